@@ -13,7 +13,7 @@ Call a model
     ``chat(engine, thread)``: call the model and run its tools until the chat halts, and get a `ChatResult`
     ``stream_generate`` and ``stream``: do the same, but get the events as they arrive
 Choose a model
-    `Engine`: an adapter, a model, tools and options; a string such as ``"openai:gpt-5"`` is often enough
+    `Engine`: an adapter, a model, tools and options; often, a string such as ``"openai:gpt-5"`` is enough
     `Fake`: an adapter that plays back a script, for tests and first steps
 Write the request
     `user` and `system`: create messages; a plain string is a user message
@@ -215,7 +215,7 @@ __all__ = [
 __all__ += events.__all__
 _PUBLIC = sorted(__all__)
 if not TYPE_CHECKING:
-    del __all__  # `__getattr__` below returns it
+    del __all__  # `__getattr__` below supplies it
 
 _LAZY_MODULES = (
     "adapters",
@@ -234,7 +234,7 @@ _LAZY_MODULES = (
     "web",
 )
 
-if not TYPE_CHECKING:  # if type checkers saw this function, they would accept any name
+if not TYPE_CHECKING:  # a module-level __getattr__ makes type checkers accept any name
 
     def __getattr__(name: str) -> Any:
         # Modules that need an optional package, or that few programs need, are imported on first use.
@@ -248,12 +248,12 @@ if not TYPE_CHECKING:  # if type checkers saw this function, they would accept a
 
 
 def _draw(value: Any) -> str | None:
-    # The module is imported here because only notebooks need it.
+    # Imported here because only notebooks need it.
     return import_module("rxllm.display").value_html(value)
 
 
 class _Module(_ModuleType):
-    """The class of this module. It refuses an assignment to ``rxllm.api_key``, because that would have no effect."""
+    """The class of this module. It rejects an assignment to ``rxllm.api_key``, which would have no effect."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "api_key":
@@ -271,8 +271,8 @@ _run_agents_with(_Chats())
 
 
 def _is_help() -> bool:
-    # pydoc would print every class in the module, which is 14,000 lines. If the module lists no names, pydoc prints
-    # only the docstring.
+    # ``help(rxllm)`` would print every class, 14,000 lines in all. If the module lists no names, it prints only the
+    # docstring.
     frame = _sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     callers = (frame, frame.f_back, frame.f_back and frame.f_back.f_back)
     return any(caller is not None and caller.f_code.co_name == "docmodule" for caller in callers)

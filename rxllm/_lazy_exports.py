@@ -11,10 +11,10 @@ from typing import Any
 def lazy_exports(
     package: str, files: Mapping[str, str], refused: Callable[[str], AttributeError] | None = None
 ) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package.
+    """Return a ``__getattr__`` function for `package`.
 
-    `files` maps each file to the names it exports, separated by spaces. A file in another package is given by its full
-    name. `refused` returns the error for an unknown name; without it, the error suggests similar names.
+    `files` maps each file to the names it exports, separated by spaces. Write the full name of a file in another
+    package. `refused` creates the error for an unknown name; by default, the error suggests similar names.
     """
     places = {name: file for file, names in files.items() for name in names.split()}
     namespace = vars(sys.modules[package])
@@ -31,6 +31,6 @@ def lazy_exports(
 
 
 def _no_attribute(package: str, name: str, names: list[str]) -> AttributeError:
-    from rxllm.values.advice import no_attribute  # only errors need it
+    from rxllm.values.advice import no_attribute  # needed only for errors
 
     return no_attribute(f"module {package!r}", name, names)

@@ -1,10 +1,10 @@
-"""The bridge between asyncio and any reactivex Observable. It needs neither a language model nor HTTP.
+"""A bridge between asyncio and reactivex Observables; it needs neither a language model nor HTTP.
 
 =====================================================  ============================================================
 function                                               purpose
 =====================================================  ============================================================
 ``run(source)``                                        wait until the source completes, and return its last item
-``with to_iter(source) as items:``                     iterate in ordinary code, on a thread with no event loop
+``with to_iter(source) as items:``                     iterate in synchronous code, on a thread with no event loop
 ``async with to_async_iter(source) as items:``         iterate in a coroutine
 ``from_async_iter(factory)``                           turn an asynchronous iterator into a cold Observable
 =====================================================  ============================================================

@@ -47,10 +47,10 @@ class Alongside:
 class Prepared:
     """The result of a `prepare` function: the request to send, and what to add to its answer.
 
-    `metadata` must be JSON data. It is added to the metadata of the answer's message, so it stays in the thread and the
-    next call can read it. `event` is emitted once the answer has begun. `usage` is the usage of any calls that the
-    function itself has made. It is added to the answer's usage or, if the answer fails before it begins, stored in the
-    error's ``metadata["usage"]``.
+    `metadata` must be JSON data. It is added to the metadata of the answer's message, so it stays in the thread, where
+    the next call can read it. `event` is emitted right after the answer's ``MessageStarted``. `usage` covers the calls
+    that the function itself made. It is added to the answer's usage or, if the answer fails before it begins, stored in
+    the error's ``metadata["usage"]``.
     """
 
     request: Request
@@ -74,12 +74,12 @@ It can also return an awaitable or an Observable of either.
 def alongside(check: Callable[[Request], Any]) -> Alongside:
     """Run ``check(request)`` while the model answers, and hold the answer back until the check has passed.
 
-    Add it to an engine's `prepare` to guard the input without slowing down the answer. `check` returns a verdict, or an
-    awaitable or Observable of one verdict, as for ``ops.guard``. If it is None or True, the answer passes. If it is
-    False, a string with the reason, or anything else, the answer is refused. Then ``on_error`` receives a
-    ``StreamError`` (``guard_tripped`` or ``guard_failed``) or, if `check` raised an exception, that exception. None of
-    the answer's events are emitted, and its connection is closed. The answer pauses while 1,024 of its events are
-    waiting for the verdict.
+    Use it in an engine's `prepare` to guard the input without slowing down the answer. `check` returns a verdict, or an
+    awaitable or Observable of one verdict, as for ``ops.guard``. None and True let the answer through. False, a string
+    with the reason, or anything else blocks it: none of its events are emitted, its connection is closed, and
+    ``on_error`` receives a ``StreamError`` (``guard_tripped`` or ``guard_failed``). An exception in `check` also blocks
+    the answer, and goes to ``on_error`` itself. The answer pauses while 1,024 of its events are waiting for the
+    verdict.
 
     >>> from rxllm import Fake, generate
     >>> async def moderate(request):
@@ -103,7 +103,7 @@ def alongside(check: Callable[[Request], Any]) -> Alongside:
 
 @dataclass(frozen=True)
 class Engine:
-    """An adapter and the settings that calls share. An engine is frozen, and never holds an API key.
+    """An adapter and the settings that calls share. An engine is immutable, and never holds an API key.
 
     The adapter can be given by name: ``Engine("openai:gpt-5", tools=[...])``. To pass settings to the adapter itself,
     use `from_model`.
@@ -112,10 +112,10 @@ class Engine:
     `adapter`, `model`, `tools`                the model to call, and the tools that it can call
     `params`                                   default options for every call
     `context`                                  data that tools receive as ``ToolContext.context``
-    `operators`                                middleware: operators that are applied, in order, to every response
+    `operators`                                middleware: operators applied, in order, to every response
     `prepare`                                  functions that change, check or refuse each request before it is sent.
-                                               They are called in order. Each receives the `Request` from the function
-                                               before it, and returns a `Request` or a `Prepared`, or an awaitable or
+                                               They are called in order. Each receives the `Request` from the previous
+                                               one, and returns a `Request` or a `Prepared`, or an awaitable or
                                                Observable of either. To refuse the request, a function raises an error.
                                                `alongside` adds a check that runs while the model answers
     `observers`                                functions that are called with telemetry values
@@ -123,9 +123,9 @@ class Engine:
     `image_adapter`                            the adapter that generates images
     `tool_executor`                            a function that runs the tools
     `tool_result_encoder`                      a function that turns a tool's result into text for the model
-    `errors`                                   with ``"events"``, an answer that breaks off ends with an ``ErrorEvent``;
-                                               with ``"raise"``, it ends with ``on_error``, so ``.retry(3)`` and
-                                               ``.catch`` act on it, as if ``ops.raise_errors()`` followed `operators`
+    `errors`                                   with ``"events"``, an answer that fails midway ends in an ``ErrorEvent``;
+                                               with ``"raise"``, it ends in ``on_error``, so ``.retry(3)`` and
+                                               ``.catch`` work, as with ``ops.raise_errors()`` after `operators`
     =========================================  =========================================================================
 
     >>> from rxllm import Fake
@@ -152,7 +152,7 @@ class Engine:
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     errors: Literal["events", "raise"] = "events"
 
-    if TYPE_CHECKING:  # accepts lists, and functions as tools, although the fields hold tuples
+    if TYPE_CHECKING:  # the fields hold tuples, but lists are accepted, and functions as tools
 
         def __init__(
             self,
@@ -175,7 +175,7 @@ class Engine:
     def __post_init__(self) -> None:
         if "api_key" in self.params:
             message = (
-                "an engine does not keep keys, but its params contain an api_key; "
+                "an engine does not store keys, but its params contain an api_key; "
                 "pass the key to the call or to the adapter, or write rxllm.keys.put(provider, key)"
             )
             raise EngineError("invalid_engine", message)
@@ -213,7 +213,7 @@ class Engine:
         """Return an engine that also has these tools or functions.
 
         Raises ``EngineError("invalid_engine")`` if the engine already has a tool with the same name. With `replace`,
-        the new tool replaces the old one instead; it needs approval if the old one did.
+        the new tool takes its place, and needs approval if the old one did.
         """
         added = _check_entries("tools", tools)
         taken = {tool.name for tool in self.tools} & {tool.name for tool in added}
@@ -244,7 +244,7 @@ class Engine:
         system: str = "",
         **options: Unpack[ChatOptions],
     ) -> AgentTool:
-        """Return an agent: a tool that runs a chat on this engine for another chat.
+        """Return this engine as an agent: a tool that other chats can call, and that runs a chat of its own.
 
         >>> from rxllm import Fake, ToolCall, chat
         >>> poet = Engine(Fake("Roses are red.")).as_tool(name="poet", description="Write a line of poetry.")
@@ -252,21 +252,21 @@ class Engine:
         >>> chat(model, "A line on roses, please", tools=[poet]).run().output_text
         'Here it is: Roses are red.'
 
-        The agent's answer is the tool's result: its text, or the parsed value if there is a `response_format`.
-        `options` are options of ``rxllm.chat``, and `system` is the agent's system prompt. The tool's arguments become
-        the user message. With the default `schema`, this is the text of ``prompt``; with any other schema, it is all
-        arguments as JSON. An agent has no timeout, and is never run by a ``tool_executor``. It uses the outer chat's
-        `approve` unless it has its own. Its tools receive the outer chat's context, overridden by the agent's own.
+        The tool's result is the text of the agent's answer or, with a `response_format`, the parsed value. `options`
+        are options of ``rxllm.chat``, and `system` is the agent's system prompt. The agent's user message is the
+        argument ``prompt`` or, if you pass a `schema`, all arguments as JSON. An agent has no timeout, and is never run
+        by a ``tool_executor``. It uses the outer chat's `approve` unless it has its own. Its tools receive the outer
+        chat's context, overridden by the agent's own.
 
-        The outer chat's stream emits the agent's events as they arrive. Each is wrapped in a ``Nested``, which has the
-        ids of the enclosing tool calls. The agent's usage is counted in the step's `agent_usage`. If the agent's chat
-        fails, the outer model receives the error. If it stops early, for example at `max_turns`, the outer model
-        receives the text so far and the reason. If it halts for an approval, a manual tool or a question, so does the
-        outer chat. Answer with ``rxllm.resume``, and use the ids from the result, such as ``"c1/c2"``.
+        The outer chat's stream emits the agent's events as they arrive, each wrapped in a ``Nested`` with the ids of
+        the enclosing tool calls. The agent's usage is counted in the step's `agent_usage`. If the agent's chat fails,
+        the outer model receives the error. If it stops early, for example at `max_turns`, the outer model receives the
+        text so far and the reason. If it halts for an approval, a manual tool or a question, so does the outer chat;
+        answer with ``rxllm.resume``, under the ids in the result, such as ``"c1/c2"``.
 
         Raises ``ValidationError("invalid_option")`` and ``EngineError("unknown_option")``, as ``rxllm.chat`` does.
         """
-        check("name", name, isinstance(name, str) and bool(name), "the tool's name, as a string that is not empty")  # pyright: ignore[reportUnnecessaryIsInstance]
+        check("name", name, isinstance(name, str) and bool(name), "the tool's name, a non-empty string")  # pyright: ignore[reportUnnecessaryIsInstance]
         check_instance("description", description, str, "a string")
         check_instance("schema", schema, dict | None, "a JSON schema, as a dict")
         check_instance("system", system, str, "a string")
@@ -385,9 +385,9 @@ def as_engine(value: Any) -> Engine:
 
 
 async def aclose(engine: Any) -> None:
-    """Close the connections that an engine or adapter holds open on the running loop.
+    """Close the connections that an engine or adapter has open on the running event loop.
 
-    The engine or adapter can be used again afterwards.
+    The engine or adapter can still be used afterwards.
     """
     engine = as_engine(engine)
     for adapter in (engine.adapter, engine.image_adapter):
@@ -399,7 +399,7 @@ async def aclose(engine: Any) -> None:
 def merge_tools(
     tools: Iterable[Tool | Callable[..., Any]], others: Iterable[Tool | Callable[..., Any]]
 ) -> tuple[Tool, ...]:
-    """Return the tools of both lists, in order; a tool in `others` replaces one in `tools` with the same name.
+    """Return the tools from both lists, in order; a tool in `others` replaces one in `tools` with the same name.
 
     If the replaced tool needs approval, so does its replacement.
 

@@ -5,16 +5,16 @@ follows these rules:
 
 1. A response begins with `MessageStarted` and ends with one `MessageCompleted` or one `ErrorEvent`. Its content is in
    between.
-2. A tool call is a `ToolCallStarted`, then its deltas, then a `ToolCallCompleted`. Its id is unique in the thread.
+2. A tool call consists of a `ToolCallStarted`, its deltas and a `ToolCallCompleted`. Its id is unique in the thread.
 3. A text or thinking block ends with its completion, which is emitted before the next block or call begins. The
-   completion repeats the joined deltas, so results stay the same if the deltas are dropped.
+   completion holds the whole text, so dropping the deltas does not change the results.
 4. Every open block is closed before an `ErrorEvent`. An unfinished call is completed with the ``metadata``
    ``{"error": "incomplete"}``.
 5. The same bytes always give equal events, no matter where the reads split them.
 
-A block is identified by its `id`, which is unique within a response: either the provider's id, or ``block_0``,
-``block_1`` and so on. If an adapter emits an event without an id, rxllm fills it in. In events from elsewhere, such as
-old recordings, None means the latest open block of the same kind, or a new block if none is open.
+Each block has an `id` that is unique within its response: the provider's id, or ``block_0``, ``block_1`` and so on. If
+an adapter emits an event without an id, rxllm fills it in. In events from elsewhere, such as old recordings, None means
+the latest open block of the same kind, or a new block if none is open.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Event(msgspec.Struct, frozen=True, tag_field="type"):
 
 
 class MessageStarted(_Event, frozen=True, tag="message_started"):
-    """The first frame has arrived. `message` is empty; its metadata has the provider's ``id`` and ``model``."""
+    """The first frame has arrived. `message` is empty; its metadata has the ``id`` and ``model`` from the provider."""
 
     message: Message
 
@@ -145,9 +145,9 @@ class MessageCompleted(_Event, frozen=True, tag="message_completed"):
 class RawChunk(_Event, frozen=True, tag="raw_chunk"):
     """A frame exactly as the provider sent it.
 
-    It is emitted if an option asks for raw frames, or if no other event can represent the frame. Two older uses have
-    been replaced by events, and `current_form` converts them: a ``RawChunk`` of the kind ``"usage"`` becomes a
-    `UsageUpdated`, and one whose `data` is a ``ProviderPart`` becomes a `PartAdded`.
+    It is emitted if an option asks for raw frames, or if no other event can represent the frame. Earlier versions also
+    used it for usage (with the kind ``"usage"``) and for parts (with a ``ProviderPart`` as `data`). `current_form`
+    converts these to `UsageUpdated` and `PartAdded`.
     """
 
     kind: str
@@ -198,7 +198,7 @@ class AskUserRequested(_Event, frozen=True, tag="ask_user_requested"):
 
 
 class ToolHalt(_Event, frozen=True, tag="tool_halt"):
-    """A tool has ended the chat. `content` is its `result`, as the model would see it."""
+    """A tool has ended the chat. `content` is the `result` as the model would see it."""
 
     tool_call_id: str
     reason: str
@@ -208,9 +208,9 @@ class ToolHalt(_Event, frozen=True, tag="tool_halt"):
 
 
 class StepCompleted(_Event, frozen=True, tag="step_completed"):
-    """A step has ended, and so have its tools.
+    """A step and its tools have ended.
 
-    The event holds the whole thread, including the system prompt, so do not forward it raw.
+    The event holds the whole thread, including the system prompt, so do not send it to clients unfiltered.
     """
 
     result: StepResult
@@ -235,7 +235,7 @@ class StepCompleted(_Event, frozen=True, tag="step_completed"):
 class ChatCompleted(_Event, frozen=True, tag="chat_completed"):
     """The chat has halted.
 
-    The event holds the whole thread, including the system prompt, so do not forward it raw.
+    The event holds the whole thread, including the system prompt, so do not send it to clients unfiltered.
     """
 
     result: ChatResult
@@ -290,7 +290,7 @@ class ToolProgress(_Event, frozen=True, tag="tool_progress"):
 
 
 class ToolApprovalRequested(_Event, frozen=True, tag="tool_approval_requested"):
-    """A tool call is waiting for approval. If ``metadata["interrupted"]`` is set, it might already have run."""
+    """A tool call is waiting for approval. If ``metadata["interrupted"]`` is set, the tool might already have run."""
 
     id: str
     name: str
@@ -299,7 +299,7 @@ class ToolApprovalRequested(_Event, frozen=True, tag="tool_approval_requested"):
 
 
 class StepRestarted(_Event, frozen=True, tag="step_restarted"):
-    """The step is starting again. Ignore the events that it has emitted so far."""
+    """The step is starting over. Ignore the events it has emitted so far."""
 
     reason: str
     attempt: int
@@ -324,7 +324,7 @@ class Nested(_Event, frozen=True, tag="nested"):
 
 
 class Steered(_Event, frozen=True, tag="steered"):
-    """A user message has been added to a running chat, so that the next step answers it.
+    """The user has sent a message to a running chat. The next step answers it.
 
     `used` is False if the chat ended before it could use the message.
     """
@@ -380,8 +380,7 @@ _NO_CONTENT = frozenset({MessageStarted, MessageCompleted, ErrorEvent, *_PINGS})
 def is_content(event: Event) -> bool:
     """Whether `event` counts as model output, which ends a period of silence and can be the first token.
 
-    An agent's events count as output too, even the start and the end of its responses. Its usage updates and raw chunks
-    do not count.
+    All events from an agent count, even the start and the end of its responses, except usage updates and raw chunks.
     """
     silent = _NO_CONTENT
     if type(event) is Nested:
@@ -390,20 +389,20 @@ def is_content(event: Event) -> bool:
 
 
 def is_prelude(event: Event) -> bool:
-    """Whether a call can still be retried after `event`, because the consumer has received no content yet.
+    """Whether `event` has no content, so that the call can still be retried after it.
 
-    An unknown frame might be content, so a call cannot be retried after one.
+    An unknown frame might contain content, so a call cannot be retried after one.
     """
     return isinstance(event, MessageStarted | UsageUpdated)
 
 
 def current_form(event: Event) -> Event:
-    """Convert an older use of ``RawChunk`` to the event that has replaced it. Return any other event unchanged.
+    """Convert an obsolete ``RawChunk`` to the event that has replaced it. Return any other event unchanged.
 
     >>> current_form(RawChunk("usage", {"input_tokens": 3}))
     UsageUpdated(usage=Usage(input_tokens=3))
 
-    A ``RawChunk`` inside a ``Nested`` is converted too. Events are converted when an adapter emits them, when they are
+    A ``RawChunk`` inside a ``Nested`` is converted too. rxllm converts events when an adapter emits them, when they are
     read from JSON, and when they are folded. Raises ``TypeError`` for counters that `Usage` does not have.
     """
     match event:

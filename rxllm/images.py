@@ -1,4 +1,4 @@
-"""Image adapters, which take an image request and return one response.
+"""Image adapters: each takes an image request and returns one response.
 
 The adapters are `OpenAIImages`, `GeminiImages` and, for tests, `FakeImages`. Use them with ``rxllm.generate_image``,
 ``edit_image`` and ``image_variations``. To write an adapter for another HTTP service, subclass `HTTPImageAdapter`.
@@ -27,8 +27,8 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # If type checkers saw this function, they would accept any name. Each file is loaded only when one of its names is
-    # used, because a program usually needs one or two of them.
+    # A module-level __getattr__ makes type checkers accept any name. Each file is loaded when one of its names is first
+    # used, because a program usually needs only one or two of these names.
     __getattr__ = lazy_exports(
         __name__,
         {

@@ -1,4 +1,4 @@
-"""API keys, and the sources in which rxllm looks for them.
+"""API keys, and the sources that rxllm searches for them.
 
 The sources are searched in this order, and the first key that is not empty is used:
 
@@ -13,7 +13,7 @@ source            how to set the key
 ================  ====================================================================
 
 The first three sources also accept a function that returns the key, for tokens that expire. The function is called for
-every attempt at a call. It runs in a thread or, if it is async, is awaited.
+every attempt at a call. A synchronous function runs in a thread; an async one is awaited.
 
 Whitespace around a key is removed, and an empty string does not count as a key. Keys are kept only in this module, in
 adapters, in calls, and in request headers.
@@ -62,14 +62,14 @@ def __dir__() -> list[str]:
 Source = Literal["call", "adapter", "store", "environment", "dotenv"]
 
 _VARIABLES = {"google": ("GOOGLE_API_KEY", "GEMINI_API_KEY")}
-"""Environment variables with unusual names, in the order in which each provider's SDKs read them."""
+"""Environment variables with unusual names, by provider, in the order in which the provider's own SDKs read them."""
 
 _PROVIDERS = {
     *("alibaba", "anthropic", "cerebras", "deepseek", "fireworks", "gemini", "google", "groq", "huggingface"),
     *("llamacpp", "lmstudio", "local", "minimax", "mistral", "moonshot", "nvidia", "ollama", "openai"),
     *("openai-responses", "openrouter", "perplexity", "together", "vllm", "xai", "zai"),
 }
-"""rxllm's own providers, which are defined in ``rxllm.adapters.profiles``. `put` warns about similar names."""
+"""The built-in providers, defined in ``rxllm.adapters.profiles``. `put` warns about names that resemble one of them."""
 
 
 class _Dotenv:
@@ -94,8 +94,7 @@ _dotenv = _Dotenv()
 def put(provider: str, key: ApiKey) -> None:
     """Store the key for `provider` until the process ends; `key` is the key itself or a function that returns it.
 
-    For an adapter of your own, `provider` can be any name. You get a warning if it resembles the name of a known
-    provider.
+    For an adapter of your own, `provider` can be any name. A name that resembles a known provider's causes a warning.
 
     Raises ``ValidationError("invalid_option")`` if `key` is neither a string nor a function.
     """
@@ -103,7 +102,7 @@ def put(provider: str, key: ApiKey) -> None:
         raise invalid_option("key", "must be a string, or a function that returns one")
     providers = {*_PROVIDERS, *plugins.names("rxllm.adapters")}
     if provider not in providers and (near := did_you_mean(provider, providers)):
-        message = f"rxllm.keys.put({provider!r}, ...): there is no provider {provider!r}{near}; the key is kept"
+        message = f"rxllm.keys.put({provider!r}, ...): there is no provider {provider!r}{near}; the key is kept anyway"
         warnings.warn(message, UserWarning, stacklevel=2)
     _store[provider] = key
 
@@ -114,14 +113,14 @@ def delete(provider: str) -> None:
 
 
 def clear() -> None:
-    """Forget all keys that `put` has stored, and the dotenv file."""
+    """Remove all stored keys, and forget the dotenv file."""
     _store.clear()
     _dotenv.path = None
     _dotenv.variables = {}
 
 
 def load_dotenv(path: str | Path | None = None) -> bool:
-    """Read a dotenv file, and look for keys in it from now on. Return whether the file exists.
+    """Read a dotenv file, so that keys are looked up in it from now on. Return whether the file exists.
 
     The file is `path` or, by default, the nearest ``.env`` in the working directory or its parents. It is read only
     once, and the process's environment does not change. Raises ``EngineError("missing_dependency")`` if
@@ -134,7 +133,7 @@ def load_dotenv(path: str | Path | None = None) -> bool:
         raise EngineError("missing_dependency", message) from error
     file = str(path) if path is not None else dotenv.find_dotenv(usecwd=True)
     _dotenv.path = os.path.abspath(file or ".env")
-    # Keys are read literally: a "$" must not be expanded as a variable.
+    # A "$" in a key must not be expanded as a variable.
     variables: dict[str, str | None] = (
         dotenv.dotenv_values(_dotenv.path, interpolate=False) if os.path.exists(_dotenv.path) else {}
     )
@@ -151,7 +150,7 @@ def get(provider: str) -> ApiKey | None:
 
 
 def source(provider: str) -> Source | None:
-    """Return the source in which `get` finds the key for `provider`, or None if there is no key."""
+    """Return the source where `get` finds the key for `provider`, or None if there is no key."""
     return next((place for place, _ in _candidates(provider, None, None, None)), None)
 
 
@@ -178,15 +177,15 @@ def from_environment(variable: str) -> str | None:
 def find(
     provider: str, call_key: ApiKey | None, adapter_key: ApiKey | None, variable: str | None = None
 ) -> ApiKey | None:
-    """Return the first key that any source has, or None. Adapters call this."""
+    """Return the key from the first source that has one, or None. Adapters call this."""
     return next((key for _, key in _candidates(provider, call_key, adapter_key, variable)), None)
 
 
 async def resolved(provider: str, key: ApiKey) -> str:
     """Return `key` or, if it is a function, the key that it returns. Adapters call this.
 
-    Raises ``EngineError("missing_key")`` if the function fails or does not return a key. An `LLMError` raised by the
-    function is passed on unchanged, so it is retried in the same way as a provider's error.
+    Raises ``EngineError("missing_key")`` if the function fails or does not return a key. An `LLMError` from the
+    function is raised unchanged, so the call is retried as it is after a provider's error.
     """
     if isinstance(key, str):
         return key
@@ -207,7 +206,7 @@ async def resolved(provider: str, key: ApiKey) -> str:
 
 @contextmanager
 def _wrap_errors(provider: str) -> Generator[None]:
-    # The function's error message might contain a secret, so it is kept out of the new message.
+    # The new message omits the function's own error message, which might contain a secret.
     try:
         yield
     except LLMError:
@@ -218,7 +217,7 @@ def _wrap_errors(provider: str) -> Generator[None]:
 
 
 def missing(provider: str, variable: str | None = None) -> EngineError:
-    """Return the error for a missing key, which lists every place that was searched. Adapters call this."""
+    """Return the error for a missing key; it lists every place that was searched. Adapters call this."""
     variable = " or ".join(_variables(provider, variable))
     places = (
         "the call's api_key=",
@@ -235,7 +234,7 @@ def missing(provider: str, variable: str | None = None) -> EngineError:
 
 
 def left_behind(provider: str, arguments: Sequence[str], variable: str | None = None) -> EngineError:
-    """Return the error to raise if a pickled adapter has lost its key and no other source has one."""
+    """Return the error for an adapter that lost its key when it was pickled, if no other source has one."""
     variable = " or ".join(_variables(provider, variable))
     message = (
         f"no API key for {provider}: the adapter was pickled without the secrets in its {' and '.join(arguments)}; "

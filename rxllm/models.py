@@ -1,4 +1,4 @@
-"""The model catalogue, which holds the capabilities and prices that you enter. It starts out empty.
+"""The model catalogue: a table of model capabilities and prices, which you fill in yourself.
 
 If genai-prices is installed, prices that are not in the catalogue are looked up there.
 
@@ -9,7 +9,7 @@ If genai-prices is installed, prices that are not in the catalogue are looked up
 ================================  =====================================================================================
 in the model's entry              effect on a call to the model
 ================================  =====================================================================================
-a capability is False             A call that needs the capability is refused before it is sent, with
+a capability is False             A call that needs the capability is rejected before it is sent, with
                                   ``ValidationError("unsupported_capability")``. Its `errors` are
                                   ``(("tools",), "tools_disabled")``,
                                   ``(("response_format",), "json_native_disabled")``,
@@ -21,9 +21,9 @@ prices are set                    The costs that the provider does not report ar
 ================================  =====================================================================================
 
 If a model has no entry, or a field of its entry is not set, rxllm checks nothing and leaves the decision to the
-provider. The name of an entry begins with the adapter's provider or, if it has none, with the name of the adapter's
-class or function. The provider's case does not matter. If an adapter always uses the same model, the name is the
-provider alone.
+provider. The name of an entry begins with the adapter's provider, in upper or lower case, or with the name of the
+adapter's class or function if it has no provider. If an adapter always uses the same model, the name is the provider
+alone.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def find(provider: str, model: str | None) -> ModelInfo | None:
 
 
 def entries() -> list[ModelInfo]:
-    """Return all entries, in the order in which they were added."""
+    """Return all entries, in the order they were added."""
     return list(_entries.values())
 
 
@@ -100,7 +100,7 @@ def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usa
     True
 
     The prices are taken from the entry for ``"provider:model"``. If it has none, they are looked up in genai-prices:
-    first for `response_model`, which is the model's name in the provider's response, and then for the model in `name`.
+    first for `response_model`, the model's name in the provider's response, and then for the model in `name`.
 
     Raises ``EngineError("missing_dependency")`` if genai-prices is needed but not installed, and
     ``ValidationError("invalid_option")`` if `name` is not ``"provider:model"`` or `usage` is not a `Usage`.
@@ -122,7 +122,7 @@ def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usa
 def price_of(entry: ModelInfo) -> Callable[[Usage], Usage]:
     """Return a function that adds costs to a `Usage`, at the prices in `entry`.
 
-    If another model ran one of the usage's iterations, that iteration is charged at the other model's prices.
+    An iteration that another model ran is charged at that model's prices.
     """
 
     def price(other: str | None, part: Usage) -> Usage:
@@ -135,15 +135,15 @@ def price_of(entry: ModelInfo) -> Callable[[Usage], Usage]:
 
 
 def select(*, require: Iterable[str] = (), prefer: Iterable[str] = ()) -> ModelInfo:
-    """Return the first entry that has every capability in `require`, trying the providers in `prefer` first.
+    """Return the first entry with every capability in `require`, trying the providers in `prefer` first.
 
     >>> put(ModelInfo("a:one", tools=True), ModelInfo("b:two", tools=True, vision=True))
     >>> select(require=["tools"], prefer=["b", "a"]).name
     'b:two'
     >>> clear()
 
-    If several entries of one provider qualify, the one that was added first is chosen. Each capability is a field of
-    `ModelInfo`, and an entry has the capability only if that field is True.
+    If several entries from one provider qualify, the one that was added first is chosen. Capabilities are fields of
+    `ModelInfo`, and an entry has a capability only if the field is True.
 
     Raises ``EngineError("missing_model")`` if no entry qualifies, and ``ValidationError("invalid_option")`` for an
     unknown capability.
@@ -174,7 +174,7 @@ def _canonical(provider: str) -> str:
 
 
 _PROVIDERS = {**_ALIASES, "moonshot": "moonshotai"}
-"""The names that genai-prices uses for providers, where they differ from ours."""
+"""genai-prices' names for providers, where they differ from ours."""
 
 _EXTRA = {
     "cache_write_1h_tokens": ("cache_creation.ephemeral_1h_input_tokens",),
@@ -199,14 +199,14 @@ _EXTRA = {
     "input_video_tokens": ("promptTokensDetails.VIDEO", "toolUsePromptTokensDetails.VIDEO"),
     "web_searches": ("num_search_queries",),
 }
-"""For each count in genai-prices, the counters in ``Usage.extra`` that add up to it; each provider has its own."""
+"""The counters in ``Usage.extra`` that make up each count in genai-prices; every provider has its own."""
 
 _CONTEXT = ("service_tier", "speed")
 """Details of an answer that affect its price."""
 
 
 def with_price(usage: Usage, name: str, response_model: str | None, context: Mapping[str, str]) -> Usage:
-    """Return `usage` with its missing costs filled in, using the prices for `response_model` or else for `name`."""
+    """Return `usage` with its missing costs filled in, at the prices for `response_model` or else for `name`."""
     provider, _, model = name.partition(":")
     provider = _PROVIDERS.get(provider, provider) or None
 
@@ -217,13 +217,13 @@ def with_price(usage: Usage, name: str, response_model: str | None, context: Map
 
 
 def _fill_costs(usage: Usage, provider: str | None, models: Iterable[str | None], context: Mapping[str, str]) -> Usage:
-    """Return `usage` with its missing costs filled in, using the prices of the first model that genai-prices knows."""
+    """Return `usage` with its missing costs filled in, at the prices of the first model that genai-prices knows."""
     for model in filter(None, models):
         price = _price(usage, provider, model, context)
         if price is not None:
             input_cost = float(price.input_price) if usage.input_cost is None else usage.input_cost
             output_cost = float(price.output_price) if usage.output_cost is None else usage.output_cost
-            # A search, or the request itself, can have a price that is part of neither input nor output.
+            # Searches and requests can have prices of their own, beyond the prices for input and output.
             total = input_cost + output_cost + float(price.total_price - price.input_price - price.output_price)
             total = total if usage.total_cost is None else usage.total_cost
             return replace(usage, input_cost=input_cost, output_cost=output_cost, total_cost=total)
@@ -253,7 +253,7 @@ def price_list() -> tuple[Callable[..., PriceCalculation], type]:
         from genai_prices import Usage as Counts
         from genai_prices import calc_price
     except ImportError as error:
-        message = "prices need the package genai-prices; run pip install 'rxllm[cost]'"
+        message = "prices require the package genai-prices; run pip install 'rxllm[cost]'"
         raise EngineError("missing_dependency", message) from error
     return calc_price, Counts
 

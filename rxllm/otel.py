@@ -14,11 +14,11 @@ span                        kind       covers
 ``step``                    internal   a step: a model call, and the tools that its answer asks for
 ==========================  =========  =============================================================================
 
-A span ends as soon as its stream completes, fails or is disposed. The parent of a span is found by its telemetry id, so
-no context token has to be kept from one event to the next. A tool runs in a copy of the context, and its span is the
-current span there.
+A span ends as soon as its stream completes, fails or is disposed. A span's parent is looked up by its telemetry id, so
+no context token has to be kept between events. A tool runs in a copy of the context, where its span is the current
+span.
 
-The names in the conventions are still changing. All of them are in the tables of this module, as of November 2026
+The conventions' names are still changing. This module's tables have all of them, as of November 2026
 (https://github.com/open-telemetry/semantic-conventions-genai).
 """
 
@@ -68,7 +68,7 @@ DEFINITIONS, ARGUMENTS, RESULT = "gen_ai.tool.definitions", "gen_ai.tool.call.ar
 OUTCOME, ATTEMPTS, RETRY, COST = "rxllm.outcome", "rxllm.attempts", "rxllm.retry", "rxllm.usage.cost"
 STEP_INDEX, STEPS, HALTED = "rxllm.step.index", "rxllm.chat.steps", "rxllm.chat.halted_reason"
 METADATA, REQUEST_ID, QUEUED = "rxllm.metadata", "rxllm.request.id", "rxllm.queued"
-# The last three lines are rxllm's own names, for attributes that are not in the conventions.
+# The names in the last three lines are rxllm's own; the conventions have none for these attributes.
 
 _SAME = ("temperature", "top_p", "top_k", "max_tokens", "seed", "frequency_penalty", "presence_penalty")
 PARAMETERS = {name: f"gen_ai.request.{name}" for name in _SAME} | {
@@ -83,7 +83,7 @@ USAGE = {
     "cache_write_input_tokens": "cache_write.input_tokens",
     "reasoning_tokens": "reasoning.output_tokens",
 }
-"""The conventions' names for usage fields. Span attributes and the newest `TOKENS` add a prefix to them."""
+"""The conventions' names for usage fields, without the prefixes that span attributes and the newest `TOKENS` add."""
 
 PROVIDERS = {
     "gemini": "gcp.gemini",
@@ -93,7 +93,7 @@ PROVIDERS = {
     "openai-responses": "openai",
     "xai": "x_ai",
 }
-"""Providers that the conventions call by another name."""
+"""The conventions' names for providers, where they differ from ours."""
 
 _ABSENT = {"input_tokens": 0, "output_tokens": 0}
 RELEASED, NEWEST = "gen_ai.client.operation", "gen_ai.client.inference"
@@ -121,7 +121,7 @@ COUNTS = [float(4**n) for n in range(14)]
 
 _FINISH = {"tool_calls": "tool_call", None: "error"}  # the reason is None if the response was truncated
 LATEST = 256
-"""The number of ended spans whose contexts are kept, in case one of their children starts late."""
+"""The number of ended spans whose contexts are kept, in case a child starts late."""
 _BODY = "rxllm.otel/body"
 
 
@@ -141,16 +141,16 @@ def traces(
     the parent of the call's span; otherwise the call starts a new trace. With `propagate`, each attempt sends a
     ``traceparent`` header, unless the caller sets that header.
 
-    `content` adds messages, tools, arguments and results to the spans, but not the model's reasoning. By default, the
-    environment variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` decides: ``span_only``,
-    ``span_and_event`` and ``true`` turn `content` on. `cost` adds costs. If neither the provider nor ``rxllm.models``
-    supplies them, they are looked up in genai-prices.
+    `content` adds messages, tools, arguments and results to the spans, but not the model's reasoning. By default, it is
+    on if the environment variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` is ``span_only``,
+    ``span_and_event`` or ``true``. `cost` adds costs. If neither the provider nor ``rxllm.models`` supplies them, they
+    are looked up in genai-prices.
 
     Raises ``ValidationError("invalid_option")`` if an option is invalid, and ``EngineError("missing_dependency")`` if
-    opentelemetry-api is not installed or `cost` is on and genai-prices is not installed.
+    opentelemetry-api is not installed or if `cost` is on and genai-prices is not installed.
     """
     if _missing is not None:
-        message = "traces need opentelemetry-api, which is not installed; run pip install 'rxllm[otel]'"
+        message = "traces require opentelemetry-api, which is not installed; run pip install 'rxllm[otel]'"
         raise EngineError("missing_dependency", message) from _missing
     check_instance("content", content, bool | None, "True, False or None")
     check_instance("cost", cost, bool, "True or False")
@@ -281,7 +281,7 @@ class Traces(rxllm.telemetry.Tracer):
         }
         opened = self._start(value, f"execute_tool {value.tool}", attributes, (TOOL, TOOL_TYPE))
         opened.agent = value.tool if value.is_agent else None
-        # The current context is a copy that belongs to this tool and ends with it, so there is no need to detach.
+        # There is no need to detach: the current context is a copy that belongs to this tool and ends with it.
         body = _Body(self, value.id, len(value.path) + 1, _around(value))
         context.attach(context.set_value(_BODY, body, opened.context))
 
@@ -339,8 +339,8 @@ class Traces(rxllm.telemetry.Tracer):
         opened = self._open.get(value.id)
         if opened is None:
             return None
-        # The span is added to the ended spans before it is removed from the open ones, so that a child that starts in
-        # another thread always finds it.
+        # The span is added to the ended spans before it is removed from the open ones. A child that starts in another
+        # thread can therefore always find it.
         light = trace.NonRecordingSpan(opened.span.get_span_context())
         self._ended[value.id] = trace.set_span_in_context(light, opened.context)
         if len(self._ended) > LATEST:
@@ -364,7 +364,7 @@ class Traces(rxllm.telemetry.Tracer):
 class _Open:
     """An open span and the labels for its metrics.
 
-    In a chat's span, `steps` counts the steps so far. In the span of a tool that is an agent, `agent` is its name.
+    In a chat's span, `steps` is the number of steps so far. In an agent's span, `agent` is the tool's name.
     """
 
     span: trace.Span
@@ -375,9 +375,9 @@ class _Open:
 
 
 class _Body(NamedTuple):
-    """The tool that runs in a context, and the context around it.
+    """The tool that a context belongs to, and the context outside that tool.
 
-    If there are several observers, the last one sets the tool.
+    If there are several observers, the last one sets this.
     """
 
     owner: Traces
@@ -391,19 +391,16 @@ def _body(here: Context) -> _Body | None:
 
 
 def _around(value: Any) -> Context:
-    """Return the current context. If it belongs to a tool that `value` is not part of, return the context around it."""
+    """Return the current context or, if it belongs to a tool that `value` is not part of, the context outside it."""
     here = context.get_current()
-    # The end of a tool starts the next step, which is not part of the tool.
+    # The next step starts in the context of the tool that ended last, but is not part of that tool.
     while (body := _body(here)) is not None and body.depth > len(value.path):
         here = body.around
     return here
 
 
 class _Metrics:
-    """The metric instruments. By default, they have the released names.
-
-    The environment variable ``OTEL_SEMCONV_STABILITY_OPT_IN`` can opt in to the newest names.
-    """
+    """The metric instruments, with the released names unless ``OTEL_SEMCONV_STABILITY_OPT_IN`` selects the newest."""
 
     def __init__(self, meter: metrics.Meter) -> None:
         def histogram(name: str, unit: str, buckets: list[float]) -> metrics.Histogram:
@@ -430,7 +427,7 @@ class _Metrics:
         chunks = value.details.chunks
         if chunks:
             self._first_chunk.record(chunks[0], labels, where)
-        nowhere = Context()  # no span, because an exemplar for every chunk would double the cost
+        nowhere = Context()  # has no span: an exemplar for every chunk would double the cost
         for earlier, later in pairwise(chunks):
             self._per_chunk.record(later - earlier, labels, nowhere)
         if cost is not None:
@@ -459,13 +456,13 @@ def _attribute(value: Any) -> Any:
     entries: list[Any] = [*cast(list[Any], value)] if isinstance(value, list | tuple) else [value]
     if all(map(_fits_otlp, entries)) and len({*map(type, entries)}) < 2:
         return cast(Any, value)
-    return _json(value, lambda entry: type(entry).__name__)  # the text of an object might contain a secret
+    return _json(value, lambda entry: type(entry).__name__)  # ``str(entry)`` might contain a secret
 
 
 def _fits_otlp(entry: Any) -> bool:
-    """Whether exporters keep `entry` as an attribute.
+    """Whether exporters accept `entry` as an attribute.
 
-    They drop text that cannot be encoded as UTF-8, and integers that need more than 64 bits.
+    They drop text that cannot be encoded as UTF-8, and integers that do not fit in 64 bits.
     """
     if isinstance(entry, str):
         return entry.isascii() or entry.encode("utf-8", "replace").decode() == entry
@@ -480,12 +477,12 @@ def _price(value: rxllm.telemetry.CallFinished | rxllm.telemetry.ImagesFinished)
     if not isinstance(value.usage, Usage) or not value.model:
         return None
     name = f"{value.provider}:{value.model}"
-    with suppress(Exception):  # a faulty price must not keep the span open
+    with suppress(Exception):  # an error in a price must not keep the span open
         return rxllm.models.priced(name, value.usage, response_model=value.details.response_model).total_cost
     return None
 
 
-# Content, as JSON in the format of the conventions
+# Content, as JSON in the format the conventions specify
 
 
 def _request_content(request: rxllm.Request | None) -> dict[str, Any]:

@@ -9,9 +9,9 @@
     shout = "rxllm_acme:shout"         # used as ops.plugins.shout()
 
 A plugin is imported when it is first used. If it fails, the error names its package, and plugins in other packages
-still work. If rxllm already uses a plugin's name, the plugin is ignored, and a warning is logged once. If two packages
-register the same name, using that name raises an error that lists both packages, because the meaning of a name must not
-depend on which other packages are installed.
+still work. If rxllm itself uses a plugin's name, the plugin is ignored, and a warning is logged once. If two packages
+register the same name, using it raises an error that lists both packages: the meaning of a name must not depend on
+which other packages are installed.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _logged: set[str] = set()
 
 
 def names(group: Group) -> list[str]:
-    """Return a sorted list of the names that installed packages register in `group`."""
+    """Return the names that installed packages register in `group`, sorted."""
     return sorted(_points_by_name(group))
 
 
 def load(group: Group, name: str) -> Any:
-    """Return the function that is registered as the plugin `name`.
+    """Return the function registered as the plugin `name`.
 
     Raises ``KeyError`` if the name is unknown, ``EngineError("missing_dependency")`` if the plugin cannot be loaded or
     is not a function, and ``EngineError("invalid_engine")`` if several packages register the name.
@@ -59,15 +59,15 @@ def load(group: Group, name: str) -> Any:
 def connect(provider: str, model: str, options: Mapping[str, Any] = MappingProxyType({})) -> Any:
     """Return the adapter that the plugin `provider` creates for `model`.
 
-    Without `options`, the adapter is created once and then reused. Raises the same errors as `load`, and passes on any
-    ``LLMError`` from the plugin. Also raises ``EngineError``, with one of these reasons: ``unknown_option`` if the
-    plugin does not accept the options, ``missing_dependency`` if an import fails, and ``invalid_engine`` if the plugin
-    fails in any other way or does not return an adapter.
+    Without `options`, the adapter is created once and then reused. Raises the same errors as `load`, and any
+    ``LLMError`` that the plugin raises. Also raises an ``EngineError`` with the reason ``unknown_option`` if the plugin
+    does not accept the options, ``missing_dependency`` if an import fails, and ``invalid_engine`` if the plugin fails
+    in any other way or does not return an adapter.
     """
     make = load("rxllm.adapters", provider)
     point = _point("rxllm.adapters", provider)
     fault = call_fault(make, model)
-    if fault is not None:  # usually, the package has registered a class; upgrading it might not help
+    if fault is not None:  # usually, the plugin is a class; upgrading its package might not help
         remedy = "Its package must register def connect(model): ...; until it does, write Engine(adapter, model=...)"
         raise _failure(point, "cannot be called with the model's name", fault, "invalid_engine", remedy) from fault
     if options and (refusal := call_fault(make, model, **options)) is not None:
@@ -105,7 +105,7 @@ def tell_taken(group: Group, taken: Iterable[str]) -> None:
     points = _points_by_name(group)
     for name in sorted({*points} & {*taken}):
         for point in points[name]:
-            _warn_once(f"{_describe(point)} is ignored, because rxllm has that name itself; import it from its module")
+            _warn_once(f"{_describe(point)} is ignored, because rxllm itself uses that name; import it from its module")
 
 
 def _point(group: Group, name: str) -> EntryPoint:
@@ -131,7 +131,7 @@ def _join(parts: Iterable[str]) -> str:
 def _points(group: Group) -> Iterable[EntryPoint]:
     try:
         return entry_points(group=group)
-    except Exception:  # importlib reads every package's metadata at once, and one package's metadata is unreadable
+    except Exception:  # importlib reads all packages' metadata at once, and fails if any of it is unreadable
         return [point for point in _readable_packages() if point.group == group]
 
 
@@ -139,7 +139,7 @@ def _readable_packages() -> Iterable[EntryPoint]:
     seen: set[str] = set()
     for package in distributions():
         name = _identity(package)[0]
-        if name in seen:  # a package can be installed twice; the first copy counts, as it does for imports
+        if name in seen:  # if a package is installed twice, the first copy counts, as for imports
             continue
         seen |= {name} - {""}
         try:

@@ -1,16 +1,15 @@
 """Convert values, errors and events to JSON, and read the JSON back as equal objects.
 
-There is one exception: an object that a tool returned is read back as plain data. Such objects are found in tool events
-and in ``halt_result``. There, models, dataclasses and events are written as JSON objects; datetimes, decimals, enums
-and paths are written as text; and sets are written as lists. If a tool returned plain data, it is read back as equal
-data.
+There is one exception: an object that a tool returned, in a tool event or in ``halt_result``, is read back as plain
+data. Models, dataclasses and events are written as JSON objects there; datetimes, decimals, enums and paths as text;
+and sets as lists. Plain data that a tool returned is read back as equal data.
 
-Older uses of ``RawChunk`` are converted to the events that have replaced them; see ``rxllm.events.current_form``.
+Obsolete uses of ``RawChunk`` are converted to the events that have replaced them; see ``rxllm.events.current_form``.
 
-A value or an error becomes an object that names its class, such as
-``{"$": "Message", "role": "user", ..., "v": 1}``. An event becomes an object with a type, such as
-``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the outermost object has a version, ``"v"``. When an object is
-written, fields that hold their default value are omitted. When it is read, unknown fields are skipped.
+A value or an error is written as an object that names its class, such as
+``{"$": "Message", "role": "user", ..., "v": 1}``, and an event as an object with a type, such as
+``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the outermost object has a version, ``"v"``. Fields with their
+default value are not written, and unknown fields are skipped when an object is read.
 
 Text that cannot be read raises ``ValidationError("invalid_request")``. Each of its `errors` has a path and a code:
 
@@ -30,8 +29,7 @@ path                    code                        meaning
 ======================  ==========================  ===================================================
 
 The other codes for a field are ``missing``, ``wrong_type``, ``invalid_base64``, ``unknown_type_tag``,
-``malformed_struct``, ``too_deep`` and ``local_file``. An id or a name that contains half a surrogate pair is also
-refused.
+``malformed_struct``, ``too_deep`` and ``local_file``. An id or a name that contains a lone surrogate is invalid, too.
 """
 
 from __future__ import annotations
@@ -91,7 +89,7 @@ _RESULTS = {
     (ToolHalt, "result"),
     (ToolProgress, "data"),
 }
-"""Fields that hold an object from a tool. It can be anything that JSON can express."""
+"""Fields that hold an object from a tool, which can be anything that JSON can express."""
 
 T = TypeVar("T")
 
@@ -103,13 +101,13 @@ def to_json(value: Value | LLMError | Event | list[Any]) -> str:
     >>> to_json(user("Hi"))
     '{"$": "Message", "role": "user", "content": "Hi", "v": 1}'
 
-    Raises ``ValidationError("not_serializable")`` if an object inside cannot be written as JSON. The error has the path
-    of that object.
+    Raises ``ValidationError("not_serializable")`` if `value` contains an object that cannot be written as JSON. The
+    error has the path of that object.
     """
     try:
         data = to_data(value)
         text = _write_text(data)
-        # Half a surrogate pair must be escaped; otherwise, the text could not be written to a file.
+        # A lone surrogate must be escaped; otherwise, the text could not be written to a file.
         return text if is_encodable(text) else json.dumps(data, allow_nan=False)
     except RecursionError as error:
         raise _too_deep(value) from error
@@ -143,21 +141,20 @@ def from_json(text: str | bytes, type: type[T], *, response_format: Any = None, 
 def from_json(text: str | bytes, type: Any = None, *, response_format: Any = None, local_files: bool = False) -> Any:
     """Return the value, error, event or list that `to_json` wrote.
 
-    `type` is the class to read. It is needed only if the text has no tag; if the text has one, the two must agree. Pass
-    ``list[Message]`` to read an array of messages.
+    `type` is the class to read. It is needed only if the text has no tag; otherwise, it must agree with the tag. To
+    read an array of messages, pass ``list[Message]``.
 
     >>> from rxllm.values import Message
     >>> from_json('{"role": "user", "content": "Hi"}', Message)
     Message('user', 'Hi')
 
-    Fields that the class does not have are skipped, because a newer rxllm might have written them. This also means that
-    a misspelled field is not an error:
+    Unknown fields are skipped, because a newer rxllm might have written them. So a misspelled field is not an error:
 
     >>> from rxllm.values import Session
     >>> from_json('{"bogus": 1}', Session) == Session()
     True
 
-    By default, the field `parsed` of a response or a result holds plain data. If you pass the call's `response_format`,
+    By default, the `parsed` field of a response or a result holds plain data. If you pass the call's `response_format`,
     the answer is parsed again, and `parsed` holds the typed object:
 
     >>> from dataclasses import dataclass
@@ -169,12 +166,12 @@ def from_json(text: str | bytes, type: Any = None, *, response_format: Any = Non
     >>> from_json(text).parsed, from_json(text, response_format=City).parsed
     ({'name': 'Lima'}, City(name='Lima'))
 
-    An image from ``Image.from_file`` is refused, because untrusted text could make the program read any local file and
-    send it to a provider. Pass ``local_files=True`` if the program itself has stored the text.
+    An image from ``Image.from_file`` is rejected, because untrusted text could make the program read any local file and
+    send it to a provider. If your program wrote the text itself, pass ``local_files=True``.
 
     Raises ``ValidationError("invalid_request")`` if the text cannot be read; the module's docstring lists the `errors`.
-    If an answer does not fit `response_format`, the error is a ``ValidationError("invalid_output")``. It is raised for
-    a `Response`. A result is returned, and has this error as its `error`.
+    Raises ``ValidationError("invalid_output")`` if a response's answer does not fit `response_format`. A result with
+    such an answer is returned, and its `error` is this error.
     """
     if not isinstance(text, str | bytes | bytearray):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise _not_a_text(text)
@@ -257,7 +254,7 @@ def _writer(cls: type[Event], field: str) -> Writer:
 
 
 def _write_result(item: Any) -> Any:
-    # A tool can report the events of a stream as its progress, or return the last event.
+    # A tool can report a stream's events as its progress, or return the last one.
     return _write_event(item) if type(item) in EVENT_CLASSES else encode_result(item)
 
 
@@ -300,7 +297,7 @@ def _class_of(data: dict[str, Any], expected: Any) -> type[Any]:
     else:
         raise wrong("missing_type_tag", 'the object has neither "$" nor "type"; pass its class as type=', "format")
     if cls is None:
-        raise wrong("unknown_type_tag", f"the type {brief(tag)} is not known", "format")
+        raise wrong("unknown_type_tag", f"unknown type {brief(tag)}", "format")
     return cls
 
 
@@ -314,7 +311,7 @@ def _read_event(cls: type[Event], data: dict[str, Any]) -> Event:
         return event
     try:
         return current_form(event)
-    except TypeError:  # the counters are unknown; the event can be read, but folding it raises an error
+    except TypeError:  # unknown counters: the event can be read, but folding it raises an error
         return event
 
 
@@ -340,6 +337,6 @@ def _refuse_constant(constant: str) -> Never:
     raise ValueError(f"{constant} is not JSON")
 
 
-# ``json.dumps`` and ``json.loads`` would create these on every call, which takes as long as all other work on a delta.
+# ``json.dumps`` and ``json.loads`` would create these on every call, and so double the time for a delta.
 _write_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _read_text = json.JSONDecoder(parse_constant=_refuse_constant).decode

@@ -7,12 +7,12 @@
 
 The new session is ``turn.session``, which can be stored as JSON. You can pass a turn wherever a session is expected.
 Each function has a streaming form, and ``operators.to_session`` folds the events of that stream into the same turn. The
-first event is ``Custom("session_turn")``. It holds the whole session and its context, so do not forward it raw. The
-same applies to ``StepCompleted`` and ``ChatCompleted``.
+first event is ``Custom("session_turn")``. It holds the whole session and its context, so do not send it to clients
+unfiltered. The same applies to ``StepCompleted`` and ``ChatCompleted``.
 
-If a stream is stopped, it emits no `Turn`. The example below saves the session anyway: ``save(turn, outcome)`` is
-called no matter how the stream ends. With `keep_partial`, the session includes the text that has arrived so far, not
-just the user's message::
+A stream that is stopped emits no `Turn`. The example below saves the session anyway: ``save(turn, outcome)`` is called
+no matter how the stream ends. With `keep_partial`, the session includes the text that has arrived so far, not just the
+user's message::
 
     keep = ops.finally_result(save, ops.to_session(chat, keep_partial=True))
     answer = session.stream_reply(engine, chat, "A story!").pipe(keep, ops.text()).subscribe(show)
@@ -22,10 +22,10 @@ just the user's message::
 the engine's context, updated first with the session's context and then with the call's. They also receive the call's
 `session_id` or, by default, the session's id.
 
-The model is not called if the session's status does not allow the operation, or if the session's fields contradict its
-status. In the first case, ``on_error`` receives a `SessionError` that lists the allowed operations. In the second case,
-it receives a ``ValidationError("invalid_session")``. If the first model call fails, its error also goes to
-``on_error``, and the session that you passed in is still valid.
+If the session's status does not allow the operation, ``on_error`` receives a `SessionError` that lists the allowed
+operations. If the session's fields contradict its status, it receives a ``ValidationError("invalid_session")``. In both
+cases, the model is not called. If the first model call fails, ``on_error`` receives its error, and the session that you
+passed in is still valid.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ def start(engine: Engine | str | Any, input: Session | Input, **opts: Unpack[Cha
     >>> start(Fake("Hello"), "Hi").run()
     Turn(completed, ChatResult('Hello', completed, 1 steps, 0 tokens))
 
-    A new session keeps the call's `context` and `session_id` for its later turns. If you store the session, its context
-    must be JSON data. Put objects such as connections into the engine's context instead. If you pass a `Session`, it
-    keeps its own context and id.
+    A new session keeps the call's `context` and `session_id` for its later turns; a `Session` that you pass keeps its
+    own. If you store the session, its context must be JSON data, so put objects such as connections into the engine's
+    context instead.
 
     >>> start(Fake("Hello"), "Hi", context={"user": "ada"}, session_id="s1").run().session.id
     's1'
 
-    Raises ``ValidationError("invalid_session_input")`` unless `input` is a session or something that ``rxllm.chat``
-    accepts as input. If you have a session with no messages, use `reply` instead.
+    Raises ``ValidationError("invalid_session_input")`` if `input` is neither a session nor valid input for
+    ``rxllm.chat``. For a session without messages, use `reply` instead.
     """
     turns = stream_start(engine, input, **opts).pipe(_to_turn(engine, _as_session(input, opts), opts))
     return returned_by("session.start", turns, items=Turn)
@@ -91,8 +91,8 @@ def reply(
 ) -> Stream[Turn]:
     """Add the user's message `text` to the session, and continue the chat.
 
-    If a question to the user is pending, `text` answers it. If an agent asked the question, the answer goes to the
-    agent's chat, which continues first.
+    If a question to the user is pending, `text` is the answer. If an agent asked the question, the agent's chat
+    receives the answer and continues first.
 
     >>> from rxllm import Fake
     >>> engine, turn = Fake("Hello", "Rome."), Session()
@@ -117,7 +117,7 @@ def resume(
 ) -> Stream[Turn]:
     """Answer the pending tool calls, and continue the chat; see ``rxllm.resume``.
 
-    ``on_error`` receives ``SessionError("no_pending_tool_call")`` if no call is pending, or
+    ``on_error`` receives a ``SessionError("no_pending_tool_call")`` if no call is pending, or a
     ``SessionError("unknown_tool_call_id")`` if you answer a call that is not pending.
     """
     events = stream_resume(engine, session, approvals=approvals, results=results, **opts)
@@ -136,7 +136,7 @@ def step(engine: Engine | str | Any, session: Session | Turn, **opts: Unpack[Ste
 
 @with_options(ChatOptions)
 def stream_start(engine: Engine | str | Any, input: Session | Input, **opts: Unpack[ChatOptions]) -> Stream[Event]:
-    """Emit the events of `start`."""
+    """Do the same as `start`, but emit the events as they arrive."""
     session = _as_session(input, opts)
     events = pipelines.stream(engine, session.thread, **_options(session, opts))
     return _turn_events(session, session, "start", events)
@@ -146,11 +146,11 @@ def stream_start(engine: Engine | str | Any, input: Session | Input, **opts: Unp
 def stream_reply(
     engine: Engine | str | Any, session: Session | Turn, text: str | Message, **opts: Unpack[ChatOptions]
 ) -> Stream[Event]:
-    """Emit the events of `reply`."""
+    """Do the same as `reply`, but emit the events as they arrive."""
     session = _session_of(session)
     replied = session.replied(_check_text(text))
     options = _options(session, opts)
-    if open_agents(replied.thread):  # an agent asked the question, so the answer goes to the agent's own thread
+    if open_agents(replied.thread):  # an agent asked the question, so the answer is in the agent's own thread
         events = unchecked_resume(engine, replied.thread, None, None, options)
     else:
         events = pipelines.stream(engine, replied.thread, **options)
@@ -166,7 +166,7 @@ def stream_resume(
     results: Mapping[str, str | Mapping[str, Any]] | None = None,
     **opts: Unpack[ChatOptions],
 ) -> Stream[Event]:
-    """Emit the events of `resume`."""
+    """Do the same as `resume`, but emit the events as they arrive."""
     session = _session_of(session)
     events = unchecked_resume(engine, session.thread, approvals, results, _options(session, opts))
     return _turn_events(session, session, "resume", events, (*(approvals or ()), *(results or ())))
@@ -174,7 +174,7 @@ def stream_resume(
 
 @with_options(StepOptions)
 def stream_step(engine: Engine | str | Any, session: Session | Turn, **opts: Unpack[StepOptions]) -> Stream[Event]:
-    """Emit the events of `step`."""
+    """Do the same as `step`, but emit the events as they arrive."""
     session = _session_of(session)
     events = pipelines.stream_step(engine, session.thread, **_options(session, opts))
     return _turn_events(session, session, "step", events)
@@ -190,7 +190,7 @@ def _turn_events(
 ) -> Stream[Event]:
     """Emit a ``Custom("session_turn")`` event with `snapshot`, followed by `events`.
 
-    `snapshot` is the session with the user's new message. If `session` does not allow the operation, or any of the
+    `snapshot` is the session with the user's new message. If `session` does not allow the operation, or if one of the
     `answered` calls is not pending, only ``on_error`` is called.
     """
 
@@ -216,7 +216,7 @@ def _turn_events(
                 return None
             return None if subscription.is_disposed else events.subscribe(observer, scheduler=scheduler)
 
-        # The start is scheduled, because the subscriber must have its disposable before the first event arrives.
+        # Scheduled, because the subscriber must have its disposable before the first event arrives.
         subscription.disposable = clock(scheduler).schedule(begin)
         return subscription
 
@@ -235,7 +235,7 @@ def _options(session: Session, opts: Mapping[str, Any]) -> Any:
 
 
 def _as_session(input: Any, opts: Mapping[str, Any]) -> Session:
-    """Return `input` if it is a session. Otherwise, start a new session with `input` and the call's context and id."""
+    """Return `input` if it is a session, or else a new session with `input` and the call's context and id."""
     if isinstance(input, Session | Turn):
         return _session_of(input)
     try:
@@ -249,10 +249,10 @@ def _as_session(input: Any, opts: Mapping[str, Any]) -> Session:
 
 
 def _session_of(value: Any) -> Session:
-    """Return `value` itself if it is a session, or the turn's session if it is a turn."""
+    """Return `value` if it is a session, or its session if it is a turn."""
     if isinstance(value, Session | Turn):
         return value if isinstance(value, Session) else value.session
-    raise _invalid_input("session", "a Session or a Turn (to get the first one, use session.start)", value)
+    raise _invalid_input("session", "a Session or a Turn (session.start returns the first one)", value)
 
 
 def _check_text(text: Any) -> Any:

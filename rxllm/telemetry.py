@@ -13,14 +13,14 @@ value                              when it is emitted
 =================================  ================================================================================
 
 Every start is followed by exactly one finish, whose `outcome` is ``"completed"``, ``"failed"`` or ``"cancelled"``.
-Durations are in seconds, measured by the subscription's scheduler. Observers are called immediately. Values never
+Durations are in seconds, measured by the subscription's scheduler. Observers are called synchronously. Values never
 contain an API key. Questions and answers appear only in `content`, which is empty unless a `Tracer` requests it. An
 `error` is the exception that was raised.
 
-`session_id` identifies the conversation. All values that result from one call to a function such as ``rxllm.chat`` have
-the same `request_id`. All values about the same model call, step, chat or tool have the same `id`. `parent_id` is the
-`id` of the enclosing unit: a step encloses its model call and its tools, a chat encloses its steps, and a tool that is
-an agent encloses the agent's chat. `path` holds the ids of the enclosing tool calls, outermost first.
+`session_id` identifies the conversation. All values from one call to a function such as ``rxllm.chat`` have the same
+`request_id`. All values about the same model call, step, chat or tool have the same `id`. `parent_id` is the `id` of
+the enclosing unit: a step encloses its model call and its tools, a chat encloses its steps, and a tool that is an agent
+encloses the agent's chat. `path` holds the ids of the enclosing tool calls, outermost first.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Outcome = Literal["completed", "failed", "cancelled"]
 
 
 class _Span(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that all values have; the module's docstring describes them."""
+    """The fields common to all values; see the module's docstring."""
 
     id: str = ""
     parent_id: str | None = None
@@ -81,11 +81,11 @@ class _ModelSpan(_RequestSpan, frozen=True):
 class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
     """Details of a call. The first five fields are set when the call starts, and the others when it finishes.
 
-    `parameters` contains the fields that are set in the `Request`, by name, but not its schema. `metadata` is the
-    metadata that the caller passed. `address` and `port` identify the server. `queued` is the number of seconds that
-    the call waited in ``rate_limited``. `attempts` is the number of requests that were sent. `chunks` contains the time
-    at which each chunk of the answer arrived, in seconds since the request was sent; it is empty unless a `Tracer`
-    observes the call. `response_id` and `response_model` are the id and the model that the provider returned.
+    `parameters` are the fields set in the `Request`, by name, without its schema. `metadata` is the caller's metadata.
+    `address` and `port` identify the server. `queued` is the number of seconds that the call waited in
+    ``rate_limited``. `attempts` is the number of requests that were sent. `chunks` holds the time at which each chunk
+    of the answer arrived, in seconds since the request was sent; it is empty unless a `Tracer` observes the call.
+    `response_id` and `response_model` are the id and the model that the provider returned.
     """
 
     parameters: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
@@ -102,7 +102,7 @@ class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
 class CallStarted(_ModelSpan, frozen=True):
     """A model call has started. `provider` is the adapter's provider or, if it has none, the adapter's name.
 
-    `content` is a `Request` that has only the messages and the tools.
+    `content` is a `Request` with only the messages and the tools.
     """
 
     details: CallDetails = msgspec.field(default_factory=CallDetails)
@@ -110,7 +110,7 @@ class CallStarted(_ModelSpan, frozen=True):
 
 
 class FirstToken(_ModelSpan, frozen=True):
-    """The first content has arrived, `seconds` after the call started. This includes any waits between attempts."""
+    """The first content has arrived, `seconds` after the call started, including any waits between attempts."""
 
     seconds: float
 
@@ -139,13 +139,13 @@ class RetryAttempt(_ModelSpan, frozen=True):
 
 
 class StepStarted(_RequestSpan, frozen=True):
-    """A step has started. `metadata` is the metadata that the caller passed."""
+    """A step has started. `metadata` is the caller's metadata."""
 
     metadata: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
 class StepFinished(_RequestSpan, frozen=True):
-    """A step and its tools have ended. `usage` is taken from the `StepResult`, and includes the step's agents."""
+    """A step and its tools have ended. `usage` is taken from the `StepResult`, and includes the agents' usage."""
 
     outcome: Outcome
     seconds: float
@@ -157,8 +157,8 @@ class StepFinished(_RequestSpan, frozen=True):
 class ToolStarted(_RequestSpan, frozen=True):
     """A tool is about to run. `content` holds its arguments.
 
-    If the tool is an agent, values about its chat follow. If an observer sets a context variable when it receives this
-    value, the variable is visible only to the tool's function.
+    If the tool is an agent, values about its chat follow. A context variable that an observer sets when it receives
+    this value is visible only to the tool's function.
     """
 
     tool: str
@@ -180,16 +180,13 @@ class ToolFinished(_RequestSpan, frozen=True):
 
 
 class ChatStarted(_RequestSpan, frozen=True):
-    """A chat has started. `metadata` is the metadata that the caller passed."""
+    """A chat has started. `metadata` is the caller's metadata."""
 
     metadata: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
 class ChatFinished(_RequestSpan, frozen=True):
-    """A chat has ended.
-
-    `steps` is the number of its steps. `halted_reason` and `usage` are taken from the `ChatResult`.
-    """
+    """A chat has ended after `steps` steps. `halted_reason` and `usage` are taken from the `ChatResult`."""
 
     outcome: Outcome
     seconds: float
@@ -239,7 +236,7 @@ Telemetry = (
 class Tracer:
     """The base class of observers that write traces, such as the observer from ``rxllm.otel``.
 
-    A tracer also observes the agents among its engine's tools, at every depth, even if an agent has another engine. If
+    A tracer also observes the agents among its engine's tools, at every depth, even agents with another engine. If
     `content` is True, values include messages, tools, arguments and results, but not the model's reasoning.
 
     >>> from rxllm import Engine, Fake, generate
@@ -262,5 +259,5 @@ class Tracer:
         raise NotImplementedError(f"{type(self).__name__} must define __call__(self, value)")
 
     def request_headers(self, call_id: str) -> Mapping[str, str]:
-        """Return headers to add to the next attempt at the call `call_id`. Headers set elsewhere override these."""
+        """Return headers to add to the next attempt at the call `call_id`; headers set elsewhere override them."""
         return {}

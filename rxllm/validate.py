@@ -1,19 +1,19 @@
 """Check requests, messages and other values before they are sent.
 
-Each function returns None, or raises a ``ValidationError`` that lists all faults. Each of its `errors` is a pair of a
-path and a code, such as ``(("messages", 0, "role"), "unknown")``, and the message describes every fault in words. Rules
-that only a provider knows are not checked.
+Each function returns None, or raises a ``ValidationError`` that lists all faults: the message describes them in words,
+and each of its `errors` is a path and a code, such as ``(("messages", 0, "role"), "unknown")``. Rules that only a
+provider knows are not checked.
 
 ==========================  ===========================================================================================
 function                    codes for each field
 ==========================  ===========================================================================================
-`request`                   messages: ``empty``; tools: ``duplicate_name``; temperature: ``out_of_range`` (0 to 2 is
-                            allowed); top_p: ``out_of_range`` (above 0 and up to 1 is allowed); max_tokens:
+`request`                   messages: ``empty``; tools: ``duplicate_name``; temperature: ``out_of_range``
+                            (allowed: 0 to 2); top_p: ``out_of_range`` (allowed: above 0, up to 1); max_tokens:
                             ``must_be_positive``; response_format: ``invalid_shape``; structured_finalize:
-                            ``requires_json_schema``. Its messages and tools are checked too. So are its tool results,
-                            as in `thread`, unless its `options` contain ``previous_response_id`` or ``conversation``
-`thread`                    tool_call_id: ``result_without_call`` (no earlier message has the call that a tool message
-                            answers). Its messages are checked too
+                            ``requires_json_schema``. Its messages and tools are checked too, and its tool results as
+                            in `thread`, unless its `options` contain ``previous_response_id`` or ``conversation``
+`thread`                    tool_call_id: ``result_without_call`` (the message answers a call that no earlier message
+                            contains). Its messages are checked too
 `message`                   role: ``unknown``; content: ``invalid_type`` or ``invalid_part_type``; tool_call_id:
                             ``required``
 `tool`                      name: ``empty``, ``reserved_tool_name`` or ``invalid_format``; description:
@@ -25,7 +25,7 @@ function                    codes for each field
                             ``required_for_operation`` (to generate or edit) or ``not_allowed_for_operation`` (for a
                             variation); input_images: ``must_be_empty`` (to generate) or ``invalid_count`` (an edit
                             needs at least one image, and a variation needs exactly one); mask:
-                            ``not_allowed_for_operation`` (unless it is an edit)
+                            ``not_allowed_for_operation`` (except for an edit)
 `capabilities`              the codes that ``rxllm.models`` lists, for capabilities that the model lacks
 `data`                      faults that jsonschema-rs finds in JSON data, in its own words
 all functions               ``wrong_type`` for any field, or for the value itself
@@ -80,7 +80,7 @@ Fault = tuple[Path, str]
 """The path of a fault, and its code."""
 
 RESERVED_NAMES = frozenset({"auto", "none", "required"})
-"""Words that have a special meaning in `tool_choice`, so they cannot be tool names."""
+"""Words with a special meaning in `tool_choice`, which cannot be tool names."""
 
 
 def request(value: Request) -> None:
@@ -174,13 +174,13 @@ _ROOTS = {
     "invalid_session": "a Session",
     "invalid_image_request": "an ImageRequest",
 }
-"""For each error reason, the class of the value that was checked."""
+"""The class of the checked value, by error reason."""
 
 _EXPECTED = {
     "temperature out_of_range": "a number from 0 to 2",
     "top_p out_of_range": "a number above 0 and at most 1",
     "must_be_positive": "a whole number of at least 1",
-    "too_large": "a whole number of at most 63 bits",
+    "too_large": "a whole number that fits in 64 bits",
     "response_format invalid_shape": "'text', {'type': 'json_object'} or json_schema(...)",
     "size invalid_shape": "a (width, height) pair, or the name of a size that the provider defines",
     "invalid_type": "text, a tuple of parts or, in a tool result, a dict",
@@ -190,7 +190,7 @@ _EXPECTED = {
     "not_a_map": "a mapping",
     "invalid_image": "an Image, created with Image.from_file or another constructor",
 }
-"""The expected value for each fault code. If it depends on the field, the key is the field and the code."""
+"""The expected value, by fault code. If it depends on the field, the key is the field and the code."""
 
 _STATEMENTS = {
     "empty": "must not be empty",
@@ -207,7 +207,7 @@ _STATEMENTS = {
     "must_be_empty": "must be empty to generate an image",
     "invalid_count": "must contain at least one image for an edit, and exactly one for a variation",
 }
-"""Fault descriptions that do not show a value, because there is none or it would not help the reader."""
+"""Descriptions of faults for which there is no value to show, or for which it would not help."""
 
 
 def in_words(root: Any, path: Path, code: str, expected: str) -> str:
@@ -227,7 +227,7 @@ def in_words(root: Any, path: Path, code: str, expected: str) -> str:
 
 
 _ON_THE_SERVER = ("previous_response_id", "conversation")
-"""Options that refer to earlier messages on the server. The calls that tool results answer can be in those messages."""
+"""Options that refer to messages on the server, which can contain the calls that tool results answer."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -266,7 +266,7 @@ def thread_faults(value: Any) -> Iterator[Fault]:
 
 
 def _orphan_faults(messages: Any) -> Iterator[Fault]:
-    """Yield a fault for each tool result whose call is missing, as in ``thread[2:]``. Providers refuse such results."""
+    """Yield a fault for each tool result whose call is missing, as in ``thread[2:]``. Providers reject such results."""
     ids: set[str] = set()
     for i, message in enumerate(cast(tuple[Any, ...], messages if isinstance(messages, tuple) else ())):
         if not isinstance(message, Message):
@@ -425,7 +425,7 @@ def _is_size(value: Any) -> bool:
 
 
 def each_of(name: str, items: Any, faults_of: Callable[[Any], Iterator[Fault]]) -> Iterator[Fault]:
-    """Yield the faults of every item in the field `name`, or one fault if `items` is not a tuple."""
+    """Yield the faults in all items of the field `name`, or one fault if `items` is not a tuple."""
     if not isinstance(items, tuple):
         yield (name,), "wrong_type"
         return
@@ -434,7 +434,7 @@ def each_of(name: str, items: Any, faults_of: Callable[[Any], Iterator[Fault]]) 
 
 
 def number_faults(name: str, value: Any, is_allowed: Callable[[float], bool], fault: str) -> Iterator[Fault]:
-    """Yield `fault` if `value` is a number that is not allowed. None is always allowed."""
+    """Yield `fault` if the number `value` is not allowed. None is always allowed."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -444,7 +444,7 @@ def number_faults(name: str, value: Any, is_allowed: Callable[[float], bool], fa
 
 
 def whole_faults(name: str, value: Any, is_allowed: Callable[[float], bool], fault: str) -> Iterator[Fault]:
-    """Yield `fault` if `value` is a whole number that is not allowed. None is always allowed."""
+    """Yield `fault` if the whole number `value` is not allowed. None is always allowed."""
     if isinstance(value, float):
         yield (name,), "wrong_type"
     elif isinstance(value, int) and value.bit_length() > 63:  # no provider accepts it, and msgspec cannot write it

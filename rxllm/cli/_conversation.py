@@ -19,9 +19,9 @@ from rxllm import operators as ops
 from rxllm.events import Custom, FileAdded, MessageCompleted, TextDelta, ThinkingDelta, ToolCallCompleted
 
 _CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {*map(ord, "\n\t")}, "\ufffd") | {ord("\r"): ""}
-"""Replacements for control characters, with which a model could move the cursor or write to the clipboard."""
+"""Replacements for control characters, which a model could use to move the cursor or write to the clipboard."""
 
-_LOCAL = "; or choose another model with --model provider:name; for the providers, run python -m rxllm providers"
+_LOCAL = "; or choose another model with --model provider:name (python -m rxllm providers lists the providers)"
 
 
 def plain(text: str) -> str:
@@ -42,7 +42,7 @@ def report(error: Exception) -> None:
 
 
 class Screen:
-    """Standard output and standard error, with a record of which of them have an unfinished line."""
+    """Writes to standard output and standard error, and remembers which of them has an unfinished line."""
 
     def __init__(self, *, events: bool, text: bool) -> None:
         self._events = events
@@ -52,7 +52,7 @@ class Screen:
     def draw(self, event: Event) -> None:
         """Print the visible part of `event` or, with ``--events``, the event as JSON."""
         if self._events:
-            if not (isinstance(event, Custom) and event.name == "session_turn"):  # its data holds a whole session
+            if not (isinstance(event, Custom) and event.name == "session_turn"):  # it contains a whole session
                 print(serializer.to_json(event), flush=True)
             return
         match event:
@@ -64,14 +64,14 @@ class Screen:
             case ToolCallCompleted():  # a provider's tool, such as a search
                 self._note(f"{event.tool_call!r}")
             case FileAdded(file=file):
-                self._note(f"a file has arrived, but is not shown: {file.get('mime_type')}")
+                self._note(f"a file has arrived but is not shown: {file.get('mime_type')}")
             case MessageCompleted(finish_reason="length" | "content_filter" as reason):
                 self._note(f"the answer is incomplete: {reason}")
             case _:
                 pass
 
     def interrupt(self) -> None:
-        """Treat the ``^C`` that the terminal shows as an unfinished line."""
+        """Note that the ``^C`` echoed by the terminal has left its line unfinished."""
         if sys.stderr.isatty() and not any(stream.isatty() for stream in self._unfinished):
             self._unfinished.add(sys.stderr)
 
@@ -86,21 +86,21 @@ class Screen:
         self._write(sys.stderr, f"{plain(text)}\n")
 
     def _write(self, stream: TextIO, text: str) -> None:
-        # Both streams may be the same terminal. Only a terminal gets line breaks that are not in the text.
+        # Both streams may go to the same terminal. Line breaks are added only on a terminal.
         for other in [other for other in self._unfinished if other is not stream and other.isatty()]:
             print(file=other, flush=True)
             self._unfinished.discard(other)
-        if text:  # update this first, as Ctrl-C may arrive during the print
+        if text:  # update the set before printing, which Ctrl-C may interrupt
             (self._unfinished.discard if text.endswith("\n") else self._unfinished.add)(stream)
         print(text, end="", file=stream, flush=True)
 
 
 def ask(options: Namespace) -> int:
-    """Print the answer to one question, which is the prompt followed by any piped text."""
+    """Answer one question: the prompt, followed by any piped text."""
     piped = "" if sys.stdin.isatty() else sys.stdin.read().strip()
     text = "\n\n".join(part for part in (" ".join(options.prompt), piped) if part)
     if not text and not options.file:
-        print('rxllm: the question is missing: write ask "...", or pipe text in', file=sys.stderr)
+        print('rxllm: there is no question: write ask "...", or pipe text in', file=sys.stderr)
         return 2
     result = _Conversation(options).reply(rxllm.user(text, *options.file))
     return 130 if result.halted_reason == "cancelled" else 0
@@ -132,7 +132,7 @@ def chat(options: Namespace) -> int:
 
 
 class _Conversation:
-    """A session, with the engine and the screen for its turns."""
+    """A session, with the engine that answers and the screen that prints."""
 
     def __init__(self, options: Namespace) -> None:
         self._schema = options.json
@@ -151,7 +151,7 @@ class _Conversation:
                     seen.append(event)
                     self._screen.draw(event)
         except KeyboardInterrupt:
-            self._screen.interrupt()  # the events so far fold to a cancelled turn
+            self._screen.interrupt()  # the events so far are folded into a cancelled turn
         finally:
             self._screen.end_lines()
         turn = rxllm.run(from_iterable(seen).pipe(ops.to_session(self._session, parse=self._schema, keep_partial=True)))
@@ -167,5 +167,5 @@ def _line() -> str:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return input()
     with suppress(ImportError):
-        import_module("readline")  # gives `input` line editing and a history
+        import_module("readline")  # adds line editing and history to `input`
     return input("> ")

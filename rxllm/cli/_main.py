@@ -1,4 +1,4 @@
-"""The command line: arguments, exit codes, the list of providers, and the package for a new plugin."""
+"""The command line: arguments, exit codes, and the commands ``providers`` and ``new-plugin``."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from rxllm.cli import _conversation, _serve
 from rxllm.cli._conversation import plain, report
 
 TEMPLATE = Path(__file__).parent / "plugin"
-"""The example plugin: a link to ``examples/plugin`` in the repository, and a copy of it in an installed package."""
+"""The example plugin: in the repository, a link to ``examples/plugin``; in an installed package, a copy of it."""
 
 _FILES = ("*.toml", "*.md", "src/*/*.py", "src/*/py.typed", "tests/*.py")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0, 1 after an error, 2 for wrong usage, 130 after Ctrl-C."""
+    """Run a command and return its exit code: 0 for success, 1 for an error, 2 for incorrect usage, 130 for Ctrl-C."""
     options = _parser().parse_args(arguments)
     if options.debug:
         logging.basicConfig()
@@ -74,13 +74,13 @@ def _parser() -> argparse.ArgumentParser:
         temperature = "from 0 to 2; the default depends on the model"
         added.add_argument("-t", "--temperature", type=float, metavar="NUMBER", help=temperature)
         added.add_argument("-f", "--file", action="append", default=[], help="attach a file or a URL; can be repeated")
-        added.add_argument("--json", metavar="SCHEMA", type=_schema, help="answer with JSON that fits this schema file")
+        added.add_argument("--json", metavar="SCHEMA", type=_schema, help="answer in JSON that matches the schema file")
         added.add_argument("--events", action="store_true", help="print each event as a line of JSON")
     serve = command("serve", _serve.serve, "serve models to programs in any language, with an OpenAI-compatible API")
     serve.add_argument("-m", "--model", action="append", help="provider:name, as for ask; can be repeated")
     serve.add_argument("--host", default="127.0.0.1", help="the address; by default only this machine can connect")
     serve.add_argument("--port", type=int, default=8000, help="the port; the default is 8000, and 0 chooses a free one")
-    serve.add_argument("--key", metavar="VARIABLE", help="the environment variable with the key that clients must send")
+    serve.add_argument("--key", metavar="VARIABLE", help="the environment variable holding the key clients must send")
     serve.set_defaults(default_model=model)
     worker = command("worker", _serve.work, "continue durable runs that no process is producing")
     worker.add_argument("runs", metavar="MODULE:RUNS", help="an rxllm.durable.Runs, or a function that returns one")
@@ -89,14 +89,14 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=1.0,
         metavar="SECONDS",
-        help="seconds between searches for waiting runs; the default is 1",
+        help="seconds between checks for waiting runs; the default is 1",
     )
     worker.add_argument("--most", type=int, default=100, help="maximum number of runs at once; the default is 100")
-    grace = "seconds that runs have to end after SIGTERM or Ctrl-C; the default is 30"
+    grace = "seconds to let runs finish after SIGTERM or Ctrl-C; the default is 30"
     worker.add_argument("--grace", type=float, default=30.0, metavar="SECONDS", help=grace)
-    command("providers", list_providers, "list the providers, and show which have a key")
+    command("providers", list_providers, "list the providers and show which of them have a key")
     plugin = command("new-plugin", write_plugin, "write a package with an adapter, an operator and their tests")
-    plugin.add_argument("name", type=provider_name, help="the provider's name; acme gives the package rxllm-acme")
+    plugin.add_argument("name", type=provider_name, help="the provider's name; acme creates the package rxllm-acme")
     return parser
 
 
@@ -111,7 +111,7 @@ def _schema(path: str) -> dict[str, Any]:
 
 
 def list_providers(options: Namespace) -> int:
-    """Print each provider, the variable and the state of its key, and its default address."""
+    """Print each provider with its key variable, whether the key is set, and its default address."""
     rows = [("provider", "key", "is", "default address"), *map(_row, rxllm.adapters.providers())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -139,7 +139,7 @@ def write_plugin(options: Namespace) -> int:
     name, folder = options.name, Path(f"rxllm-{options.name}")
     sources = _sources()
     if not sources:
-        raise FileNotFoundError(f"{TEMPLATE} is not a folder: check rxllm out with symlinks, or install its wheel")
+        raise FileNotFoundError(f"{TEMPLATE} is not a folder: check out rxllm with symlinks, or install its wheel")
     folder.mkdir()
     for source in sources:
         target = folder / renamed(source.relative_to(TEMPLATE).as_posix(), name)
@@ -157,9 +157,9 @@ def _sources() -> list[Path]:
 def provider_name(name: str) -> str:
     """Return `name` if it can be the name of a new provider, or raise ``ArgumentTypeError``."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
-        raise ArgumentTypeError(f"{name!r} must be lower-case letters, digits and hyphens, such as acme or acme-ai")
+        raise ArgumentTypeError(f"{name!r} must be made of lower-case letters, digits and hyphens, such as acme-ai")
     if name in rxllm.adapters.providers():
-        raise ArgumentTypeError(f"there is already a provider {name}; choose another name")
+        raise ArgumentTypeError(f"there is already a provider named {name}; choose another name")
     adapter = renamed("Cohere", name)
     words = {word for source in _sources() for word in re.findall(r"\w+", source.read_text(encoding="utf-8"))}
     if adapter.startswith("Test") or adapter in words - {"Cohere"}:  # pytest would collect it, or the name is in use
@@ -170,7 +170,7 @@ def provider_name(name: str) -> str:
 
 
 def renamed(text: str, name: str) -> str:
-    """Return the example's `text` for the provider `name`. Links to Cohere's API documentation are left unchanged.
+    """Return the example's `text` rewritten for the provider `name`. Links to Cohere's API docs stay unchanged.
 
     >>> renamed("from rxllm_cohere import Cohere  # https://docs.cohere.com, https://api.cohere.com", "acme-ai")
     'from rxllm_acme_ai import AcmeAi  # https://docs.cohere.com, https://api.acme-ai.example'

@@ -1,7 +1,7 @@
 """The commands ``serve``, an OpenAI-compatible model server, and ``worker``, which continues durable runs.
 
-After the first signal, a worker gives its runs some time to end. When this time is over, or after a second signal, it
-releases the remaining runs.
+After a first signal, a worker gives its runs time to finish. When that time is up, or on a second signal, it releases
+the runs that remain.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from rxllm.values import Call
 _HERE = ("127.0.0.1", "::1", "localhost")
 
 LEAVING = 3
-"""The number of seconds that unfinished answers have to finish after Ctrl-C."""
+"""The seconds allowed after Ctrl-C for unfinished answers to complete."""
 
 LOOK_SECONDS = 0.05
-"""The number of seconds that a stopping worker waits before it looks again for ended runs."""
+"""The seconds between a stopping worker's checks for finished runs."""
 
 WRONG = "write module:name, where name is the result of rxllm.durable.open_runs(...) or a function that returns it"
 
 
 def serve(options: Namespace) -> int:
-    """Serve the models under their own names. Other machines can connect only if there is a key."""
+    """Serve the models under their own names. Other machines can connect only if a key is set."""
     key = os.environ.get(options.key) if options.key else None
     if options.key and not key:
         return _wrong(f"the variable {options.key} holds no key: set the variable, or leave out --key")
@@ -56,7 +56,7 @@ def serve(options: Namespace) -> int:
     with listening:
         host = f"[{options.host}]" if ":" in options.host else options.host
         print(f"http://{host}:{listening.getsockname()[1]}/v1 (Ctrl-C stops)", flush=True)
-        with suppress(KeyboardInterrupt):  # uvicorn raises it once it has stopped
+        with suppress(KeyboardInterrupt):  # uvicorn raises this after it has stopped
             server.run(sockets=[listening])
     return 0
 
@@ -84,7 +84,7 @@ def _wrong(message: str) -> int:
 
 
 def work(options: Namespace) -> int:
-    """Produce runs until a signal arrives, and then release the runs that do not end in time."""
+    """Produce runs until a signal arrives, then release any that do not finish in time."""
     sys.path.insert(0, os.getcwd())
     try:
         runs = _runs(options.runs)

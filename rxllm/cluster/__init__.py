@@ -1,4 +1,4 @@
-"""Many requests at once, sent by Dask workers on several machines: https://distributed.dask.org.
+"""Send many requests at once from Dask workers on several machines (https://distributed.dask.org).
 
 `generate_many` has the same signature and results as ``rxllm.generate_many``, but the workers of a
 ``distributed.Client`` send the requests. ``rxllm[cluster]`` must be installed here and on the workers.

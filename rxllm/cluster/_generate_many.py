@@ -31,7 +31,7 @@ _WORKER_OPTIONS: tuple[str, ...] = ("headers", "include_raw_chunks", "retry", "s
 """The call options that apply on the worker. All others are part of the request or apply in this process."""
 
 _WORKERS = 32
-"""The minimum number of workers to prepare requests for, because more workers can join after the start."""
+"""The minimum number of workers to prepare requests for, since more can join after the start."""
 
 _NO_DELTAS = {"emit_text_deltas": False, "emit_tool_deltas": False, "emit_thinking": False}
 
@@ -77,8 +77,8 @@ def generate_many(
     requests at a time, so the limit for all workers together is `concurrency` times their number. A `journal` is a file
     on this machine. Both functions can use the same journal, and neither repeats a request that the other has answered.
 
-    Without a `client`, each subscription starts one worker process for each processor of this machine. A script then
-    needs ``if __name__ == "__main__":``.
+    Without a `client`, each subscription starts one worker process per CPU of this machine. A script then needs
+    ``if __name__ == "__main__":``.
 
     ::
 
@@ -89,16 +89,16 @@ def generate_many(
             for response in rxllm.cluster.generate_many(engine, questions, client=client, concurrency=64):
                 print(response.output_text)
 
-    Responses are emitted one by one. Disposing closes the connections of all workers, and so does the end of this
-    process. If a worker dies, other workers repeat its unfinished requests and no others. A request fails once three
-    workers have died while running it. Workers that are added later take part too, up to a total of 32 workers or of
-    the initial number, whichever is larger.
+    Responses are emitted one by one. Disposing the subscription closes the connections of all workers, as does the end
+    of this process. If a worker dies, other workers repeat only its unfinished requests. A request fails once three
+    workers have died while running it. Workers added later take part too, up to a total of 32 workers or the initial
+    number, whichever is larger.
 
     The engine is pickled without its clients and keys. A worker takes its key from its own environment; keys from
     ``rxllm.keys.put`` and ``load_dotenv`` are not sent. Locks, files and connections cannot be sent, so functions must
-    open them on the worker. If the engine's functions change any state on a worker, this process does not see the
-    change. This process writes the `journal` and calls `on_progress` and `on_event`. `on_event` is called once a
-    response is complete, and receives no deltas.
+    create them on the worker. This process does not see any state that the engine's functions change on a worker. It
+    writes the `journal` and calls `on_progress` and `on_event`. `on_event` is called once a response is complete, and
+    receives no deltas.
 
     Observers run on the workers. ``rxllm.otel.traces()`` writes to the worker's global providers, so each worker must
     set these up: call ``client.register_plugin(plugin)`` with a ``distributed.WorkerPlugin`` whose ``setup`` calls
@@ -106,12 +106,12 @@ def generate_many(
 
     ``ops.rate_limited``, and ``ops.budget`` with a shared `Budget`, run in this process as if they were last in
     ``engine.operators``, so that the limit and the budget apply to all workers together. A call takes its permit and
-    its reservation before it is sent to a worker, and holds them until its answer is back. Usage above the reservation
-    is counted at the end and does not stop the answer. If the engine has no other operators, retries start in this
-    process too; they can run on any worker, and they count towards the limit.
+    its reservation before it is sent to a worker, and holds them until its answer arrives. Usage above the reservation
+    is counted at the end and does not stop the answer. If the engine has no other operators, this process also starts
+    the retries; they can run on any worker, and they count towards the limit.
 
     Raises ``EngineError("missing_dependency")`` if ``distributed`` is not installed, ``EngineError("invalid_engine")``
-    if the engine cannot be pickled (through ``on_error`` if the workers cannot start or cannot read it),
+    if the engine cannot be pickled (or, through ``on_error``, if the workers cannot start or cannot read it),
     ``ValidationError("invalid_option")`` if an option or the adapter contains a key, and the errors that
     ``rxllm.generate_many`` raises.
     """
@@ -123,7 +123,7 @@ def generate_many(
     is_open = client is None or getattr(client, "scheduler", None) is not None
     check("client", client, is_open, "an open distributed.Client, or None")
     if client is None and getattr(current_process(), "_inheriting", False):
-        raise SystemExit(f"a worker of rxllm.cluster runs this script when it starts; {lanes.GUARD}")
+        raise SystemExit(f"each worker of rxllm.cluster runs this script when it starts; {lanes.GUARD}")
     # The requests are read twice, because the first call only checks the arguments and sends nothing.
     many: Any = list(requests) if _are_several(requests) else requests
     rxllm.generate_many(engine, many, **opts)
@@ -167,7 +167,7 @@ async def _responses(
 
 
 class _Workers:
-    """The adapter that replaces the engine's own in this process. It passes requests to the workers."""
+    """An adapter that passes requests to the workers. In this process, it replaces the engine's own adapter."""
 
     def __init__(self, lanes: Lanes, adapter: Any) -> None:
         name = getattr(adapter, "__name__", None) or type(adapter).__name__
@@ -190,9 +190,9 @@ def _is_shared(operator: Any) -> bool:
 
 
 def _retries_here(engine: Engine) -> bool:
-    """Whether this process repeats failed calls, so that a shared limit counts every attempt.
+    """Whether this process retries failed calls, so that a shared limit counts every attempt.
 
-    If the engine has other operators, such as ``fallback``, the workers repeat the calls, because these operators must
+    If the engine has other operators, such as ``fallback``, the workers retry the calls, because these operators must
     see the outcome of all attempts.
     """
     return bool(engine.operators) and all(map(_is_shared, engine.operators))
@@ -203,7 +203,7 @@ def _worker_options(engine: Engine) -> tuple[str, ...]:
 
 
 def _own_engine(engine: Engine, lanes: Lanes) -> Engine:
-    """Return the engine for this process. It has all request settings and the shared limits."""
+    """Return the engine for this process, with all request settings and the shared limits."""
     workers = _Workers(lanes, engine.adapter)
     names, retry = _worker_options(engine), engine.retry if _retries_here(engine) else False
     params = {name: value for name, value in engine.params.items() if name not in names}

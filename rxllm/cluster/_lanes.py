@@ -1,4 +1,4 @@
-"""The client's side of a run: it gives requests to the workers and receives the outcomes.
+"""The client's side of a run: it sends requests to the workers and receives the outcomes.
 
 A lane is one worker's part of the run.
 """
@@ -37,17 +37,17 @@ _LOOK = 0.5
 GUARD = 'put the call below `if __name__ == "__main__":` in a file whose name ends in .py, or pass a client'
 
 _GRACE = 3.0
-"""The time, in seconds, that a run waits at its end for pending calls to workers."""
+"""The maximum time, in seconds, to wait for pending calls to workers when a run ends."""
 
 _DEATHS = 3
-"""The number of workers that can die while running a request before it fails; the request might be the cause."""
+"""The number of workers that may die while running a request before it fails. The request may be to blame."""
 
 
 @asynccontextmanager
 async def open_lanes(client: Any, setup: bytes, concurrency: int) -> AsyncGenerator[Lanes]:
     """Open lanes on rxllm's own event loop, and close them there on exit.
 
-    If they were opened on the caller's loop, ``asyncio.run`` would cancel Dask's tasks before the lanes are closed.
+    On the caller's loop, ``asyncio.run`` would cancel Dask's tasks before the lanes are closed.
     """
     source = from_async_iter(partial(_lanes, client, setup, concurrency))
     async with to_async_iter(Stream(partial(_subscribe_on_own_loop, source))) as items:
@@ -79,8 +79,7 @@ def _subscribe_on_own_loop(
 async def _connect(client: Any) -> AsyncGenerator[Any]:
     """Connect to the scheduler of `client` on this event loop. Without a client, start workers on this machine.
 
-    Each run has its own connection. When the connection ends, for whatever reason, the scheduler cancels the run's
-    tasks.
+    Each run has its own connection. When the connection ends for any reason, the scheduler cancels the run's tasks.
     """
     if client is None:
         quiet: dict[str, Any] = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
@@ -111,7 +110,7 @@ async def _started(local: Any) -> Any:
 def _quiet(level: int) -> Generator[None]:
     """Silence Dask's logs below `level`.
 
-    The setting of a single cluster is not enough, because it is reset as soon as any cluster closes.
+    A cluster's own setting is not enough, because it is reset as soon as any cluster closes.
     """
     handlers = logging.getLogger("distributed").handlers[:]
 
@@ -129,7 +128,7 @@ def _quiet(level: int) -> Generator[None]:
 
 @asynccontextmanager
 async def _open_resource(resource: Any, opening: Awaitable[Any] | None = None) -> AsyncGenerator[Any]:
-    """Open and close `resource`. A dispose waits until it has been opened, so that no resource is left half-open."""
+    """Open `resource`, and close it on exit. A dispose waits for the opening, so that nothing stays half-open."""
     opened = asyncio.ensure_future(resource if opening is None else opening)
     try:
         yield await asyncio.shield(opened)
@@ -178,7 +177,7 @@ class _Lane:
 def _unpack(data: bytes) -> Outcome:
     try:
         return pickle.loads(data)
-    except Exception as error:  # an exception cannot be unpickled if its class takes arguments other than its `args`
+    except Exception as error:  # unpickling an exception fails if its class does not accept its `args`
         message = f"the worker's response cannot be read here: {type(error).__name__}: {error}"
         return [], EngineError("invalid_engine", message)
 
@@ -187,8 +186,8 @@ class Lanes:
     """Sends requests to the workers of `client`, up to `concurrency` at a time to each worker.
 
     Every worker serves one lane. A new worker gets its lane within half a second. When a worker dies, its unfinished
-    requests are sent to other workers before any that are waiting. An instance belongs to one event loop, but `place`
-    and `run` can be called on any loop.
+    requests go to other workers, ahead of those still waiting. An instance belongs to one event loop, but `place` and
+    `run` can be called on any loop.
     """
 
     def __init__(self, client: Any, setup: bytes, concurrency: int) -> None:
@@ -230,7 +229,7 @@ class Lanes:
         task.add_done_callback(self._tasks.discard)
 
     def place(self, source: Observable[Event]) -> Stream[Event]:
-        """Subscribe to `source` once a worker has room. This operator is last, so it waits before the limits do."""
+        """Subscribe to `source` once a worker has room. Being the last operator, it waits before the limits do."""
 
         async def events() -> AsyncGenerator[Event]:
             async with self._room(), to_async_iter(source) as items:
@@ -309,7 +308,7 @@ class Lanes:
                 lane.send(job.number, job.data)
 
     def _fail(self, error: LLMError) -> None:
-        """Fail all requests, including those that are made later."""
+        """Fail all current and future requests."""
         self._failure = error
         running = [job for lane in self._lanes.values() for job in lane.running.values()]
         for job in (*running, *self._waiting):
@@ -332,7 +331,7 @@ class Lanes:
                 self._open(address)
             last_seen = monotonic() if addresses else last_seen
             if monotonic() - last_seen > _PATIENCE:
-                message = f"the cluster has had no worker for {_PATIENCE:g} s; start one, or pass another client"
+                message = f"the cluster has had no workers for {_PATIENCE:g} s; start one, or pass another client"
                 self._fail(AdapterError("provider_unavailable", message))
             await asyncio.sleep(_LOOK)
 
@@ -387,15 +386,15 @@ class Lanes:
         call = asyncio.ensure_future(self._client.run(function, lane.key, *arguments, workers=[lane.address]))
         self._calls.add(call)
         call.add_done_callback(self._forget_call)
-        await asyncio.wait([call])  # ending this task does not cancel the call
+        await asyncio.wait([call])  # cancelling this task does not cancel the call
         return call.result()[lane.address]
 
     def _forget_call(self, call: asyncio.Future[Any]) -> None:
         self._calls.discard(call)
-        _ = call.cancelled() or call.exception()  # the caller may have been cancelled
+        _ = call.cancelled() or call.exception()  # retrieve it here, in case the caller was cancelled
 
     def _lose(self, lane: _Lane) -> None:
-        """Hand a lane's requests over to other lanes after it has ended."""
+        """Remove `lane`, and hand its requests over to other lanes."""
         if self._lanes.get(lane.address) is not lane:
             return
         del self._lanes[lane.address]

@@ -15,12 +15,12 @@ import rxllm
 from rxllm import Engine, EngineError, Event, LLMError, Request
 
 Job = tuple[int, bytes | None]
-"""A request's number, and the pickled request with its id, or None to stop the request."""
+"""A request's number, and either the pickled request with its id or None to stop the request."""
 
 Outcome = tuple[list[Event], Exception | None]
 
 _POLL = 5.0
-"""The longest time, in seconds, that `take` waits for an outcome."""
+"""The maximum time, in seconds, that `take` waits for an outcome."""
 
 _lanes: dict[str, Lane] = {}
 
@@ -38,7 +38,7 @@ async def serve(key: str, setup: bytes) -> None:
     """Serve a run. This is a Dask task, which is cancelled when the client releases its future or dies."""
     engine, options = pickle.loads(setup)
     worker, lane = get_worker(), Lane(engine, options)
-    # When Dask cancels a task, it does not stop the coroutine, but it notifies plugins at once.
+    # When Dask cancels a task, it does not stop the coroutine, but notifies plugins immediately.
     worker.plugins[key] = _Cancellation(key, lane)
     _lanes[key] = lane
     try:
@@ -53,7 +53,7 @@ async def serve(key: str, setup: bytes) -> None:
 
 
 async def started(key: str) -> bool:
-    """Return whether the lane has started. Wait a moment first if its task is still queued on this worker."""
+    """Return whether the lane has started. If its task is still queued on this worker, wait a moment first."""
     for _ in range(5):
         if key in _lanes:
             return True
@@ -81,7 +81,7 @@ async def take(key: str) -> list[tuple[int, bytes]]:
 
 
 class Lane:
-    """The requests of one run on this worker, and their outcomes. It must be used on the worker's event loop."""
+    """The requests of one run on this worker, and their outcomes. Use it only on the worker's event loop."""
 
     def __init__(self, engine: Engine, options: dict[str, Any]) -> None:
         self.news = asyncio.Event()
@@ -145,7 +145,7 @@ def _request(data: bytes) -> tuple[Request, str]:
     try:
         return pickle.loads(data)
     except Exception as error:
-        message = f"the request cannot be read on the worker: {error}; install the modules that it needs there"
+        message = f"the request cannot be read on the worker: {error}; install the modules it needs there"
         raise EngineError("invalid_engine", message) from error
 
 

@@ -1,6 +1,6 @@
-"""Fold a stream into a card, which is the state that a screen draws.
+"""Fold a stream into a card: the state that a screen draws.
 
-A card contains a collector, which folds the events. It adds everything that a collector does not keep: times, running
+A card contains a collector, which folds the events, and everything that a collector does not keep: times, running
 tools, the latest value if the stream does not emit events, and how the stream ended. `rows_and_status` turns a card
 into rows to draw.
 """
@@ -56,7 +56,7 @@ from rxllm.values import (
 )
 
 NOTHING: Any = object()
-"""The `value` of a card whose stream has not emitted a value, because it emits events or is still silent."""
+"""The `value` of a card whose stream emits events, or has not emitted anything yet."""
 
 EVENTS = frozenset(EVENT_CLASSES)
 _DELTAS = frozenset((TextDelta, ThinkingDelta))
@@ -68,7 +68,7 @@ End = Literal["done", "stopped", "failed"]
 
 
 class Run(msgspec.Struct, frozen=True):
-    """The execution of a tool call. `waits` is true while the call is waiting for approval. Times are in seconds."""
+    """The execution of a tool call. `waits` is True while it is waiting for approval. Times are in seconds."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -82,8 +82,8 @@ class Run(msgspec.Struct, frozen=True):
 class ToolRow(msgspec.Struct, frozen=True):
     """A tool call, with the state of its execution and its result.
 
-    If the tool is an agent, `rows` are the agent's own rows, and `facts` lists its models and usage. If an agent's
-    result is the same as its last text, `result` is None, so that the text is not shown twice.
+    If the tool is an agent, `rows` are the agent's own rows, and `facts` its models and usage. If the agent's result is
+    just its last text, `result` is None, so that the text is not shown twice.
     """
 
     call: ToolCall
@@ -102,7 +102,7 @@ class ToolRow(msgspec.Struct, frozen=True):
 
     @property
     def description(self) -> str:
-        """The state and how long the tool has run, such as ``running 1.5 s``."""
+        """The state and the running time of the tool, such as ``running 1.5 s``."""
         states = {"arguments": "…", "waiting": "waits for approval", "needed": "needs a result"}
         state = states.get(self.state, self.state)
         return state if self.seconds is None else f"{state} {self.seconds:.1f} s"
@@ -116,7 +116,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Correction(msgspec.Struct, frozen=True):
-    """A message with which the user steered the model while it was answering."""
+    """A message the user sent to steer the model while it was answering."""
 
     text: str
     used: bool
@@ -128,10 +128,10 @@ Row = TextPart | ThinkingPart | SourcePart | FilePart | ImagePart | ToolRow | No
 class Card(msgspec.Struct, frozen=True):
     """The state of one stream on a screen.
 
-    `begun` is the time at which the stream began, `first` is the time of its first token, and `writing` is the time at
-    which the current response began to arrive. `wrote` is how many seconds earlier responses took to arrive. `agents`
-    has a card for each tool call that runs an agent. `steered` has the user's corrections, each with the number of
-    steps that were complete by then.
+    `begun` is the start time of the stream, `first` the time of its first token, and `writing` the time at which the
+    current response began to arrive. `wrote` is how many seconds earlier responses took to arrive. `agents` has a card
+    for each tool call that runs an agent. `steered` has the user's corrections, each with the number of steps completed
+    before it.
 
     >>> card = Card(begun=0.0).add(TextDelta("Hel"), 0.5).add(TextDelta("lo"), 1.0)
     >>> rows_and_status(card, 1.0)
@@ -155,7 +155,7 @@ class Card(msgspec.Struct, frozen=True):
     error: Exception | None = None
 
     def add(self, item: Any, now: float) -> Card:
-        """Return the card after `item` has arrived, which is an event or a new value."""
+        """Return the card after the arrival of `item`, which is an event or a new value."""
         if type(item) not in EVENTS:
             return msgspec.structs.replace(self, value=item)
         state = self.state.apply_event(item)
@@ -172,7 +172,7 @@ class Card(msgspec.Struct, frozen=True):
         )
 
     def finish(self, end: End, now: float, error: Exception | None = None) -> Card:
-        """Return the card with the `end` of its stream."""
+        """Return the card after the `end` of its stream."""
         agents = {id: agent if agent.end else agent.finish(end, now) for id, agent in self.agents.items()}
         return msgspec.structs.replace(self, end=end, ended=now, error=error, agents=agents)
 
@@ -183,7 +183,7 @@ class Card(msgspec.Struct, frozen=True):
 
     @property
     def look(self) -> Literal["running", "done", "stopped", "failed"]:
-        """The state to draw. With several streams, a card is drawn as ended as soon as its own stream has ended."""
+        """The state to draw. With several streams, a card looks ended as soon as its own stream has ended."""
         if self.end != "stopped" and (self.error or self.state.error):
             return "failed"
         has_ended = self.state.done or (self.state.finish_reason and not self.runs)
@@ -191,7 +191,7 @@ class Card(msgspec.Struct, frozen=True):
 
     @property
     def ticks(self) -> bool:
-        """Whether the card must be redrawn even if no event arrives, because it shows a running time."""
+        """Whether the card shows a running time, and so must be redrawn even if no event arrives."""
         waiting = self.first is None and not self.has_value
         return self.end is None and (
             waiting or any(run.started is not None and run.ended is None for run in self.runs.values())
@@ -251,22 +251,22 @@ def _update_agents(agents: Mapping[str, Card], event: Event, now: float) -> Mapp
 
 
 def rows_and_status(card: Card, now: float) -> tuple[list[Row], list[str]]:
-    """Return the rows of a card that shows events, in the order in which they happened, and the texts of its status."""
+    """Return the rows of a card that shows events, in chronological order, and the texts of its status line."""
     responses = responses_of(card)
     return [row for step in rows_by_step(card, responses, now) for row in step], _status(card, responses, now)
 
 
 def responses_of(card: Card) -> list[Response[Any]]:
-    """Return the responses of all steps, followed by the response that is streaming, if any."""
-    # Directly after a step, `to_response` still returns that step's response, which is already in the list.
+    """Return the responses of all steps, followed by the one that is streaming, if any."""
+    # Right after a step, `to_response` still returns that step's response, which is already in the list.
     return [step.response for step in card.state.steps] + ([card.state.to_response()] if card.state.length else [])
 
 
 def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list[list[Row]]:
-    """Return the rows of each step. Resumed calls are in the first step; a question or an error is in the last one."""
+    """Return the rows of each step. Resumed calls belong to the first step, and a question or an error to the last."""
     messages = [response.message or Message("assistant") for response in responses]
     called = {call.id for message in messages for call in message.tool_calls}
-    # Both of these scan all events. They are skipped if there are no tools, because the text can be long.
+    # Both of these scan all events, of which a long text has many, so they are skipped if there are no tools.
     streaming: Mapping[str, ToolCall] = card.state.current_tool_calls if card.has_tools else {}
     answers = _answers(card) if card.has_tools else {}
     resumed = {id: ToolCall(id, run.name, dict(run.arguments)) for id, run in card.runs.items()}
@@ -288,9 +288,9 @@ def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list
 
 
 def rows_of(message: Message, row: Callable[[ToolCall], Row]) -> Iterator[Row]:
-    """Yield the rows of a message. `row` makes the row of a tool call.
+    """Yield the rows of a message, calling `row` for each of its tool calls.
 
-    A call's row is in its place among the parts. If the call has no place there, its row is at the end.
+    A call's row appears at the call's position among the parts, or at the end if it has none.
     """
     calls = {call.id: call for call in message.tool_calls}
     for part in message.parts:
@@ -351,7 +351,7 @@ def _tool_row(card: Card, call: ToolCall, answer: str | None, is_open: bool, now
 
 
 def _status(card: Card, responses: list[Response[Any]], now: float) -> list[str]:
-    """Return the texts of the status line: the state, the models, times, tokens and the cost."""
+    """Return the texts of the status line: state, models, times, tokens and cost."""
     usage = _own_usage(card)
     texts = [_state(card, responses, now), ", ".join(_models(responses))]
     texts += [f"{card.first - card.begun:.2f} s to the first token"] if card.first is not None else []
@@ -370,12 +370,12 @@ def _own_usage(card: Card) -> Usage:
 
 
 def _used(card: Card) -> Usage:
-    """Return the usage of the card, including all of its agents."""
+    """Return the usage of the card and all its agents."""
     return sum(map(_used, card.agents.values()), _own_usage(card))
 
 
 def usage_texts(usage: Usage) -> list[str]:
-    """Return texts for the number of tokens and the cost, as far as they are known."""
+    """Return texts for the number of tokens and the cost, if they are known."""
     tokens = [f"{usage.total:,} tokens"] if usage.total else []
     return tokens + ([f"cost {usage.total_cost:.4g}"] if usage.total_cost is not None else [])
 
@@ -405,5 +405,5 @@ def _waits(card: Card) -> bool:
 
 
 def truncate(text: str, width: int) -> str:
-    """Return `text` if it has at most `width` characters; otherwise cut it and add an ellipsis."""
+    """Return `text`, shortened to `width` characters with an ellipsis if it is longer."""
     return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -1,4 +1,4 @@
-"""Notebook widgets: `chat`, a panel for talking with a model, and `from_widget`, which streams a widget's values."""
+"""Notebook widgets: `chat`, a panel for talking to a model, and `from_widget`, which streams a widget's values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CARDS = 60
 
 
 def chat(engine: Engine | str | Any, session: Session | None = None, **opts: Unpack[ChatOptions]) -> ChatPanel:
-    """Return a panel for talking with a model. It has a text box, a card for each answer, and a stop button.
+    """Return a panel for talking to a model, with a text box, a card for each answer, and a stop button.
 
     ::
 
@@ -40,11 +40,11 @@ def chat(engine: Engine | str | Any, session: Session | None = None, **opts: Unp
         panel                   # in a cell
         panel.session           # the conversation so far, in any later cell
 
-    If `session` is given, the panel continues that conversation. `opts` are the options of ``rxllm.chat``. If the model
-    calls a tool that has ``approval=True``, the panel shows the buttons "Approve" and "Deny", unless you pass `approve`
-    as an option. If the tool has ``manual=True``, the panel shows a field in which the user types the result. If the
-    user stops an answer, its partial text is kept. If an answer fails, its card shows the error, and the user can send
-    another message. Only the last 60 messages and answers are shown, but the session keeps all of them.
+    If `session` is given, the panel continues that conversation. `opts` are the options of ``rxllm.chat``. When the
+    model calls a tool with ``approval=True``, the panel shows the buttons "Approve" and "Deny", unless you pass the
+    option `approve`. For a tool with ``manual=True``, it shows a field for typing the result. If the user stops an
+    answer, its partial text is kept. If an answer fails, its card shows the error, and the user can send another
+    message. Only the last 60 messages and answers are shown, but the session keeps all of them.
 
     Raises ``EngineError("missing_dependency")`` if ipywidgets is not installed.
     """
@@ -53,10 +53,10 @@ def chat(engine: Engine | str | Any, session: Session | None = None, **opts: Unp
 
 
 class ChatPanel(abc.DisposableBase):
-    """A conversation in a notebook. `widget` shows it, and `session` holds it. Dispose the panel to remove it."""
+    """A conversation in a notebook, shown by `widget` and stored in `session`. Dispose the panel to remove it."""
 
     def __init__(self, engine: Any, session: Session, opts: ChatOptions) -> None:
-        turns.stream_reply(engine, Session(), "", **opts)  # only to raise if the options are wrong
+        turns.stream_reply(engine, Session(), "", **opts)  # only checks the options
         self._engine, self._session, self._opts = engine, session, opts
         self._showing: Showing[Any] | None = None
         self._answer: _Answer | None = None
@@ -74,16 +74,16 @@ class ChatPanel(abc.DisposableBase):
 
     @property
     def session(self) -> Session:
-        """The conversation so far. While an answer is running, neither the answer nor its message is included."""
+        """The conversation so far. A running answer and the message it replies to are not included yet."""
         return self._session
 
     def send(self, message: str | Message) -> Showing[Any]:
-        """Send a message from the user and show the answer. Return the `Showing` of the answer.
+        """Send a user message, show the answer, and return its `Showing`.
 
         Raises `SessionError` if an answer is running or tool calls are pending.
         """
         if not self._stop.disabled:
-            fault = "an answer is still running: wait until it ends, or call panel.stop()"
+            fault = "an answer is still running: wait for it to end, or call panel.stop()"
             raise SessionError("invalid_status_for_operation", fault)
         self._session.require("reply")
         sent = user(message) if isinstance(message, str) else message
@@ -92,7 +92,7 @@ class ChatPanel(abc.DisposableBase):
         return self._show(events, _Answer(self._add(""), self._questions, self._end))
 
     def stop(self) -> None:
-        """Stop the running answer. The part that has been received is kept."""
+        """Stop the running answer, and keep the part received so far."""
         if self._showing is not None:
             self._showing.dispose()
 
@@ -109,7 +109,7 @@ class ChatPanel(abc.DisposableBase):
             self.send(text)
 
     def _resume(self) -> None:
-        """Continue the chat when all pending calls have been answered. The card that shows the calls is used again."""
+        """Continue the chat once all pending calls are answered, on the card that shows the calls."""
         approvals, results = self._questions.approvals, self._questions.results
         events = turns.stream_resume(self._engine, self._session, approvals=approvals, results=results, **self._opts)
         answer = self._answer or _Answer(self._add(""), self._questions, self._end)
@@ -125,12 +125,12 @@ class ChatPanel(abc.DisposableBase):
 
     def _keep(self, turn: Turn, outcome: Outcome) -> None:
         after = turn.session
-        if after.thread != self._session.thread:  # otherwise nothing was received, and the calls are still pending
+        if after.thread != self._session.thread:  # else nothing was received, and any calls are still pending
             self._session = replace(after, status="idle") if after.status == "error" else after
         self._end()
 
     def _end(self) -> None:
-        """Enable the controls when this has been called twice: once by the session's thread and once by the card's."""
+        """Enable the controls on the second call, because the session's and the card's thread each make one."""
         with self._lock:
             self._ends += 1
             ended = self._ends == 2
@@ -144,11 +144,11 @@ class ChatPanel(abc.DisposableBase):
         self._questions.ask(pending, {tool.name for tool in tools if not tool.manual})
         if self._answer is not None:
             self._answer.redraw()
-        # `send` can be called as soon as Stop is disabled, so Stop must be disabled first.
+        # `send` raises until Stop is disabled, so disable Stop before enabling Send.
         self._stop.disabled, self._send.disabled = True, bool(pending)
 
     def _add(self, html: str) -> Any:
-        """Add a card below the others. If there are now too many cards, remove the oldest."""
+        """Add a card below the others, and remove the oldest if there are too many."""
         drawn = self._widgets.HTML(html)
         shown = (*self._history.children, drawn)
         self._history.children = shown[-CARDS:]
@@ -161,13 +161,13 @@ class ChatPanel(abc.DisposableBase):
 
 
 class _Answer(Screen):
-    """The card of an answer in a panel. Pending calls are left out, because the panel shows them below the card."""
+    """The card of an answer in a panel, without pending calls, which the panel shows below the card."""
 
     def __init__(self, drawn: Any, questions: _Questions, ended: Callable[[], None]) -> None:
         self._drawn, self._questions, self._ended = drawn, questions, ended
         self._card, self._now = Card(0.0), 0.0
         self._earlier: list[Row] = []
-        self._halted: list[Row] = []  # the rows of the halted step, until the event that ends it arrives with them
+        self._halted: list[Row] = []  # the rows of the halted step, until the step's final event replaces them
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
         self.draw(cards, cards[None].begun)
@@ -187,7 +187,7 @@ class _Answer(Screen):
         self._drawn.value = page(article(look, rows_html(rows, opened=look == "running"), texts))
 
     def begin_turn(self, answered: Sequence[Row]) -> None:
-        """Draw the next turn on the same card, below the rows of the calls that were `answered`."""
+        """Draw the next turn on the same card, below the rows of the `answered` calls."""
         *earlier, last = rows_by_step(self._card, responses_of(self._card), self._now)
         if self._card.state.steps:
             self._earlier, self._halted = [*self._earlier, *(row for step in earlier for row in step)], []
@@ -198,12 +198,12 @@ class _Answer(Screen):
         return [row for row in rows if not (isinstance(row, ToolRow) and row.call.id in self._questions.calls)]
 
 
-# If a cell is too narrow, the controls of a call move below the call.
+# In a narrow cell, the controls of a call move below the call.
 _LINE, _CALL, _FIELD = {"align_items": "center", "flex_flow": "row wrap"}, {"flex": "1 1 auto"}, {"flex": "1 1 200px"}
 
 
 class _Questions:
-    """One line of controls for each pending tool call. When all calls have been answered, it calls `answered`."""
+    """A line of controls for each pending tool call. Calls `answered` once all of them are answered."""
 
     def __init__(self, widgets: Any, answered: Callable[[], None]) -> None:
         self.widget: Any = widgets.VBox()
@@ -213,7 +213,7 @@ class _Questions:
         self._widgets, self._answered = widgets, answered
 
     def ask(self, calls: Sequence[ToolCall], approvable: Container[str]) -> None:
-        """Ask the user to approve the calls to the `approvable` tools, and to type the results of all other calls."""
+        """Ask the user to approve calls to the `approvable` tools, and to type the results of all other calls."""
         self.calls, self.approvals, self.results = {call.id: call for call in calls}, {}, {}
         lines = [self._approval(call) if call.name in approvable else self._result(call) for call in calls]
         for line in self.widget.children:
@@ -221,7 +221,7 @@ class _Questions:
         self.widget.children = lines
 
     def rows(self) -> list[Row]:
-        """Return the rows of the calls whose results the user has typed. No stream emits events for them."""
+        """Return rows for the calls whose results the user has typed, because no stream emits events for them."""
         return [ToolRow(self.calls[id], "done", result=text) for id, text in self.results.items()]
 
     def _approval(self, call: ToolCall) -> Any:
@@ -291,7 +291,7 @@ def _ipywidgets() -> Any:
 def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
     """Emit the value of `widget` now and whenever it changes. For a button, emit the button on every click.
 
-    In this example, moving the slider starts a new call, and cancels the call for the previous value::
+    Here, moving the slider starts a new call, and cancels the call for the previous value::
 
         slider = ipywidgets.IntSlider(3)
         ask = lambda days: rxllm.stream_generate(engine, f"{days} days in Rome").pipe(ops.snapshots(0.05))
@@ -299,19 +299,19 @@ def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
         display(slider)
         rxllm.show(answers, block=False)
 
-    To observe a trait other than ``value``, for example a trait of your own anywidget, pass its name as `trait`. While
-    a cell is running, the kernel receives no changes, so use ``block=False`` or ``subscribe``. The stream never
-    completes. It observes the widget until it is disposed. Items are emitted on the subscription's event loop or
-    scheduler, no matter which thread changes the widget.
+    To observe a trait other than ``value``, such as a trait of your own anywidget, pass its name as `trait`. While a
+    cell is running, the kernel receives no changes, so use ``block=False`` or ``subscribe``. The stream observes the
+    widget until it is disposed, and never completes. Items are emitted on the subscription's event loop or scheduler,
+    no matter which thread changes the widget.
 
-    Raises ``ValidationError("invalid_option")`` if `widget` is not a widget, or has no such trait.
+    Raises ``ValidationError("invalid_option")`` if `widget` is not a widget or has no such trait.
     """
     check_instance("trait", trait, str, "the name of a trait")
     is_button = hasattr(widget, "on_click") and trait == "value"
     expected = "a widget of ipywidgets or anywidget, such as ipywidgets.IntSlider()"
     check("widget", widget, hasattr(widget, "observe") and hasattr(widget, "has_trait"), expected)
     known = is_button or widget.has_trait(trait)
-    check("trait", trait, known, f"a trait of {type(widget).__name__}, one of widget.trait_names()")
+    check("trait", trait, known, f"a trait of {type(widget).__name__}, as listed by widget.trait_names()")
 
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         time, subscription = clock(scheduler), Disposable(lambda: unobserve())

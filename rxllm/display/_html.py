@@ -1,4 +1,4 @@
-"""Draw cards, and Markdown from a model, as HTML without scripts. The colours match the page around it."""
+"""Draw cards and a model's Markdown as HTML without scripts, in colours that match the surrounding page."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rxllm.display._card import Card, Correction, Note, Row, ToolRow, rows_and_s
 from rxllm.values import FilePart, ImagePart, LLMError, SourcePart, TextPart, ThinkingPart
 
 SHOWN = 2_000
-"""Arguments, progress and results are cut after this many characters."""
+"""The number of characters after which arguments, progress and results are cut off."""
 
 
 def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
-    """Return the HTML of `cards` at the time `now`. Cards with labels are placed side by side.
+    """Return the HTML of `cards` at the time `now`, side by side if they have labels.
 
     >>> html = cards_html({None: Card(begun=0.0)}, 1.5)
     >>> html[html.index("<footer") :]
@@ -30,8 +30,8 @@ def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
 
 
 def page(drawn: str) -> str:
-    """Wrap `drawn` in an element that has the style of the cards."""
-    # The two "ignore" classes keep JupyterLab and nbconvert from treating dollar signs as mathematics.
+    """Wrap `drawn` in an element with the style of the cards."""
+    # The two "ignore" classes keep JupyterLab and nbconvert from treating dollar signs as math delimiters.
     return f'<div class="rxllm tex2jax_ignore mathjax_ignore"><style>{STYLE}</style>{drawn}</div>'
 
 
@@ -48,16 +48,16 @@ def _card(card: Card, label: str | None, now: float) -> str:
 
 
 def article(look: str, body: str, texts: Iterable[str]) -> str:
-    """Return the HTML of a card that has this `body` and a status line made of `texts`."""
+    """Return the HTML of a card with this `body` and a status line made of `texts`."""
     line = " · ".join(map(isolate, texts))
     footer = f"<footer>{line}</footer>" if line else ""
     return f'<article data-state="{look}">{body}{footer}</article>'
 
 
 def rows_html(rows: Sequence[Row], *, opened: bool) -> str:
-    """Return the HTML of `rows`. Thinking is folded, but if `opened` is true, the last row is left open.
+    """Return the HTML of `rows`, with all thinking folded, except in the last row if `opened` is True.
 
-    The user could not open it while it streams, because every redraw would fold it again.
+    The user could not open folded thinking while it streams, because every redraw would fold it again.
     """
     last = rows[-1] if rows and opened else None
     if isinstance(last, ThinkingPart) and last.text:
@@ -153,10 +153,10 @@ def _base64(data: bytes) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return the HTML of any value. Its own HTML is preferred, then its Markdown, then its picture, then its repr."""
+    """Return the HTML of any value: its own HTML if it has any, or else its Markdown, its picture or its repr."""
     for name, draw in (("_repr_html_", str), ("_repr_markdown_", markdown), ("_repr_mimebundle_", _pictures)):
         method: Any = getattr(cast(Any, type(value)), name, None)
-        with contextlib.suppress(Exception):  # if this one fails, try the next one
+        with contextlib.suppress(Exception):  # if one fails, try the next
             if method is not None and (shown := method(value)):
                 return draw(shown)
     return f'<pre dir="auto">{escape(_text(value))}</pre>'
@@ -170,7 +170,7 @@ def _pictures(bundle: Any) -> str:
 
 
 def isolate(text: str) -> str:
-    """Return `text` as HTML that cannot change the writing direction of the text around it."""
+    """Return `text` as HTML that cannot change the writing direction of the surrounding text."""
     return f"<bdi>{escape(text)}</bdi>"
 
 
@@ -178,7 +178,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def clean(text: str) -> str:
-    """Return `text` with every control character and lone surrogate replaced by the replacement character.
+    """Replace all control characters and lone surrogates in `text` with the replacement character.
 
     >>> clean("a\\x1b[31m\\r\\nb")
     'a�[31m\\nb'
@@ -187,7 +187,7 @@ def clean(text: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Escape `text` for HTML, also for use in attributes.
+    """Escape `text` for use in HTML, including attributes.
 
     >>> escape("<b> & c")
     '&lt;b&gt; &amp; c'
@@ -207,16 +207,16 @@ Finished = tuple[str, str, dict[str, Any]]
 
 
 _finished: deque[Finished] = deque(maxlen=32)
-"""For each recent text, the source of its finished blocks, their HTML, and the link addresses defined in them."""
+"""The source of the finished blocks of each recent text, their HTML, and the link addresses they define."""
 
 
 def markdown(text: str) -> str:
-    """Return the HTML of Markdown `text`. If markdown-it-py is not installed, the text is shown as it is.
+    """Return the HTML of Markdown `text`, or of the plain text if markdown-it-py is not installed.
 
     >>> markdown("*Hi* <script>")
     '<p dir="auto"><em>Hi</em> &lt;script&gt;</p>\\n'
 
-    If a text grows, its finished blocks are not parsed again.
+    When a text grows, its finished blocks are not parsed again.
     """
     parser = _parser()
     if parser is None:
@@ -228,8 +228,8 @@ def markdown(text: str) -> str:
     source, html, env = known
     tail = text[len(source) :]
     tokens = parser.parse(tail, env)
-    # A block is finished when the first line of the next block is complete. An incomplete line could still belong to
-    # the block: "2", for example, might become "2.", which is another item of a list.
+    # A block is finished when the first line of the next block is complete. Until then, that line could still turn out
+    # to belong to the block. For example, "2" might become "2.", another item of a list.
     complete = tail.count("\n")
     starts = [n for n, token in enumerate(tokens) if token.level == 0 and token.map and token.map[0] < complete]
     last = starts[-1] if starts else 0
@@ -259,7 +259,7 @@ _BLOCKS = frozenset(("paragraph_open", "heading_open", "bullet_list_open", "orde
 
 
 def _set_attributes(state: Any) -> None:
-    # Each block has its own writing direction, so a control character in one block cannot reorder another block.
+    # Each block gets its own writing direction, so that a control character in one cannot reorder another.
     for token in state.tokens:
         if token.type in _BLOCKS:
             token.attrSet("dir", "auto")

@@ -1,4 +1,4 @@
-"""`marble_diagram`, which runs several streams, or all the stages of a pipe, and draws the items of each."""
+"""`marble_diagram`, which runs several streams, or all stages of a pipe, and draws the items of each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 Streams = Observable[Any] | Sequence[Observable[Any]] | Mapping[str, Observable[Any]]
 
 REDRAW_SECONDS = 0.25
-"""Seconds between two redraws of a cell while the streams are running."""
+"""Seconds between redraws of a cell while the streams are running."""
 
 VIRTUAL_SECONDS = 86_400.0
 """The maximum duration of a run in virtual time, in seconds."""
@@ -45,8 +45,8 @@ class MarbleDiagram:
     >>> diagram.svg[:4]
     '<svg'
 
-    Print it to get text, or use `svg`; a notebook shows it as a picture. The diagram can be drawn while the streams are
-    still running. To draw a whole pipe, use `marble_diagram`.
+    Print it to get text, or use `svg` to get the picture that a notebook shows. You can draw the diagram while the
+    streams are still running. To draw a whole pipe, use `marble_diagram`.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class MarbleDiagram:
         self._drawn_in: object = None
 
     def lane(self, label: str) -> Callable[[Observable[T]], Stream[T]]:
-        """Return an operator that adds a lane to the diagram. It does not change the stream that passes through it."""
+        """Return an operator that adds a lane to the diagram, and leaves the stream unchanged."""
         check_instance("label", label, str, "a string")
         lane = Lane(label)
         self._lanes.append(lane)
@@ -68,7 +68,7 @@ class MarbleDiagram:
 
     @property
     def svg(self) -> str:
-        """The diagram as SVG. Its size is limited, it is light or dark like the page, and it needs no other files."""
+        """The diagram as self-contained SVG of limited size, which follows the page's light or dark theme."""
         return draw_svg(self._lanes, self._end())
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class MarbleDiagram:
         return {"text/plain": str(self), "image/svg+xml": self.svg}
 
     def _ipython_display_(self) -> None:
-        if self._drawn_in is None or self._drawn_in != _cell():  # otherwise the cell already shows it
+        if self._drawn_in is None or self._drawn_in != _cell():  # else the cell already shows it
             sys.modules["IPython"].display.display(self._repr_mimebundle_(), raw=True)
         self._drawn_in = None
 
@@ -130,7 +130,7 @@ def marble_diagram(
     labels: Sequence[str] | None = None,
     virtual: bool = False,
 ) -> MarbleDiagram:
-    """Run a stream through `operators`, and draw one lane for the stream and one for the output of each operator.
+    """Run a stream through `operators`, and draw a lane for the stream and for each operator's output.
 
     >>> import reactivex
     >>> from rxllm import operators as ops
@@ -145,24 +145,23 @@ def marble_diagram(
     b=1
     a character is 1 s
 
-    To draw ``source.pipe(a, b)``, write ``marble_diagram(source, a, b)``. The call returns when all streams have ended.
-    With `until`, it disposes them after that many seconds. Errors are drawn and not raised. A notebook shows the
-    picture while it grows. The text uses the notation of ``rxllm.testing.marbles``, so if a character is 1 s, you can
-    pass it to the ``check`` function of that module.
+    To draw ``source.pipe(a, b)``, write ``marble_diagram(source, a, b)``. The call returns when all streams have ended,
+    or disposes them after `until` seconds. Errors are drawn, not raised. A notebook shows the picture while it grows.
+    The text uses the notation of ``rxllm.testing.marbles``, so if a character is 1 s, you can pass it to that module's
+    ``check`` function.
 
-    You can pass several streams as a list or a dict. Each of them gets a lane. The first operator must then combine
-    them, as in ``marble_diagram([a, b], rxllm.race)``. It is called with the streams in the list as its arguments, or
-    with the dict. Without operators, the streams simply run side by side. If a stream has concurrent subscriptions, as
-    it does with ``ops.hedge(1.0)``, its lane has a row for each subscription.
+    You can pass several streams as a list or a dict; each gets its own lane. The first operator must then combine them,
+    as in ``marble_diagram([a, b], rxllm.race)``. It is called with the streams of a list as its arguments, or with the
+    dict. Without operators, the streams simply run side by side. If a stream has concurrent subscriptions, for example
+    with ``ops.hedge(1.0)``, its lane has a row for each of them.
 
-    With `virtual`, the streams run in virtual time. Pauses then take no time, the picture is exact, and the run ends
-    after at most one day of virtual time. This is useful for a recording, which is drawn immediately, with the times
-    from its file: ``marble_diagram(rxllm.testing.replay_file("hello.jsonl"), virtual=True)``. It does not work for
-    network calls.
+    With `virtual`, the streams run in virtual time: pauses take no time, the picture is exact, and the run ends after
+    at most one day of virtual time. Use this to draw a recording immediately, with the times from its file:
+    ``marble_diagram(rxllm.testing.replay_file("hello.jsonl"), virtual=True)``. It does not work for network calls.
 
-    `labels` are the names of the lanes. By default, they are the source code of the arguments.
+    `labels` are the names of the lanes, by default the source code of the arguments.
 
-    Raises ``ValidationError("invalid_option")`` for an argument of the wrong type.
+    Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """
     check("until", until, until is None or is_positive(until), "a number of seconds above 0")
     sources = _sources(streams)
@@ -201,7 +200,7 @@ def _sources(streams: Any) -> dict[Any, Observable[Any]]:
 
 
 def _names(streams: Any, keys: Sequence[Any], count: int, frame: FrameType | None) -> list[str]:
-    """Return the source code of the call's arguments or, if it cannot be found, their numbers."""
+    """Return the source code of the call's arguments, or their numbers if it cannot be found."""
     caller = cast(FrameType, cast(FrameType, frame).f_back)
     first, last, left, right = list(caller.f_code.co_positions())[caller.f_lasti // 2]
     place = ast.Pass(lineno=first or 0, end_lineno=last, col_offset=left or 0, end_col_offset=right)
@@ -222,6 +221,6 @@ def _names(streams: Any, keys: Sequence[Any], count: int, frame: FrameType | Non
 
 
 def _cell() -> object:
-    """Return the number of the cell that is running, or None if this is not a notebook."""
+    """Return the number of the running cell, or None outside a notebook."""
     shell = ipython_shell()
     return shell.execution_count if hasattr(shell, "kernel") else None

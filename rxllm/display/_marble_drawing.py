@@ -16,10 +16,10 @@ from rxllm.events import EVENT_CLASSES, Nested, Steered
 from rxllm.values import Labelled
 
 MAX_SPANS, MAX_MARKS = 200, 4000
-"""A lane keeps its latest `MAX_SPANS` subscriptions. If one has over `MAX_MARKS` marks, nearby marks are joined."""
+"""The maximum number of subscriptions that a lane keeps, and of marks in each before nearby marks are joined."""
 
 Kind = tuple[str, bool]
-"""The name of a mark in the legend, and whether its item is complete. Complete items are drawn as outlines."""
+"""A mark's name in the legend, and whether its item is complete. Complete items are drawn as outlines."""
 
 _KINDS = {
     "MessageStarted": ("message", False, "start"),
@@ -44,14 +44,11 @@ _KINDS = {
     "ErrorEvent": ("error", False, "error"),
     "UsageUpdated": ("value", False, "tokens"),
 }
-"""For each event class, its kind, and the field that contains its label or, if there is none, the label itself."""
+"""The kind of each event class, and either the field that contains its label or the label itself."""
 
 
 class Mark(NamedTuple):
-    """An item at the time `at`, or `size` items between `at` and `until`. Equal items have the same `key`.
-
-    `detail` is the repr of the item.
-    """
+    """An item, or `size` items from `at` to `until`. Equal items have the same `key`. `detail` is the item's repr."""
 
     at: float
     until: float
@@ -64,7 +61,7 @@ class Mark(NamedTuple):
 
 @dataclass
 class Span:
-    """A subscription and its marks. `outcome` is the kind of its last `Trace`, or None while it is running."""
+    """A subscription and its marks. `outcome` is the kind of its final `Trace`, or None while it is running."""
 
     start: float
     latest: float
@@ -95,7 +92,7 @@ class Lane:
         return self.spans[-1]
 
     def rows(self) -> list[list[Span]]:
-        """Arrange the spans in rows without overlaps. The spans are copied, because they might still change."""
+        """Arrange copies of the spans in rows, without overlaps. They are copied because they may still change."""
         rows: list[list[Span]] = [[]]
         for span in self.spans:
             copy = replace(span, marks=list(span.marks))
@@ -124,7 +121,7 @@ def join_marks(marks: Iterable[Mark], gap: float, most: int) -> list[Mark]:
 def mark_of(item: Any, at: float) -> Mark:
     try:
         (kind, label), detail = _describe(item), repr(item)
-    except Exception:  # raised by a repr or a property of the user's own class
+    except Exception:  # a repr or a property of the user's own class failed
         kind, label, detail = ("value", False), type(item).__name__, object.__repr__(item)
     return Mark(at, at, kind, truncate(label, 40), truncate(detail, 80), hash(detail))
 
@@ -153,16 +150,16 @@ COLUMNS = 100
 """The approximate length of a line of marbles, in characters."""
 
 MAX_SYMBOLS = 40
-"""If there are more different items than this, each kind of item gets a symbol instead of each item."""
+"""The maximum number of distinct items with their own symbols. Beyond that, each kind of item gets a symbol."""
 
 TICKS = tuple(factor * 10.0**power for power in range(-4, 4) for factor in (1, 2, 2.5, 5))
-"""The durations that a character can stand for, in seconds."""
+"""The durations that a character can represent, in seconds."""
 
 _LETTERS = string.ascii_letters.replace("X", "")
 
 
 def draw_text(lanes: Sequence[Lane], now: float) -> str:
-    """Draw the `lanes` as lines of text, with a legend of the symbols. Spans that are still running end at `now`."""
+    """Draw the `lanes` as text, with a legend of the symbols. Spans that are still running end at `now`."""
     rows = [(lane, spans) for lane in lanes for spans in lane.rows()]
     symbols = _Symbols(mark for _, spans in rows for span in spans for mark in span.marks)
     tick, columns = _columns([spans for _, spans in rows], symbols, now)
@@ -182,7 +179,7 @@ def seconds(value: float) -> str:
 
 
 class _Symbols:
-    """Assigns a letter to each different item. As in marble notation, a string of one letter is its own symbol."""
+    """Assigns a letter to each distinct item. As in marble notation, a string of one letter is its own symbol."""
 
     def __init__(self, marks: Iterable[Mark]) -> None:
         marks = sorted(marks, key=lambda mark: mark.detail != repr(mark.label))
@@ -214,7 +211,7 @@ class _Symbols:
 
 
 def _groups(spans: list[Span], symbols: _Symbols, tick: float) -> dict[int, str]:
-    """Return the text to draw at each tick: either a symbol, or several symbols in parentheses."""
+    """Return the text to draw at each tick: one symbol, or several in parentheses."""
     groups: dict[int, str] = {}
     for at, symbol in (signal for span in spans for signal in symbols.of(span)):
         group = groups.get(round(at / tick), "")
@@ -224,7 +221,7 @@ def _groups(spans: list[Span], symbols: _Symbols, tick: float) -> dict[int, str]
 
 
 def _columns(rows: list[list[Span]], symbols: _Symbols, now: float) -> tuple[float, dict[int, int]]:
-    """Return the seconds per character, and the column of each tick. Wide groups push later columns to the right."""
+    """Return the seconds per character, and the column of each tick. Wide groups move later columns to the right."""
     spans = [span for row in rows for span in row]
     times = {now, *(at for span in spans for at in (span.start, span.latest, *(mark.at for mark in span.marks)))}
     finest = max(times) / COLUMNS
@@ -248,7 +245,7 @@ def _columns(rows: list[list[Span]], symbols: _Symbols, now: float) -> tuple[flo
 
 
 def _lines(spans: list[Span], symbols: _Symbols, tick: float, columns: dict[int, int], now: float) -> tuple[str, str]:
-    """Return two lines: the marbles, and the subscriptions below them."""
+    """Return two lines: the marbles and, below them, the subscriptions."""
     marbles, uses = "", ""
     for span in spans:
         start, until = (columns[round(at / tick)] for at in (span.start, span.latest if span.outcome else now))
@@ -262,7 +259,7 @@ def _lines(spans: list[Span], symbols: _Symbols, tick: float, columns: dict[int,
 
 
 WIDTH, MARGIN = 680, 70
-"""The width of a cell on a small screen, and the space at the right for the last labels."""
+"""The width of a cell on a small screen, and the space on the right for the last labels."""
 
 CHARACTER = 6.7
 """The width of a character in the monospaced font."""
@@ -271,10 +268,10 @@ STACK = 15
 """The vertical distance between simultaneous marks."""
 
 LABEL = 30
-"""The maximum length of a lane's label in the picture."""
+"""The maximum length of a lane's label, in characters."""
 
 MAX_ROWS, MAX_STACK, MAX_LABELS = 30, 10, 80
-"""A row with more than `MAX_LABELS` marks has no labels. Nearby marks are joined, so that a burst becomes a bar."""
+"""A row with more than `MAX_LABELS` marks has no labels, and nearby marks are joined, so a burst becomes a bar."""
 
 _STYLE = """.rxm{--bg:#fff;--fg:#1f2328;--soft:#8c959f;--line:#d8dee4;--text:#0969da;--think:#8250df;--call:#bc4c00;
 --tool:#1b7c83;--step:#1a7f37;--bad:#cf222e;font:11px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}
@@ -324,7 +321,7 @@ def draw_svg(lanes: Sequence[Lane], now: float) -> str:
 
 
 class _Picture:
-    """A picture that is being drawn. It has the elements so far, and the height `y` at which the next one is drawn."""
+    """An unfinished picture, with the elements drawn so far and the height `y` at which to draw the next one."""
 
     def __init__(self, left: float, duration: float) -> None:
         self.parts: list[str] = []
@@ -348,7 +345,7 @@ class _Picture:
             paths.setdefault(mark.kind, []).append(_shape(mark.kind[0], x, height, self._bar(mark)))
         for span in spans:
             until = self._x(span.latest if span.outcome else self._duration)
-            until += 12 * (until in columns)  # if there is a mark at the same time, draw the end next to it
+            until += 12 * (until in columns)  # if there is a mark there already, draw the end next to it
             self.add_path("soft", "line", [f"M{self._x(span.start)} {y}H{until}"])
             if span.outcome:
                 taken.append((until - 1, until + 1, y - 6, y + 6))
@@ -362,7 +359,7 @@ class _Picture:
         self.add_text(12, y + 4, truncate(label, LABEL))
 
     def grid(self) -> list[str]:
-        """Write the times below the rows. Return the vertical lines of the grid, which belong behind the rows."""
+        """Write the times below the rows. Return the vertical grid lines, which are drawn behind the rows."""
         power = 10.0 ** math.floor(math.log10(self._duration / 8))
         step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= self._duration / 8.001)
         ticks = [round(index * step, 9) for index in range(int(self._duration / step + 1e-6) + 1)]
@@ -411,7 +408,7 @@ class _Picture:
         return columns
 
     def _add_labels(self, places: list[Place], taken: list[Box], y: int) -> None:
-        """Draw all labels that fit, truncated if necessary, above or below their marks, or to the right of a stack."""
+        """Draw the labels that fit, truncated if necessary, above or below their marks, or to the right of a stack."""
         taken += [(x - 6, x + 6 + self._bar(mark), at - 6, at + 6) for x, at, mark in places]
         stacked = {x for x, at, _ in places if at < y}
         for x, at, mark in sorted(places, key=lambda place: place[0]) if len(places) <= MAX_LABELS else ():
@@ -441,7 +438,7 @@ def _shape(name: str, x: float, y: float, bar: int = 0) -> str:
 
 
 def _clean(text: str) -> str:
-    """Replace the characters that SVG forbids, and those that change the writing direction of other text."""
+    """Replace characters that SVG forbids, or that change the writing direction of other text."""
     return _CONTROLS.sub("·", text.replace("\n", "↵"))
 
 

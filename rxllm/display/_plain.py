@@ -31,20 +31,20 @@ from rxllm.values import Labelled, TextPart
 Cards = Mapping[str | None, Card]
 
 Path = tuple[str, ...]
-"""The ids of the tool calls that enclose an agent's event, outermost first. It is empty for the chat itself."""
+"""The ids of the tool calls that enclose an agent's event, outermost first; empty for the chat itself."""
 
 WIDTH = 200
-"""A tool's result or progress is cut after this many characters."""
+"""The number of characters after which a tool's result or progress is cut off."""
 
 
 def ipython_shell() -> Any:
-    """Return the running IPython shell, or None. In a notebook, the shell has the attribute `kernel`."""
+    """Return the running IPython shell, or None. In a notebook, the shell has a `kernel` attribute."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 
 
 class Screen:
-    """A place where cards are drawn. The reading thread calls `add` for every item, and another thread calls `draw`."""
+    """A place to draw cards. The reading thread calls `add` for every item, and another thread calls `draw`."""
 
     thread: type[threading.Thread] = threading.Thread
 
@@ -64,19 +64,19 @@ class Screen:
 class Plain(Screen):
     """Prints events to standard output. Deltas are printed immediately, with a blank line between different kinds.
 
-    The events of an agent are indented, under the name of its tool. With `text_only`, only the chat's text and all
-    questions are printed, without any changes. Errors are printed to standard error.
+    An agent's events are indented, under the name of its tool. With `text_only`, only the chat's text and all questions
+    are printed, unchanged. Errors are printed to standard error.
     """
 
     def __init__(self, *, text_only: bool) -> None:
         self._text_only = text_only
-        # The path and the kind of what was printed last, and the name of each tool by path.
+        # The path and the kind of the latest output, and the tool names by path.
         self._latest: tuple[Path, str] | None = None
         self._names: dict[Path, str] = {}
 
     def add(self, item: Any) -> None:
         if isinstance(item, Labelled):
-            return  # several streams are printed one after the other, by `finish`
+            return  # `finish` prints several streams one after another
         path, event = (item.path, item.event) if type(item) is Nested else ((), item)
         if isinstance(event, ToolExecutionStarted):
             self._names[*path, event.id] = event.name
@@ -88,7 +88,7 @@ class Plain(Screen):
             print(text, file=sys.stderr)
         elif kind == "start":
             if self._latest is not None and self._latest[0] == path:
-                self._latest = (path, kind)  # makes the text of this response begin a new paragraph
+                self._latest = (path, kind)  # begin a new paragraph for this response
         elif text and (is_answer or not self._text_only):
             self._print(path, kind, text)
 
@@ -135,13 +135,13 @@ def _addition(event: Event) -> tuple[str, str]:
 
 
 def quote(text: str, used: bool) -> str:
-    """Format the user's correction as a quotation."""
+    """Format a user's correction as a quotation."""
     lines = text.replace("\n", "\n> ")
     return f"> {lines}{'' if used else ' (not used)'}"
 
 
 def plain_text(cards: Cards) -> str:
-    """Return the texts of `cards`. If the cards have labels, each text is below its label."""
+    """Return the texts of `cards`, each below its card's label if there is one."""
     texts = ((label, _text(card)) for label, card in cards.items())
     return "\n\n".join(text if label is None else f"{label}:\n{text}" for label, text in texts)
 

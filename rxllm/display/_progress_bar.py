@@ -20,24 +20,24 @@ from rxllm.values.argument_checks import check_instance
 
 WIDTH = 10
 EVERY = 0.1
-"""The minimum number of seconds between two draws. Without it, many quick answers would waste time on drawing."""
+"""The minimum number of seconds between two draws, so that many quick answers do not waste time on drawing."""
 
 EVERY_LINE = 10.0
-"""The minimum number of seconds between two lines in a file, where lines cannot be redrawn."""
+"""The minimum number of seconds between two lines in a file, where a line cannot be redrawn."""
 
 
 def progress_bar(label: str = "") -> Callable[[Progress], None]:
-    r"""Return a function that draws a progress bar. Pass it to ``generate_many(..., on_progress=progress_bar())``.
+    r"""Return a function that draws a progress bar, for ``generate_many(..., on_progress=progress_bar())``.
 
     ::
 
         capitals:  60%|██████    | 1200/2000 [01:10<00:47, 17.1/s, 3 failed, 48,210 tokens, cost 0.52]
 
-    In a notebook, the bar is an output of the cell. On a terminal, it is drawn on standard error. If your program
-    prints or logs something, the bar is cleared first and drawn again below it. If standard error is a file, a line is
-    written at most every ten seconds, and another one at the end. The bar is redrawn only when a response arrives, so
-    it does not move while a rate limit or a slow model delays all responses. Answers from a journal do not count
-    towards the rate and the remaining time.
+    In a notebook, the bar is an output of the cell. On a terminal, it is drawn on standard error; when your program
+    prints or logs something, the bar is cleared first and drawn again below. If standard error is a file, a line is
+    written at most every ten seconds, and once more at the end. The bar is redrawn only when a response arrives, so it
+    does not move while a rate limit or a slow model delays all responses. Answers from a journal do not count towards
+    the rate or the remaining time.
 
     >>> from rxllm import Fake, generate_many
     >>> responses = list(generate_many(Fake("Hi"), ["a", "b"], on_progress=progress_bar("greetings")))
@@ -60,12 +60,12 @@ class _Bar:
 
     def __call__(self, progress: Progress) -> None:
         now, is_last = time.monotonic(), progress.done == progress.total
-        if progress.done <= self._done:  # this is a new subscription
+        if progress.done <= self._done:  # a new subscription has begun
             self._began_at = self._drawn_at = now
         self._done = progress.done
         if is_last or now - self._drawn_at >= self._every:
             self._drawn_at = now
-            with contextlib.suppress(OSError, ValueError):  # if the output is closed, the batch should continue
+            with contextlib.suppress(OSError, ValueError):  # the batch should continue even if the output is closed
                 self._draw(self._label + progress_line(progress, now - self._began_at), is_last)
 
 
@@ -94,7 +94,7 @@ def _clock(seconds: float) -> str:
 
 
 def _in_cell() -> Callable[[str, bool], None]:
-    """Add an output to the cell that is running. Return a function that redraws the output."""
+    """Add an output to the running cell. Return a function that redraws the output."""
 
     def data(line: str) -> dict[str, str]:
         return {"text/html": f"<pre>{escape(line)}</pre>", "text/plain": line}
@@ -104,10 +104,10 @@ def _in_cell() -> Callable[[str, bool], None]:
 
 
 class _TerminalLine:
-    """The line of the terminal on which bars are drawn. All bars share it.
+    """The line of the terminal that all bars are drawn on.
 
-    When the line has been drawn, standard output, standard error and the logging handlers that use them are replaced
-    with a `_Guard`. The first write to a guard clears the line and removes all guards.
+    After a draw, a `_Guard` wraps standard output and standard error, including the ones that logging handlers use. The
+    first write to a guard clears the line and removes all guards.
     """
 
     def __init__(self) -> None:
@@ -136,18 +136,18 @@ class _TerminalLine:
             if any(stream is other for other in streams):
                 guard = _Guard(stream, self)
                 self._guarded.append((owner, name, guard, stream))
-                # Do not use setStream. It takes the handler's lock, which a thread that waits for our lock could hold.
+                # Do not use setStream: it takes the handler's lock, which may be held by a thread waiting for our lock.
                 setattr(owner, name, guard)
 
     def _release(self) -> None:
         guarded, self._guarded = self._guarded, []
         for owner, name, guard, stream in guarded:
-            if getattr(owner, name) is guard:  # otherwise the program has replaced the guard
+            if getattr(owner, name) is guard:  # else the program has replaced the guard
                 setattr(owner, name, stream)
 
 
 class _Guard:
-    """Wraps a stream that writes to the terminal, and clears the bar's line before each write."""
+    """Wraps a terminal stream, and clears the bar's line before each write."""
 
     def __init__(self, stream: Any, line: _TerminalLine) -> None:
         self._stream = stream

@@ -19,11 +19,11 @@ from rxllm.display._plain import Cards, Screen, quote
 from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart
 
 THINKING = 300
-"""While thinking streams, only this many characters at its end are shown."""
+"""The number of characters shown from the end of thinking that is still streaming."""
 
 
 class Terminal(Screen):
-    """A terminal. While the stream is running, it shows the last lines that fit on the screen."""
+    """A terminal, which shows the last lines that fit on the screen while the stream is running."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console()

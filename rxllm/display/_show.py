@@ -1,8 +1,8 @@
-"""`show`, which draws a stream in a notebook cell or on a terminal while it is running.
+"""`show`, which draws a running stream in a notebook cell or on a terminal.
 
-One thread reads the stream, and another draws it. Draws are not queued: each draw shows everything that has been
-received by then. There is a pause of at least 50 ms between two draws, and a longer pause after a slow draw. When the
-stream has ended, it is drawn a last time.
+One thread reads the stream, and another draws it. Draws are not queued: each one shows everything received so far.
+There is a pause of at least 50 ms between draws, and a longer one after a slow draw. When the stream has ended, it is
+drawn one last time.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ T = TypeVar("T")
 
 
 REFRESH_SECONDS = 0.05
-"""The minimum pause between two draws. With shorter pauses, the card would flicker and keep the browser busy."""
+"""The minimum pause between draws. With shorter pauses, the card would flicker and keep the browser busy."""
 
 SHARE = 150
-"""After a draw, the pause is at least this many times as long as the CPU time that the draw took."""
+"""The minimum length of the pause after a draw, as a multiple of the draw's CPU time."""
 
 WAKE_SECONDS = 0.1
 
 last: Any = None
-"""The result of the `show` call that ended last."""
+"""The result of the latest `show` call to end."""
 
 _STOPPED = "Stopped. The partial result is in rxllm.display.last."
 
@@ -60,21 +60,21 @@ def show(
 @overload
 def show(stream: Observable[T], *, block: Literal[True] = True) -> T: ...
 def show(stream: Any, *, block: bool = True) -> Any:
-    """Show `stream` while it is running, with thinking, tools, images, sources and costs, and return its result.
+    """Show `stream` as it runs, with thinking, tools, images, sources and costs, and return its result.
 
     The result of a stream of events is a `ChatResult`, a `StepResult` or a `Response`. If the items are not events,
-    only the latest item is shown, and the last item is returned. To show several streams side by side, pass a mapping,
-    or a stream made by ``rxllm.merge_labelled``. The result is then a dict with the same labels, and if one stream
-    fails, the others continue.
+    only the latest one is shown, and the last one is returned. To show several streams side by side, pass a mapping of
+    labels to streams, or a stream made by ``rxllm.merge_labelled``. The result is then a dict with the same labels, and
+    if one stream fails, the others continue.
 
     In a notebook, or on a terminal if rich is installed, the stream is shown as a card that is redrawn in place.
     Everywhere else, the text is printed to standard output. The stop button, or Ctrl-C, cancels the call and raises
     ``KeyboardInterrupt``. The partial result remains on the card and in ``rxllm.display.last``. With ``block=False``,
-    `show` immediately returns a `Showing`. Await it to get the result, or dispose it to stop the stream. In a notebook
-    that has ipywidgets, its card has a stop button.
+    `show` immediately returns a `Showing`: await it to get the result, or dispose it to stop the stream. In a notebook
+    with ipywidgets, its card has a stop button.
 
-    If the stream fails, its error is raised after all items have been shown. If the stream has no items,
-    ``SequenceContainsNoElementsError`` is raised, like in ``run``.
+    If the stream fails, its error is raised after all items have been shown. If the stream is empty,
+    ``SequenceContainsNoElementsError`` is raised, as in ``run``.
 
     >>> from rxllm import Fake, stream_generate
     >>> response = show(stream_generate(Fake(["Hel", "lo"]), "Hi"))
@@ -93,7 +93,7 @@ def show(stream: Any, *, block: bool = True) -> Any:
 
 
 def choose_screen() -> Screen:
-    """Return the right screen for this process: a notebook cell, a terminal, or plain output."""
+    """Return the right screen for this process: a notebook cell, a terminal or plain output."""
     marimo = sys.modules.get("marimo")
     if hasattr(ipython_shell(), "kernel"):
         return Cell()
@@ -109,7 +109,7 @@ def choose_screen() -> Screen:
 class Showing(abc.DisposableBase, Generic[T]):
     """A stream that is being shown. Await it to get the result, or dispose it to stop the stream.
 
-    If the stream is stopped, the result is partial.
+    The result of a stopped stream is partial.
     """
 
     def __init__(self, source: Observable[Any], labels: Sequence[str], screen: Screen) -> None:
@@ -121,7 +121,7 @@ class Showing(abc.DisposableBase, Generic[T]):
         self._stopped = False
         self._result: Any = None
         self._future: Future[T] = Future()
-        # A task that awaits the result and is cancelled must dispose the stream, and not cancel this future.
+        # Cancelling a task that awaits the result must dispose the stream, not cancel this future.
         self._future.set_running_or_notify_cancel()
 
     def run(self) -> T:
@@ -132,12 +132,12 @@ class Showing(abc.DisposableBase, Generic[T]):
     def start(self) -> Showing[T]:
         """Show the stream on a new thread."""
         self._screen.open(self._cards, self.dispose)
-        context = contextvars.copy_context()  # a notebook uses the context to find the cell for an output
+        context = contextvars.copy_context()  # notebooks use the context to find an output's cell
         self._screen.thread(target=context.run, args=(self._settle,), name="rxllm-show", daemon=True).start()
         return self
 
     def dispose(self) -> None:
-        """Stop the stream. The call is cancelled, and the card stays as it is."""
+        """Stop the stream, which cancels the call. The card stays as it is."""
         self._stopped = self._stopped or not self._over.is_set()
         self._items.close()
 
@@ -155,8 +155,8 @@ class Showing(abc.DisposableBase, Generic[T]):
                 await asyncio.wait({future}, timeout=WAKE_SECONDS)
         except asyncio.CancelledError as error:
             self.dispose()
-            # Make a notebook show a single line. We cannot raise a subclass, because the timeouts in Python 3.12's
-            # asyncio would not recognise it.
+            # Make a notebook show this error as a single line. We cannot raise a subclass, because the timeouts of
+            # Python 3.12's asyncio would not recognise it.
             error.__dict__["_render_traceback_"] = lambda: [_STOPPED]
             raise
         return suppress_repr(future.result())
@@ -198,7 +198,7 @@ class Showing(abc.DisposableBase, Generic[T]):
         if isinstance(item, Labelled):
             labelled = cast(Labelled[Any], item)
             label, inner = labelled.label, labelled.item
-            cards.pop(None, None)  # drop the card for a stream without a label
+            cards.pop(None, None)  # drop the card without a label
         cards[label] = (cards.get(label) or Card(self._begun)).add(inner, time.monotonic())
         self._cards = cards
         self._screen.add(item)
@@ -213,7 +213,7 @@ class Showing(abc.DisposableBase, Generic[T]):
             try:
                 self._screen.draw(cards, time.monotonic())
             except Exception:
-                log.exception("a draw has failed; the stream will be drawn again only when it ends")
+                log.exception("drawing the stream failed; it will be drawn again only when it ends")
                 return
             pause = pause_after(time.thread_time() - began)
 
@@ -227,12 +227,12 @@ class Showing(abc.DisposableBase, Generic[T]):
 
 
 def pause_after(cost: float) -> float:
-    """Return how many seconds to pause after a draw that took `cost` seconds of CPU time."""
+    """Return the number of seconds to pause after a draw that took `cost` seconds of CPU time."""
     return max(REFRESH_SECONDS, SHARE * cost)
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised if the user stops a stream that is being shown. A notebook shows this error as a single line."""
+    """Raised when the user stops a stream that is being shown. A notebook shows this error as a single line."""
 
     def __init__(self) -> None:
         super().__init__(_STOPPED)
@@ -242,9 +242,9 @@ class Stopped(KeyboardInterrupt):
 
 
 def suppress_repr(value: T) -> T:
-    """Return `value`. If it is the last expression of the running cell, keep IPython from showing it a second time."""
+    """Return `value`, and keep IPython from showing it again if it is the last expression of the cell."""
     shell, hook = ipython_shell(), cast(Any, sys.displayhook)
-    # IPython installs its hook before each cell and restores the old one after it, which also removes our hook.
+    # IPython installs its hook before each cell, and restores the old one afterwards, which also removes ours.
     if shell is not None and (hook is shell.displayhook or isinstance(hook, _Hook)):
         sys.displayhook = _Hook(hook, value)
     return value
@@ -261,10 +261,10 @@ class _Hook:
 
 
 class Cell(Screen):
-    """A notebook cell, which has one output that is redrawn.
+    """A notebook cell, in which one output is redrawn.
 
-    If there is a `stop`, the output has a stop button while the stream is running (an ipywidgets button). In the end,
-    the output is plain HTML, so that it is kept when the notebook is saved.
+    With `stop`, the output has a stop button (from ipywidgets) while the stream is running. At the end, the output is
+    plain HTML, so that saving the notebook keeps it.
     """
 
     def __init__(self) -> None:
@@ -301,7 +301,7 @@ def _press(stop: Callable[[], None], button: Any) -> None:
 
 
 _OUTPUTS = 200
-"""No marimo cell has this many outputs."""
+"""A number of outputs that no marimo cell reaches."""
 
 
 class _MarimoCell(Screen):
@@ -314,7 +314,7 @@ class _MarimoCell(Screen):
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
         html = cards_html(cards, min(card.begun for card in cards.values()))
-        # Count down until marimo accepts the index. That is the place after the cell's earlier outputs.
+        # Count down to the first index that marimo accepts, which is the one after the cell's earlier outputs.
         for index in range(_OUTPUTS, -1, -1):
             with contextlib.suppress(IndexError):
                 self._put(html, index)

@@ -1,8 +1,8 @@
 """Draw values, messages and threads for notebooks, in the style of the cards.
 
-The size of everything is limited, so that a notebook remains usable if a thread is long or an answer is huge. In a long
-thread, the first message and the last messages are open. Some messages between them can be unfolded, and the rest are
-only counted.
+All sizes are limited, so that a notebook remains usable if a thread is long or an answer is huge. In a long thread, the
+first message and the latest messages are open. Some of the messages in between can be unfolded; the others are only
+counted.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ OPEN, FOLDED = 8, 100
 """The last `OPEN` messages of a thread are open, and the `FOLDED` messages before them can be unfolded."""
 
 ROOM = 300_000
-"""No more of a thread's older messages are drawn when the HTML has more than this many characters."""
+"""The length of the HTML, in characters, beyond which no older messages of a thread are drawn."""
 
 LONG = 50_000
-"""A longer text is cut after this many characters."""
+"""The number of characters after which a text is cut off."""
 
 MANY = 200
-"""At most this many parts of a message, images, or rows of a table are shown."""
+"""The maximum number of message parts, images or table rows that are shown."""
 
 Drawing = tuple[str, Sequence[str], str]
-"""A body, the texts of the status line, and the look, which is a card's look or ``value``."""
+"""The body, the texts of the status line, and the look: a card's look, or ``value``."""
 
 
 def value_html(value: Any) -> str | None:
@@ -185,7 +185,7 @@ def _type(spec: Mapping[str, Any]) -> str:
 
 
 def _table(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    """Return the HTML of a table. Columns that are empty are left out."""
+    """Return the HTML of a table without its empty columns."""
     columns = [index for index in range(len(head)) if any(line[index] is not None for line in lines)]
     titles = "".join(f"<th>{head[index]}</th>" for index in columns)
     body = "".join(f"<tr>{''.join(_cell(line[index]) for index in columns)}</tr>" for line in lines[:MANY])
@@ -203,7 +203,7 @@ State = Literal["called", "waiting"]
 
 
 def thread_html(thread: Thread, unanswered: State = "called") -> str:
-    """Return the HTML of a thread. Tool calls that have no answer are drawn in the state `unanswered`."""
+    """Return the HTML of a thread, with tool calls that have no answer in the state `unanswered`."""
     exchanges: list[tuple[int, Message, list[Message]]] = []  # (index, message, answers of its tools)
     for index, message in enumerate(thread):
         if message.role == "tool" and exchanges:
@@ -217,7 +217,7 @@ def thread_html(thread: Thread, unanswered: State = "called") -> str:
         drawn.append(message_html(message, answers, unanswered))
     drawn.reverse()
     starts = [start for start, _, _ in exchanges] + [len(thread)]
-    # `left` is the first of the later exchanges that is drawn, and `last` is the first that is open.
+    # After the first exchange, exchanges are drawn from index `left` on, and are open from index `last` on.
     left, last = len(exchanges) - len(drawn), len(exchanges) - min(OPEN, len(drawn))
     earlier = "".join(drawn[:-OPEN])
     if left > 1:
@@ -229,7 +229,7 @@ def thread_html(thread: Thread, unanswered: State = "called") -> str:
 
 
 def message_html(message: Message, answers: Iterable[Message] = (), unanswered: State = "called") -> str:
-    """Return the HTML of a message, with its role, and with the `answers` of the tools that it calls."""
+    """Return the HTML of a message, with its role and the `answers` to its tool calls."""
     name = clip(f"{message.role} {message.name or ''}".strip())
     body = "".join(message_rows(message, answers, unanswered))
     if message.role == "system" and len(message.text) > 600:
@@ -238,7 +238,7 @@ def message_html(message: Message, answers: Iterable[Message] = (), unanswered: 
 
 
 def message_rows(message: Message, answers: Iterable[Message], unanswered: State = "called") -> Iterator[str]:
-    """Yield the HTML of each part of a message. The answers are shown in the rows of their tool calls."""
+    """Yield the HTML of each part of a message, with the answers in the rows of their tool calls."""
     by_id = {answer.tool_call_id: answer for answer in answers}
     calls = {call.id for call in message.tool_calls}
 
@@ -254,16 +254,16 @@ def message_rows(message: Message, answers: Iterable[Message], unanswered: State
     for answer in islice(by_id.values(), MANY):
         if answer.tool_call_id not in calls:
             yield message_html(answer)
-        else:  # the text is already in the row of the call
+        else:  # the row of the call already has the text
             yield from (part_html(part, "tool") for part in answer.parts if isinstance(part, ImagePart | FilePart))
 
 
 def part_html(row: Row, role: str) -> str:
-    """Return the HTML of a message part. The `role` is the role of the message."""
+    """Return the HTML of a part of a message that has this `role`."""
     match row:
         case TextPart(text=text) if role == "tool":
             return f'<pre dir="auto">{escape(clip(text))}</pre>'
-        case TextPart(text=text) if role != "assistant":  # only text from the model is Markdown
+        case TextPart(text=text) if role != "assistant":  # only the model's text is Markdown
             return f'<div class="rxllm-plain" dir="auto">{escape(cut(text))}</div>'
         case TextPart(text=text):
             return row_html(TextPart(cut(text)))
@@ -287,12 +287,12 @@ def _as_file(image: Image) -> dict[str, Any]:
 
 
 def cut(text: str) -> str:
-    """Return `text`. If it is too long, cut it and write how many characters are missing."""
+    """Return `text`, cut off if it is too long, with the number of missing characters."""
     return text if len(text) <= LONG else f"{text[:LONG]}\n\n… {len(text) - LONG:,} more characters"
 
 
 def clip(text: str) -> str:
-    """Truncate a text that is not the main text of a message, such as a name or a tool's result."""
+    """Truncate secondary text, such as a name or a tool's result."""
     return truncate(text, SHOWN)
 
 
@@ -301,12 +301,12 @@ def _cut_all(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fold(title: str, body: str) -> str:
-    """Hide `body` behind a title that the user can unfold."""
+    """Fold `body` behind a title that the user can click."""
     return f'<details class="rxllm-folded"><summary>{isolate(clip(title))}</summary>{body}</details>'
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun, in the singular or plural.
+    """Return a number and its noun, in the singular or plural.
 
     >>> count(1, "step"), count(2000, "step")
     ('1 step', '2,000 steps')

@@ -1,4 +1,4 @@
-"""Runs that outlive their process: the events are stored in a log, so that any process can watch and continue a run."""
+"""Runs that outlive their process: events are stored in a log, so any process can watch a run or continue it."""
 
 from rxllm.durable._runs import Runs, open_runs, open_store
 from rxllm.durable._sessions import SavedSession

@@ -1,4 +1,4 @@
-"""The writer, which commits a run's events and renews its lease, and the journal, from which a run is replayed."""
+"""The writer that commits a run's events and renews its lease, and the journal used to replay a run."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from rxllm.runtime import ToolRecord
 log = logging.getLogger("rxllm")
 
 BATCH = 256
-"""As soon as this many events are waiting, they are committed without further delay."""
+"""The number of waiting events that triggers an immediate commit."""
 
 MOST = 1024
-"""The number of events that can wait for a slow store before the stream itself is paused."""
+"""The number of events that may queue up for a slow store before the stream is paused."""
 
 APPENDING_SECONDS = 0.25
-"""Seconds between an append and the next renewal. The append has already checked for a request to cancel."""
+"""Seconds to wait after an append before the next renewal. The append itself checks for cancel requests."""
 
 FOREVER = 2**53
 """An event number that no run ever reaches."""
 
 LEFT_SECONDS = 30.0
-"""A replayed response must be disposed at most this many seconds later than in the original run, or the run fails."""
+"""The number of extra seconds that a replayed response may stay in use before the run fails."""
 
 QUIET_SECONDS = 5.0
-"""A request or tool that waits for recorded tools gives up if nothing has been replayed for this many seconds."""
+"""A request or tool stops waiting for recorded tools when nothing has been replayed for this many seconds."""
 
 LOOK_SECONDS = 0.01
-"""Seconds between two checks of whether those tools have been replayed."""
+"""Seconds between checks while a request or tool waits for recorded tools."""
 
 DIVERGED = (
     "the run cannot continue: its factory now builds a different request or tool call, so tools would run twice; "
@@ -54,8 +54,8 @@ class Writer:
     """Appends events and records to the run that `lease` belongs to, in batches.
 
     A batch is committed at most `flush_after` seconds after its first event. `event`, `record` and `flush` can be
-    called on any thread and event loop, everything else only on the loop of `run`. If the store is unavailable, its
-    methods are called again until the lease expires.
+    called on any thread and event loop, and all other methods only on the loop that runs `run`. Calls to an unavailable
+    store are retried until the lease expires.
     """
 
     def __init__(self, store: Store, lease: Lease, flush_after: float) -> None:
@@ -85,10 +85,10 @@ class Writer:
         with self._guard:
             self._records.append(record)
             self.noted += 1
-        self._wake(True)  # if a response were lost, it would have to be requested and paid for again
+        self._wake(True)  # a lost response would have to be requested, and paid for, again
 
     async def flush(self, ending: Ending | None = None) -> None:
-        """Wait until everything so far is committed, and the run's `ending` if it is given. Raises ``RunError``."""
+        """Commit everything added so far, and the run's `ending` if one is given. Raises ``RunError``."""
         committed: Future[None] = Future()
         with self._guard:
             if self._error is not None:
@@ -124,17 +124,17 @@ class Writer:
             self._fail(RunError("lease_lost", run_id=self._lease.run_id))
 
     async def keep_lease(self) -> None:
-        """Keep renewing the lease, and watch for a request to cancel. Raises ``RunError`` when that fails."""
+        """Keep renewing the lease, and watch for cancel requests. Raises ``RunError`` if either fails."""
         while True:
-            # Start the wait before the renewal. The renewal reports earlier cancel requests, so none gets missed.
+            # Start waiting before the renewal, which reports any earlier cancel request, so that none is missed.
             batches = self._batches
             waiting = asyncio.create_task(self._store.wait(self._lease.run_id, FOREVER, self._lease.seconds / 3))
-            waiting.add_done_callback(lambda task: task.cancelled() or task.exception())  # ignore a failure
+            waiting.add_done_callback(lambda task: task.cancelled() or task.exception())  # ignore failures
             try:
                 await asyncio.sleep(0)
                 self._note(await self._retry(partial(self._store.renew, self._lease)))
                 await waiting
-                if self._batches != batches:  # the wait ended because of our own append, which checks for requests too
+                if self._batches != batches:  # our own append ended the wait, and checked for cancel requests
                     await asyncio.sleep(APPENDING_SECONDS)
             except RunError as error:
                 if error.reason != "store_unavailable" or self._loop.time() > self._until:
@@ -172,7 +172,7 @@ class Writer:
             except RunError as error:
                 if error.reason != "store_unavailable" or self._loop.time() + pause > self._until:
                     raise
-                log.warning("the run %s is waiting until its store is available: %s", self._lease.run_id, error)
+                log.warning("the run %s is waiting for its store to be available: %s", self._lease.run_id, error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, 1.0)
             else:
@@ -210,7 +210,7 @@ def _settle(waiting: Sequence[Future[None]], error: RunError | None) -> None:
 
 
 class Left(msgspec.Struct, frozen=True):
-    """A response that was disposed before its end. `seconds` is how long it ran, and `events` is its events as JSON."""
+    """A response that was disposed before it ended: how many `seconds` it ran, and its `events` as JSON."""
 
     seconds: float
     events: str
@@ -219,16 +219,16 @@ class Left(msgspec.Struct, frozen=True):
 class StoredJournal:
     """A journal (see `rxllm.runtime.Journal`) that replays `records` and passes new records to `writer`.
 
-    Responses are recorded when they end, and committed soon afterwards. For tools, a record is committed before `begin`
-    or `finish` returns. If the stream disposes a response early, for example because a guard has tripped or a race was
-    won, the events so far are recorded. They are replayed without an end, so that the guard trips again and the same
-    competitor wins the race.
+    A response is recorded when it ends, and committed soon afterwards. The records of a tool call are committed before
+    `begin` or `finish` returns. If the stream disposes a response early, for example because a guard has tripped or a
+    race was won, the events so far are recorded. They are replayed without an end, so that the guard trips again and
+    the same competitor wins the race.
 
-    Suppose that there is no record for a request, but there are recorded tool calls in the same chat that have not been
-    replayed. Either the request is different this time, or a tool runs two chats at once. The model's answer could make
-    those tools run a second time, so the request waits until they have been replayed. If the replay stops before that,
-    the request fails without being sent. The run fails too, unless something else, such as `fallback`, replays the
-    tools. A tool call waits in the same way if the start of a call with its id is recorded in the chat.
+    The answer to a new request must not make recorded tools run a second time. If the same chat has recorded tool calls
+    that have not been replayed yet, the request therefore waits for them. This happens if the request differs from the
+    recorded one, or if a tool runs two chats at once. If the replay stops without reaching those calls, the request
+    fails without being sent. The run fails too, unless something else, such as `fallback`, replays the tools. A tool
+    call waits in the same way if the start of a call with its id is recorded in the chat.
     """
 
     def __init__(self, records: Iterable[Record], writer: Writer) -> None:
@@ -243,7 +243,7 @@ class StoredJournal:
         self._awaited: set[Sequence[str]] = set()
 
     def close(self) -> None:
-        """Stop recording: from now on, responses are disposed by the producer and not by the stream itself."""
+        """Stop recording: from now on, responses are disposed by the producer, not by the stream."""
         self._is_closed = True
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
@@ -259,25 +259,25 @@ class StoredJournal:
         return concat(from_async_iter(lambda: self._wait_for_tools(path)), noted)
 
     def check(self) -> None:
-        """Raise if a request has waited for recorded tools that still have not been replayed."""
+        """Raise if any chat had to wait for recorded tools that still have not been replayed."""
         if any(map(self._has_tools, tuple(self._awaited))):
             raise RunError("diverged", DIVERGED)
 
     def _is_early(self, path: Sequence[str]) -> bool:
         """Whether a request in the chat at `path` must wait for recorded tools.
 
-        It also has to wait if an inner agent gave up waiting for its tools and returned the failure to the model.
+        It must also wait if an inner agent gave up waiting for its own tools and returned the failure to the model.
         """
         return any(map(self._has_tools, (path, *self._awaited)))
 
     async def _wait_for_tools(self, path: Sequence[str]) -> AsyncIterator[Event]:
-        """Emit nothing, and complete as soon as the chat at `path` is allowed to send a request."""
+        """Emit nothing, and complete when the chat at `path` may send a request."""
         await self._until(path, lambda: not self._is_early(path))
         for event in ():
             yield event
 
     async def _until(self, path: Sequence[str], is_replayed: Callable[[], bool]) -> None:
-        """Wait until the recorded tools at `path` are replayed. Raises ``RunError("diverged")`` if the replay stops."""
+        """Wait until ``is_replayed()`` is True. Raises ``RunError("diverged")`` if the replay stops first."""
         began = time.monotonic()
         while not is_replayed():
             self._awaited.add(tuple(path))
@@ -314,7 +314,7 @@ class StoredJournal:
         def fail(error: Exception) -> None:
             nonlocal has_ended
             has_ended = True
-            # Other errors are not recorded, so that the request is sent again. They have causes such as a closing loop.
+            # Other errors have causes such as a closing loop. They are not recorded, so the request will be sent again.
             if isinstance(error, LLMError) and error.reason != "cancelled":
                 self._note("response", key, serializer.to_json(error))
 
@@ -355,7 +355,7 @@ class StoredJournal:
             self._writer.record(Record(kind, key, data.encode()))
 
     def _number_key(self, key: str) -> str:
-        """Number the uses of a key. A hedge sends the same request twice, and each of the two has its own response."""
+        """Number the uses of a key, because a hedge sends a request twice, and each copy has its own response."""
         with self._guard:
             self._counts[key] += 1
             return f"{key}/{self._counts[key]}"
@@ -400,7 +400,7 @@ def _events(items: Any) -> Sequence[Event]:
 def _replay_left(seconds: float, events: Sequence[Event]) -> Observable[Event]:
     async def wait() -> None:
         await asyncio.sleep(seconds + LEFT_SECONDS)
-        message = "the run waits for a response that it had disposed of: its factory now builds a different stream"
+        message = "the run waits for a response that an earlier attempt disposed: its factory now builds another stream"
         raise RunError("diverged", message)
 
     return _emit(events, wait)
@@ -413,4 +413,4 @@ def _emit(known: Sequence[Event], then: Callable[[], Awaitable[None]] | None = N
         if then is not None:
             await then()
 
-    return from_async_iter(events)  # asynchronous, because synchronous replay would nest one call deeper per step
+    return from_async_iter(events)  # a synchronous replay would nest calls deeper with every step

@@ -1,20 +1,20 @@
-"""The log of a run's events in its store, and the tail of the log, which all watchers on one event loop share.
+"""The log of a run's events in its store, and the tail of the log that all watchers on one event loop share.
 
-A `StepCompleted` contains the whole thread, and a `ChatCompleted` contains all steps. If both were written in full, the
-size of the log would grow with the square of the number of steps. For these two events, which are called ends here, the
-log therefore stores only what was not in the log before:
+A `StepCompleted` contains the whole thread, and a `ChatCompleted` contains all steps. Written in full, they would make
+the log grow with the square of the number of steps. For these two events, called ends here, the log therefore stores
+only what is not in the log yet:
 
 ==========  ======================================================================================================
 field       content
 ==========  ======================================================================================================
 ``v``       the version of the format, `VERSION`
-``before``  the event number of the previous end in the same chat or the same inner agent, or 0 for the first end
-``kept``    how many messages at the start of the thread are left out, because the previous end has the same ones
-``steps``   how many steps at the end of a chat are left out, because they are the results of the previous ends
+``before``  the event number of the previous end in the same chat or inner agent, or 0 if there is none
+``kept``    how many messages at the start of the thread are omitted, because the previous end has them too
+``steps``   how many steps at the end of a chat are omitted, because they are the results of the previous ends
 ``event``   the rest of the event, encoded by `rxllm.serializer`
 ==========  ======================================================================================================
 
-All other events are simply encoded by `rxllm.serializer`. Version 1 did this for every event, and can still be read.
+All other events are simply encoded by `rxllm.serializer`. Version 1, which can still be read, did this for every event.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ T = TypeVar("T")
 VERSION = 2
 
 PAGE = 256
-"""The number of events that are read from the store at a time."""
+"""The number of events to read from the store at a time."""
 
 WINDOW = 1024
-"""The number of events that a tail keeps in memory. A watcher that is further behind reads from the store."""
+"""The number of events that a tail keeps in memory. Watchers that are further behind read from the store."""
 
 WAIT_SECONDS = 30.0
 
 
 class _End(NamedTuple):
-    """The result of a step or chat, and the event number of the end `before` it."""
+    """The result of a step or chat, and the event number of the previous end."""
 
     before: int
     result: StepResult | ChatResult
 
 
 class Log:
-    """Reads the events of the run `id` in pages, and encodes new ones. It keeps the ends that later ends refer to."""
+    """Reads the events of the run `id` in pages, and encodes new ones. Remembers the ends that later ends refer to."""
 
     def __init__(self, store: Store, id: str) -> None:
         self._store, self._id = store, id
@@ -84,7 +84,7 @@ class Log:
         return events
 
     async def events(self, count: int | None = None) -> AsyncGenerator[Event]:
-        """Yield the committed events, or only the pages that are needed to reach number `count`. Raises like `page`."""
+        """Yield the committed events. With `count`, stop after the page with event `count`. Raises like `page`."""
         number = 0
         while page := await self.page(number) if count is None or number < count else ():
             number += len(page)
@@ -108,7 +108,7 @@ class Log:
         return f'{{"v": {VERSION}, "before": {before}, "kept": {kept}, "steps": {steps}, "event": {text}}}'.encode()
 
     def _parse(self, number: int, text: bytes) -> tuple[dict[str, Any], int]:
-        """Return an entry's data, and the event number of the end that it refers to, or 0 if there is none."""
+        """Return an entry's data, and the event number of the end it refers to, or 0 if it refers to none."""
         with reading(f"event {number}", self._id):
             data = json.loads(text)
             if "type" in data:
@@ -120,7 +120,7 @@ class Log:
             return data, data["before"]
 
     async def _find(self, number: int) -> None:
-        """Load the end with this event number, and the ends before it, unless they are already in memory."""
+        """Load the end with this event number, and all ends before it, unless they are already in memory."""
         unknown: list[tuple[int, dict[str, Any]]] = []
         while number and number not in self._ends:
             (text,) = await self._store.events(self._id, number - 1, 1)
@@ -153,7 +153,7 @@ class Log:
 
     def _remember(self, number: int, path: tuple[str, ...], end: _End) -> None:
         self._ends[number], self._last[path] = end, number
-        if path and isinstance(end.result, ChatResult):  # the agent has ended; free its ends, as there can be thousands
+        if path and isinstance(end.result, ChatResult):  # the agent has ended; drop its ends, which can be thousands
             del self._last[path]
             while number:
                 number = self._ends.pop(number).before if number in self._ends else 0
@@ -162,7 +162,7 @@ class Log:
         return self._ends[number].result.thread.messages if number else ()
 
     def _steps(self, number: int) -> tuple[StepResult, ...]:
-        """Return the steps of the chat whose latest end has this event number, newest first."""
+        """Return the steps of a chat, newest first, given the event number of its latest end."""
         steps: list[StepResult] = []
         while number and isinstance(result := self._ends[number].result, StepResult):
             steps.append(result)
@@ -198,12 +198,12 @@ def _completion(result: StepResult | ChatResult) -> StepCompleted | ChatComplete
 
 
 def _count_equal(old: Iterable[T], new: Iterable[T]) -> int:
-    """Count how many items at the start of `old` and `new` are equal."""
+    """Return the length of the common prefix of `old` and `new`."""
     return sum(1 for _ in takewhile(bool, (a is b or a == b for a, b in zip(old, new, strict=False))))
 
 
 class Tail:
-    """The latest events of the run `id`, shared by its `watchers` on one loop: numbers `_start` + 1 to `_end`."""
+    """The latest events of the run `id`, numbers `_start` + 1 to `_end`, shared by its `watchers` on one event loop."""
 
     def __init__(self, store: Store, id: str) -> None:
         self.watchers = 0
@@ -215,7 +215,7 @@ class Tail:
         self._reading: asyncio.Task[None] | None = None
 
     async def after(self, number: int) -> Sequence[Event]:
-        """Wait until there are events after `number`, and return them. Return no events if the run has ended."""
+        """Wait for events after `number` and return them. Return an empty sequence if the run has ended."""
         while True:
             if self._start <= number < self._end:
                 return self._events[number - self._start : number - self._start + PAGE]
@@ -229,12 +229,12 @@ class Tail:
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(self._read_on(number))
                 self._reading.add_done_callback(lambda task: task.cancelled() or task.exception())
-            reading = self._reading  # the attribute can change before this watcher resumes
+            reading = self._reading  # the attribute may have changed by the time this watcher resumes
             await asyncio.wait({reading})
             reading.result()
 
     async def folded(self) -> tuple[StreamCollector, int]:
-        """Fold the committed events. Return the state and the number of events."""
+        """Fold the committed events. Return the state and how many events there were."""
         state, number = StreamCollector(), 0
         async for event in self._log.events():
             state, number = state.apply_event(event), number + 1
@@ -254,13 +254,13 @@ class Tail:
                 break
             run = await self._store.load(self._id)
             if run.events < number:
-                lost = f"{number} have been read, but it only has {run.events}"
+                lost = f"{number} have been read, but it now has only {run.events}"
                 why = f"the store has lost events: {lost}; watch the run from its first event again"
                 raise RunError("rolled_back", why, run_id=self._id)
             if run.ended_at is not None and run.events <= number:
                 self.run = run
                 return
-        if number == self._end:  # no watcher has moved the tail forward during the read
+        if number == self._end:  # no watcher moved the tail forward during the read
             self._events = [*self._events, *events][-WINDOW:]
             self._end += len(events)
             self._start = self._end - len(self._events)

@@ -1,4 +1,4 @@
-"""The producer of a run: it builds the run's stream, subscribes to it, and commits the events."""
+"""The producer of a run, which builds the run's stream, subscribes to it, and commits its events."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ from rxllm.values.argument_checks import must_be
 log = logging.getLogger("rxllm")
 
 ALONE_SECONDS = 60.0
-"""A suspect that makes no progress blocks the other suspects for at most this many seconds."""
+"""The maximum number of seconds that a suspect without progress can block the other suspects."""
 
 LOOK_SECONDS = 0.05
 
 Factory = Callable[..., Observable[Event]]
-"""A function that builds a run's stream from its input and, if the run is a turn of a session, the session."""
+"""A function that builds a run's stream from its input. If the run is a turn, the session is its second argument."""
 
 ATTEMPT, STOP = "attempt", "stop"
-"""Two kinds of records: a producer has taken over the run, and a producer has stopped on purpose."""
+"""Two kinds of record: one says that a producer has taken over the run, the other that it has stopped on purpose."""
 
 _EVENTS = frozenset(EVENT_CLASSES)
 _ENDS = (ErrorEvent, StepCompleted, ChatCompleted)
 
 
 class Producer:
-    """Produces one run on the running event loop, continuing where the run's log ends.
+    """Produces one run on the running event loop, from the point where the run's log ends.
 
     ==================================  ================================================================================
     situation                           reaction
     ==================================  ================================================================================
     the stream ends                     Commit the last events and the end of the run.
-    the run is cancelled                Dispose the stream. Commit the events so far, and end the run as cancelled.
-    the lease is lost                   Dispose the stream. The run now belongs to the process that has the new lease.
+    the run is cancelled                Dispose the stream, commit the events so far, and end the run as cancelled.
+    the lease is lost                   Dispose the stream. The run now belongs to the process with the new lease.
     `stop` is called or the loop ends   Dispose the stream, commit the events so far, and release the lease.
-    `abandon` is called                 Dispose the stream, and commit nothing.
+    `abandon` is called                 Dispose the stream and commit nothing.
     ==================================  ================================================================================
     """
 
@@ -72,35 +72,35 @@ class Producer:
         self._writer = Writer(store, lease, flush_after)
         self._loop = asyncio.get_running_loop()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
-        self._to_drop = 0  # how many ends of steps and chats to drop, because the log already has them
+        self._to_drop = 0  # the number of step and chat ends to drop, because they are already in the log
         self._input, self._name = b"", ""
-        # The last of the ends in the log, and the `Steered` events that follow it there.
+        # The last end in the log, and the `Steered` events that follow it.
         self._last: StepCompleted | ChatCompleted | None = None
         self._steered: list[Event] = []
-        self._log, self._count = Log(store, lease.run_id), 0  # the log, and how many events it has
+        self._log, self._count = Log(store, lease.run_id), 0  # the log and its number of events
         self._progress = ProgressLimit(lambda event: self._log.encode(self._count + 1, event), self._append)
         self._journal: StoredJournal | None = None
-        self._has_begun = lease.epoch == 1  # whether it counts as a failed attempt if this process dies now
+        self._has_begun = lease.epoch == 1  # whether a crash now would count as a failed attempt
         self.ended: Future[None] = Future()
 
     def start(self) -> asyncio.Task[None]:
-        """Start a task that produces the run. Its context is empty, as it is if another process takes over the run."""
+        """Start a task that produces the run. Its context is empty, as it would be in another process."""
         self._task = self._loop.create_task(self._run(), name="rxllm-run", context=Context())
         return self._task
 
     def stop(self) -> None:
-        """Leave the run to other processes. When that is done, `ended` is set. Can be called on any thread."""
+        """Leave the run to other processes, then set `ended`. Can be called on any thread."""
         self._set(self._stopped)
 
     def abandon(self) -> None:
-        """Stop without using the store, which no longer responds and is about to close. Can be called on any thread."""
+        """Stop without using the store, because it no longer responds. Can be called on any thread."""
         if not self.ended.done():
             log.warning("the run %s is no longer produced here: its store does not respond", self._lease.run_id)
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
     def cancel(self) -> None:
-        """Cancel the run now, without waiting until the store reports the request. Can be called on any thread."""
+        """Cancel the run now instead of waiting for the store to report the request. Can be called on any thread."""
         self._set(self._writer.is_cancelled)
 
     def _set(self, future: asyncio.Future[None]) -> None:
@@ -108,12 +108,12 @@ class Producer:
             self._loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
 
     async def _run(self) -> None:
-        """Produce the run. If its store fails, log that."""
+        """Produce the run. If its store fails, log the failure."""
         try:
             await self._produce()
         except RunError as error:
             log.warning("the run %s is no longer produced here: %s", self._lease.run_id, error)
-        except Exception as error:  # a bug in the store, because a store must only raise RunError
+        except Exception as error:  # a bug in the store, which must only raise RunError
             log.error("the run %s is no longer produced here: its store failed", self._lease.run_id, exc_info=error)
         finally:
             try:
@@ -141,12 +141,12 @@ class Producer:
             for task in (reading, writing, renewing):
                 task.cancel()
             await asyncio.wait({reading, writing, renewing})
-            for task in (reading, writing, renewing):  # retrieve their errors, which all have the same cause
+            for task in (reading, writing, renewing):  # mark their errors as retrieved; they all have the same cause
                 if not task.cancelled():
                     task.exception()
 
     async def _ending(self, reading: asyncio.Task[Ending]) -> Ending | None:
-        """Wait until the stream has ended. Return how the run ends, or None if other processes can continue it."""
+        """Wait for the stream to end. Return the end of the run, or None if other processes can continue it."""
         if reading.done():
             return reading.result()
         if self._journal is not None:
@@ -156,14 +156,14 @@ class Producer:
         return Ending("cancelled") if self._writer.is_cancelled.done() else None
 
     async def _finish(self, ending: Ending | None) -> None:
-        """Commit the last events, together with the end of the run or a record that this producer has stopped."""
+        """Commit the last events, and either the end of the run or a record that this producer has stopped."""
         if ending is None:
             if self._has_begun:
                 self._writer.record(Record(STOP, self._lease.owner))
         else:
             if not self._input:  # the run was cancelled before its input was read
                 self._input = (await self._store.load(self._lease.run_id)).input
-            if is_turn(self._input):  # settle the turn first, because an ended run can expire
+            if is_turn(self._input):  # settle the turn first, because a run that has ended can expire
                 await self._writer.flush()
                 await settle(self._store, self._input)
         await self._writer.flush(ending)
@@ -221,7 +221,7 @@ class Producer:
             message = f"run error ({id}): {dead} processes have died at the same place in this run; see their logs"
             raise RunError("too_many_attempts", message, run_id=id)
         if dead >= max(1, self._max_attempts // 3):
-            # The first record is the attempt itself. A second record proves that the run has made progress.
+            # The first record is the attempt itself. A second one proves that the run has made progress.
             await self._suspects.turn(dead, lambda: self._writer.noted < 2 and not self.ended.done())
         self._has_begun = True
         self._writer.record(Record(ATTEMPT, self._lease.owner))
@@ -252,7 +252,7 @@ class Producer:
         return RunError("factory_failed", f"run error ({id}): the factory {self._name!r} {why}", run_id=id)
 
     async def _rejoin(self, run: Run) -> None:
-        """Count the ends in the log, so that the stream's copies of them are dropped, and void an incomplete step."""
+        """Count the ends in the log, to drop them when the stream repeats them, and void an incomplete step."""
         is_open = False
         async for event in self._log.events(run.events):
             self._count += 1
@@ -260,7 +260,7 @@ class Producer:
                 self._to_drop += 1
                 self._last, self._steered, is_open = event, [], False
             elif isinstance(event, Steered):
-                self._steered.append(event)  # still valid, even if the step that answers it is not
+                self._steered.append(event)  # stays valid even if the step that answers it is voided
             else:
                 is_open = True
         if is_open:
@@ -279,13 +279,13 @@ class Producer:
                 self._check_same(event)
 
     def _check_same(self, event: StepCompleted | ChatCompleted) -> None:
-        """Raise if the thread of `event` differs from the thread of the last end in the log."""
+        """Raise ``RunError`` if the thread of `event` differs from the one in the last end in the log."""
 
         def key(event: StepCompleted | ChatCompleted) -> str:
             return request_key(Request(event.result.thread.messages))
 
         if self._last is None or key(event) != key(self._last):
-            message = "its steps differ from the committed steps; a factory must build the same stream every time"
+            message = "its steps differ from the committed ones; a factory must build the same stream every time"
             raise RunError("diverged", f"the run cannot continue: {message}", run_id=self._lease.run_id)
 
     def _commit(self, event: Event) -> None:
@@ -294,7 +294,7 @@ class Producer:
         self._progress.pass_on(event)
 
     def _log_error(self, error: LLMError) -> None:
-        """Log an error now, because the store does not keep its traceback and its cause."""
+        """Log an error now, because the store keeps neither its traceback nor its cause."""
         log_hidden(error, "an error in the run %s", self._lease.run_id)
 
     def _append(self, data: bytes) -> None:
@@ -323,11 +323,11 @@ def _error_json(error: Exception) -> bytes:
 
 
 class Suspects:
-    """The suspects of this process. A suspect is a run during which several processes have died.
+    """The suspects in this process: runs during which several processes have died.
 
-    Suspects take turns, because one of them is probably what kills the processes. The turn of a suspect lasts until
-    ``is_alone()`` returns False, because it has ended or made progress. The run with the most deaths goes first. Ties
-    are broken at random, so that a slow run is not always ahead of the run that kills its process.
+    Suspects take turns, because one of them is probably killing the processes. A turn lasts until ``is_alone()``
+    returns False, because the suspect has ended or made progress. The run with the most deaths goes first. Ties are
+    broken at random, so that a slow run is not always ahead of the run that kills its process.
     """
 
     def __init__(self) -> None:
@@ -337,12 +337,12 @@ class Suspects:
         self._until = 0.0
 
     async def turn(self, deaths: int, is_alone: Callable[[], bool]) -> None:
-        """Wait until it is the turn of a run with this number of `deaths`."""
+        """Wait for the turn of a run with this number of `deaths`."""
         rank = deaths, random()
         self._waiting.append(rank)
         try:
             while True:
-                await asyncio.sleep(LOOK_SECONDS)  # wait first, so that runs recovered together are ranked together
+                await asyncio.sleep(LOOK_SECONDS)  # wait first, so that runs recovered together are compared
                 if self._take(rank, is_alone):
                     return
         finally:

@@ -1,4 +1,4 @@
-"""Limit how much tool progress is written to a log: a burst at first, then only each call's latest, at a fixed rate."""
+"""Limit the tool progress written to a log: first a burst, then only each call's latest, at a fixed rate."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from contextlib import suppress
 from rxllm.events import Custom, Event, Nested, RawChunk, TextDelta, ThinkingDelta, ToolCallDelta, ToolProgress
 
 BURST = 64 * 1024
-"""The number of bytes of progress that a tool call can write without delay."""
+"""The number of bytes of progress that a tool call can write before it is slowed down."""
 
 RATE = 4 * 1024
-"""The number of bytes of progress per second that a tool call can write after that."""
+"""The number of bytes of progress per second that a tool call can write after its burst."""
 
 LOOK_SECONDS = 0.25
 
 _PASSING = (TextDelta, ThinkingDelta, ToolCallDelta, RawChunk, Custom)
-"""Events that can be written ahead of delayed progress. Before any other event, the delayed progress is written."""
+"""Events that may overtake delayed progress. Any other event is written after it."""
 
 
 class ProgressLimit:
-    """Encodes events and writes them, on any thread. Its timer runs on the event loop that it was created on.
+    """Encodes and writes events, on any thread. Its timer runs on the event loop it was created on.
 
-    Encoding and writing share a lock. Therefore all events except progress are encoded in the order of the log.
+    Encoding and writing share a lock, so all events except progress are encoded in log order.
     """
 
     def __init__(self, encode: Callable[[Event], bytes], write: Callable[[bytes], None]) -> None:
         self._encode, self._write, self._loop = encode, write, asyncio.get_running_loop()
         self._guard = threading.Lock()
-        self._room: dict[tuple[str, ...], tuple[float, float]] = {}  # bytes that are left, and when they were counted
+        self._room: dict[tuple[str, ...], tuple[float, float]] = {}  # the bytes left, and when they were counted
         self._waiting: dict[tuple[str, ...], bytes] = {}
         self._is_timed = False
 

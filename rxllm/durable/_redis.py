@@ -1,9 +1,9 @@
 """Store runs in Redis, so that processes on many machines can share them.
 
 Every change is made by a script, which the server runs atomically and with its own clock. A log is a Redis list, and an
-event's number is its position in the list. How durable a commit is depends on the server's configuration. With
-``appendonly yes``, it survives if the server is killed; with ``appendfsync always``, it also survives a power cut. All
-keys have the same hash tag, because a cluster requires that.
+event's number is its position in the list. The durability of a commit depends on the server's configuration: with
+``appendonly yes``, it survives a crash of the server; with ``appendfsync always``, it also survives a power cut. All
+keys have the same hash tag, as a cluster requires.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from rxllm.durable._store import Ending, Lease, Record, Run, Status, reading
 from rxllm.values.argument_checks import invalid_option
 
 CALL_SECONDS = 10.0
-"""A call to the store fails if it takes longer than this many seconds."""
+"""The timeout of a call to the store, in seconds."""
 
 CONNECTIONS = 32
-"""The maximum number of connections per event loop. If all are in use, further calls wait."""
+"""The maximum number of connections per event loop. While all are in use, further calls wait."""
 
 IDLE_SECONDS = 1.0
-"""The connection that receives changes is closed if no call has waited for a change for this many seconds."""
+"""The connection for change notifications is closed after this many seconds without any waiting calls."""
 
 ALIVE_SECONDS = 15.0
-"""After this many seconds of silence, a connection is pinged. The answer must arrive within the same time."""
+"""A silent connection is pinged after this many seconds, and must answer within the same time."""
 
 PAGE = 500
 
 GAP = -2
-"""The append script's answer if the store has lost earlier commits that were made with the same lease."""
+"""The append script's answer if the store has lost earlier commits made with the same lease."""
 
 _FIELDS = ("id", "factory", "input", "ending", "events", "created_at", "ended_at", "is_cancelled", "error")
 
@@ -58,13 +58,13 @@ class RedisStore:
             parts = urlsplit(url)
             port = f":{parts.port}" if parts.port else ""
             self._pool(url)
-        except ValueError:  # not chained, because its message could contain the password
+        except ValueError:  # not chained: its message could contain the password
             raise invalid_option("url", 'must be an address such as "redis://host:6379/0"') from None
         self._url, self._shown = url, f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
         self._prefix = f"{{{prefix}}}"
         self._by_loop: dict[asyncio.AbstractEventLoop, _Connections] = {}
         self._tokens: dict[tuple[str, str, int], set[str]] = {}
-        """For each lease, the token of the last append that was answered, and of all appends that were sent since."""
+        """For each lease, the token of the last append that was answered and the tokens of all appends sent since."""
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -97,7 +97,7 @@ class RedisStore:
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
         found: list[str] = []
         async for ids in self._pages("open", "-inf", await self._now()):
-            _, rows = await self._rows(ids, "factory")  # without the inputs, which can be large
+            _, rows = await self._rows(ids, "factory")  # only the factories, because inputs can be large
             wanted = {factory.encode() for factory in factories}
             found += [id for id, (factory,) in zip(ids, rows, strict=True) if factory in wanted]
             if len(found) >= limit:
@@ -216,7 +216,7 @@ class RedisStore:
         return (await self._rows([]))[0]
 
     async def _rows(self, ids: Sequence[str], *fields: str) -> tuple[float, list[Sequence[Any]]]:
-        """Return the server's time, and the values of `fields` for each run."""
+        """Return the server's time and, for each run, the values of `fields`."""
         async with self._client() as connections, connections.client.pipeline(transaction=False) as pipeline:
             pipeline.time()
             for id in ids:
@@ -227,7 +227,7 @@ class RedisStore:
     async def _pages(
         self, name: str, start: Any, end: Any, *, desc: bool = False, is_shrinking: bool = False
     ) -> AsyncIterator[list[str]]:
-        """Yield the ids in an index in pages, sorted by score. With `is_shrinking`, the caller deletes each page."""
+        """Yield pages of ids from an index, sorted by score. With `is_shrinking`, the caller deletes each page."""
         offset = 0
         while True:
             async with self._client() as connections:
@@ -242,7 +242,7 @@ class RedisStore:
         return ":".join((self._prefix, *names))
 
     def _pool(self, url: str) -> Any:
-        # Retry once on a new connection, because the server closes its connections when it restarts.
+        # Retry once on a new connection, because a restart of the server closes all connections.
         retry = import_module("redis.asyncio.retry").Retry(import_module("redis.backoff").NoBackoff(), 1)
         seconds = CALL_SECONDS / 2
         options: Any = {"socket_timeout": seconds, "socket_connect_timeout": seconds, "retry": retry}
@@ -263,11 +263,11 @@ class RedisStore:
                 self._by_loop[loop] = connections
                 await connections.open()
             async with asyncio.timeout(CALL_SECONDS), connections.places:
-                self._check_open()  # check again, after the wait for a free connection
+                self._check_open()  # check again after waiting for a free connection
                 try:
                     yield connections
                 finally:
-                    if self._is_closed:  # the call could have opened a new connection
+                    if self._is_closed:  # the call may have opened a new connection
                         await connections.client.aclose()
         except (self._redis.RedisError, OSError) as error:  # OSError includes TimeoutError
             raise self._unavailable(str(error) or f"there was no answer within {CALL_SECONDS:g} s") from error
@@ -285,7 +285,7 @@ class _Connections:
 
     def __init__(self, client: Any, channel: str, forget: Callable[[], object]) -> None:
         self.client = client
-        self.places = asyncio.Semaphore(CONNECTIONS)  # first in, first out, unlike redis-py's pools
+        self.places = asyncio.Semaphore(CONNECTIONS)  # first in, first out, unlike a redis-py pool
         self.scripts = {name: client.register_script(text) for name, text in SCRIPTS.items()}
         self._channel = channel
         self._waiting: dict[str, dict[asyncio.Future[None], int]] = {}
@@ -294,7 +294,7 @@ class _Connections:
         self._lifetime = self._live(forget)
 
     async def open(self) -> None:
-        """Start a generator that closes the connections when it is closed. ``asyncio.run`` closes it with the loop."""
+        """Start a generator that, when closed, closes the connections. ``asyncio.run`` closes it with the loop."""
         await anext(self._lifetime)
 
     async def close(self) -> None:
@@ -329,7 +329,7 @@ class _Connections:
             del self._waiting[id]
 
     async def subscribed(self) -> None:
-        """Wait until the subscription to changes is active, or until the connection fails."""
+        """Wait until the subscription to changes is active or the connection fails."""
         if self._is_subscribed is not None:
             await self._is_subscribed.wait()
 
@@ -342,26 +342,26 @@ class _Connections:
                 is_subscribed.set()
                 received = pinged = time.monotonic()
                 while message is not None or self._waiting:
-                    # With this timeout, a silent connection stays open. The socket's own timeout would close it.
+                    # Pass a timeout, because the socket's own timeout would close a silent connection.
                     message = await pubsub.get_message(timeout=IDLE_SECONDS)
                     if message is not None:
                         received = time.monotonic()
                         number, _, id = message["data"].decode().partition(":")
-                        self._wake([id], int(number) if number else None)  # the answer to a ping has no id
+                        self._wake([id], int(number) if number else None)  # the answer to a ping contains no id
                     elif time.monotonic() > max(received, pinged) + ALIVE_SECONDS:
                         if pinged > received:
                             break
                         pinged = time.monotonic()
                         await pubsub.ping()
         except Exception:
-            pass  # the calls that are woken now will read from the store, and raise the error themselves
+            pass  # the calls woken below read from the store, and raise the error themselves
         finally:
             self._is_subscribed = None
             self._wake([*self._waiting])
             is_subscribed.set()
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake the calls that wait for event `number` of these runs. If it is None, wake all calls for the runs."""
+        """Wake the calls that wait for these runs or, given a `number`, only those that wait for events up to it."""
         for changed, after in [waiting for id in ids for waiting in self._waiting.get(id, {}).items()]:
             if not changed.done() and (number is None or number > after):
                 changed.set_result(None)
@@ -379,7 +379,7 @@ def _holder(lease: Lease) -> tuple[str, int]:
 
 
 def _granted(lease: Lease, answer: int) -> bool:
-    """Return whether a request to cancel was made. Raise ``RunError("lease_lost")`` if the answer is negative."""
+    """Return whether a cancel was requested. Raise ``RunError("lease_lost")`` if the answer is negative."""
     if answer < 0:
         raise RunError("lease_lost", run_id=lease.run_id)
     return bool(answer)

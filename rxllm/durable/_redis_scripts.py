@@ -1,7 +1,7 @@
 """The scripts that change runs in Redis. The server runs each script atomically and with its own clock.
 
-If the answer to a call is lost, the call is sent again. Some scripts must not take effect twice, so they are passed a
-token that identifies the call. If the token shows that the call was made before, the script only repeats its answer.
+If the answer to a call is lost, the call is sent again. Scripts that must not take effect twice are given a token
+that identifies the call. If they have seen the token before, they only repeat their answer.
 """
 
 from __future__ import annotations
@@ -92,5 +92,5 @@ return version
 """,
     }.items()
 }
-"""The scripts by name. KEYS are the keys of the run or document, and then the keys of the indexes. ARGV starts with the
-id of the run or document and the channel for changes."""
+"""The scripts, by name. KEYS are the keys of the run or document, followed by the keys of the indexes. ARGV starts with
+the id of the run or document and the channel for changes."""

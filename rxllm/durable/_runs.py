@@ -64,7 +64,7 @@ def open_runs(
     lease: float = 15.0,
     max_attempts: int = 10,
 ) -> Runs:
-    """Open the runs in a store. The store is a path to a SQLite file, a ``"redis://..."`` URL, or a `Store`.
+    """Open the runs in a store: the path of a SQLite file, a ``"redis://..."`` URL, or a `Store`.
 
     >>> import rxllm, tempfile
     >>> from rxllm.durable import open_runs
@@ -74,17 +74,17 @@ def open_runs(
     ...     runs.result(id).run()
     ChatResult('Hello Ada!', completed, 1 steps, 0 tokens)
 
-    A factory is a function that takes a run's input and builds the whole event stream of the run, with its engine,
-    operators and tools. If another process continues the run, it calls its own factory of the same name. Both must
-    build the same requests from the same input, so requests must not depend on a clock or on random numbers. If the
-    steps of a continued run differ from the committed steps, the run fails with ``RunError("diverged")``.
+    A factory is a function that takes a run's input and builds the run's whole event stream, with its engine, operators
+    and tools. A process that continues the run calls its own factory of the same name. The two factories must build the
+    same requests from the same input, so requests must not depend on a clock or on random numbers. If the steps of a
+    continued run differ from the committed steps, the run fails with ``RunError("diverged")``.
 
     Events are committed within `flush_after` seconds, or immediately if something depends on them. If a process dies,
     other processes can continue its runs after at most `lease` seconds. If `max_attempts` processes in a row die at the
-    same place in a run, the run fails with ``RunError("too_many_attempts")``. After a third of that number of deaths, a
-    run is suspected of killing its process. Suspects are continued one at a time, so that few other runs are affected.
+    same place in a run, the run fails with ``RunError("too_many_attempts")``. After a third of these deaths, the run is
+    suspected of killing its process. Suspects are continued one at a time, so that few other runs are affected.
 
-    Raises ``ValidationError("invalid_option")`` for wrong arguments.
+    Raises ``ValidationError("invalid_option")`` if an argument is invalid.
     """
     check_instance("factories", factories, Mapping, "a mapping of names to functions")
     for name, factory in factories.items():
@@ -104,11 +104,11 @@ class Runs:
     method                 purpose
     =====================  =============================================================================================
     `start`                Store a new run and produce it in this process, or leave it to a worker with ``here=False``.
-    `watch`                Follow the events of a run. If a watcher leaves, the run continues.
+    `watch`                Follow the events of a run. The run continues when a watcher leaves.
     `result`               Wait for a run to end, and get its result.
     `cancel`               End a run, no matter which process produces it.
-    `session`              Load a conversation. Its next turn is begun with `start`.
-    `save_session`         Store a session that was created or changed outside of these runs.
+    `session`              Load a conversation. To begin its next turn, call `start`.
+    `save_session`         Store a session that was created or changed outside these runs.
     `delete_session`       Delete a session.
     `get`                  Load a run with its status.
     `list`                 Load the newest runs.
@@ -126,7 +126,7 @@ class Runs:
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
         self._producers: dict[str, Producer] = {}
         self._tails: dict[tuple[asyncio.AbstractEventLoop, str], Tail] = {}
-        self._claims: set[Future[None]] = set()  # one per pending claim, done when the claim has ended
+        self._claims: set[Future[None]] = set()  # one for each pending claim, done when the claim is
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -135,7 +135,7 @@ class Runs:
 
     @property
     def produced(self) -> tuple[str, ...]:
-        """The ids of the runs that are being produced by this object."""
+        """The ids of the runs that this object is producing."""
         return tuple(self._producers)
 
     def start(
@@ -147,26 +147,25 @@ class Runs:
         session: SavedSession | None = None,
         here: bool = True,
     ) -> Stream[str]:
-        """Store a new run of the factory with this name, start to produce it, and emit its id.
+        """Store a new run for the factory with this name, start producing it, and emit its id.
 
-        `input` can be anything that `rxllm.serializer` can write, such as a string, a `Thread` or a `ChatResult`, also
-        inside dicts and lists. Anyone who knows the id can watch and cancel the run; the default id cannot be guessed.
-        With ``here=False``, the run is only stored, and waits until a worker recovers it.
+        `input` can be anything that `rxllm.serializer` can write, such as a string, a `Thread`, a `ChatResult`, or a
+        dict or list of such values. Anyone who knows the id can watch and cancel the run; the default id cannot be
+        guessed. With ``here=False``, the run is only stored, and waits for a worker to recover it.
 
-        If you pass a `session` (emitted by `Runs.session`), the run is the next turn of that session. The factory is
-        then called with the session as its second argument. The session is saved together with the run's events, no
-        matter how the run ends.
+        If you pass a `session` (from `Runs.session`), the run is that session's next turn, and the factory is called
+        with the session as its second argument. However the run ends, the session is saved with the run's events.
 
         Raises ``RunError("unknown_factory")`` or ``ValidationError`` immediately. The stream fails with
-        ``RunError("exists")`` if there is a run with the same id, and with ``RunError("conflict")`` if the session has
-        changed since it was loaded or has an open turn. In both cases no request is sent to a model.
+        ``RunError("exists")`` if the id is taken, and with ``RunError("conflict")`` if the session has changed since it
+        was loaded or has an open turn. In both cases no request is sent to a model.
         """
         check_instance("id", id, str | None, "a non-empty string, or None for a new id")
         check("id", id, id is None or is_name(id), "a non-empty string, or None for a new id")
         if session is not None:
             check_instance("session", session, SavedSession, "a SavedSession from Runs.session")
             check_session(session.session)
-            check("id", id, id is None, "omitted if there is a session, because each turn gets its own id")
+            check("id", id, id is None, "omitted if you pass a session, because each turn gets its own id")
         if factory not in self._factories:
             guess, known = did_you_mean(str(factory), self._factories), ", ".join(self._factories) or "none"
             raise RunError("unknown_factory", f"there is no factory {factory!r}{guess}; the factories are: {known}")
@@ -186,11 +185,11 @@ class Runs:
         return _once(start)
 
     def watch(self, id: str, after: int = 0, *, folded: bool = False) -> Stream[Event]:
-        """Emit the events of a run: first the committed events after number `after`, then live events.
+        """Emit a run's events after number `after`: first the committed ones, then live ones.
 
         Events are numbered from 1. If you have already received n events, pass ``after=n`` to get the rest. With
-        `folded`, `after` is ignored, and the committed events are condensed into as few events as possible that fold to
-        the same state, like in ``ops.share_folded``.
+        `folded`, `after` is ignored, and the committed events are condensed into the fewest events that fold to the
+        same state, as in ``ops.share_folded``.
 
         The stream completes when the run does. If the run fails, the stream fails with the same error; if the run is
         cancelled, it fails with ``RunError("cancelled")``. It can also fail with ``RunError("unknown_run")`` or
@@ -226,9 +225,9 @@ class Runs:
         return from_async_iter(events)
 
     def result(self, id: str, *, response_format: Any = None) -> Stream[ChatResult | StepResult | Response]:
-        """Wait until the run ends, and emit its result: a `ChatResult`, `StepResult` or `Response`.
+        """Emit the result of a run when it ends: a `ChatResult`, `StepResult` or `Response`.
 
-        The log does not contain the `parsed` value. To get it, pass the call's `response_format`. Fails like `watch`.
+        The log does not contain `parsed` values. To get one, pass the call's `response_format`. Fails like `watch`.
         """
         result = self.watch(id, folded=True).reduce(StreamCollector.apply_event, StreamCollector()).map(_result)
         if response_format is None:
@@ -236,9 +235,9 @@ class Runs:
         return result.map(lambda value: from_data(to_data(value), response_format=response_format))
 
     def cancel(self, id: str) -> Stream[None]:
-        """Ask the process that produces a run to cancel it. Its connections are closed, and it ends as ``cancelled``.
+        """Ask a run's producer to cancel it. The run closes its connections and ends as ``cancelled``.
 
-        If the run has already ended, nothing changes. Fails with ``RunError("unknown_run")``.
+        If it has already ended, nothing changes. Fails with ``RunError("unknown_run")``.
         """
         _check_id(id)
 
@@ -255,14 +254,14 @@ class Runs:
     def session(self, id: str) -> Stream[SavedSession]:
         """Emit the session with this id as it was last committed, or an empty session if there is none.
 
-        While a turn is open, `SavedSession.run` is the id of its run, which you can watch. The next turn can be started
-        after that run has ended.
+        While a turn is open, `SavedSession.run` is the id of its run, which you can watch. You can start the next turn
+        when that run has ended.
         """
         _check_id(id)
         return _once(lambda: load_session(self._store, id))
 
     def save_session(self, session: Session, version: int = 0) -> Stream[SavedSession]:
-        """Store `session` in place of the version that has the number `version`, and emit it with its new version.
+        """Replace version `version` of a session with `session`, and emit it with its new version.
 
         Pass 0 for a new session. Fails with ``RunError("conflict")`` if the stored version is a different one, or if a
         turn is open.
@@ -282,22 +281,22 @@ class Runs:
         return _once(lambda: self._store.load(id))
 
     def list(self, status: Status | None = None, limit: int = 1000) -> Stream[Sequence[Run]]:
-        """Emit the most recent runs, newest first. If `status` is given, emit only runs that have it."""
+        """Emit the most recent runs, newest first, or only those with the given `status`."""
         known = get_args(Status)
         check("status", status, status is None or status in known, f"None or one of {', '.join(known)}")
         check_count("limit", limit)
         return _once(lambda: self._store.runs(status, limit))
 
     def expire(self, seconds: float) -> Stream[int]:
-        """Delete all runs that ended at least `seconds` ago, and emit how many there were."""
+        """Delete all runs that ended at least `seconds` ago, and emit the number of deleted runs."""
         check_seconds("seconds", seconds)
         return _once(lambda: self._store.expire(seconds))
 
     def recover(self, limit: int = 100, every: float | None = None) -> Stream[tuple[str, ...]]:
-        """Continue up to `limit` runs that no process is producing and that have one of our factories. Emit their ids.
+        """Continue up to `limit` runs of our factories that no process is producing. Emit their ids.
 
-        With `every`, repeat this every `every` seconds, until the stream is disposed or `close` is called. Ids are then
-        emitted whenever there are any. If the store is unavailable, it is tried again the next time.
+        With `every`, repeat this every `every` seconds until the stream is disposed or `close` is called, and emit the
+        ids of each round that continues any runs. A round in which the store is unavailable is skipped.
         """
         check_count("limit", limit)
         check("every", every, every is None or is_positive(every), "None or a number of seconds above 0")
@@ -310,7 +309,7 @@ class Runs:
             try:
                 return await self._take(id, (await self._store.load(id)).factory)
             except RunError as error:
-                if error.reason != "unknown_run":  # since the first read, the run has ended and expired
+                if error.reason != "unknown_run":  # the run has ended and expired since its id was read
                     raise
                 return False
 
@@ -328,8 +327,8 @@ class Runs:
     def close(self) -> Stream[None]:
         """Stop producing runs, release their leases, and close the store. Other processes can then `recover` the runs.
 
-        If the store does not respond, this waits for the duration of a lease and then abandons the runs. They can be
-        recovered when their leases have expired.
+        If the store does not respond within the duration of a lease, the runs are abandoned. They can be recovered when
+        their leases have expired.
         """
 
         async def close() -> None:
@@ -337,7 +336,7 @@ class Runs:
             producers = [*self._producers.values()]
             for producer in producers:
                 producer.stop()
-            # These futures belong to no event loop, because the loop of a producer could already have ended.
+            # These futures are not tied to an event loop, because a producer's loop may be closed by now.
             if pending := [*(producer.ended for producer in producers), *self._claims]:
                 await asyncio.wait([asyncio.wrap_future(future) for future in pending], timeout=self._lease_seconds)
             for producer in producers:
@@ -359,7 +358,7 @@ class Runs:
         await self.close()
 
     async def _take(self, id: str, factory: str) -> bool:
-        """Produce a run here, unless another process holds its lease. Return whether it is produced here."""
+        """Claim a run and produce it here. Return whether that succeeded."""
         if self._is_closed:
             return False
         claimed: Future[None] = Future()
@@ -387,9 +386,9 @@ class Runs:
 
 
 def open_store(store: str | os.PathLike[str] | Store) -> Store:
-    """Return the store at a path (a SQLite file) or a ``"redis://..."`` URL. A `Store` is returned as it is.
+    """Return the store at a SQLite path or a ``"redis://..."`` URL. A `Store` is returned as it is.
 
-    The store connects when it is first used. Raises ``ValidationError("invalid_option")`` for anything else, and
+    The store connects on first use. Raises ``ValidationError("invalid_option")`` for any other argument, and
     ``EngineError("missing_dependency")`` for a Redis URL if ``rxllm[redis]`` is not installed.
     """
     if isinstance(store, str) and store.startswith(("redis://", "rediss://", "unix://")):
@@ -398,7 +397,7 @@ def open_store(store: str | os.PathLike[str] | Store) -> Store:
         return RedisStore(store)
     if isinstance(store, str | os.PathLike):
         path = os.fspath(store)
-        if "://" in path:  # the message leaves it out, because it could contain a password
+        if "://" in path:  # not quoted in the message, because it could contain a password
             raise invalid_option("store", 'must be a path, "redis://..." or a Store, not any other kind of URL')
         check("store", path, bool(path) and not path.startswith(":memory:"), "the path of a file")
         return SQLiteStore(path)
@@ -413,7 +412,7 @@ def _check_id(id: Any) -> None:
 
 
 def _check_text(item: Any) -> None:
-    """Raise if plain data contains a lone surrogate. Values such as messages can contain them, as models write them."""
+    """Raise if plain data contains a lone surrogate, which is allowed only in values written by a model."""
     match item:
         case str() if item and not is_name(item):
             fault = f"contains a lone surrogate: got {shown(item)}; pass text that can be encoded in UTF-8"
@@ -438,7 +437,7 @@ def _once(call: Callable[[], Awaitable[T]]) -> Stream[T]:
 
 
 def _raise_error(run: Run | None) -> None:
-    """If the run has failed or was cancelled, raise its error."""
+    """Raise the error of a run that has failed or was cancelled."""
     if run is not None and run.status == "cancelled":
         raise RunError("cancelled", run_id=run.id)
     if run is not None and run.status == "failed":

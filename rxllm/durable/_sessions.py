@@ -1,8 +1,8 @@
-"""Sessions in a store. Each session has a document: the session itself or, while a run continues it, the open turn.
+"""Sessions in a store. A session's document is the session itself or, while a run continues it, the open turn.
 
-A turn begins when its document is written. Because documents have versions, only one turn begins if two of them are
-started at the same time. The input of the turn's run is a copy of the document. When the run has ended, the session,
-extended by the events in the run's log, replaces the turn in the document.
+A turn begins when it is written to the document. Documents have versions, so if two turns are started at the same time,
+only one begins. The input of the turn's run is a copy of the document. When the run ends, the turn in the document is
+replaced by the session, extended by the events in the run's log.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class SavedSession(msgspec.Struct, frozen=True):
     """A session that was loaded from a store.
 
     `version` is how many times the session has been written to the store, so it is 0 for a new session. `run` is the id
-    of the run that is producing the open turn, or None. While a turn is open, `session` contains everything that has
-    been committed of it: the user's message, the completed steps, and the answer so far, in a message whose
-    ``metadata["partial"]`` is ``"cancelled"``.
+    of the run that is producing the open turn, or None. While a turn is open, `session` includes the committed part of
+    it: the user's message, the completed steps, and the answer so far, as a message whose ``metadata["partial"]`` is
+    ``"cancelled"``.
     """
 
     session: Session
@@ -37,7 +37,7 @@ class SavedSession(msgspec.Struct, frozen=True):
 
 
 class OpenTurn(msgspec.Struct, frozen=True):
-    """The input of a run that is a turn. The field `input` is what the caller passed to `Runs.start`."""
+    """The input of a run that is a turn. Its `input` field is the one passed to `Runs.start`."""
 
     run: str
     factory: str
@@ -46,11 +46,11 @@ class OpenTurn(msgspec.Struct, frozen=True):
 
 
 _HEAD = serializer.to_json(Custom("turn")).removesuffix(', "v": 1}').encode()
-"""All turns start with this JSON, so a turn can be recognized even if the rest of it is damaged."""
+"""The JSON that every turn starts with, so that a turn is recognized even if the rest of it is damaged."""
 
 
 def is_turn(data: bytes) -> bool:
-    """Whether `data` is a turn. It is either a session's document or the input of a run."""
+    """Whether `data`, a session's document or a run's input, is a turn."""
     return data.startswith(_HEAD)
 
 
@@ -68,7 +68,7 @@ def check_session(session: Any) -> None:
 
 
 async def load_session(store: Store, id: str) -> SavedSession:
-    """Load a session. If it has a turn whose run has ended, settle that turn first."""
+    """Load a session. If the run of its open turn has ended, settle the turn first."""
     while True:
         version, data = await store.read(_key(id)) or (0, b"")
         with reading(f"the session {id!r}", remedy="delete_session deletes it"):
@@ -96,7 +96,7 @@ async def delete_session(store: Store, id: str) -> None:
         if saved.run is not None:
             raise _open_turn(id)
         version = saved.version
-    if version:  # keep counting versions, so that the deleted session's old turns cause a conflict
+    if version:  # keep the version number, so that old turns of the deleted session cause a conflict
         await store.write(_key(id), version, b"")
 
 
@@ -112,22 +112,22 @@ async def begin_turn(store: Store, factory: str, input: Any, saved: SavedSession
 
 
 async def cancel_turn(store: Store, run: Run, owner: str, seconds: float) -> bool:
-    """Cancel a run if it is a turn and no process produces it. Return whether that was the case.
+    """Cancel a run that is a turn and that no process is producing. Return whether it was such a run.
 
-    The session is saved before the run ends. An ended run can expire, and a turn whose run is gone would start again.
+    The session is saved first, because a run that has ended can expire, and a turn without a run would start again.
     """
     lease = await store.claim(run.id, owner, seconds) if is_turn(run.input) else None
     if lease is None:
         return False
     await store.cancel(run.id)
     await settle(store, run.input)
-    with _ignoring("lease_lost"):  # then the new holder of the lease ends the run in the same way
+    with _ignoring("lease_lost"):  # the new holder of the lease will end the run in the same way
         await store.append(lease, [], ending=Ending("cancelled"))
     return True
 
 
 async def settle(store: Store, data: bytes) -> None:
-    """Replace the turn `data` with its session, unless that was already done. The run must have no more events."""
+    """Replace the turn `data` with its session, unless that is already done. The run must not emit more events."""
     with _ignoring("unreadable", "conflict"):  # the turn is damaged, or another process has settled it
         turn = turn_of(data)
         found = await store.read(_key(turn.session.id))
@@ -137,7 +137,7 @@ async def settle(store: Store, data: bytes) -> None:
 
 
 async def _run(store: Store, turn: OpenTurn, data: bytes) -> Run:
-    """Load the run of an open turn. Create it if the process that began the turn died before it did so."""
+    """Load the run of an open turn, or create it if the process that began the turn died before doing so."""
     with _ignoring("unknown_run"):
         return await store.load(turn.run)
     with _ignoring("exists"):
@@ -146,7 +146,7 @@ async def _run(store: Store, turn: OpenTurn, data: bytes) -> Run:
 
 
 async def _session_after(store: Store, turn: OpenTurn) -> Session:
-    """Extend the session with the committed events of its open turn, up to the first event that cannot be read."""
+    """Return the session, extended by the committed events of its open turn, up to the first unreadable event."""
     number = 0
 
     async def events() -> AsyncIterator[Event]:
@@ -165,12 +165,12 @@ def _key(id: str | None) -> str:
 
 
 def _open_turn(id: str | None) -> RunError:
-    return RunError("conflict", f"the session {id!r} has an open turn; wait until its run ends, or cancel the run")
+    return RunError("conflict", f"the session {id!r} has an open turn; wait for its run to end, or cancel the run")
 
 
 @contextmanager
 def _ignoring(*reasons: str) -> Generator[None]:
-    """Suppress any ``RunError`` that has one of these reasons."""
+    """Suppress a ``RunError`` with one of these reasons."""
     try:
         yield
     except RunError as error:

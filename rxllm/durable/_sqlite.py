@@ -1,8 +1,8 @@
 """Store runs in a SQLite file, so that processes on one machine can share them.
 
-Every commit is flushed to the disk (``synchronous=FULL``). It survives if the process is killed. It also survives a
-power cut, if the disk keeps the writes that it has confirmed. Pending writes share a transaction. All times are read
-from the machine's clock.
+Every commit is flushed to the disk (``synchronous=FULL``), so it survives a crash of the process. It also survives a
+power cut if the disk keeps the writes it has confirmed. Pending writes share a transaction. All times are read from the
+machine's clock.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ VERSION = 1
 """The version of the database schema."""
 
 APPLICATION = 0x72786C6C
-"""The number in a file's header that identifies the file as a run store: "rxll" in ASCII."""
+"""The number in a file's header that marks the file as a run store: "rxll" in ASCII."""
 
 BUSY_SECONDS = 5.0
-"""The maximum number of seconds to wait for the transaction of another process."""
+"""The maximum number of seconds to wait for another process's transaction."""
 
 _NOW = "((julianday('now') - 2440587.5) * 86400.0)"  # unixepoch('subsec') needs SQLite 3.42
 
@@ -49,7 +49,7 @@ CREATE INDEX records_of_run ON records (run);
 CREATE TABLE documents (key TEXT PRIMARY KEY, version INTEGER NOT NULL, data BLOB NOT NULL) WITHOUT ROWID;
 """
 
-# If a lease ends later than the longest possible lease, the clock has been set back since then. It counts as expired.
+# If a lease ends later than any lease could, the clock has been set back, and the lease counts as expired.
 _IS_LEASED = f"(owner IS NOT NULL AND leased_until > {_NOW} AND leased_until <= {_NOW} + {LONGEST_LEASE})"
 _STATUS = f"coalesce(ending, CASE WHEN {_IS_LEASED} THEN 'running' ELSE 'waiting' END)"
 _RUN = (
@@ -57,14 +57,14 @@ _RUN = (
 )
 _HELD = "id = ? AND owner = ? AND epoch = ? AND ending IS NULL"
 
-# We create the file ourselves, because SQLite would make it readable by all users. The lock keeps other threads from
-# opening the file with SQLite before we have closed it, since closing it would release all of SQLite's locks.
+# We create the file ourselves, because SQLite would make it readable by all users. Closing it releases all of SQLite's
+# locks on it, so this lock keeps other threads from opening it with SQLite before that.
 _creating = threading.Lock()
 
 _FAULTS = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space",
-    sqlite3.SQLITE_BUSY: f"another process has locked it for more than {BUSY_SECONDS:g} s; stop that process",
-    sqlite3.SQLITE_LOCKED: "it is locked; stop the process that uses it",
+    sqlite3.SQLITE_BUSY: f"another process has kept it locked for more than {BUSY_SECONDS:g} s; stop that process",
+    sqlite3.SQLITE_LOCKED: "it is locked; stop the process that is using it",
     sqlite3.SQLITE_READONLY: "it cannot be written; change the permissions of the file or its folder",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check its folder and permissions",
     sqlite3.SQLITE_IOERR: "the disk reports an error or a limit; check the disk and your quota",
@@ -74,7 +74,7 @@ _FAULTS = {
 
 
 class SQLiteStore:
-    """A store in the file at `path`. The file is created on first use, and only its owner can read it."""
+    """A store in the file at `path`, which is created on first use and can be read only by its owner."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path).absolute()
@@ -188,7 +188,7 @@ class SQLiteStore:
 
     async def expire(self, seconds: float) -> int:
         deleted = 0
-        # Delete a few runs at a time, so that other writes need not wait for all of them.
+        # Delete a few runs at a time, so that other writes do not have to wait for all of them.
         while count := await self._writer.call(lambda db: _expire(db, seconds)):
             deleted += count
         return deleted
@@ -210,7 +210,7 @@ class SQLiteStore:
     async def close(self) -> None:
         await self._reader.close()
         self._wake([*self._waiters])
-        await self._writer.close()  # must be last, because SQLite cleans up when its last connection is closed
+        await self._writer.close()  # must be last: closing the last connection makes SQLite clean up
 
     async def _read(self, query: str, *values: Any) -> list[Any]:
         return await self._reader.call(lambda db: _rows(db, query, *values))
@@ -219,14 +219,14 @@ class SQLiteStore:
         return await self._writer.call(lambda db: _rows(db, statement, *values))
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake the calls that wait for event `number` of these runs. If it is None, wake all calls for the runs."""
+        """Wake the calls that wait for these runs or, given a `number`, only those that wait for events up to it."""
         with self._guard:
             for waiter in [waiter for id in ids for waiter in self._waiters.get(id, ())]:
                 if number is None or number > waiter.after:
                     waiter.wake()
 
     def _poll(self, db: sqlite3.Connection | None) -> None:
-        """Wake the waiters whose runs another connection has changed. If `db` is None, wake all waiters."""
+        """Wake the waiters whose runs were changed by another connection, or all waiters if `db` is None."""
         with self._guard:
             waiters = {id: [*waiting] for id, waiting in self._waiters.items()}
         states: dict[str, Any] = {}
@@ -243,7 +243,7 @@ class SQLiteStore:
                     waiter.wake()
 
     def _connect_reader(self) -> sqlite3.Connection:
-        self._data_version = None  # versions from different connections cannot be compared
+        self._data_version = None  # data versions of different connections cannot be compared
         return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
@@ -269,7 +269,7 @@ class SQLiteStore:
 
 
 class _Waiter:
-    """A pending call of ``wait``. `is_cancelled` is the run's flag when it was last read, or None before that."""
+    """A pending call of ``wait``. `is_cancelled` is the run's flag as last read, or None if it was never read."""
 
     def __init__(self, after: int) -> None:
         self.after = after
@@ -324,25 +324,25 @@ def _expire(db: sqlite3.Connection, seconds: float) -> int:
 
 
 def _open(db: sqlite3.Connection, unavailable: Callable[[str], RunError]) -> None:
-    """Set the connection up, and create the tables in a new file."""
+    """Set up the connection, and create the tables if the file is new."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
             mode = _rows(db, "PRAGMA journal_mode = WAL")[0][0]
             break
-        except sqlite3.OperationalError as error:  # SQLite does not wait when several processes open a new file
+        except sqlite3.OperationalError as error:  # when several processes open a new file, SQLite does not wait
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
     if mode != "wal":
-        raise unavailable(f"its file system has no write-ahead log (journal_mode {mode}); give a path on a local disk")
+        raise unavailable(f"its file system has no write-ahead log (journal_mode {mode}); use a path on a local disk")
     db.execute("PRAGMA synchronous = FULL")
-    db.execute("BEGIN")  # a snapshot, because another connection may create the tables between two queries
+    db.execute("BEGIN")  # query a snapshot: another connection may be creating the tables
     has_tables = _has_tables(db, unavailable)
     db.execute("COMMIT")
     if not has_tables:
         db.execute("BEGIN IMMEDIATE")
-        if not _has_tables(db, unavailable):  # another connection may have created them before the transaction
+        if not _has_tables(db, unavailable):  # another connection may have created them first
             pragmas = f"PRAGMA application_id = {APPLICATION}", f"PRAGMA user_version = {VERSION}"
             for statement in (*_SCHEMA.split(";")[:-1], *pragmas):
                 db.execute(statement)
@@ -354,10 +354,10 @@ def _has_tables(db: sqlite3.Connection, unavailable: Callable[[str], RunError]) 
     if application == APPLICATION and version != VERSION:
         raise unavailable(
             f"its schema has version {version}, and this rxllm reads version {VERSION}; "
-            "use the rxllm that wrote it, or give another path"
+            "use the rxllm version that wrote it, or another path"
         )
     if application != APPLICATION and _rows(db, "SELECT 1 FROM sqlite_master LIMIT 1"):
-        raise unavailable("it is another program's database; give another path")
+        raise unavailable("it is another program's database; use another path")
     return application == APPLICATION
 
 

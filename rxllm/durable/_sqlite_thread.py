@@ -1,4 +1,4 @@
-"""A thread that has its own connection to a SQLite file, and runs jobs for callers on any event loop."""
+"""A thread with its own connection to a SQLite file, which runs jobs for callers on any event loop."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _Call = tuple["asyncio.Future[Any]", Job[Any]]
 _Outcome = tuple[Any, Exception | None]
 
 CALL_SECONDS = 15.0
-"""A call fails after this many seconds, for example if the disk hangs. A locked file is reported earlier."""
+"""The timeout of a call, in seconds. It expires if the disk hangs; a locked file is reported sooner."""
 
 QUEUE = 10_000
-"""The maximum number of pending calls. Further calls are refused."""
+"""The maximum number of pending calls. Further calls fail."""
 
 GROUP = 64
-"""The maximum number of writes in one transaction. They share a single wait for the disk."""
+"""The maximum number of writes in one transaction. Together, they wait for the disk only once."""
 
 POLL_SECONDS = 0.02
 
 
 class SQLiteThread:
-    """Runs jobs one after the other. With `writes`, all pending jobs run in the same transaction.
+    """Runs jobs one after another. With `writes`, all pending jobs share a transaction.
 
     A job that raises ``RunError`` must not have changed anything. `connect` opens the connection when it is first
     needed, and again after an error. `unavailable` converts an error to a ``RunError``. While ``is_polling()`` returns
-    True, `poll` is called every `POLL_SECONDS` with the connection, or with None if the connection has failed.
+    True, `poll` is called every `POLL_SECONDS` with the connection, or with None if it has failed.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class SQLiteThread:
             timer.cancel()
 
     async def close(self) -> None:
-        """Let the thread finish the pending calls, close its connection, and end."""
+        """Let the thread finish the pending calls, close its connection and exit."""
         with self._guard:
             if not self._is_closed:
                 self._is_closed = True
@@ -89,7 +89,7 @@ class SQLiteThread:
                 return
         done, _ = await asyncio.wait([asyncio.wrap_future(self._ended)], timeout=CALL_SECONDS)
         if done:
-            self._thread.join()  # short, because the thread has nothing left to do
+            self._thread.join()  # takes no time: the thread has nothing left to do
 
     def _time_out(self, future: asyncio.Future[Any]) -> None:
         if not future.done():
@@ -107,7 +107,7 @@ class SQLiteThread:
         is_open = True
         while is_open:
             calls, is_open = self._next_calls()
-            calls = [call for call in calls if not call[0].done()]  # skip calls whose callers no longer wait
+            calls = [call for call in calls if not call[0].done()]  # skip calls whose callers have given up
             if calls:
                 _settle(calls, self._execute(calls))
             if self._is_polling() and time.monotonic() >= self._next_poll:
@@ -134,7 +134,7 @@ class SQLiteThread:
             connection = self._connected()
             if self._writes:
                 connection.execute("BEGIN IMMEDIATE")
-        except Exception as error:  # fail all calls now, so that they do not time out one after the other
+        except Exception as error:  # fail all calls now, so that they do not time out one by one
             self._disconnect()
             return [(None, self._unavailable(error)) for _ in calls]
         try:
@@ -145,14 +145,14 @@ class SQLiteThread:
             self._disconnect()  # rolls back the transaction
             if len(calls) == 1:
                 return [(None, self._unavailable(error) if isinstance(error, sqlite3.Error) else error)]
-            # Run the jobs again one by one, since only one of them might have failed.
+            # Run the jobs again one at a time, since perhaps only one of them failed.
             return [outcome for call in calls for outcome in self._execute([call])]
         return outcomes
 
     def _execute_poll(self) -> None:
         try:
             self._poll(self._connected())
-        except Exception:  # wake all waiters; they read from the store, and raise the error themselves
+        except Exception:  # wake all waiters, which then read from the store and raise the error
             self._disconnect()
             self._poll(None)
         self._next_poll = time.monotonic() + POLL_SECONDS
@@ -176,7 +176,7 @@ def _outcome(job: Job[Any], connection: sqlite3.Connection) -> _Outcome:
 
 
 def _settle(calls: Sequence[_Call], outcomes: Sequence[_Outcome]) -> None:
-    """Set the results of the calls' futures. They are grouped by loop, because waking a loop is the slow part."""
+    """Set the results of the calls' futures, loop by loop, because waking a loop is the slow part."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], _Outcome]]] = {}
     for (future, _), outcome in zip(calls, outcomes, strict=True):
         by_loop.setdefault(future.get_loop(), []).append((future, outcome))

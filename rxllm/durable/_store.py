@@ -1,10 +1,10 @@
-"""The protocol for run stores, and the values that it uses. ``rxllm.durable.testing`` checks that a store follows it.
+"""The protocol for run stores, and the values it uses. ``rxllm.durable.testing`` checks that a store follows it.
 
 Every run has a log and a journal. The log contains the run's events, numbered from 1 without gaps. The journal contains
-records that a new producer needs to continue where the previous producer stopped. A producer needs a lease to append to
-a run. Each claim increases the `epoch` of the run's leases, and a store refuses appends from an older epoch, so two
-producers never write to the same run. An expired lease still works until another process claims the run. All times are
-taken from the store's clock, and no other clock matters.
+the records that a new producer needs to continue where the previous one stopped. To append to a run, a producer needs a
+lease. Each claim gives the lease a higher `epoch`, and a store rejects appends from an older epoch, so two producers
+never write to the same run. An expired lease still works until another process claims the run. All times are read from
+the store's clock.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Run(msgspec.Struct, frozen=True):
     """A run as it is stored.
 
     `factory` is the name of the function that builds the run's stream from `input`, which is JSON. `status` is
-    ``"running"`` while a process holds an unexpired lease, and ``"waiting"`` while no process does. After the run has
-    ended, `status` is how it ended; ``"halted"`` means that the chat is waiting for a person. `events` is the number of
-    the last event. `created_at` and `ended_at` are in seconds since 1970. `is_cancelled` is True if someone has asked
-    to cancel the run. If the run has failed, `error` is its error as JSON.
+    ``"running"`` while a process holds an unexpired lease, and ``"waiting"`` while none does. Once the run has ended,
+    `status` is how it ended; ``"halted"`` means that the chat is waiting for a person. `events` is the number of the
+    last event. `created_at` and `ended_at` are in seconds since 1970. `is_cancelled` is True if a cancel was requested.
+    If the run has failed, `error` is its error as JSON.
     """
 
     id: str
@@ -56,7 +56,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right to append to a run. It expires `seconds` after it was last renewed."""
+    """The right to append to a run, which expires `seconds` after its last renewal."""
 
     run_id: str
     owner: str
@@ -65,18 +65,18 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """The end of a run, which is committed together with the run's last events. The `error` is JSON."""
+    """The end of a run, committed together with its last events. The `error` is JSON."""
 
     status: Literal["completed", "halted", "failed", "cancelled"]
     error: bytes | None = None
 
 
 class Store(Protocol):
-    """Stores runs. The methods can be called on any event loop, and never block it.
+    """A store for runs. Its methods can be called on any event loop, and never block it.
 
-    If the store cannot be reached, is full or is broken, any method can raise ``RunError("store_unavailable")`` after a
-    limited time. The error's ``__cause__`` is the reason. The caller then cannot know whether the call took effect. The
-    same is true of a call that was cancelled.
+    If the store is unreachable, full or broken, any method can raise ``RunError("store_unavailable")`` after a limited
+    time, with the reason as its ``__cause__``. The call may or may not have taken effect. The same is true of a call
+    that was cancelled.
     """
 
     async def create(self, run: Run) -> None:
@@ -91,26 +91,26 @@ class Store(Protocol):
         ...
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
-        """Return the most recent runs, newest first. If `status` is given, return only runs that have it."""
+        """Return the most recent runs, newest first, or only those with the given `status`."""
         ...
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:
-        """Lease a run. Return None if the run has ended, has an unexpired lease, or does not exist."""
+        """Lease a run. Return None if it does not exist, has ended, or has an unexpired lease."""
         ...
 
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
-        """Return the ids of runs of these factories that can be claimed, starting with those that have waited longest.
+        """Return the ids of claimable runs of these factories, starting with the longest wait.
 
         A run can be claimed if it has not ended and has no unexpired lease.
         """
         ...
 
     async def renew(self, lease: Lease) -> bool:
-        """Extend the lease. Return whether someone has asked to cancel the run. Raises ``RunError("lease_lost")``."""
+        """Extend the lease. Return whether a cancel was requested. Raises ``RunError("lease_lost")``."""
         ...
 
     async def release(self, lease: Lease) -> None:
-        """End the lease now, so that another producer can claim the run. If the lease has been lost, do nothing."""
+        """End the lease now, so that another producer can claim the run. Do nothing if the lease was lost."""
         ...
 
     async def append(
@@ -121,11 +121,11 @@ class Store(Protocol):
         ending: Ending | None = None,
         token: str = "",
     ) -> bool:
-        """Commit all of this or nothing, and extend the lease. Return whether someone has asked to cancel the run.
+        """Commit all of it or nothing, and extend the lease. Return whether a cancel was requested.
 
-        If the `token` is the same as in the last append with this lease, the call changes nothing. A caller can
-        therefore repeat the call after ``"store_unavailable"``. Raises ``RunError("lease_lost")``, also if the run has
-        ended, and ``RunError("rolled_back")`` if the store has lost earlier commits that were made with the lease.
+        If the last append with this lease had the same `token`, the call changes nothing, so it is safe to repeat a
+        call after ``"store_unavailable"``. Raises ``RunError("lease_lost")`` if the lease was lost or the run has
+        ended, and ``RunError("rolled_back")`` if the store has lost earlier commits made with the lease.
         """
         ...
 
@@ -138,32 +138,32 @@ class Store(Protocol):
         ...
 
     async def wait(self, id: str, after: int, seconds: float) -> None:
-        """Wait until the run has events after number `after`, ends, or is to be cancelled, but at most `seconds`.
+        """Wait up to `seconds` for the run to have events after number `after`, to end, or to get a cancel request.
 
-        The method can also return early, so the caller should check the run again.
+        The call can also return early, so check the run afterwards.
         """
         ...
 
     async def cancel(self, id: str) -> None:
-        """Ask the producer of a run to cancel it. The producer finds out from `append` or `renew`.
+        """Ask the producer of a run to cancel it. The producer is notified by its next `append` or `renew`.
 
-        If the run has no unexpired lease, it ends immediately, as cancelled. If it has already ended, nothing changes.
+        A run without an unexpired lease ends as cancelled immediately. If the run has already ended, nothing changes.
         Raises ``RunError("unknown_run")``.
         """
         ...
 
     async def expire(self, seconds: float) -> int:
-        """Delete all runs that ended at least `seconds` ago. Return how many there were."""
+        """Delete all runs that ended at least `seconds` ago. Return the number of deleted runs."""
         ...
 
     async def read(self, key: str) -> tuple[int, bytes] | None:
-        """Return the version and content of a document, such as a session. Return None if there is no such document."""
+        """Return the version and content of a document, such as a session, or None if it does not exist."""
         ...
 
     async def write(self, key: str, version: int, data: bytes) -> int:
-        """Write a document if its current version is `version`, which is 0 for a new document. Return the new version.
+        """Replace version `version` of a document with `data`. Return the new version.
 
-        Raises ``RunError("conflict")`` if the current version is a different one.
+        Pass 0 for a new document. Raises ``RunError("conflict")`` if the stored version is a different one.
         """
         ...
 
@@ -176,7 +176,7 @@ class Store(Protocol):
 def reading(
     what: str, run_id: str | None = None, remedy: str = "the store was damaged, or a newer rxllm has written it"
 ) -> Generator[None]:
-    """Convert any error in the body of the ``with`` statement to a ``RunError("unreadable")`` about `what`."""
+    """Convert any error in the body of the ``with`` statement into a ``RunError("unreadable")`` about `what`."""
     try:
         yield
     except Exception as error:

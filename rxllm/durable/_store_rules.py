@@ -1,4 +1,4 @@
-"""The store rules about runs, leases and the log, and the helpers for checking them."""
+"""The store rules about runs, leases and the log, with helpers for checking them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ MakeStore = Callable[[], Store]
 Check = Callable[["Place"], Coroutine[Any, Any, None]]
 
 SOON = 3.0
-"""The maximum number of seconds until a waiting call is woken, even on a busy machine."""
+"""The maximum number of seconds before a waiting call must wake, even on a busy machine."""
 
 LONG = 60.0
 BRIEF = 0.05
 
 STORE_RULES: dict[str, str] = {}
-"""The rules that `assert_store` checks, by name. Each rule is a sentence."""
+"""The rules that `assert_store` checks: a sentence for each name."""
 
 CHECKS: dict[str, Check] = {}
 
 
 class Place:
-    """The store that a check tests, with run ids and a factory name that no other check uses."""
+    """The store under test, with run ids and a factory name that no other check uses."""
 
     def __init__(self, make_store: MakeStore, store: Store, prefix: str) -> None:
         self.make_store, self.store, self.prefix = make_store, store, prefix
@@ -51,13 +51,13 @@ class Place:
         return present(await self.store.claim(id, "owner", seconds), "a new run could not be claimed")
 
     async def expired(self, name: object = "run") -> Lease:
-        """Create a run, claim it, and return the lease after it has expired."""
+        """Create a run, claim it, and return the lease once it has expired."""
         lease = await self.claim(name, BRIEF)
-        await becomes(lambda: self.is_claimable(lease.run_id), "a run became claimable when its lease expired")
+        await becomes(lambda: self.is_claimable(lease.run_id), "a run is claimable once its lease has expired")
         return lease
 
     async def lost(self, name: object = "run") -> tuple[Lease, Lease]:
-        """Create a run and claim it twice. Return the first lease, which is now lost, and the second lease."""
+        """Create a run and claim it twice. Return the first lease, which is now lost, and the second."""
         lease, why = await self.expired(name), "a run whose lease has expired could not be claimed"
         return lease, present(await self.store.claim(lease.run_id, "other", LONG), why)
 
@@ -68,7 +68,7 @@ class Place:
 async def becomes(condition: Callable[[], Awaitable[bool]], what: str) -> None:
     deadline = time.monotonic() + SOON
     while not await condition():
-        expect(time.monotonic() < deadline, f"it is not true that {what}")
+        expect(time.monotonic() < deadline, f"this was not true in time: {what}")
         await asyncio.sleep(0.01)
 
 
@@ -114,7 +114,7 @@ async def opened(make_store: MakeStore) -> AsyncGenerator[Store]:
 
 
 async def in_threads(mains: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) -> list[Any]:
-    """Run all `mains` concurrently, each on its own thread and event loop. Return their results."""
+    """Run all `mains` concurrently, each in its own thread and event loop. Return their results."""
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(len(mains)) as threads:
         return await asyncio.gather(
@@ -125,7 +125,7 @@ async def in_threads(mains: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) ->
 # Runs
 
 
-@rule("create", "a new run has its factory, its input, no events and the store's time, and its id cannot be used again")
+@rule("create", "a new run has its factory, its input, the store's time and no events, and its id cannot be used again")
 async def _create(place: Place) -> None:
     run = Run(place.id(), place.factory, b'"in\\u0000put"', "running", 7, 1.0, 2.0, True, b"1")
     await place.store.create(run)
@@ -145,7 +145,7 @@ async def _unknown(place: Place) -> None:
     await asyncio.wait_for(store.wait(id, 0, BRIEF), SOON)
 
 
-@rule("runs", "runs lists all runs or the runs with a given status, newest first, up to a limit")
+@rule("runs", "runs lists all runs, or those with a given status, newest first, up to a limit")
 async def _runs(place: Place) -> None:
     store, waiting, running = place.store, await place.create(1), (await place.claim(2)).run_id
     lease = await place.claim(3)
@@ -163,7 +163,7 @@ async def _runs(place: Place) -> None:
     }
     for status, expected in expectations.items():
         listed = [run for run in await store.runs(status) if run.id.startswith(place.prefix)]
-        expect_same([run.id for run in listed], expected, f"the list of the runs with the status {status}")
+        expect_same([run.id for run in listed], expected, f"the list of runs with the status {status}")
         for run in listed:
             expect_same(run, await store.load(run.id), "a listed run")
     expect_same([run.id for run in await store.runs(limit=1)], [halted.run_id], "the newest run")
@@ -202,7 +202,7 @@ async def _claim(place: Place) -> None:
     expect_same(await store.claim(lease.run_id, "owner", LONG), None, "a claim after the end")
 
 
-@rule("expired", "a run is waiting if its lease has expired, but the lease works until another owner claims the run")
+@rule("expired", "a run whose lease has expired is waiting, but the lease works until another owner claims the run")
 async def _expired(place: Place) -> None:
     lease, store = await place.expired(), place.store
     expect_same((await store.load(lease.run_id)).status, "waiting", "the status after the lease expired")
@@ -224,7 +224,7 @@ async def _extended(place: Place) -> None:
         expect_same(await place.store.claim(lease.run_id, "other", LONG), None, "a claim after four extensions")
 
 
-@rule("stale", "an older lease, a released lease and the lease of an ended run are refused and change nothing")
+@rule("stale", "a superseded lease, a released lease and the lease of an ended run are rejected and change nothing")
 async def _stale(place: Place) -> None:
     (replaced, current), released, ended = await place.lost(1), await place.claim(2), await place.claim(3)
     await place.store.release(released)
@@ -241,7 +241,7 @@ async def _stale(place: Place) -> None:
     expect_same(
         await place.store.claim(current.run_id, "third", LONG), None, "a claim after the old lease was released"
     )
-    expect_same(await place.store.renew(current), False, "renew by the current lease")
+    expect_same(await place.store.renew(current), False, "renew with the current lease")
 
 
 @rule("claimable", "claimable lists the waiting runs of the given factories, starting with the longest wait")
@@ -252,20 +252,20 @@ async def _claimable(place: Place) -> None:
     await store.cancel(await place.create("ended"))
     await store.create(Run(place.id("foreign"), f"{place.factory} 2", b"1"))
     expect_same(await store.claimable([place.factory]), ids, "the list of claimable runs")
-    expect_same(await store.claimable([place.factory, "no such factory"], limit=2), ids[:2], "the list of two runs")
+    expect_same(await store.claimable([place.factory, "no such factory"], limit=2), ids[:2], "the first two runs")
     both = [*ids, place.id("foreign")]
-    expect_same(await store.claimable([place.factory, f"{place.factory} 2"]), both, "the list for both factories")
-    expect_same(await store.claimable([]), [], "the list for no factories")
+    expect_same(await store.claimable([place.factory, f"{place.factory} 2"]), both, "the runs of both factories")
+    expect_same(await store.claimable([]), [], "the runs of no factories")
     lease = present(await store.claim(ids[0], "owner", LONG), "the first run could not be claimed")
-    expect_same(await store.claimable([place.factory]), ids[1:], "the list after a claim")
+    expect_same(await store.claimable([place.factory]), ids[1:], "the claimable runs after a claim")
     await store.release(lease)
-    expect_same(await store.claimable([place.factory]), [*ids[1:], ids[0]], "the list after the release")
+    expect_same(await store.claimable([place.factory]), [*ids[1:], ids[0]], "the claimable runs after the release")
 
 
 # The log
 
 
-@rule("log", "across all appends and leases, events are numbered from 1 without gaps, and records keep their order")
+@rule("log", "across appends and leases, events are numbered from 1 without gaps, and records keep their order")
 async def _log(place: Place) -> None:
     (_, lease), store = await place.lost(), place.store
     for batch in ([b"1"], [], [b"2", b"3"]):
@@ -277,8 +277,8 @@ async def _log(place: Place) -> None:
     expect_same([record.data for record in await store.records(lease.run_id)], [b"1", b"2", b"3", b"4"], "the journal")
     expect_same((await store.load(lease.run_id)).events, 4, "the number of the last event")
     expect_same(await store.events(lease.run_id, after=1, limit=2), [b"2", b"3"], "two events after the first")
-    expect_same(await store.events(lease.run_id, after=4), [], "the list of events after the last")
-    expect_same(await store.events(lease.run_id, after=99), [], "the list of events after number 99")
+    expect_same(await store.events(lease.run_id, after=4), [], "the events after the last one")
+    expect_same(await store.events(lease.run_id, after=99), [], "the events after number 99")
 
 
 @rule("token", "an append with the same token as the lease's last append changes nothing, even after the run has ended")
@@ -297,7 +297,7 @@ async def _token(place: Place) -> None:
     await store.release(first)
     second = present(await store.claim(first.run_id, "owner", LONG), "the run could not be claimed after its release")
     await store.append(second, [b"2"], token="1")
-    expect_same(await store.events(first.run_id), [b"1", b"2"], "the log after two leases used the same token")
+    expect_same(await store.events(first.run_id), [b"1", b"2"], "the log after both leases used the same token")
 
 
 @rule("ending", "the end of a run is committed together with its last events and records")
@@ -313,7 +313,7 @@ async def _ending(place: Place) -> None:
         expect_same(await place.is_claimable(lease.run_id), False, "whether the ended run is claimable")
 
 
-@rule("cancel", "append and renew report a request to cancel, which ends a run immediately if it has no valid lease")
+@rule("cancel", "append and renew report a cancel request, which immediately ends a run that has no valid lease")
 async def _cancel(place: Place) -> None:
     store, lease, waiting, expired = place.store, await place.claim(1), await place.create(2), await place.expired(3)
     for id in (lease.run_id, waiting, expired.run_id, waiting, lease.run_id):
@@ -327,18 +327,18 @@ async def _cancel(place: Place) -> None:
     expect_same(await store.append(lease, [b"1"]), True, "append")
     await store.append(lease, [], ending=Ending("completed"))
     await store.cancel(lease.run_id)
-    expect_same((await store.load(lease.run_id)).status, "completed", "the status of an ended run after a cancel")
+    expect_same((await store.load(lease.run_id)).status, "completed", "the status after cancelling an ended run")
 
 
-@rule("expire", "expire deletes the runs that ended long enough ago, with their logs and journals, and no other runs")
+@rule("expire", "expire deletes only the runs that ended long enough ago, with their logs and journals")
 async def _expire(place: Place) -> None:
     store, ended, running = place.store, await place.claim(1), await place.claim(2)
     for lease in (ended, running):
         await store.append(lease, [b"1"], [Record("a", "b")])
     await store.append(ended, [], ending=Ending("completed"))
-    expect_same(await store.expire(LONG), 0, "the number of runs that ended more than a minute ago")
+    expect_same(await store.expire(LONG), 0, "the number of expired runs")
     expect(await store.expire(0) >= 1, "expire deleted nothing")
-    await refused(store.load(ended.run_id), "unknown_run", "load of a deleted run")
+    await refused(store.load(ended.run_id), "unknown_run", "loading a deleted run")
     expect_same(await store.events(running.run_id), [b"1"], "the log of a run that has not ended")
     again = await place.claim(1)
     expect_same([*await store.events(again.run_id), *await store.records(again.run_id)], [], "the content of a new run")

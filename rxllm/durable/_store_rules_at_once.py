@@ -66,7 +66,7 @@ async def _woken(place: Place) -> None:
 # Concurrent use
 
 
-@rule("race", "if a run is claimed concurrently on different loops, threads and connections, only one claim succeeds")
+@rule("race", "if a run is claimed on several loops, threads and connections at once, only one claim succeeds")
 async def _race(place: Place) -> None:
     ids = [await place.create(number) for number in range(10)]
 
@@ -84,7 +84,7 @@ async def _race(place: Place) -> None:
         expect_same(len(winners), 1, f"the number of leases in {winners}")
 
 
-@rule("appenders", "if eight producers append to eight runs concurrently, each log is in order and has no gaps")
+@rule("appenders", "if eight producers append to eight runs at once, each log is in order, without gaps")
 async def _appenders(place: Place) -> None:
     leases = [await place.claim(number) for number in range(8)]
 
@@ -139,7 +139,7 @@ async def _processes(place: Place) -> None:
             after = (await place.store.load(id)).events
         loop = asyncio.get_running_loop()
         won = [await loop.run_in_executor(None, results.get, True, LONG) for _ in owners]
-        expect_same(sorted(won), [False, True], "the list of whether each process got the lease")
+        expect_same(sorted(won), [False, True], "whether each process got the lease (sorted)")
         expect_same(await place.store.events(id), [b"1", b"2", b"3"], "the log")
         expect_same((await place.store.load(id)).status, "completed", "the status of the ended run")
     finally:
@@ -165,28 +165,28 @@ def _in_process(make_store: MakeStore, id: str, owner: str, results: Any) -> Non
 # Documents
 
 
-@rule("documents", "a document can only be replaced by a caller that knows its current version")
+@rule("documents", "only a caller that knows a document's current version can replace it")
 async def _documents(place: Place) -> None:
     store, key = place.store, f"{place.id()} {{ü}}"
     expect_same(await store.read(key), None, "a missing document")
-    await refused(store.write(key, 1, b"x"), "conflict", "writing version 1 of a missing document")
+    await refused(store.write(key, 1, b"x"), "conflict", "replacing version 1 of a missing document")
     version = await store.write(key, 0, b"\0\xff")
     expect_same(await store.read(key), (version, b"\0\xff"), "the document")
     for wrong in (0, version + 1):
-        await refused(store.write(key, wrong, b"x"), "conflict", f"writing version {wrong} of version {version}")
-    expect_same(await store.read(key), (version, b"\0\xff"), "the document after that")
+        await refused(store.write(key, wrong, b"x"), "conflict", f"replacing version {wrong}, not {version}")
+    expect_same(await store.read(key), (version, b"\0\xff"), "the document after failed writes")
 
     async def write(number: int) -> bool:
         async with opened(place.make_store) as other:
             try:
                 await other.write(key, version, b"%d" % number)
             except RunError as error:
-                expect(error.reason == "conflict", f"the loser of a race got {error!r}")
+                expect(error.reason == "conflict", f"the loser of the race got {error!r}")
                 return False
             return True
 
     won = await in_threads([lambda n=n: write(n) for n in range(6)])
-    expect_same(won.count(True), 1, "the number of writers that replaced one version")
+    expect_same(won.count(True), 1, "the number of writers that replaced the same version")
     newer, data = present(await store.read(key), "the document was lost")
     expect(newer > version, f"the document's version went from {version} to {newer}")
     expect_same(data, b"%d" % won.index(True), "the document after the race")

@@ -1,7 +1,7 @@
 """A test kit for authors of stores, and for code that uses a store.
 
-``assert_store`` checks that a store follows `STORE_RULES`. Pass it a function that opens the store. Each call of the
-function must open the same store, which must be empty at first:
+``assert_store`` checks that a store follows `STORE_RULES`. Pass it a function that opens the same store on every call.
+The store must be empty at first:
 
 >>> import functools, pathlib, tempfile
 >>> from rxllm.durable import open_store
@@ -10,7 +10,7 @@ function must open the same store, which must be empty at first:
 >>> assert_store(functools.partial(open_store, pathlib.Path(folder.name, "runs.db")), without={"processes"})
 >>> folder.cleanup()
 
-``Interposed`` wraps a store, and calls your own functions before and after each call to the store.
+``Interposed`` wraps a store, and calls your own functions before and after each call to it.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from rxllm.durable._store_rules_at_once import CHECKS, STORE_RULES
 __all__ = ["STORE_RULES", "Interposed", "assert_store"]
 
 SECONDS = 60.0
-"""The maximum number of seconds that the check of a rule can take."""
+"""The maximum number of seconds for checking one rule."""
 
 
 def assert_store(make_store: MakeStore, *, only: Collection[str] | None = None, without: Collection[str] = ()) -> None:
-    """Check that the store that `make_store` opens follows all of `STORE_RULES`.
+    """Check that the store opened by `make_store` follows all of `STORE_RULES`.
 
-    Each call of `make_store` must open the same store, which must be empty at first. For the rule ``processes``, it is
+    Every call of `make_store` must open the same store, which must be empty at first. For the rule ``processes``, it is
     called in other processes, so it must be picklable: a module-level function, or a ``functools.partial`` of such a
-    function. `only` and `without` are names of rules to check or to leave out. To make each rule a test of its own::
+    function. `only` and `without` name the rules to check or to skip. To make each rule a separate test::
 
         @pytest.mark.parametrize("rule", STORE_RULES)
         def test_the_contract(rule, tmp_path):
             assert_store(functools.partial(MyStore, tmp_path / "runs"), only=[rule])
 
-    Raises ``AssertionError`` with a list of the broken rules, and ``ValueError`` if the name of a rule is unknown.
+    Raises ``AssertionError``, listing the broken rules, and ``ValueError`` for an unknown rule.
     """
     __tracebackhide__ = True
     if unknown := sorted({*(only or ()), *without} - {*STORE_RULES}):
@@ -70,7 +70,7 @@ async def _check(make_store: MakeStore, rule: str) -> None:
 
 
 def _in_loop(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run ``main()`` on a new thread with a new event loop, because the caller's loop might be running."""
+    """Run ``main()`` in a new thread with its own event loop, because the caller's loop may be running."""
     future: Future[Any] = Future()
 
     def run() -> None:
@@ -83,18 +83,18 @@ def _in_loop(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     return future.result(2 * SECONDS)
 
 
-# Type checkers accept any method of the class. At runtime, methods of a real base class would hide the store's.
+# Type checkers accept any method of this base class. At runtime, its methods would hide the store's, so it has none.
 _Base: Any = Any if TYPE_CHECKING else object
 
 Hook = Callable[[str, tuple[Any, ...]], "Awaitable[object] | object"]
 
 
 class Interposed(_Base):
-    """Wraps a `store`. Around every call to it, calls ``before(method, arguments)`` and ``after(method, arguments)``.
+    """Wraps a `store`, and calls ``before(method, arguments)`` and ``after(method, arguments)`` around each call to it.
 
-    If `before` raises, the store is not called. If `after` raises, the caller gets that error instead of the result, as
-    if the store's answer had been lost. If the call to the store fails, `after` is not called. Both functions can be
-    asynchronous. To kill the process after an append::
+    If `before` raises, the store is not called. If the call to the store fails, `after` is not called. If `after`
+    raises, the caller gets that error instead of the result, as if the store's answer had been lost. Both functions can
+    be asynchronous. To kill the process after an append::
 
         store = Interposed(
             open_store("runs.db"),

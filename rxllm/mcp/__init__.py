@@ -1,7 +1,7 @@
 """Use the tools of MCP servers, over HTTP or stdio: https://modelcontextprotocol.io/specification/2026-07-28.
 
-`tools` lists a server's tools as plain ``rxllm.Tool``s. `watch` lists them too, and again whenever they change. To name
-a server, pass its URL or the command that starts it, as a list. To set more options, pass an `HTTP` or `Stdio`
+`tools` lists a server's tools as plain ``rxllm.Tool``s. `watch` lists them now, and again whenever they change. Give a
+server as its URL, or as a list with the command that starts it. To set more options, pass an `HTTP` or `Stdio`
 connection.
 """
 

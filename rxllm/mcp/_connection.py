@@ -7,9 +7,9 @@ modern, stateless     2026-07-28                It sends ``server/discover``. Ea
 handshake             2024-11-05 to 2025-11-25  It sends ``initialize``. Over HTTP, this begins a session.
 ====================  ========================  ======================================================================
 
-A connection can be used from any event loop and thread. Its first request finds out the server's era, and all other
-requests wait for that. If a request is disposed, it is also cancelled at the server. Over HTTP in the modern era, this
-is done by closing the POST. In all other cases, a ``notifications/cancelled`` is sent.
+A connection can be used from any event loop and thread. Its first request determines the server's era; all other
+requests wait until that is known. Disposing a request also cancels it on the server: over HTTP in the modern era by
+closing the POST, otherwise by sending a ``notifications/cancelled``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ METHOD_NOT_FOUND = -32601
 
 PROVIDER = "mcp"
 DEPTH = 100
-"""The maximum nesting depth of JSON from a server. The limit protects code that recurses into it."""
+"""The maximum nesting depth of JSON from a server. The limit protects recursive code."""
 
 DATA_SHOWN = 4_000
 """The maximum length of an error's data in characters. Longer data is dropped."""
@@ -130,7 +130,7 @@ class Connection(ABC):
     ) -> Json:
         """Send a request and return its result.
 
-        If `on_message` is given, the request is a tool call and has no timeout of its own; the caller has to limit it.
+        If `on_message` is given, the request is a tool call and has no timeout of its own; the caller must set one.
 
         Raises ``AdapterError``, ``StreamError``, and any error that `on_message` raises.
         """
@@ -148,7 +148,7 @@ class Connection(ABC):
         return await self._ask(await self.version(), method, params, seconds, headers, on_message)
 
     def changes(self, version: str) -> Stream[Json]:
-        """Return the server's notifications of changes. In the modern era, the first acknowledges the subscription."""
+        """Return the server's notifications of changes. In the modern era, the first one confirms the subscription."""
         if version != MODERN:
             return self.listen(version)
         id, params = f"listen-{next(self._ids)}", {"notifications": {"toolsListChanged": True}}
@@ -179,7 +179,7 @@ class Connection(ABC):
             if isinstance(error, LLMError):
                 future.set_exception(error)
             else:
-                future.cancel()  # this caller was cancelled; let a waiting caller negotiate
+                future.cancel()  # this caller was cancelled, so a waiting caller must negotiate
             raise
         future.set_result(version)
         return version
@@ -199,7 +199,7 @@ class Connection(ABC):
         try:
             return await self._shake_hands(HANDSHAKES[0])
         except AdapterError as error:
-            if is_modern(error):  # it was too slow to answer `server/discover`
+            if is_modern(error):  # the server was too slow to answer `server/discover`
                 return MODERN
             raise
 
@@ -297,7 +297,7 @@ def _client_info() -> Json:
 
 
 def response(message: Json, result: Json | None) -> Json:
-    """Return the response to a request from the server. Without a `result`, any request but a ping is refused."""
+    """Return the response to a request from the server. Without a `result`, refuse any request except a ping."""
     if result is None and message.get("method") != "ping":
         error = {"code": METHOD_NOT_FOUND, "message": "this client does not support the method"}
         return {"jsonrpc": "2.0", "id": message.get("id"), "error": error}
@@ -367,7 +367,7 @@ def has_modern(versions: Any) -> bool:
 
 
 def is_modern(error: LLMError) -> bool:
-    """Whether `error` refuses a request because of its version, but lists `MODERN` as supported."""
+    """Whether `error` means that the server rejects the request's version but supports `MODERN`."""
     if not isinstance(error, AdapterError) or error.code != UNSUPPORTED_VERSION:
         return False
     return has_modern(object_of(error.metadata.get("data")).get("supported"))

@@ -118,7 +118,7 @@ class _Wire(HTTPAdapter):
             fault = "the MCP tools were pickled without the secrets in their headers and URL"
             raise EngineError("missing_key", f"{fault}; list them in the process that runs them", provider=PROVIDER)
         method, message = request.options["method"], request.options["message"]
-        path = "/" if self._ends_in_slash else ""  # some servers treat the path without the slash as another path
+        path = "/" if self._ends_in_slash else ""  # some servers treat the path without the slash as a different path
         built = self.post(path, message, call, headers={"accept": "application/json, text/event-stream"})
         if method == "POST":
             return built
@@ -184,10 +184,10 @@ Path = tuple[str, ...]
 
 
 def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
-    """Return the names of the headers for the parameters in `schema`, keyed by path.
+    """Return the header names for the parameters in `schema`, keyed by path.
 
-    The path of a parameter is a tuple of property names. Raises ``ValueError`` if a header breaks the specification;
-    the tool must not be used in that case.
+    The path of a parameter is a tuple of property names. Raises ``ValueError`` if a header violates the specification;
+    the tool must then not be used.
     """
     headers: dict[Path, str] = {}
     for path, place in _places(schema, ()):

@@ -1,11 +1,11 @@
 """Connect to servers over standard input and output.
 
-All tools of a connection share one server process, which has its own thread and event loop in this process. The tools
+All tools of a connection share one server process, which is driven by a thread and an event loop of its own. The tools
 can therefore be called from any loop and thread, and the server keeps running if one of those loops ends or is blocked.
 
 The server and its descendants end when the connection is closed, when the connection and all its tools have been
-garbage-collected, or when this process ends. This works even if this process is killed, because a shell that runs next
-to the server waits for that; see `_GUARD`.
+garbage-collected, or when this process ends. Even if this process is killed, a shell script that runs next to the
+server ends them; see `_GUARD`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from rxllm.values.argument_checks import check
 from rxllm.wire import NDJSONDecoder
 
 GRACE_SECONDS = 1.0
-"""How long a server may take to exit, in seconds, after its input is closed. Then its process group is killed."""
+"""The seconds that a server has to exit after its input is closed, before its process group is killed."""
 MAX_WAITING = 1_000
-"""The maximum number of notifications that wait in an inbox. Further notifications are dropped."""
+"""The maximum number of notifications waiting in an inbox; any more are dropped."""
 MAX_UNREAD = 32 * 2**20
 """The maximum number of bytes that a server may leave unread."""
 STDERR_SHOWN = 2_000
@@ -53,12 +53,12 @@ done
 """
 """A shell script that kills the server's process group and, on Linux, all processes that inherited its environment.
 
-The script waits for a line of input. If this process ends instead, the input is closed, and the script waits another
-`GRACE_SECONDS` before it kills.
+The script waits for a line of input before it kills. If the input is closed instead, because this process has ended,
+it waits for another `GRACE_SECONDS`.
 """
 
 _of_parent: list[Process] = []
-"""In a forked child, the parent's servers. If they were garbage-collected, the parent would lose their pipes."""
+"""In a forked child, the parent's servers. They are kept because collecting them would break the parent's pipes."""
 
 
 class Stdio(Connection):
@@ -129,7 +129,7 @@ class Stdio(Connection):
                 yield await inbox.get()
 
     def __reduce__(self) -> NoReturn:
-        raise pickle.PicklingError("a Stdio is a process on this machine; list its tools where they are called")
+        raise pickle.PicklingError("a Stdio cannot be pickled; list its tools in the process that calls them")
 
     def __repr__(self) -> str:
         program, *arguments = self._command  # do not show other arguments: they may be secrets
@@ -174,7 +174,7 @@ class Process(asyncio.SubprocessProtocol):
         self._env = {**env, "RXLLM_MCP_PROCESS": self._mark}
         self._lock = threading.Lock()
         self._inboxes: dict[Any, Inbox] = {}
-        """The inboxes. The key is the number of a request, the id of a subscription, or the inbox of a listener."""
+        """The inboxes, keyed by a request's number, a subscription's id or, for a listener, the inbox itself."""
         self._framing = NDJSONDecoder()
         self._stderr = b""
         self._is_over = asyncio.Event()
@@ -188,7 +188,7 @@ class Process(asyncio.SubprocessProtocol):
 
     @contextlib.contextmanager
     def sent(self, message: Json | None) -> Generator[Inbox | None]:
-        """Send `message` and yield the inbox for its answer, or None if it has no answer because it is not a request.
+        """Send `message` and yield the inbox for its answer, or None if it is not a request.
 
         Without a `message`, yield an inbox for all notifications. Raises `failure` if the server has become unusable.
         """
@@ -208,13 +208,13 @@ class Process(asyncio.SubprocessProtocol):
                 self._inboxes.pop(key, None)
 
     async def aclose(self) -> None:
-        """End the server and wait for it to exit, for a few seconds at most."""
+        """End the server and wait a few seconds at most for it to exit."""
         self._on_loop(self._fail, "was closed")
         await asyncio.to_thread(self._thread.join, 5 * GRACE_SECONDS)
 
     def abandon(self) -> None:
         """Kill the server now, because its connection was garbage-collected or this process is ending."""
-        if self._thread.is_alive():  # not the case in a forked child
+        if self._thread.is_alive():  # a forked child does not have this thread
             self._kill()
             self._on_loop(self._fail, "was abandoned")
 
@@ -247,7 +247,7 @@ class Process(asyncio.SubprocessProtocol):
                 self.finalizer.detach()
 
     async def _start_guard(self) -> asyncio.subprocess.Process | None:
-        """Start `_GUARD` and return its process, or None without a shell; then only the process group is killed."""
+        """Start `_GUARD` and return its process. If there is no shell, return None; only the group is then killed."""
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         arguments = (f"{GRACE_SECONDS:.0f}", str(self._transport.get_pid()), self._mark)
         with contextlib.suppress(OSError):
@@ -306,8 +306,8 @@ class Process(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         self._has_exited.set()
-        # Wait a moment so that output written before the exit is read first. The output may
-        # never end, because a descendant can keep it open.
+        # Wait a moment, so that output written before the exit is read first, but do not wait for the end of the
+        # output: a descendant can keep it open.
         code = self._transport.get_returncode()
         self._loop.call_later(0.05, self._fail, "has ended" if code is None else f"has ended with exit code {code}")
 
@@ -322,7 +322,7 @@ class Process(asyncio.SubprocessProtocol):
     def _receivers(self, message: Json) -> list[Inbox]:
         token = object_of(message.get("params")).get("progressToken")
         key = token if "method" in message else message.get("id")
-        if isinstance(key, str | int):  # a second response to the same request goes nowhere
+        if isinstance(key, str | int):  # a second response to the same request is dropped
             inbox = self._inboxes.get(key) if "method" in message else self._inboxes.pop(key, None)
             return [] if inbox is None else [inbox]
         calls = [inbox for key, inbox in self._inboxes.items() if isinstance(key, int)]

@@ -1,12 +1,11 @@
 """Call a server's tools, report their progress and results, and pass the server's questions on to the user.
 
-A question halts the chat. The halt contains everything that is needed to run the tool call again, so this can happen in
-another process. Its options are meant for people: the ``schema`` of the answer and the ``url`` of a page to visit. Its
-state contains the server's requests, the responses so far, and the state that the server itself has asked to keep.
+A question halts the chat. The halt contains everything needed to run the tool call again, even in another process. Its
+options are for the user who answers: the ``schema`` of the answer, and the ``url`` of a page to visit. Its state
+contains the server's requests, the responses so far, and the state that the server itself wants to keep.
 
-A server of the handshake era waits for the answer while the tool call is running. That call is cancelled, and once
-there is an answer, it is run again from the beginning. A call is also run again if the server no longer accepts its own
-state.
+A server of the handshake era waits for the answer during the tool call. rxllm cancels that call, and runs it again from
+the beginning once there is an answer. A call is also run again if the server no longer accepts its own state.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from rxllm.mcp._http import Path, mirror_arguments
 from rxllm.values import FilePart, Halt, Image, ImagePart
 
 MAX_ROUNDS = 10
-"""The maximum number of requests in a row for one tool call without a question to the user."""
+"""The maximum number of consecutive requests that a tool call makes without asking the user a question."""
 PAUSE_SECONDS = 0.1
 
 _ACTIONS = ("accept", "decline", "cancel")
 _TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
 
 _PAGE = re.compile(r"https?://[^\s/\\][^\s\x00-\x1f\x7f]*", re.IGNORECASE)
-"""The address of a web page for the user. It must not open a program or a file on the user's machine."""
+"""A web address. Any other address could open a program or a file on the user's machine."""
 
 
 async def call_tool(
@@ -79,7 +78,7 @@ def _error(context: ToolContext, message: str) -> ToolError:
 
 
 class _Call:
-    """A single request made for a tool call. It handles the messages that arrive and the result."""
+    """A single request made for a tool call. It handles the messages that arrive, and the result."""
 
     def __init__(self, context: ToolContext, questions: Questions) -> None:
         self._context, self._questions = context, questions
@@ -142,7 +141,7 @@ class NeedsUserError(Exception):
 
 
 class Questions(msgspec.Struct):
-    """The questions of a server: the parameters of its `requests` by key, the `responses` so far, and its own `state`.
+    """A server's questions: the parameters of its `requests` by key, the `responses` so far, and the server's `state`.
 
     If `is_inline` is True, the server waits for the answer during the tool call, and the keys are question numbers.
     """
@@ -173,7 +172,7 @@ class Questions(msgspec.Struct):
 
     @classmethod
     def required(cls, result: Json, known: Questions) -> Questions:
-        """Return the questions in a `result` that requires input, with the responses in `known` to the same questions.
+        """Return the questions in a `result` that requires input, with any responses that `known` has to them.
 
         Raises ``AdapterError`` if a request is not supported, and ``ValidationError`` if a URL is not a web address.
         """

@@ -19,7 +19,7 @@ from rxllm.mcp._tool_calls import call_tool
 from rxllm.values.argument_checks import check, check_instance, explains_call
 
 Server = Connection | str | Sequence[str]
-"""A connection, the URL of a server, or the command that starts a server, as a list."""
+"""A connection, a server's URL, or a list with the command that starts a server."""
 
 MAX_PAGES = 100
 MAX_TOOLS = 1_000
@@ -50,12 +50,11 @@ def tools(
     If `server` is a command, its process ends once its last tool has been garbage-collected. To end the process or
     session earlier, pass a `Stdio` or an `HTTP` and close it.
 
-    If a tool's description, schema or annotations have changed since they were first listed, it is no longer the tool
-    that you reviewed. It is therefore left out and a warning is logged. To accept it as it is now, pass
-    `allow_changes=True`.
+    If a tool's description, schema or annotations have changed since it was first listed, it is no longer the tool
+    that you reviewed, so it is left out and a warning is logged. To accept the change, pass `allow_changes=True`.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments. If the server cannot be reached, takes too long,
-    or sends anything but a list of tools, the stream ends with an ``AdapterError`` or a ``StreamError``.
+    or sends anything other than a list of tools, the stream ends with an ``AdapterError`` or a ``StreamError``.
     """
     connection = _connect(server, headers, prefix)
 
@@ -80,8 +79,8 @@ def watch(
         server              --changed-----changed--|
         watch()     tools-----tools---------tools--|
 
-    The stream completes when the server ends it, and fails when the connection is lost. To subscribe again at once
-    after a failure, use ``.retry()``.
+    The stream completes when the server ends it, and fails when the connection is lost. Use ``.retry()`` to subscribe
+    again immediately after a failure.
     """
     connection = _connect(server, headers, prefix)
 
@@ -122,7 +121,7 @@ async def _list_tools(connection: Connection, prefix: str, allow_changes: bool) 
 
 
 def _is_listed(known: dict[str, str], tool: Tool, allow_changes: bool) -> bool:
-    """Whether `tool` is new, is the same as when a tool of its name was last accepted, or is allowed to change."""
+    """Whether `tool` is new, unchanged since a tool of this name was last accepted, or allowed to change."""
     definition = json.dumps([tool.description, tool.schema, tool.metadata], sort_keys=True)
     digest = hashlib.sha256(definition.encode()).hexdigest()
     if known.get(tool.name, digest) != digest and not allow_changes:
@@ -131,7 +130,7 @@ def _is_listed(known: dict[str, str], tool: Tool, allow_changes: bool) -> bool:
         return False
     known[tool.name] = digest
     if len(known) > MAX_NAMES:
-        raise malformed(f"the MCP server has named more than {MAX_NAMES} tools")
+        raise malformed(f"the MCP server has listed more than {MAX_NAMES} tools")
     return True
 
 

@@ -1,7 +1,7 @@
 """The functions that call models, such as `generate`, `chat` and `generate_image`. Each builds a pipe of operators.
 
-This package has the functions themselves, and it handles their options, requests and telemetry. The loop of a chat is
-in ``operators._repeat_until_halt``, and ``operators._run_tools`` runs the tools.
+This package also handles their options, requests and telemetry. The loop of a chat is in
+``operators._repeat_until_halt``, and ``operators._run_tools`` runs the tools.
 """
 
 from rxllm.pipelines._generate import chat, generate, step, stream, stream_generate, stream_step

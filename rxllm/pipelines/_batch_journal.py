@@ -1,19 +1,19 @@
 """The journal of a batch: a file with one line for each answered request, so that the batch can be resumed.
 
-Each line is ``{"request_key": "...", "id": ..., "response": {...}}``, followed by a newline. The key is the
-``rxllm.values.request_key`` of the request, including all its options. The id is the one that the caller passed. If the
-caller passes no ids and the batch contains equal requests, ``"nth"`` counts the equal requests before this one.
-``rxllm.serializer`` writes the response without `parsed`, and a later run parses the text again.
+Each line is ``{"request_key": "...", "id": ..., "response": {...}}``, followed by a newline. The key is the request's
+``rxllm.values.request_key``, which includes all its options. The id is the one that the caller passed. Without ids,
+``"nth"`` is the number of equal requests before this one, if there are any. The response is written by
+``rxllm.serializer`` without `parsed`; a later run parses the text again.
 
 ==============================  ======================================================================================
 event                           effect on the file
 ==============================  ======================================================================================
-A response arrives.             Its line is written before it is emitted, so the line survives if the process crashes.
-                                A response with an error is not written.
-A second has passed, or the     The file is synced to disk, so its lines survive if the machine crashes.
+A response arrives.             Its line is written before the response is emitted, so the line survives a crash of the
+                                process. A response with an error is not written.
+A second has passed, or the     The file is synced to disk, so its lines survive a crash of the machine.
 batch ends.
-The process dies while it       The file ends with half a line. The next run removes it and sends the request again.
-writes a line.
+The process dies while          The file ends with half a line. The next run removes it and sends the request again.
+writing a line.
 The disk is full.               The new line is removed, and the earlier lines stay. The stream fails.
 ==============================  ======================================================================================
 
@@ -47,13 +47,13 @@ T = TypeVar("T")
 RequestId = str | int
 
 Count = Callable[[int, Hashable, Response[Any] | None], object]
-"""A callback that receives a request's index, the name of its line, and the stored response (None if it is new)."""
+"""A function that receives a request's index, a name for its line, and the stored response, or None for a new one."""
 
 WAIT = 1.0
-"""The number of seconds to wait for the lock. A stream that was disposed might still be closing the file."""
+"""The number of seconds to wait for the lock, because a disposed stream might still be closing the file."""
 
 SYNC_EVERY = 1.0
-"""The minimum number of seconds between two syncs to disk."""
+"""The minimum number of seconds between syncs to disk."""
 
 _HEAD = b'{"request_key": "'
 
@@ -78,7 +78,7 @@ def _read_line(text: bytes) -> _Line:
 class Journal:
     """The journal for one subscription to a batch of `requests`.
 
-    `complete` fills in the fields of a request, as they are sent to `provider`.
+    `complete` returns a request as it will be sent to `provider`, with all fields filled in.
     """
 
     def __init__(
@@ -101,17 +101,17 @@ class Journal:
         self._is_closed = False
         self._size = 0
         self._synced_at = 0.0
-        # `_lines` has one line for each request, without the response. `_places` has the start and the size of each
-        # line in the file, by request index.
+        # `_lines` has a line for each request, without the response. `_places` has the start and the size of each line
+        # in the file, by request index.
         self._lines: list[_Line] = []
         self._places: dict[int, tuple[int, int]] = {}
 
     async def open(self) -> None:
-        """Lock the file, cut off an unfinished last line, and find the answered requests.
+        """Lock the file, remove an unfinished last line, and find the answered requests.
 
         Raises ``EngineError("journal_in_use")`` if another stream is writing to the file,
         ``EngineError("journal_failed")`` if the file cannot be read or written, and a ``ValidationError`` if the file
-        is not a journal or has the answer to a different request under the same id.
+        is not a journal, or has a different request under the same id.
         """
         await _in_thread(self._open)
 
@@ -120,7 +120,7 @@ class Journal:
         await _in_thread(self._close)
 
     def leave(self) -> None:
-        """Close the file on another thread, and return without waiting for that thread."""
+        """Close the file on another thread, without waiting for it."""
         if not self._is_closed:
             daemon_threads().submit(self._close)
 
@@ -133,7 +133,7 @@ class Journal:
         return await _in_thread(lambda: self._read(*self._places[index]))
 
     def forget(self, index: int) -> None:
-        """Forget the stored response to the request with this index, so that a new one can replace it."""
+        """Discard the stored response to the request with this index, so that a new one can replace it."""
         del self._places[index]
 
     async def append(self, index: int, response: Response[Any]) -> Response[Any]:
@@ -146,7 +146,7 @@ class Journal:
             if self._is_closed:
                 return
             self._file = FileIO(self.path, "a+")
-            if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):  # a pipe or a device might have no end
+            if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):  # reading a pipe or a device might never end
                 raise OSError(f"{self.path!r} is not a regular file")
             _lock_file(self._file, self.path)
             self._lines = self._lines_of_requests()
@@ -184,8 +184,8 @@ class Journal:
                 self._size += len(text)
 
     def _cut_off(self, file: FileIO, text: bytes) -> None:
-        """Remove `text`, an unfinished last line, from the file. Raise if the file is not a journal."""
-        start = text.rstrip(b"\0")  # a file system can leave zeros at the end when the machine crashes
+        """Remove the unfinished last line, `text`, from the file. Raise if the file is not a journal."""
+        start = text.rstrip(b"\0")  # after a crash of the machine, the file can end with zeros
         if start[: len(_HEAD)] != _HEAD[: len(start)]:
             raise self._not_a_journal(None, text)
         file.truncate(self._size)
@@ -194,7 +194,7 @@ class Journal:
         if line.request_key != self._lines[index].request_key:
             fault = (
                 f"differs from the request that {self.path!r} answers under this id, in its messages, model, tools or "
-                "options; use another journal, or give the request an id of its own"
+                "options; use another journal, or give the request a different id"
             )
             raise ValidationError("invalid_request", errors=[(("requests", str(line.id)), fault)])
 
@@ -219,11 +219,11 @@ class Journal:
         head = json.dumps({name: value for name, value in names.items() if value is not None})
         try:
             data = serializer.to_json(replace(response, parsed=None))
-        except ValidationError as error:  # an operator has put an object that is not data into the metadata
+        except ValidationError as error:  # an operator has put an object into the metadata that JSON cannot express
             raise self._journal_error(error) from error
         text = f'{head[:-1]}, "response": {data}}}\n'.encode()
         with self._lock, self._typed_errors():
-            if self._file is not None:  # it is None if the subscription has been disposed
+            if self._file is not None:  # None if the subscription has been disposed
                 if self._count is not None:
                     self._count(index, (self.path, self._size), None)
                 self._write(self._file, text)
@@ -259,14 +259,14 @@ class Journal:
 
     def _journal_error(self, error: OSError | LLMError) -> EngineError:
         message = (
-            f"the journal {self.path!r} cannot be read or written: {error}; the lines in it are safe, so free some "
+            f"the journal {self.path!r} cannot be read or written: {error}; its existing lines are safe: free some "
             "space or pass a path that can be written, and run the batch again"
         )
         return EngineError("journal_failed", message)
 
 
 async def _in_thread(function: Callable[[], T]) -> T:
-    # Unlike ``in_thread``, this logs nothing when it is cancelled, because the thread is about to return.
+    # Unlike ``in_thread``, this logs nothing when it is cancelled, because the thread is about to return anyway.
     return await asyncio.wrap_future(daemon_threads().submit(function))
 
 
@@ -275,7 +275,7 @@ def _lock_file(file: FileIO, path: str) -> None:
     while not _is_locked_by_us(file):
         if time.monotonic() > end:
             message = f"another process or stream is writing to the journal {path!r}"
-            raise EngineError("journal_in_use", f"{message}; wait until it ends, or pass another path")
+            raise EngineError("journal_in_use", f"{message}; wait until it has finished, or pass another path")
         time.sleep(0.02)
 
 
@@ -283,7 +283,7 @@ if sys.platform == "win32":
     import msvcrt
 
     def _is_locked_by_us(file: FileIO) -> bool:
-        file.seek(1 << 40)  # beyond the end, because other processes cannot read locked bytes
+        file.seek(1 << 40)  # far beyond the end, because other processes cannot read locked bytes
         with contextlib.suppress(OSError):
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
             return True
@@ -292,8 +292,7 @@ else:
     import fcntl
 
     def _is_locked_by_us(file: FileIO) -> bool:
-        # This is not a POSIX lock, which would be lost as soon as any code in the process, such as a reader, closed the
-        # file.
+        # A POSIX lock would be lost as soon as any code in the process, such as a reader, closed the file.
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True

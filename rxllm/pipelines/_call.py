@@ -1,4 +1,4 @@
-"""A single model call, stage by stage. `generate`, `step` and `chat` are built on it.
+"""A model call, stage by stage. `generate`, `step` and `chat` are built on it.
 
 ================  ==========================================================  ========================================
 stage             purpose                                                     when it is present
@@ -65,7 +65,7 @@ def model_events(setup: Setup, request: Request) -> Stream[Event]:
         scope, call = current_scope.get(), setup.call(request_id(setup.options))
         chat = {} if scope.chat is None else scope.chat
         below = scope.below_model().under(setup.engine.operators, chat)
-        if scope.counted:  # these budgets already count the call of the adapter that uses this engine
+        if scope.counted:  # the call of the adapter that uses this engine already counts against these budgets
             below = msgspec.structs.replace(below, counted=scope.counted)
 
         def answer(sent: Request) -> Stream[Event]:
@@ -115,12 +115,11 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
     if current_scope.get().journal is not None:
         yield "journal", partial(_use_journal, sent, engine_call.provider)
 
-    # Usage is counted right where the model is called, so a budget's position among the operators does not matter.
+    # Usage is counted where the model is called, so a budget's position among the operators does not matter.
     shares = current_scope.get().shares
     operators = [operator for operator in engine.operators if not isinstance(operator, HoldsBudget)]
     if shares and operators:
-        # Another operator might make a call of its own in response to an event. That call is not part of the answer
-        # that is counted here.
+        # A call that another operator makes in response to an event is not part of the answer that is counted here.
         yield "scope", scoped
     for share in shares:
         share.is_taken = True
@@ -135,7 +134,7 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
 
 
 def _check(setup: Setup, sent: Request) -> None:
-    """Raise if `sent` is invalid, or if its model cannot answer it."""
+    """Raise if `sent` is invalid, or if its model lacks a capability that it needs."""
     validate.request(sent)
     model = setup.model_info(sent)
     if model is not None:
@@ -147,7 +146,7 @@ def _check(setup: Setup, sent: Request) -> None:
 
 
 def _use_journal(request: Request, provider: str, events: Observable[Event]) -> Stream[Event]:
-    """Return the answer that the subscription's journal has recorded, or `events` if there is none."""
+    """Return the answer recorded in the subscription's journal, or `events` if there is none."""
     scope = current_scope.get()
     journal = scope.journal
     assert journal is not None
@@ -182,7 +181,7 @@ def budget_counter(setup: Setup, requests: Sequence[Request]) -> Callable[[int, 
 def _engine_call(
     setup: Setup, request: Request, sent: Request, call: Call, scope: Scope, chat: dict[Any, Budget]
 ) -> EngineCall:
-    """Return what operators can see of this call. `sent` is `request` after it has been completed and prepared."""
+    """Return the information that operators have about this call. `sent` is `request`, completed and prepared."""
     ask = partial(_ask_other, setup, request, sent, call, scope)
     engine = setup.engine
     return EngineCall(sent, call, ask, provider_name(engine.adapter), scope.usage, chat, engine.operators)

@@ -2,10 +2,10 @@
 
 Many models cannot use tools and follow a JSON schema in the same request: they do one and ignore the other. With
 ``structured_finalize=True``, a chat therefore has two parts. First it runs to its end as if it had no
-``response_format``. If it completes, or if ``max_turns`` or ``halt_when`` halts it, the model receives one more
-request. This request has the format, but no tools. It ends with a user message that asks for the answer, which
-``structured_finalize_nudge`` can replace; ``""`` omits it. If ``structured_finalize`` is not set, a chat with tools and
-a schema works this way only if the model has ``tools_with_schema=False`` in ``rxllm.models``.
+``response_format``. If it completes, or if ``max_turns`` or ``halt_when`` halts it, the model receives a final request
+with the format and without tools. This request ends with a user message that asks for the answer;
+``structured_finalize_nudge`` replaces that message, and ``""`` omits it. If ``structured_finalize`` is not set, a chat
+with tools and a schema works this way only if the model has ``tools_with_schema=False`` in ``rxllm.models``.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def stream_generate(
     ['Hello']
 
     `engine` is an `Engine`, an adapter, or ``"provider:model"``; `request` is a string, messages, a `Thread` or a
-    `Request`. An unknown option raises an `EngineError` at once, and an invalid one raises a `ValidationError`. Any
-    other error goes to ``on_error``. If an event has already been emitted, it becomes an ``ErrorEvent`` instead.
+    `Request`. An unknown option raises an `EngineError` at once, and an invalid one a `ValidationError`. Any other
+    error goes to ``on_error`` or, after the first event, is emitted as an ``ErrorEvent``.
     """
     setup = Setup.of(engine, GenerateOptions, opts)
     request = as_request(request)
@@ -68,7 +68,7 @@ def generate(
 ) -> Stream[Response[Any]]: ...
 @with_options(GenerateOptions)
 def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) -> Stream[Response[Any]]:
-    """Return the model's response to one request, which is the fold of `stream_generate`.
+    """Return the model's response to one request, folded from the events of `stream_generate`.
 
     >>> from rxllm import Fake
     >>> generate(Fake("Hello"), "Hi").run()
@@ -98,13 +98,13 @@ def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) 
 
 
 def response_of(setup: Setup, request: Request) -> Stream[Response[Any]]:
-    """Return the response to `request`. If the request has a format, `parsed` is set."""
+    """Return the response to `request`, with `parsed` set if there is a response format."""
     return model_events(setup, request).pipe(ops.to_response(setup.response_format(request)))
 
 
 @with_options(StepOptions)
 def stream_step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOptions]) -> Stream[Event]:
-    """Return the events of one response and of the tools that it calls. The last event is ``StepCompleted``.
+    """Run one step, and return the events of the response and its tools. The last event is ``StepCompleted``.
 
     >>> from rxllm import Fake
     >>> stream_step(Fake("Hello"), "Hi").run().response
@@ -122,7 +122,7 @@ def step(
 def step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOptions]) -> Stream[StepResult]: ...
 @with_options(StepOptions)
 def step(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[StepResult[Any]]:
-    """Return the result of one response and the tools that it calls, which is the fold of `stream_step`.
+    """Run one step, and return its result: the events of `stream_step`, folded.
 
     >>> from rxllm import Fake
     >>> step(Fake("Hello"), "Hi").run().thread.last
@@ -151,7 +151,7 @@ Ask = Callable[[Thread], Stream[Event]]
 
 
 def ask_functions(setup: Setup, thread: Thread) -> tuple[Ask, Ask | None]:
-    """Return a function that runs a step of the chat and, if the chat needs a final step, a function that runs it.
+    """Return a function that runs a step of the chat, and one that runs its final step, or None if it needs none.
 
     Raises ``ValidationError("invalid_request")`` if the final step would have no schema.
     """
@@ -164,7 +164,7 @@ def ask_functions(setup: Setup, thread: Thread) -> tuple[Ask, Ask | None]:
         validate.capabilities(replace(request, tools=()), model)  # checked before the first tool runs
     final = setup.without(_without_tools(setup.engine), "structured_finalize", "tools", "tool_choice")
     nudge = setup.options.get("structured_finalize_nudge", NUDGE)
-    # The nudge is added to the chat's thread only once the model has answered it, so a failed chat can be run again.
+    # The nudge joins the chat's thread only after the model has answered it, so a failed chat can be run again.
     return (
         partial(step_events, setup.without(setup.engine, "structured_finalize", "response_format")),
         lambda thread: step_events(final, thread.add_user(nudge) if nudge else thread),
@@ -195,7 +195,7 @@ def _is_schema(response_format: Any) -> bool:
 
 @with_options(ChatOptions)
 def stream(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[Event]:
-    """Return the events of a chat, which runs step after step until it halts. The last event is ``ChatCompleted``.
+    """Run a chat, step after step, until it halts, and return its events. The last event is ``ChatCompleted``.
 
     >>> from rxllm import Fake
     >>> stream(Fake("Hello"), "Hi").run().result
@@ -213,7 +213,7 @@ def chat(
 def chat(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[ChatResult]: ...
 @with_options(ChatOptions)
 def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatResult[Any]]:
-    """Run a chat step after step until it halts, and return its result, which is the fold of `stream`.
+    """Run a chat, step after step, until it halts, and return its result: the events of `stream`, folded.
 
     >>> from rxllm import Fake, ToolCall, tool
     >>> @tool
@@ -223,7 +223,7 @@ def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatR
     ('completed', 2, '42')
 
     With a `response_format`, the final response's `parsed` is the validated value. If the answer does not fit the
-    format, the result has an `error`. The error is not raised, because tools might have run by then; to raise it, use
+    format, the result has an `error`. It is not raised, because tools might already have run; to raise it, use
     ``.map(ChatResult.raise_for_error)``. See ``operators.to_chat_result``.
     """
     setup = Setup.of(engine, ChatOptions, opts)

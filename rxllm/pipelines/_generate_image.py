@@ -34,7 +34,7 @@ BUILT_IN = {"openai": "OpenAIImages", "google": "GeminiImages", "gemini": "Gemin
 
 
 class ImageOptions(TypedDict, total=False):
-    """Options for image calls: fields of `ImageRequest` that can be set here, and settings for the call itself."""
+    """Options for image calls: fields of the `ImageRequest`, and settings for the call itself."""
 
     model: str | None
     """The provider's name for the model. Default: the request's or the engine's."""
@@ -46,7 +46,7 @@ class ImageOptions(TypedDict, total=False):
     quality: str | None
     """The image quality, as a word that the provider defines, such as "high". Default: the provider's."""
     style: Literal["natural", "vivid"] | None
-    """The style of the images; "vivid" images are more dramatic. Default: the provider's."""
+    """The style of the images; "vivid" is more dramatic. Default: the provider's."""
     background: Literal["transparent", "opaque", "auto"] | None
     """The background of the images. Default: the provider's."""
     response_format: Literal["binary", "base64", "url"] | None
@@ -77,7 +77,7 @@ _FIELDS = ("model", "n", "size", "quality", "style", "background", "response_for
 def generate_image(
     engine: Engine | str | Any, prompt_or_request: str | ImageRequest, **opts: Unpack[ImageOptions]
 ) -> Stream[ImageResponse]:
-    """Return the images for a prompt or an `ImageRequest`; each subscription is a new call.
+    """Generate images for a prompt or an `ImageRequest`; each subscription is a new call.
 
     >>> from rxllm.images import FakeImages
     >>> engine = Engine(image_adapter=FakeImages(Image.from_binary(b"GIF89a", "image/gif")))
@@ -86,10 +86,10 @@ def generate_image(
 
     `engine` is an `Engine` with an ``image_adapter``, an image adapter, or ``"provider:model"``. If there is no image
     adapter, ``on_error`` receives an ``EngineError("no_image_adapter")``. An unknown option raises an `EngineError` at
-    once, and an invalid one raises a `ValidationError`. All other errors go to ``on_error``.
+    once, and an invalid one a `ValidationError`. All other errors go to ``on_error``.
 
-    An engine's params are used only for chat models. If the engine also has an ``adapter``, the same applies to its
-    model. The request is not checked before it is sent; to check it, call ``validate.image_request``.
+    An engine's params are for chat models only. So is its model, if the engine has an ``adapter``. The request is not
+    checked before it is sent; to check it, call ``validate.image_request``.
     """
     return _responses("generate_image", engine, lambda: _as_request(prompt_or_request), opts)
 
@@ -103,7 +103,7 @@ def edit_image(
     mask: Image | None = None,
     **opts: Unpack[ImageOptions],
 ) -> Stream[ImageResponse]:
-    """Return `images`, edited as the prompt asks. All of them are sent as input images; only `mask` is sent as a mask.
+    """Edit `images` as the prompt asks. All of them are sent as input images; only `mask` is sent as a mask.
 
     >>> from rxllm.images import FakeImages
     >>> bird, fake = Image.from_binary(b"GIF89a", "image/gif"), FakeImages(Image.from_url("https://example.org/a.png"))
@@ -120,7 +120,7 @@ def edit_image(
 
 @with_options(ImageOptions)
 def image_variations(engine: Engine | str | Any, image: Image, **opts: Unpack[ImageOptions]) -> Stream[ImageResponse]:
-    """Return variations of an image. This needs no prompt."""
+    """Generate variations of an image, without a prompt."""
     return _responses(
         "image_variations", engine, lambda: ImageRequest("variation", input_images=_check_images((image,))), opts
     )
@@ -160,8 +160,8 @@ def _response(
     def ask() -> Observable[Any]:
         return Deferred(lambda: adapter.generate(request, current_scope.get().attempt(call))).map(add_request_id)
 
-    # Retries and spans work as they do for event streams. The response counts as the first content, so there are no
-    # earlier events to hold back.
+    # Retries and spans work as they do for event streams, except that there are no events to hold back: the response
+    # itself is the first content.
     rules = policy(opts.get("retry", engine.retry), engine.retry)
     if observers is None:
         return cast(Any, retrying(ask, rules))
@@ -176,7 +176,7 @@ def _as_image_engine(value: Any) -> Engine:
     if not isinstance(value, str):
         return as_engine(value)
     if current_place.get().engine is not None:
-        return replace(as_engine(value), adapter=None)  # the model of an engine with no adapter is an image model
+        return replace(as_engine(value), adapter=None)  # without an adapter, an engine's model is an image model
     provider, _, model = value.partition(":")
     if provider in BUILT_IN:
         return Engine(image_adapter=getattr(image_adapters, BUILT_IN[provider])(), model=model or None)
@@ -184,7 +184,7 @@ def _as_image_engine(value: Any) -> Engine:
 
 
 def _complete_request(engine: Engine, request: ImageRequest, opts: Mapping[str, Any]) -> ImageRequest:
-    # If the engine has a chat adapter, its model is a chat model, which an image adapter would refuse.
+    # If the engine has a chat adapter, its model is a chat model, which an image adapter would reject.
     default = engine.model if engine.adapter is None else None
     return replace(
         request,
@@ -209,7 +209,7 @@ def _check_options(opts: Mapping[str, Any]) -> dict[str, Any]:
     try:
         validate.image_request(ImageRequest(**fields))
     except ValidationError as error:
-        # Only faults in the options count. The request itself is incomplete; for example, it has no prompt.
+        # Only faults in the options count, because the request here is incomplete: it has no prompt, for example.
         faults = [
             (path, f"{fault}: {shown(fields[str(path[0])])}") for path, fault in error.errors if path[0] in fields
         ]

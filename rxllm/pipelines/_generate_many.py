@@ -28,7 +28,7 @@ OnProgress = Callable[[Progress], object]
 
 
 class Responses(Stream[Response[T]]):
-    """The responses to many requests. ``run`` and ``await`` return all of them as a list, in the requests' order."""
+    """The responses to many requests. ``run`` and ``await`` return a list of them, in the order of the requests."""
 
     def __init__(self, subscribe: abc.Subscription[Response[T]], *, is_ordered: bool) -> None:
         super().__init__(subscribe)
@@ -94,27 +94,27 @@ def generate_many(
 
     All `requests` are read and checked when this function is called. If a request fails, its Response has an `error`,
     and the other requests continue. The stream emits the responses in the order of the requests. With
-    ``ordered=False``, it emits each response as soon as it is complete, and ``response.metadata["request_index"]`` is
-    the index of its request:
+    ``ordered=False``, each response is emitted as soon as it is complete, with the index of its request in
+    ``response.metadata["request_index"]``:
 
     >>> many = generate_many(shout, ["a", "b"], ordered=False)
     >>> sorted((response.metadata["request_index"], response.output_text) for response in many)
     [(0, 'A'), (1, 'B')]
 
-    `requests` can also be a mapping from ids, which are strings or whole numbers, to requests. Then
-    ``response.metadata["request_id"]`` is the id of the request.
+    `requests` can also be a mapping from ids (strings or whole numbers) to requests. Then
+    ``response.metadata["request_id"]`` is the request's id.
 
-    `journal` is the path of a file. Each answer is appended to this file before it is emitted. If you run the batch
-    again with the same file, even after a crash, the stored answers are emitted, and only the other requests are sent.
-    Failed requests are not stored. A request is recognized by its id or, if there are no ids, by its `request_key`,
-    which includes all options. The file is synced to disk every second, and at the end.
+    `journal` is the path of a file to which each answer is appended before it is emitted. If you run the batch again
+    with the same file, even after a crash, the stored answers are emitted, and only the other requests are sent. Failed
+    requests are not stored. A request is recognized by its id or, if there are no ids, by its `request_key`, which
+    includes all options. The file is synced to disk every second, and at the end.
 
     ``on_progress(progress)`` is called with a `Progress` whenever a request ends; ``rxllm.display.progress_bar()``
     returns such a function.
 
     If the journal has a different request under the same id, ``on_error`` receives a ``ValidationError`` before any
-    request is sent. If another stream is writing to the file, it receives an ``EngineError("journal_in_use")``. If the
-    file cannot be read or written, it receives an ``EngineError("journal_failed")``.
+    request is sent. It receives an ``EngineError("journal_in_use")`` if another stream is writing to the file, and an
+    ``EngineError("journal_failed")`` if the file cannot be read or written.
     """
     check_count("concurrency", concurrency)
     check_instance("ordered", ordered, bool, "True or False")
@@ -157,7 +157,7 @@ def _run_with_journal(
     journal: Journal, run: Callable[[], abc.DisposableBase], emitter: _Emitter, scheduler: abc.SchedulerBase | None
 ) -> abc.DisposableBase:
     """Open `journal`, run the requests, and close the journal."""
-    # All requests can end during their own subscription, so `running` and `closing` can be set in either order.
+    # The last request might end before ``run`` returns, so `running` and `closing` can be set in either order.
     scope, running, closing = current_scope.get(), SerialDisposable(), SerialDisposable()
 
     def begin(_: None) -> None:
@@ -175,9 +175,9 @@ def _run_with_journal(
 
 
 def _response(setup: Setup, index: int, request: Request, journal: Journal | None) -> Stream[Response[Any]]:
-    """Return the journal's response to `request` or, if it has none, the model's.
+    """Return the response to `request` from the journal or, if there is none, from the model.
 
-    The model's response is written to the journal before it is emitted.
+    A response from the model is written to the journal before it is emitted.
     """
     if journal is None:
         return response_of(setup, request)
@@ -193,7 +193,7 @@ def _response(setup: Setup, index: int, request: Request, journal: Journal | Non
         if read is not None and not response.tool_calls:
             try:
                 response = replace(response, parsed=read(response.output_text))
-            except ValidationError:  # the type's rules have changed since the response was stored
+            except ValidationError:  # the type's validation has changed since the response was stored
                 journal.forget(index)
                 return scoped(Deferred(ask), scope)
         return result_of(lambda: response)
@@ -203,7 +203,7 @@ def _response(setup: Setup, index: int, request: Request, journal: Journal | Non
 
 
 class _Emitter:
-    """Emits responses either at once or in the order of the requests."""
+    """Emits responses immediately, or in the order of the requests."""
 
     def __init__(
         self,
@@ -227,7 +227,7 @@ class _Emitter:
         self.fail: Callable[[Any], None] = observer.on_error
 
     def receive(self, index: int, response: Response[Any]) -> None:
-        # If the subscriber raises an exception, this does not mean that the request has failed.
+        # An exception in the subscriber does not mean that the request has failed.
         try:
             self._count(index, response)
             if not self._ordered:
@@ -266,7 +266,7 @@ class _Emitter:
 
 
 def _failed_response(error: LLMError) -> Response[Any]:
-    """Return the response to a failed request. If the answer had the wrong format, the response contains its text."""
+    """Return the response to a failed request, including the text of an answer that had the wrong format."""
     answer: Mapping[str, Any] = error.metadata if error.reason == "invalid_output" else {}
     text, usage = answer.get("text", ""), answer.get("usage", Usage())
     return Response(output_text=text, finish_reason="error", usage=usage, error=error)

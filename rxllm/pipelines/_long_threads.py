@@ -1,9 +1,8 @@
 """`count_tokens`, `trim_thread` and `compact_thread`, which keep a long conversation within the context window.
 
-A summary is stored in the answer that it was made for, as ``metadata["summary"]``. This means that it is also in the
-thread and in the thread's JSON. It has its `text`, the number of `messages` that it replaces (not counting system
-messages), and the `digest` of these messages. A later call uses the last summary whose messages are still the first
-messages in the thread.
+A summary is stored in the answer that it was made for, as ``metadata["summary"]``, and therefore in the thread and its
+JSON. It has a `text`, the number of `messages` that it replaces (not counting system messages), and a `digest` of these
+messages. A later call uses the last summary whose messages are still the first ones in the thread.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ INSTRUCTIONS = (
     "language of the conversation."
 )
 QUESTION = "What has been said so far?"
-"""The user message that is sent before the summary, because chat templates require that roles alternate."""
+"""The user message sent before the summary, because chat templates require alternating roles."""
 
 
 @with_options(GenerateOptions)
@@ -70,11 +69,11 @@ def count_tokens(
 
     Anthropic, Gemini, OpenAI's Responses API and the local model count the tokens themselves. This takes one request,
     with the same key, retries and errors as any other request. For all other models, and for compatible servers that
-    cannot count, the number is an estimate, and ``estimated`` is True. The estimate is one token for every four bytes
-    of text, 4 for each message, 1,000 for an image or a non-text file, and 100 for an image with ``detail="low"``.
+    cannot count, the number is an estimate, and ``estimated`` is True: 1 token per 4 bytes of text, plus 4 per message,
+    1,000 per image or non-text file, and 100 per image with ``detail="low"``.
 
-    The engine's `prepare` functions are not called. If you write an adapter that can count tokens, give it a method
-    ``count_tokens(request, call)`` that returns an Observable of one `TokenCount`.
+    The engine's `prepare` functions are not called. An adapter that can count tokens has a method
+    ``count_tokens(request, call)``, which returns an Observable of one `TokenCount`.
     """
     setup = Setup.of(engine, GenerateOptions, opts)
     request = as_request(request)
@@ -95,7 +94,7 @@ def _count(setup: Setup, request: Request) -> Observable[TokenCount]:
 
 @explains_call("trim_thread(tokens=8000)")
 def trim_thread(*, tokens: int) -> Callable[[Request], Request]:
-    """Return a function for ``Engine(prepare=[...])`` that sends only the newest exchanges, up to about `tokens`.
+    """Return a function for ``Engine(prepare=[...])`` that sends the newest exchanges, up to about `tokens` tokens.
 
     >>> from rxllm import Engine, Fake, Thread, assistant, chat
     >>> model = Fake("2, 3, 5.")
@@ -155,26 +154,25 @@ def compact_thread(
     >>> len(result.thread), result.thread.last.metadata["summary"]["messages"]
     (4, 2)
 
-    The model receives the system messages, the summary, and the last exchanges as they are. The thread and the results
+    The model receives the system messages, the summary, and the last exchanges unchanged. The thread and the results
     keep every message. An exchange is a user message and everything up to the next user message. A thread with no more
     than `keep` exchanges is never summarized, even if it is long. Put this function first in `prepare`.
 
-    A summary is made only once. It is stored in the metadata of the answer's message, and therefore in the thread's
+    Each summary is made only once. It is stored in the metadata of the answer's message, and therefore in the thread's
     JSON. Later steps and turns reuse it as long as the messages that it replaces do not change. When the request
     exceeds `at` again, the old summary and the messages since then are summarized together.
 
-    To make the summary, `engine` is called in the usual way, with the options `opts`. Disposing the answer cancels this
-    call. Its usage is added to the answer's usage. After the start of the answer, its stream emits
-    ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})``. If the call fails, the
-    answer fails with the same error. With ``on_error="continue"``, the whole thread is sent instead, a warning is
-    logged, and ``Custom("thread_compaction_failed", {"error"})`` is emitted.
+    The summary is written by `engine`, in a call with the options `opts` and with `instructions` as its system message.
+    Disposing the answer cancels this call. Its usage is added to the answer's usage. Right after the answer starts, its
+    stream emits ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})``. If the call
+    fails, the answer fails with the same error. With ``on_error="continue"``, the whole thread is sent instead, a
+    warning is logged, and ``Custom("thread_compaction_failed", {"error"})`` is emitted.
 
-    Tokens are estimated as in `count_tokens`. To ask the provider for the number at every step, pass
-    ``count=lambda request: rxllm.count_tokens(engine, request)``. `instructions` is the system message of the call that
-    makes the summary.
+    Tokens are estimated as in `count_tokens`. To have the provider count them at every step, pass
+    ``count=lambda request: rxllm.count_tokens(engine, request)``.
 
-    Raises ``ValidationError("invalid_option")`` if an argument is invalid. If an option is invalid, raises the same
-    errors as ``generate``.
+    Raises ``ValidationError("invalid_option")`` if an argument is invalid, and the same errors as ``generate`` if an
+    option is.
     """
     check_count("at", at)
     check_count("keep", keep)
@@ -211,7 +209,7 @@ def compact_thread(
 
 
 class _Summary(msgspec.Struct, frozen=True):
-    """A summary of the first `messages` messages in a conversation, not counting system messages."""
+    """A summary of the first messages in a conversation. `messages` is their number, not counting system messages."""
 
     messages: int = 0
     digest: str = ""
@@ -223,7 +221,7 @@ def _spoken(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _last_summary(spoken: Sequence[Message]) -> _Summary:
-    """Return the last summary in `spoken` that still matches the first messages there, or an empty summary."""
+    """Return the last summary in `spoken` that still matches the first messages in it, or an empty summary."""
     for message in reversed(spoken):
         match message.metadata.get("summary"):
             case {"messages": int(number), "digest": str(digest), "text": str(text)}:
@@ -235,7 +233,7 @@ def _last_summary(spoken: Sequence[Message]) -> _Summary:
 
 
 def _digest(messages: Sequence[Message]) -> str:
-    """Return a hash of the messages that ignores their metadata."""
+    """Return a hash of the messages without their metadata."""
     calls = [[(call.id, call.name, call.arguments) for call in message.tool_calls] for message in messages]
     texts = [(message.role, message.name, message.content, message.tool_call_id) for message in messages]
     return sha256(json_bytes([texts, calls])).hexdigest()[:32]
@@ -279,20 +277,19 @@ def _tokens(result: Any) -> int:
 
 
 def exchange_starts(messages: Sequence[Message]) -> list[int]:
-    """Return the index of the first message in each exchange. No exchange ends between a tool call and its result.
+    """Return the indexes of the messages that start an exchange. No exchange ends between a tool call and its result.
 
     >>> from rxllm.values import assistant, system, user
     >>> exchange_starts([system("Be brief."), user("Hi"), assistant("Hello"), user("Bye")])
     [1, 3]
 
-    If there are messages before the first user message, other than system messages, they form an exchange too. A user
-    message between a tool call and its result does not begin an exchange, because a result must stay with its call. A
-    user message after a call that has no result does not begin one either. Such a call is refused, and trimming a long
-    thread must not hide it.
+    Messages before the first user message, other than system messages, form an exchange too. A user message between a
+    tool call and its result does not start an exchange, because a result must stay with its call. Nor does a user
+    message after a call without a result: such a call is rejected, and trimming a long thread must not hide it.
     """
     starts: list[int] = []
     reach = _last_results(messages)
-    answered = -1  # the index of the last result for any call so far
+    answered = -1  # the index of the last result of all calls so far
     for i, message in enumerate(messages):
         if message.role != "system" and (not starts or message.role == "user") and answered < i:
             starts.append(i)
@@ -301,7 +298,7 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
 
 
 def _last_results(messages: Sequence[Message]) -> dict[int, int]:
-    """Map the index of each message that has tool calls to the index of their last result.
+    """Map the index of each message with tool calls to the index of their last result.
 
     A missing result counts as if it were at the end of the thread.
     """
@@ -323,7 +320,7 @@ def _from_exchange(messages: Sequence[Message], start: int) -> tuple[Message, ..
 
 
 def _transcript(before: str, messages: Sequence[Message]) -> str:
-    """Return `messages` as text. If there is a summary of earlier messages, `before`, the text begins with it.
+    """Return `messages` as text, preceded by `before`, the summary of earlier messages, if there is one.
 
     >>> from rxllm.values import assistant, user
     >>> print(_transcript("The user likes foxes.", [user("A name for one?"), assistant("Rex.")]))
@@ -333,7 +330,7 @@ def _transcript(before: str, messages: Sequence[Message]) -> str:
     <BLANKLINE>
     assistant: Rex.
 
-    The model's thinking is left out. An image or a file appears as its name or type.
+    The model's thinking is left out. Images and files are replaced by their name or type.
     """
     head = [f"summary of what came before: {before}"] if before else []
     return "\n\n".join((*head, *_lines(messages)))

@@ -1,8 +1,8 @@
 """Notify an engine's observers of calls, steps, chats and images.
 
 Each of them is a span, which begins once and finishes once. A span watches the events of a stream and changes nothing.
-When the stream ends, the span finishes first, and then the subscriber is notified. A span also finishes when its stream
-is disposed. If this happens after the last event, the stream does not count as cancelled.
+When the stream ends, its span finishes before the subscriber is notified. A span also finishes when its stream is
+disposed. If this happens after the last event, the stream does not count as cancelled.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ Clock = Callable[[], float]
 
 
 class Observers:
-    """An engine's observers during a call. If an observer fails, its first error is logged, and the call continues."""
+    """An engine's observers during a call. The first error of each observer is logged, and the call continues."""
 
     def __init__(self, functions: Iterable[Callable[[Telemetry], object]]) -> None:
         self._functions = tuple(functions)
@@ -98,7 +98,7 @@ class Observers:
         self._failed: set[int] = set()
 
     def notify(self, value: Telemetry, content: Callable[[], Any] | None = None) -> None:
-        """Pass `value` to each observer. A tracer that asks for content also receives ``content()``."""
+        """Pass `value` to each observer, with ``content()`` for tracers that request content."""
         whole = replace(value, content=content()) if content is not None and self._shows_content else value
         for index, function in enumerate(self._functions):
             shown = whole if isinstance(function, Tracer) and function.content else value
@@ -147,7 +147,7 @@ def watch_stream(
 ) -> Stream[Event]:
     """Return `source` with a span around each subscription. The span is the parent of all spans that begin inside it.
 
-    With `is_shared`, calls inside the span have the same request id as the span, as in a chat or a step.
+    With `is_shared`, calls inside the span share its request id, as in a chat or a step.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -186,10 +186,10 @@ def watch_stream(
 def notify_retry(
     observers: Observers, request_id: str, provider: str, model: str | None, session_id: str | None = None
 ) -> Callable[[int, float, LLMError], None]:
-    """Return a function that notifies the observers of a retry. ``retry_before_content`` calls it before each wait."""
+    """Return a function that notifies the observers of a retry; ``retry_before_content`` calls it before each wait."""
 
     def on_retry(attempt: int, delay: float, error: LLMError) -> None:
-        scope = current_scope.get()  # inside the call's span
+        scope = current_scope.get()  # the scope inside the call's span
         ids = Ids(request_id, scope.parent_id or "", None, scope.path, session_id)
         observers.notify(RetryAttempt(request_id, provider, model, attempt, delay, error, **ids.keywords))
 
@@ -202,7 +202,7 @@ _PORTS = {"https": 443, "http": 80}
 
 
 def details(request: Request | ImageRequest, adapter: Any) -> CallDetails:
-    """Return the details of a call that is about to start. This must run in the scope of the call's subscription."""
+    """Return the details of a call that is about to start. Must run in the scope of the call's subscription."""
     values = {name: getattr(request, name, None) for name in _PARAMETERS}
     values |= {name: request.options.get(name) for name in _PASSED_THROUGH}
     parameters = {name: value for name, value in values.items() if value not in (None, ())}
@@ -225,7 +225,7 @@ def _server(adapter: Any) -> tuple[str | None, int | None]:
 
 
 def request_content(request: Request) -> Request:
-    """Return a request that has only the tools and the messages of `request`, without the model's reasoning."""
+    """Return a request with only the tools and messages of `request`, without the model's reasoning."""
     return Request(messages=tuple(map(_without_reasoning, request.messages)), tools=request.tools)
 
 
@@ -244,7 +244,7 @@ def _without_reasoning(message: Message) -> Message:
 
 
 def _bare(call: ToolCall) -> ToolCall:
-    """Return `call` without its metadata, such as a reasoning signature, except for the mark of a server-side call."""
+    """Return `call` without its metadata, such as a reasoning signature, except the flag for server-side calls."""
     return dataclasses.replace(call, metadata={name: note for name, note in call.metadata.items() if name == "server"})
 
 
@@ -253,7 +253,7 @@ _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, F
 
 
 class Span:
-    """The base class for spans. A span is one stream as the observers see it, with a clock and ids."""
+    """The base class for spans. A span follows one stream on behalf of the observers, with a clock and ids."""
 
     def __init__(self, observers: Observers, now: Clock, ids: Ids) -> None:
         self._observers = observers
@@ -262,7 +262,7 @@ class Span:
         self._began = now()
 
     def begin_attempt(self, call: Call) -> Call:
-        """Return the `call` to use for the attempt that begins now."""
+        """Begin an attempt, and return the `call` to use for it."""
         return call
 
     def see(self, event: Any) -> None:
@@ -277,7 +277,7 @@ class Span:
 
 
 class _SpanWithAttempts(Span):
-    """The span of an adapter call. It counts the attempts, and records when the last attempt's chunks arrive."""
+    """The span of an adapter call. It counts the attempts, and records when the chunks of the last one arrive."""
 
     def __init__(
         self, observers: Observers, now: Clock, ids: Ids, adapter: Any, request: Request | ImageRequest
@@ -293,7 +293,7 @@ class _SpanWithAttempts(Span):
         self._attempts += 1
         self._attempt_began = self._now()
         self._chunks.clear()
-        headers = self._observers.request_headers(current_scope.get().parent_id or "")  # inside the call's span
+        headers = self._observers.request_headers(current_scope.get().parent_id or "")  # the call's span
         return dataclasses.replace(call, trace_headers=headers) if headers else call
 
     def _details(self, response: Response[Any] | ImageResponse) -> CallDetails:
@@ -319,7 +319,7 @@ class CallSpan(_SpanWithAttempts):
         observers.notify(started, lambda: request_content(request))
 
     def see(self, event: Event) -> None:
-        with suppress(Exception):  # raw usage with unknown keys raises an error here, and in the caller's own fold
+        with suppress(Exception):  # raw usage with unknown keys raises an error; the caller's own fold raises it, too
             self._state = self._state.apply_event(event)
         if type(event) is MessageCompleted or type(event) is ErrorEvent:
             self._has_ended = True
@@ -360,7 +360,7 @@ class StepSpan(Span):
                 about = (self._ids.request_id, name, id, tool.description if tool else "", isinstance(tool, AgentTool))
                 self._observers.notify(ToolStarted(*about, **self._tool_keywords(id)), lambda: event.arguments)
                 self._tools[id] = (name, began)
-                if self._has_ended:  # another thread has disposed the stream
+                if self._has_ended:  # another thread has just disposed the stream
                     self._finish_tool(id, "cancelled", None)
             case ToolExecutionCompleted(id=id, error=error) if id in self._tools:  # a denied call never started
                 self._finish_tool(id, "failed" if error else "completed", error, event.result)
@@ -371,7 +371,7 @@ class StepSpan(Span):
 
     def finish(self, outcome: Outcome, error: Exception | None) -> None:
         self._has_ended = True
-        for id in list(self._tools):  # an agent that has halted is not cancelled
+        for id in list(self._tools):  # a halted agent has not been cancelled
             self._finish_tool(id, "completed" if self._result else "cancelled", None)
         response = self._result.response if self._result else None
         error = error or (response.error if response else None)
@@ -384,7 +384,7 @@ class StepSpan(Span):
 
     def _finish_tool(self, id: str, outcome: Outcome, error: LLMError | None, result: Any = None) -> None:
         running = self._tools.pop(id, None)
-        if running is None:  # another thread has finished it
+        if running is None:  # another thread has already reported its end
             return
         name, began = running
         about, seconds = (self._ids.request_id, name, id), self._now() - began
@@ -396,7 +396,7 @@ class StepSpan(Span):
 
 
 class ChatSpan(Span):
-    """The span of a chat. The spans of its steps are inside it."""
+    """The span of a chat, which contains the spans of its steps."""
 
     def __init__(self, observers: Observers, now: Clock, ids: Ids, metadata: Mapping[str, Any]) -> None:
         super().__init__(observers, now, ids)

@@ -41,7 +41,7 @@ Answer = Callable[[Request], Stream[Event]]
 
 
 def prepare_request(functions: Sequence[Prepare], request: Request, answer: Answer, index: int = 0) -> Stream[Event]:
-    """Apply the functions, starting at `index`, to `request` one after the other, and return the answer to the result.
+    """Apply `functions` to `request` in order, from `index` on, and return the answer to the resulting request.
 
     Synchronous functions run immediately, without adding a layer to the stream.
     """
@@ -56,7 +56,7 @@ def prepare_request(functions: Sequence[Prepare], request: Request, answer: Answ
             return prepare_request(functions, result, answer, index + 1)
         fault = must_be("a function that returns a Request, changed or unchanged", result)
         raise ValidationError(
-            "invalid_request", errors=[(("prepare", index), f"{fault}; to refuse it, raise an error")]
+            "invalid_request", errors=[(("prepare", index), f"{fault}; to refuse a request, raise an error")]
         )
 
     if isinstance(function, Alongside):
@@ -106,11 +106,11 @@ def _with_usage(error: Exception, usage: Usage) -> Exception:
 
 
 class _Annotator:
-    """Adds what `prepared` contains to one answer, which can begin again after a ``StepRestarted``."""
+    """Adds the contents of `prepared` to one answer, which can start over after a ``StepRestarted``."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
-        self._usage: Usage | None = None  # the last usage that was emitted
+        self._usage: Usage | None = None  # the usage that was emitted last
 
     def feed(self, event: Event) -> Iterator[Event]:
         match event:
@@ -141,7 +141,7 @@ class _Annotator:
 
 
 def _run_check(guard: Alongside, request: Request) -> Stream[None]:
-    """Complete if `request` passes the check; otherwise, fail with its exception or an error for its verdict."""
+    """Complete if `request` passes; otherwise, fail with the check's exception or an error for its verdict."""
 
     def judge(verdict: Any) -> None:
         if (error := verdict_error(guard.check, verdict)) is not None:
@@ -162,8 +162,8 @@ def _hold_back(check: Observable[Any], answer: Observable[Event]) -> Stream[Even
 class _HeldBack:
     """One subscription to a check, and to the answer that waits for it.
 
-    This is not a `Backlog`, because the answer itself has to pause while too many events wait. If the answer fails, its
-    error waits behind these events until the check has passed.
+    This is not a `Backlog`, because the answer itself must pause while too many events are waiting. If the answer
+    fails, its error also waits, after these events, until the check has passed.
     """
 
     def __init__(self, observer: abc.ObserverBase[Event]) -> None:
@@ -172,14 +172,14 @@ class _HeldBack:
         self._lock = threading.Lock()
         self._waiting: deque[Event] | None = deque()  # None once all events have been released
         self._gate = Hold(is_full=self._is_full)
-        self._end: Callable[[], None] | None = None  # ends the stream if the answer ended while its events waited
+        self._end: Callable[[], None] | None = None  # ends the stream; set if the answer ends before its release
         self._answer = SingleAssignmentDisposable()
 
     def start(
         self, check: Observable[Any], answer: Observable[Event], scheduler: abc.SchedulerBase | None
     ) -> abc.DisposableBase:
         checking = check.subscribe(on_error=self._refuse, on_completed=self._release, scheduler=scheduler)
-        if not self._answer.is_disposed:  # it is disposed if the check failed immediately
+        if not self._answer.is_disposed:  # already disposed if the check failed immediately
             self._answer.disposable = paced(answer, self._gate).subscribe(
                 self._receive,
                 lambda error: self._finish(partial(self._observer.on_error, error)),
@@ -214,7 +214,7 @@ class _HeldBack:
         try:
             while (event := self._next()) is not None:  # more events can arrive while these are emitted
                 self._observer.on_next(event)
-        except BaseException as error:  # the subscriber raised an error, and no caller would report it
+        except BaseException as error:  # an error in the subscriber, which no caller would report
             self._answer.dispose()
             fail(self._observer, error)
         else:

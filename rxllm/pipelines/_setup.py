@@ -1,6 +1,6 @@
-"""`Setup`, which holds a call's engine and its checked options, and uses them to complete a request.
+"""`Setup`, which holds the engine and the checked options of a call, and uses them to complete a request.
 
-If another engine answers the same request, as with ``fallback``, the settings of the new request have several sources:
+If another engine answers the same request, as with ``fallback``, its request has settings from several sources:
 
 ========================================  ==================================================================
 settings                                  source
@@ -57,7 +57,7 @@ _PLAIN = ("tool_choice", "temperature", "top_p", "max_tokens", "seed", "reasonin
 class Setup(msgspec.Struct, frozen=True):
     """An engine and the checked options of a call.
 
-    `own_options` are the options of the call itself. `options` are the engine's options, overridden by the call's.
+    `own_options` are the call's own options. `options` are the engine's options, overridden by the call's.
     """
 
     engine: Engine
@@ -85,7 +85,7 @@ class Setup(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, engine=engine, options=options, own_options=own_options)
 
     def complete(self, request: Request) -> Request:
-        """Return `request` with its fields filled in from the options of the call and the engine; see `option`."""
+        """Return `request` with its fields filled in from the call's and the engine's options; see `option`."""
         params = set_options(self.engine.params)
 
         def merged(name: str) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class Setup(msgspec.Struct, frozen=True):
         return merge_tools(self.engine.tools, (*params, *requested, *self.own_options.get("tools", ())))
 
     def option(self, name: str, value: Any) -> Any:
-        """Return the first of these that is set: the call's own option, the request's `value`, the engine's option."""
+        """Return the call's own option or, if it is not set, the request's `value`, or else the engine's option."""
         if name in self.own_options:
             return self.own_options[name]
         return value if value not in (None, ()) else self.options.get(name)
@@ -144,21 +144,21 @@ class Setup(msgspec.Struct, frozen=True):
         return self.with_observer(*added) if added else self
 
     def with_observer(self, *added: Callable[[Telemetry], object]) -> Setup:
-        """Return a copy that also has the `added` observers."""
+        """Return a copy with the `added` observers as well."""
         own = replace(self.engine, observers=(*added, *self.engine.observers))
         return msgspec.structs.replace(self, engine=own, observers=Observers(own.observers))
 
     def response_format(self, request: Request) -> Any:
         """Return the function that parses the answer to `request`.
 
-        A wrong format is not reported here, but when the request is validated.
+        An invalid format is reported when the request is validated, not here.
         """
         return reader(self.option("response_format", request.response_format))
 
     def returned_by(
         self, function: str, stream: Stream[T], items: type[Any] | str = "events", request: Request | None = None
     ) -> Stream[T]:
-        """Return `stream` with a repr that names the model and the `function` that returned the stream."""
+        """Return `stream` with a repr that names the model and the `function` that created it."""
         model = self.option("model", request and request.model) or self.engine.model
         return returned_by(function, stream, model or provider_name(self.engine.adapter), items)
 
@@ -174,7 +174,7 @@ class Setup(msgspec.Struct, frozen=True):
         )
 
     def tool_options(self) -> dict[str, Any]:
-        """Return the arguments that this call passes to ``run_tools``."""
+        """Return this call's arguments for ``run_tools``."""
         options, engine = self.options, self.engine
         plain = ("mode", "on_tool_error", "tool_timeout", "max_concurrency", "approve", "approve_timeout")
         return {
@@ -189,7 +189,7 @@ class Setup(msgspec.Struct, frozen=True):
         }
 
     def call(self, request_id: str) -> Call:
-        """Return the `Call` to pass to the adapter, with this id."""
+        """Return the `Call` for the adapter, with this id."""
         return Call(
             request_id=request_id,
             api_key=self.options.get("api_key"),
@@ -202,14 +202,14 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 def as_request(value: Any) -> Request:
-    """Return `value`, which is a `Request` or an `Input`, as a request."""
+    """Convert `value`, a `Request` or an `Input`, to a request."""
     return value if isinstance(value, Request) else Request(as_thread(value).messages)
 
 
 def as_requests(values: Any) -> tuple[list[Request], list[str | int] | None]:
     """Return `values` as requests and, if `values` is a mapping, their ids.
 
-    If an entry is not a request, raises a ``ValidationError`` that names the entry.
+    If an entry is invalid, the ``ValidationError`` names it.
     """
     if isinstance(values, Mapping) and "role" not in values:  # a mapping with a role is one message
         ids = list(cast(Mapping[Any, Any], values))
@@ -232,7 +232,7 @@ def _entry(index: int | str, value: Any) -> Request:
 
 
 def request(input: Input | Request, **fields: Any) -> Request:
-    """Return a request with these messages. Keyword arguments set other fields of the `Request`.
+    """Return a `Request` with these messages. Keyword arguments set its other fields.
 
     >>> request("Hi", temperature=0.0).temperature
     0.0
@@ -261,11 +261,11 @@ _LEFT_OUT = (
     "structured_finalize",
     "on_event",
 )
-"""Call options that are not passed to another engine: they depend on the provider, or are already in the request."""
+"""Call options that another engine does not get: they depend on the provider, or are already in the request."""
 
 
 def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:
-    """Return a copy of `engine` to answer for `caller`: without its own tools, but with the caller's observers."""
+    """Return a copy of `engine` that answers for `caller`, with the caller's observers and without its own tools."""
     other = as_engine(engine)
     added = [observer for observer in other.observers if observer not in caller.observers]
     return replace(
@@ -291,5 +291,5 @@ def other_request(request: Request, sent: Request, own_options: Mapping[str, Any
 
 
 def other_options(own_options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the call's own options that are also passed to another engine."""
+    """Return the call's options that another engine also gets."""
     return {name: value for name, value in own_options.items() if name not in _LEFT_OUT}

@@ -1,4 +1,4 @@
-"""Check the caller's answers to open tool calls and questions in a halted chat, and turn the answers into events."""
+"""Check the caller's answers to a halted chat's open tool calls and questions, and turn them into events."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ from rxllm.values.sessions import nested_call, nested_id, open_agents, open_ids,
 
 
 def is_over(thread: Thread) -> bool:
-    """Whether `thread` ends with the model's answer, and no tool call or question is open."""
+    """Whether `thread` ends with the model's answer, without an open tool call or question."""
     last = thread.last
     return last is not None and last.role == "assistant" and HaltedStep.of(thread) is None
 
 
 class HaltedStep(msgspec.Struct, frozen=True):
-    """The part of a chat that is still open: the unanswered `calls`, and any `question` to the user that ends it."""
+    """The open part of a halted chat: its unanswered `calls`, and the `question` to the user at its end, if any."""
 
     thread: Thread
     calls: tuple[ToolCall, ...]
@@ -70,7 +70,7 @@ class HaltedStep(msgspec.Struct, frozen=True):
         return cls(thread if question is None else thread[:-1], calls, question) if calls or question else None
 
     def completed(self, state: StreamCollector, waiting: WaitingCalls) -> StepResult:
-        """Return the step with the results that `state` has collected, and the calls that are still pending."""
+        """Return the step's result, with the tool results in `state` and the calls that are still pending."""
         thread = with_results(self.thread, {result.tool_call_id or "": result for result in state.tool_results})
         calling = (message for message in reversed(thread.messages) if not all(map(is_server, message.tool_calls)))
         message = next(calling, Message("assistant"))
@@ -97,10 +97,10 @@ class HaltedStep(msgspec.Struct, frozen=True):
 
 
 def agent_setup(tool: AgentTool, settings: ToolSettings, **ids: str) -> Setup:
-    """Return the setup for the chat of the agent `tool`. `settings` are the settings of the step that runs the agent.
+    """Return the setup for the chat of the agent `tool`, which runs in a step with these `settings`.
 
-    Options that the agent or its engine sets take precedence. Otherwise, the agent inherits the step's `approve`, with
-    its timeout. The agent's context is the step's context, overridden by its own entries.
+    The agent inherits the step's `approve` and its timeout, unless it sets its own. Its context is the step's context,
+    overridden by its own entries.
     """
     own = Setup.of(tool.engine, ChatOptions, {})
     context = {**settings.context, **own.engine.context, **own.options.get("context", {})}
@@ -133,7 +133,7 @@ class Answers(msgspec.Struct, frozen=True):
     results: Mapping[str, Any]
 
     def check(self, halted: HaltedStep | None, settings: ToolSettings) -> None:
-        """Raise if an answer matches no call, or if a call has no answer and no ``approve`` that could decide it."""
+        """Raise if an answer matches no call, or if a call has neither an answer nor an ``approve`` to decide it."""
         calls, agents = (halted.calls, halted.agents) if halted else ((), {})
         self._refuse_unknown(calls, agents)
         waiting = list(self._waiting(calls, agents, settings, lambda call: call))
@@ -148,7 +148,7 @@ class Answers(msgspec.Struct, frozen=True):
                 answers._edited_call(answers._approved_tool(call, settings, outer.id), call, outer.id)
 
     def replied(self, thread: Thread) -> tuple[Thread, Answers]:
-        """Add the answers to questions to `thread`, even inside agents. Return the thread and the remaining answers."""
+        """Return `thread` with the answers to its questions, even inside agents, and the remaining answers."""
         replies = {id: self.results[id] for id in open_questions(thread) if id in self.results}
         known = Counter(open_ids(thread))
         for id, reply in replies.items():
@@ -167,8 +167,7 @@ class Answers(msgspec.Struct, frozen=True):
     ) -> Iterator[tuple[ToolCall, ToolCall, Answers, ToolSettings]]:
         """Yield each call that needs an answer, at any depth.
 
-        Each item has the call as the caller sees it, the call as it is in its own chat, and that chat's answers and
-        settings.
+        Each item has the call as the caller sees it, the call in its own chat, and that chat's answers and settings.
         """
         for call in calls:
             if call.id not in agents or self._decides(call):
@@ -191,13 +190,13 @@ class Answers(msgspec.Struct, frozen=True):
         return call.id in self.results or call.id in self.approvals
 
     def _calls_again(self, call: ToolCall, agent: Thread) -> bool:
-        """Whether an approval runs a tool again that was interrupted after the user had answered its question."""
+        """Whether an approval re-runs a tool that was interrupted after the user answered its question."""
         return _is_replied(agent) and call.id in self.approvals and not _is_denial(self.approvals[call.id])
 
     def _begun(self, call: ToolCall, thread: Thread, settings: ToolSettings) -> Tool:
-        """Return the tool that `call` has started: an agent whose chat is `thread`, or a tool that asks a question.
+        """Return the tool that `call` has started.
 
-        If it is a tool that asks, its question is the first message in `thread`.
+        It is an agent whose chat is `thread`, or a tool whose question to the user is the first message in `thread`.
         """
         tool = settings.tools_by_name.get(call.name)
         if isinstance(tool, AgentTool) or (tool is not None and is_question(thread[0])):
@@ -221,7 +220,7 @@ class Answers(msgspec.Struct, frozen=True):
         scope: Scope,
         agent: Thread | None = None,
     ) -> Observable[Event]:
-        """Return the events produced by answering `call`, or by answering the calls pending inside its `agent`."""
+        """Return the events that result from answering `call`, or the calls pending inside its `agent`."""
         if agent is not None and (not self._decides(call) or self._calls_again(call, agent)):
             tool = replace(self._begun(call, agent, settings), approval=False)
             edited = self._edited_call(tool, call, call.id)
@@ -251,7 +250,7 @@ class Answers(msgspec.Struct, frozen=True):
     def _approved_tool(self, call: ToolCall, settings: ToolSettings, id: str) -> Tool:
         tool = settings.tools_by_name.get(call.name)
         if tool is None:
-            message = f"the tool call {id} is approved, but no tool is named {call.name!r}; pass it in tools=[...]"
+            message = f"the tool call {id} is approved, but there is no tool {call.name!r}; pass it in tools=[...]"
             raise EngineError("unknown_tool", message, metadata={"tool_name": call.name})
         if tool.manual:
             fault = f"is a call to the manual tool {call.name!r}, which is not run here; pass its result in results"
@@ -270,7 +269,7 @@ class Answers(msgspec.Struct, frozen=True):
         asking = set(_asking(agents))
         asks = "is the id of a tool call that asks the user; answer under {!r}, or deny the call in approvals"
         faults += [(("results", id), asks.format(nested_id(id, QUESTION))) for id in self.results if id in asking]
-        faults += [(("approvals", id), "has a result too") for id in self.approvals if id in self.results]
+        faults += [(("approvals", id), "has a result too; choose one") for id in self.approvals if id in self.results]
         faults += [((name, id), _AMBIGUOUS) for name, by_id in answers.items() for id in by_id if known[id] > 1]
         approved = (id for id, approval in self.approvals.items() if id in agents and not _is_denial(approval))
         begun = (id for id in approved if not _is_replied(agents[id]))
@@ -284,7 +283,7 @@ def _is_denial(approval: object) -> bool:
 
 
 def _asking(agents: Mapping[str, Thread]) -> Iterator[str]:
-    """Yield the ids of calls, even inside agents, that ask the user a question and run again with the answer."""
+    """Yield the ids of calls, even inside agents, whose tool has asked the user and runs again with the answer."""
     for id, agent in agents.items():
         if any(map(is_question, agent.messages[:1])) and not _is_replied(agent):
             yield id

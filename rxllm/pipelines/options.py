@@ -1,12 +1,12 @@
 """The options that calls accept. ``help(...)`` and signatures show them, and they are checked when a call is made.
 
-If an option is set in several places, the call takes precedence over the request, and the request over the engine. If
-it is set nowhere, the default applies. None means that an option is not set, so a wrapper can pass on an option that
-its caller has not set. For the options in `UNLIMITED`, None means that there is no limit.
+The call's options take precedence over the request's, and these over the engine's. An option that is set nowhere has
+its default. None means that an option is not set, so a wrapper can pass on an option that its caller has not set. For
+the options in `UNLIMITED`, None means that there is no limit.
 
 The docstring under each field explains the option, and editors show it. ``help(...)`` and the signatures read these
-docstrings from the source file. If there is no source file, they contain only names and types. A default in double
-backticks is also the default in the signature.
+docstrings from the source file; without it, they contain only names and types. A default in double backticks is also
+the default in the signature.
 """
 
 from __future__ import annotations
@@ -80,16 +80,15 @@ class PlainOptions(TypedDict, total=False):
     """The maximum length of the answer, in tokens. Anthropic has no default, so rxllm sends 32,000 for Claude 4 and
     later, and 4,096 for other models. Default: the provider's."""
     stop: str | Sequence[str] | None
-    """A string, or a sequence of strings. The answer ends just before the first one that the model writes. Default:
-    none."""
+    """One or more strings. The answer ends just before the first of them that the model writes. Default: none."""
     seed: int | None
     """A whole number that makes answers repeatable, as far as the provider supports it. Default: none."""
     reasoning_effort: str | None
     """The amount of thinking before the answer: "none", "minimal", "low", "medium", "high" or another value that the
     provider defines. Not every model accepts every value. Default: the provider's."""
     structured_finalize: bool | None
-    """Whether to ask for the `response_format` in a final request of its own, which has no tools. Default: only if the
-    model cannot use tools together with a schema, according to ``rxllm.models``."""
+    """Whether to ask for the `response_format` in a separate final request without tools. Default: only if the model
+    cannot use tools together with a schema, according to ``rxllm.models``."""
     options: Mapping[str, Any] | None
     """Fields that are added unchanged to the body of the provider's request. Default: none."""
     metadata: Mapping[str, Any] | None
@@ -100,8 +99,8 @@ class PlainOptions(TypedDict, total=False):
     """The provider's API key, or a function (sync or async) that is called for each attempt and returns the key.
     Default: the adapter's key, or the key in ``rxllm.keys`` or the environment."""
     headers: Mapping[str, str] | None
-    """Headers to send with each request of the call. They override the adapter's headers. If another engine answers
-    instead, for example after ``fallback``, they are not sent to it. Default: none."""
+    """Headers to send with each request of the call. They override the adapter's headers, and are not sent to an engine
+    that answers instead, as with ``fallback``. Default: none."""
     session_id: str | None
     """The conversation's id, which tools and telemetry receive. Default: none."""
     request_id: str | None
@@ -137,12 +136,10 @@ class PlainStepOptions(PlainOptions, total=False):
     """`StepOptions` without `response_format`, which determines the type of the answer."""
 
     mode: Literal["auto", "manual"] | None
-    """With "auto", the tools that the model calls are run. With "manual", the chat halts before any tool runs. Default:
-    ``"auto"``."""
+    """"auto" runs the tools that the model calls; "manual" halts the chat before any tool runs. Default: ``"auto"``."""
     on_tool_error: OnToolError | None
-    """The reaction to a tool's error. "continue" sends the error to the model, and "halt" ends the chat. A function is
-    called with the tool call and the error; it returns a result to use instead, or ``halt(...)``. Default:
-    ``"continue"``."""
+    """"continue" sends a tool's error to the model, and "halt" ends the chat. A function is called with the tool call
+    and the error; it returns a result to use instead, or ``halt(...)``. Default: ``"continue"``."""
     tool_timeout: float | None
     """The number of seconds that a tool can run if it has no timeout of its own. None means no limit. Default:
     ``30.0``."""
@@ -154,15 +151,15 @@ class PlainStepOptions(PlainOptions, total=False):
     """A function that turns a tool's result into text for the model. Default: the engine's, which writes JSON."""
     approve: Approve | None
     """A function that decides whether to run a tool with ``approval=True``. It returns True to run the tool, False or a
-    reason to refuse the call, a mapping to run the tool with other arguments, or ``halt("approval")`` to halt the chat.
+    reason to deny the call, a mapping to run the tool with other arguments, or ``halt("approval")`` to halt the chat.
     It can also return an awaitable or an Observable. Default: a call to such a tool halts the chat."""
     approve_timeout: float | None
-    """The number of seconds that `approve` can take before the call is refused. None means no limit. Default:
+    """The number of seconds that `approve` can take before the call is denied. None means no limit. Default:
     ``None``."""
 
 
 class StepOptions(PlainStepOptions, GenerateOptions, total=False):
-    """The options of `step`: the options of `generate`, and options to run tools; see ``operators.run_tools``."""
+    """The options of `step`: the options of `generate`, and options for running tools; see ``operators.run_tools``."""
 
 
 class PlainChatOptions(PlainStepOptions, total=False):
@@ -197,7 +194,7 @@ def describe(options: type[Any]) -> None:
 
 
 def with_options(options: type[Any]) -> Callable[[F], F]:
-    """Decorate a function that has ``**opts``, so that its signature and its docstring show all `options`.
+    """Decorate a function with ``**opts``, so that its signature and its docstring show all `options`.
 
     A call with an unknown option, such as ``generate(engine, prompt="Hi")``, raises ``EngineError("unknown_option")``,
     even if a positional argument is also missing. Any other wrong argument raises a ``TypeError`` that suggests a fix.
@@ -233,7 +230,7 @@ def with_options(options: type[Any]) -> Callable[[F], F]:
 
 
 def _call_remedy(function: str, parameters: list[Parameter]) -> str:
-    """Return what to write instead of a wrong call, such as ``write generate(engine, request, ...)``."""
+    """Return the remedy for a wrong call, such as ``write generate(engine, request, ...)``."""
     positional = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
     needed = [f"{p.name}=..." for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.default is Parameter.empty]
     return f"write {function}({', '.join([*positional, *needed])}, ...)"
@@ -298,14 +295,14 @@ def set_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def request_id(options: Mapping[str, Any]) -> str:
-    """Return the option `request_id` if it is set, or else the id of the enclosing chat, or else a new id."""
+    """Return the option `request_id` or, if it is not set, the id of the enclosing chat, or else a new id."""
     return options.get("request_id") or current_scope.get().request_id or new_id()
 
 
 def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments for ``repeat_until_halt``.
 
-    If the option `max_turns` is not set, ``RXLLM_MAX_TURNS`` is used. If that is not set either, the default is 8.
+    `max_turns` is the option or, if it is not set, ``RXLLM_MAX_TURNS`` from the environment, or else 8.
     """
     value = options.get("max_turns") or os.environ.get("RXLLM_MAX_TURNS") or MAX_TURNS
     try:
@@ -428,7 +425,7 @@ _RULES: dict[str, _Rule] = {
     "max_concurrency": ("None, or " + _COUNT[0], lambda value: value is None or is_count(value)),
     "max_turns": _COUNT,
     "steer": (
-        "an Observable of strings or user messages, such as a reactivex Subject; rxllm.from_async_iter creates one",
+        "an Observable of strings or user messages, such as a reactivex Subject or rxllm.from_async_iter(...)",
         lambda value: isinstance(value, Observable),
     ),
     "steer_at": ("'sentence' or 'step'", lambda value: value in ("sentence", "step")),

@@ -5,15 +5,15 @@ unanswered tool call                  outcome
 ====================================  ==================================================================================
 The caller passes a result.           The call is answered with this result (``ToolResultEncoded``).
 The caller approves it.               The tool runs once, as in ``run_tools`` (``ToolExecutionStarted`` and so on).
-The caller changes its arguments.     The tool runs once with these arguments, which are checked before any tool runs.
+The caller changes its arguments.     The tool runs once with the new arguments, which are checked before any tool runs.
 The caller denies it.                 A ``ToolError("denied")`` is handled by ``on_tool_error``. By default, the model
                                       receives the error.
 The caller leaves it to `approve`.    ``approve`` decides, as in a chat that has not halted. The call can stay open.
 Its agent has halted.                 The agent's chat continues with the answers to its own pending calls.
-None of these is true.                An ``EngineError("missing_tool_results")`` is raised before any tool runs.
+None of these applies.                An ``EngineError("missing_tool_results")`` is raised before any tool runs.
 ====================================  ==================================================================================
 
-The response of the halted step is rebuilt from the thread. Its usage is empty, because it has already been reported.
+The halted step's response is rebuilt from the thread. Its usage is empty, because it has already been reported.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _merge_outcomes(sources: Iterable[Observable[Event]], limit: int) -> Stream[
                 return
             try:
                 observer.on_next(event)
-            except BaseException as error:  # the subscriber raised an error, and no caller would report it
+            except BaseException as error:  # an error in the subscriber, which no caller would report
                 fail(observer, error)
 
         def finish() -> None:
@@ -88,7 +88,7 @@ def _merge_outcomes(sources: Iterable[Observable[Event]], limit: int) -> Stream[
 
         def run(_: abc.SchedulerBase, __: object = None) -> abc.DisposableBase:
             def end(index: int, error: Exception | None) -> None:
-                if error is not None:  # the caller's code raised an error, so do not wait for the other tools
+                if error is not None:  # from the caller's code, so do not wait for the other tools
                     running.dispose()
                     observer.on_error(error)
 
@@ -113,8 +113,8 @@ def stream_resume(
 ) -> Stream[Event]:
     """Continue a halted chat, and return its events. The last event is ``ChatCompleted``. See `resume`.
 
-    First, the stream emits the events of the tools that now run, and the halted step's ``StepCompleted``. The model's
-    events follow.
+    The stream first emits the events of the tools that now run, and the halted step's ``StepCompleted``. Then it emits
+    the model's events.
     """
     setup, chat, answers = Setup.of(engine, ChatOptions, opts), thread, _answers(approvals, results)
     thread = as_thread(chat)
@@ -125,7 +125,7 @@ def stream_resume(
 def unchecked_resume(
     engine: Any, thread: Thread, approvals: Any, results: Any, opts: Mapping[str, Any]
 ) -> Stream[Event]:
-    """Return the same events as `stream_resume`, but check the answers at each subscription, not at once."""
+    """Do the same as `stream_resume`, but check the answers at each subscription instead of immediately."""
     setup = Setup.of(engine, ChatOptions, opts)
     return setup.drop_hidden(resumed_events(setup, thread, _answers(approvals, results)))
 
@@ -158,7 +158,7 @@ def resume(
     results: Mapping[str, str | Mapping[str, Any]] | None = None,
     **opts: Any,
 ) -> Stream[ChatResult[Any]]:
-    """Continue a halted chat, and return its result, which is the fold of `stream_resume`.
+    """Continue a halted chat, and return its result: the events of `stream_resume`, folded.
 
     >>> from rxllm import Fake, ToolCall, chat, tool
     >>> @tool(approval=True)
@@ -169,16 +169,16 @@ def resume(
     ('approval', 'Done.')
 
     `thread` can be the `ChatResult` of the halted chat, even if it was read from JSON. Every unanswered tool call needs
-    an answer under its id, which is either a result or an approval. An approval has one of these values:
+    a result or an approval under its id. An approval is one of these values:
 
     - True: the tool runs, once per subscription.
     - A mapping: the tool runs with these arguments. The thread keeps the arguments that the model wrote.
     - False, or a string with the reason: the call is denied, and the model receives a ``ToolError("denied")``.
 
-    With the option ``approve``, you can leave calls to approval tools to that function. If a call is pending inside an
-    agent, answer it under the id that it has in the result, such as ``"c1/c2"``, and the agent continues. To answer a
-    question to the user, pass a string in `results` (or a mapping, for a form), under the id of the tool call that
-    asks it. A question that has no answer stays open.
+    The option ``approve`` decides calls to approval tools that you leave unanswered. If a call is pending inside an
+    agent, answer it under its id in the result, such as ``"c1/c2"``, and the agent continues. To answer a question to
+    the user, pass a string in `results` (or a mapping, for a form), under the id of the tool call that asks it. A
+    question without an answer stays open.
 
     The first of the result's `steps` is the halted step, which is now complete. The model is not called again for this
     step, so it does not count towards ``max_turns``, and its usage is empty. If the model fails after tools have run,
@@ -186,9 +186,9 @@ def resume(
     for example at ``max_turns``, the model is called immediately. A chat that ends with the model's answer cannot be
     resumed.
 
-    Raises ``EngineError("missing_tool_results")`` at once if any call is left unanswered; the error names these calls.
-    Raises ``ValidationError("invalid_option")`` at once if an id does not belong to an unanswered call, if arguments do
-    not fit the tool, or if there is nothing to resume.
+    Raises ``EngineError("missing_tool_results")`` at once if calls are left unanswered; the error names them. Raises
+    ``ValidationError("invalid_option")`` at once if an id does not belong to an unanswered call, if arguments do not
+    fit the tool, or if there is nothing to resume.
     """
     setup, chat, answers = Setup.of(engine, ChatOptions, opts), thread, _answers(approvals, results)
     thread = as_thread(chat)
@@ -199,7 +199,7 @@ def resume(
 
 
 def resumed_events(setup: Setup, thread: Thread, answers: Answers) -> Stream[Event]:
-    """Continue the halted chat in `thread` with these `answers`, and return its events."""
+    """Continue the halted chat in `thread` with `answers`, and return its events."""
     until_halt = chat_options(setup.options)
     thread, others = answers.replied(thread)
 
@@ -221,7 +221,7 @@ def _check(setup: Setup, chat: Any, thread: Thread, answers: Answers) -> None:
     answered, others = answers.replied(thread)
     others.check(HaltedStep.of(answered), ToolSettings(**setup.tool_options()))
     if is_over(answered) and not was_cut:
-        remedy = "send a new message with rxllm.chat, or pass the chat as it halted"
+        remedy = "send a new message with rxllm.chat, or pass the chat as it was when it halted"
         raise invalid_option("thread", f"has nothing to resume: it ends with the model's answer; {remedy}")
 
 
@@ -244,7 +244,7 @@ def _faults(name: str, by_id: Any, expected: str, types: Any) -> list[tuple[tupl
 
 
 class AgentChats:
-    """The implementation of ``Chats``, the protocol that ``rxllm.tools`` uses to run the chats of agents."""
+    """The implementation of ``Chats``, the protocol that ``rxllm.tools`` uses to run agents' chats."""
 
     def engine_with(self, engine: Engine, options: Mapping[str, Any]) -> Engine:
         setup = Setup.of(engine, ChatOptions, options)

@@ -3,12 +3,12 @@
 =============  =========================================================================================================
 for operators  `assert_operator` checks the `OPERATOR_RULES`. `marbles` draws timed streams as text.
 for adapters   `assert_adapter` checks the `ADAPTER_RULES`. `AdapterConformance`, `HTTPAdapterConformance` and
-               `ImageConformance` are test suites in which a service follows a `Script` and a `Served` counts its
-               calls; `PNG`, `REQUEST_ID` and `refusal` help you to write the service. `loopback` is a real server that
+               `ImageConformance` are test suites for which you write a service that follows a `Script`. A `Served`
+               counts its calls; `PNG`, `REQUEST_ID` and `refusal` help to write it. `loopback` is a real server that
                records who closed each connection, and when. `chunkings` and `cut` split bytes into chunks.
 for tools      `assert_executor` checks the `EXECUTOR_RULES`, and `assert_encoder` the `ENCODER_RULES`.
-for programs   `sandbox` replaces the model that the code names. `Cassette` records each answer once, and plays it back
-               for equal requests. `record` and `replay_file` store streams in files and play them. `backtest` runs
+for programs   `sandbox` replaces the models named in code. `Cassette` records each answer once, and plays it back
+               for equal requests. `record` stores a stream in a file, and `replay_file` plays it back. `backtest` runs
                operators over recordings; it returns a `Backtest`, with a `BacktestRow` for each. `simulate`,
                `simulate_many` and `simulate_cancels` run a program in a `World` with virtual time, and with faults
                (`FAULTS`) that depend on a seed; they return a `Simulation` or raise a `SimulationError`.
@@ -21,16 +21,16 @@ Check in virtual time that an operator keeps the Rx contract and that the events
 >>> from rxllm import Fake, operators as ops, testing
 >>> testing.assert_operator(lambda: ops.map_text(str.upper))
 
-Check that an adapter keeps the adapter rules:
+Check that an adapter follows the adapter rules:
 
 >>> testing.assert_adapter(Fake("Hello"))
 
-To test an adapter's wire format over HTTP as well, use ``HTTPAdapterConformance``. If the subject of a test breaks a
-rule for a good reason, omit the rule, as in ``without={"at_once"}``. The docstrings of the ``assert_`` functions and of
-`AdapterConformance` list the rules, and explain when to omit each of them.
+To test an adapter's wire format over HTTP as well, use ``HTTPAdapterConformance``. If your code breaks a rule for a
+good reason, omit the rule, as in ``without={"at_once"}``. The docstrings of the ``assert_`` functions and of
+`AdapterConformance` list the rules and say when to omit each of them.
 
-With pytest, the fixture `loopback` starts a server that follows a script. After the test it stops the server, and
-raises any errors of the script::
+With pytest, the fixture `loopback` starts a server that follows a script. After the test, it stops the server and
+raises any error that the script has raised::
 
     from rxllm.testing.loopback import STALL, Reply, chat_chunk
 
@@ -111,8 +111,8 @@ __all__ = [
 
 _MODULES = ("loopback", "marbles", "strategies")
 
-# Import each module on first use, since only some of them need hypothesis or httpx. Type checkers do not see
-# `__getattr__`, since they would then accept any name.
+# Import each module on first use, since only some of them need hypothesis or httpx. `__getattr__` is hidden from type
+# checkers, which would otherwise accept any name.
 if not TYPE_CHECKING:
     _load = lazy_exports(
         __name__,

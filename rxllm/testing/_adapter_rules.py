@@ -1,4 +1,4 @@
-"""The adapter rules. `assert_adapter` checks any adapter, ``AdapterConformance`` one whose service follows a script."""
+"""The adapter rules. `assert_adapter` checks any adapter; ``AdapterConformance`` also needs a scripted service."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ JUNK = (
     b'{"a": 1}\n[{"b": [{}]}',
     b'data: {"choices": [{"delta": {"content": 7}}]}\r\n\r\ndata: [DONE]',
 )
-"""Bytes that a decoder might receive if it reads from the wrong server."""
+"""Bytes that a decoder might receive from the wrong server."""
 
 SHORTEST_KEY = 8
-"""Keys that are shorter than this are not searched for, since they could occur by chance in other words."""
+"""The length of the shortest key to search for. A shorter key could be part of another word by chance."""
 
 PROMPT = 0.1
-"""The maximum number of seconds for building a request. The fastest of three attempts counts."""
+"""The maximum time, in seconds, to build a request. The fastest of three attempts counts."""
 
 ADAPTER_RULES = RuleTable()
-"""Maps the name of each rule to its text, in the order in which `assert_adapter` checks them."""
+"""Maps each rule's name to its text, in the order in which `assert_adapter` checks them."""
 
 
 def assert_adapter(
@@ -59,18 +59,18 @@ def assert_adapter(
     seconds: float = SECONDS,
     **options: Any,
 ) -> None:
-    """Check that `adapter` keeps the `ADAPTER_RULES`. This makes about ten calls with `request`.
+    """Check that `adapter` follows the `ADAPTER_RULES`, by making about ten calls with `request`.
 
     >>> from rxllm import Fake
     >>> assert_adapter(Fake("Hello"))
 
     `adapter` is an adapter, an async generator function, an `Engine`, or the name of a model. `options` are passed to
-    ``stream_generate``. If a call takes longer than `seconds`, the rule `answers` is broken. To test refusals, timeouts
+    ``stream_generate``. A call that takes longer than `seconds` breaks the rule `answers`. To test refusals, timeouts
     and clean-up as well, use ``AdapterConformance``, which needs a service that follows a script.
 
     `only` names the rules to check, and `without` the rules to omit, as in ``without={"sends_key"}``. The rules from
-    ``sends_system`` onwards apply only to an ``HTTPAdapter``: they look at the request that it builds. If the adapter
-    does not support a setting, it may also refuse the request with an `LLMError`.
+    ``sends_system`` onwards apply only to an ``HTTPAdapter``: they look at the request that it builds. An adapter that
+    does not support a setting may refuse the request with an `LLMError` instead.
 
     ==========================  ==========================================  ==========================================
     rule                        what is checked                             when to omit it
@@ -105,11 +105,11 @@ def assert_adapter(
     ``sends_temperature``       temperature is sent as a JSON number        if the service has no temperature
     ``sends_options``           options={...} are passed through            if it accepts a fixed set of options
     ``sends_key``               api_key is in a header or the address       if the server needs no key
-    ``sends_max_tokens``        max_tokens changes the request              never; refuse it if it is not supported
-    ``sends_stop``              stop changes the request                    never; refuse it if it is not supported
-    ``sends_tool_choice``       tool_choice changes the request             never; refuse it if it is not supported
-    ``sends_response_format``   response_format changes the request         never; refuse it if it is not supported
-    ``sends_picture``           a picture changes the request               never; refuse it if it is not supported
+    ``sends_max_tokens``        max_tokens changes the request              never; it may be refused if unsupported
+    ``sends_stop``              stop changes the request                    never; it may be refused if unsupported
+    ``sends_tool_choice``       tool_choice changes the request             never; it may be refused if unsupported
+    ``sends_response_format``   response_format changes the request         never; it may be refused if unsupported
+    ``sends_picture``           a picture changes the request               never; it may be refused if unsupported
     ``hides_key``               api_key is not in the address               if the service accepts it only there
     ==========================  ==========================================  ==========================================
 
@@ -118,7 +118,7 @@ def assert_adapter(
     __tracebackhide__ = True
     names = ADAPTER_RULES.chosen(only, without)
     run = AdapterRun(replace(as_engine(adapter), retry=False), request, options, seconds)
-    run.stream()  # raises an error if `options` are wrong
+    run.stream()  # raises an error if `options` are invalid
     broken: list[BrokenRule] = []
     for rule in ADAPTER_RULES.broken(run, names, catch=Exception):
         broken.append(rule)
@@ -326,7 +326,7 @@ def _check_sent(rule: str, run: AdapterRun) -> None:
     except LLMError:  # the adapter may refuse an option that it cannot send
         return
     plain, varied = ([(request.path, request.body) for request in requests] for requests in (before, after))
-    expect(plain != varied, f"the request is the same with and without it: {shorten(str(varied), 120)}")
+    expect(plain != varied, f"the request is the same with and without the setting: {shorten(str(varied), 120)}")
 
 
 for _name, _sentence in SENT_RULES.items():

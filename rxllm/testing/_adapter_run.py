@@ -51,10 +51,9 @@ USAGE = Usage(11, 7)
 class Script:
     """The answer that a service must give: `thinking` and `texts` in pieces, then `calls`, `usage` and the end.
 
-    `finish_reason` defaults to ``"tool_calls"`` if there are calls, and to ``"stop"`` otherwise. An `error` replaces
-    the proper end, and the adapter must report its reason. If there are neither texts nor calls before the error, the
-    service refuses the call and streams nothing. If `stalls` is true, the service stops sending, but never ends its
-    answer.
+    `finish_reason` defaults to ``"tool_calls"`` if there are calls, and to ``"stop"`` otherwise. If an `error` is
+    given, the answer ends with it, and the adapter must report its reason; without texts and calls, the service
+    refuses the call and streams nothing. If `stalls` is true, the service stops sending without ending its answer.
     """
 
     texts: tuple[str, ...] = ()
@@ -77,10 +76,10 @@ class Script:
 
 @dataclass(frozen=True)
 class Served:
-    """An adapter whose service is running, and functions that show what the service has observed.
+    """An adapter whose service is running, and functions that report what the service has observed.
 
-    ``asked()`` counts the calls that the service has received, and ``left()`` the calls that the client has left early.
-    ``requests()`` returns the HTTP requests, like ``Loopback.requests``. If it is missing, the rules about requests are
+    ``asked()`` counts the calls that the service has received, and ``left()`` those that the client has left early.
+    ``requests()`` returns the HTTP requests, like ``Loopback.requests``. Without it, the rules about requests are
     skipped, unless the adapter is an ``HTTPAdapter``.
     """
 
@@ -91,7 +90,7 @@ class Served:
 
 
 def missing(suite: object, hook: str) -> NoReturn:
-    """Raise a ``NotImplementedError`` that names the hook that `suite` lacks."""
+    """Raise a ``NotImplementedError`` that names the missing `hook`."""
     raise NotImplementedError(f"{type(suite).__name__} has no {hook}(): write this method as the base class describes")
 
 
@@ -118,14 +117,14 @@ SENT_RULES: dict[str, str] = {
     "sends_picture": "a picture is sent, or refused",
     "hides_key": "the call's api_key is not in the address, since logs keep addresses",
 }
-"""Maps the name of each rule for the sent request to its text."""
+"""Maps each rule's name to its text, for the rules about the sent request."""
 
 KEY = "sk-conformance-0123456789abcdef"
 TEMPERATURE = 0.125
 
 
 def canary(rule: str) -> str:
-    """Return the word that `rule` looks for in the request, such as ``canary_system``."""
+    """Return the word that `rule` expects to find in the request, such as ``canary_system``."""
     return rule.replace("sends_", "canary_")
 
 
@@ -140,7 +139,7 @@ MESSAGES = (
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "string", "description": canary("sends_tool_schema")}}}
 
-# The earlier call is a call to `f`. The name of the other tool is therefore sent only if the tools are sent.
+# The earlier call is to `f`, so the name of the other tool is sent only if the tools are sent.
 TOOLS = (Tool("f", "A tool."), Tool(canary("sends_tool_name"), canary("sends_tool_description"), SCHEMA))
 
 OPTIONS = {"canary": canary("sends_options")}
@@ -148,7 +147,7 @@ OPTIONS = {"canary": canary("sends_options")}
 
 PICTURE = user("Look!", Image.from_base64("iVBORw0KGgpjYW5hcnk=", "image/png"))
 
-# Every wire has its own fields for these settings, so a rule only checks that a setting changes the request.
+# Every wire format has its own fields for these settings, so a rule only checks that the setting changes the request.
 VARIATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sends_max_tokens": ({}, {"max_tokens": 4321}),
     "sends_stop": ({}, {"stop": (canary("sends_stop"),)}),
@@ -160,14 +159,14 @@ VARIATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def expect_sent(rule: str, requests: Sequence[Sent]) -> None:
-    """Raise ``AssertionError`` unless `requests` keep `rule`."""
+    """Raise ``AssertionError`` unless `requests` follow `rule`."""
     __tracebackhide__ = True
     heads = " ".join(f"{request.path} {request.headers}" for request in requests)
     body = " ".join(request.body.decode(errors="replace") for request in requests)
     match rule:
         case "sends_key":
             names = sorted({name for request in requests for name in request.headers})
-            expect(KEY in heads, f"the key is not in the address and not in the headers {', '.join(names)}")
+            expect(KEY in heads, f"the key is neither in the address nor in the headers {', '.join(names)}")
             expect(KEY not in body, "the key is in the body")
         case "hides_key":
             expect(all(KEY not in request.path for request in requests), "the key is in the address")
@@ -192,7 +191,7 @@ def says_something(events: Iterable[Event]) -> bool:
 
 @dataclass(frozen=True)
 class AdapterRun:
-    """An adapter, and the call with which the rules test it. Each call must end within `seconds`."""
+    """An adapter, and the call used to test it. Each call must end within `seconds`."""
 
     engine: Engine
     request: Any
@@ -251,7 +250,7 @@ class AdapterRun:
 
     @cached_property
     def sent(self) -> Sequence[Sent] | None:
-        """The HTTP requests that the adapter sends for a request full of canaries; None if they cannot be seen."""
+        """The HTTP requests that the adapter sends for the canary request, or None if they cannot be seen."""
         return self.sends()
 
     def sends(self, **changes: Any) -> Sequence[Sent] | None:
@@ -302,7 +301,7 @@ class ScriptedRun(AdapterRun):
         __tracebackhide__ = True
         events = self.all_events(**options)
         if isinstance(events[-1], ErrorEvent):
-            raise AssertionError(f"the stream broke off: {events[-1].error!r}") from events[-1].error
+            raise AssertionError(f"the stream failed: {events[-1].error!r}") from events[-1].error
         return events
 
     def generate(self, **options: Any) -> Stream[Response[Any]]:
@@ -312,5 +311,5 @@ class ScriptedRun(AdapterRun):
         """Make a call that must not fail, and return its response."""
         __tracebackhide__ = True
         response: Response[Any] = self.observe(self.generate(**options)).expect_events()[-1]
-        expect(response.error is None, f"the answer broke off: {response.error!r}", response.error)
+        expect(response.error is None, f"the answer failed: {response.error!r}", response.error)
         return response

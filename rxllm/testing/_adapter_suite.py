@@ -41,7 +41,7 @@ else:
     except ModuleNotFoundError:
 
         class _Missing:
-            """Stands in for pytest if it is not installed. Its marks have no effect, and everything else raises."""
+            """A stand-in for pytest if it is not installed. Its marks do nothing, and any other use raises an error."""
 
             mark = SimpleNamespace(parametrize=lambda *parameters: lambda test: test)
 
@@ -65,7 +65,7 @@ each_reason = pytest.mark.parametrize("reason", REASONS)
 
 
 class AdapterConformance:
-    """A test suite for a chat adapter. It checks the `ADAPTER_RULES`, and has cases with a scripted service.
+    """A test suite for a chat adapter. It checks the `ADAPTER_RULES`, and runs further cases with a scripted service.
 
     In a subclass, define `serving`, which starts a service that follows a `Script`. pytest does the rest::
 
@@ -79,8 +79,8 @@ class AdapterConformance:
 
     `reasons` are the reasons that the service can give when it refuses a call; cases for other reasons are skipped.
     `breaks` is the reason for an error in the middle of a stream. Three attributes are times in seconds: `silence` is
-    the timeout in cases where the service stops sending, `patience` is the time within which the service must notice
-    that the client has left, and after `seconds` a stream is considered to hang. If the adapter uses HTTP, subclass
+    the timeout used when the service stops sending, `patience` is how soon the service must notice that the client has
+    left, and `seconds` is how long a stream may take before it counts as hanging. If the adapter uses HTTP, subclass
     ``HTTPAdapterConformance`` instead.
 
     `without` maps the names of cases to the reasons for omitting them. These are the cases:
@@ -110,7 +110,7 @@ class AdapterConformance:
     def serving(self, script: Script) -> AbstractContextManager[Served]:
         """Return a context manager that starts a service and yields a `Served`.
 
-        The service follows `script` in each call. If it refuses a call, it must send the request id `REQUEST_ID` and
+        The service follows `script` on each call. When it refuses a call, it must send the request id `REQUEST_ID` and
         the error's ``retry_after``.
         """
         missing(self, "serving")
@@ -126,7 +126,7 @@ class AdapterConformance:
 
     @property
     def whole(self) -> Script:
-        """The script for an answer that uses every feature that the service has."""
+        """A script whose answer uses every feature of the service."""
         return Script(
             TEXTS,
             () if "calls" in self.without else CALLS,
@@ -144,15 +144,15 @@ class AdapterConformance:
         try:
             yield
         except AssertionError as error:
-            hooks = f"Do the suite's hooks send what the script has ({rule})? " if rule in SCRIPT_RULES else ""
+            hooks = f"Do the suite's hooks send all of the script ({rule})? " if rule in SCRIPT_RULES else ""
             if rule in (*SCRIPT_RULES, *SENT_RULES):
-                error.add_note(f"{hooks}If the service does not have it, omit the case: without = {{{rule!r}: 'why'}}")
+                error.add_note(f"{hooks}If the service cannot do this, omit the case: without = {{{rule!r}: 'why'}}")
             raise
 
     def refusal(self, reason: str) -> Script:
-        """Return a script that refuses the call. Skip the case if the service cannot refuse with this `reason`."""
+        """Return a script that refuses the call. Skip the case if the service cannot give this `reason`."""
         if reason not in self.reasons:
-            pytest.skip(f"the service cannot refuse a call as {reason}")
+            pytest.skip(f"the service cannot refuse a call with the reason {reason}")
         return Script(error=AdapterError(reason, request_id=REQUEST_ID))
 
     def waiting(self, reason: str) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class AdapterConformance:
         return self.expect_reason(observed.error, reason)
 
     def broken(self, error: LLMError, **options: Any) -> None:
-        """Check a stream that fails with `error` after some text. It must keep the text and end with the error."""
+        """Check that a stream that fails with `error` after some text keeps the text and ends with the error."""
         with self.running(Script(TEXTS, error=error)) as run:
             events = run.all_events(**options)
         for event in events:
@@ -184,7 +184,7 @@ class AdapterConformance:
         assert (response.output_text, response.finish_reason) == ("".join(TEXTS), "error")
 
     def seconds_until_left(self, run: ScriptedRun) -> float:
-        """Wait until the service has noticed, exactly once, that the client left. Return how many seconds that took."""
+        """Check that the service notices exactly once that the client left, and return how many seconds that took."""
         left, began = run.served.left, time.monotonic()
         assert becomes(lambda: left() > 0, self.seconds), "the service never noticed that the client left"
         took = time.monotonic() - began
@@ -295,10 +295,8 @@ class AdapterConformance:
         try:
             self.broken(AdapterError(self.breaks))
         except (AssertionError, KeyError) as error:
-            hint = (
-                f"The script's error has the reason {self.breaks!r}. If your service breaks off for another reason, set"
-            )
-            error.add_note(f"{hint} breaks = '...' in the suite, one of {', '.join(REASONS)}")
+            hint = f"The script's error has the reason {self.breaks!r}. If your service fails for another reason, set"
+            error.add_note(f"{hint} the suite's `breaks` to one of {', '.join(REASONS)}")
             raise
 
     def test_a_cancelled_stream_keeps_what_came(self) -> None:

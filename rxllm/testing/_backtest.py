@@ -42,16 +42,16 @@ class BacktestRow:
     `recording`     The name of the file, with the number of the stream if the file has several streams.
     `outcome`       ``"completed"``, ``"error"``, ``"unanswered"`` if the pipeline did not end, or ``"unreadable"`` if
                     the file could not be read.
-    `error`         The error of the pipeline, or the reason why the file could not be read.
+    `error`         The pipeline's error, or the reason why the file could not be read.
     `first_at`      The time of the first content.
     `ended_at`      The time when the pipeline ended.
     `items`         The number of items that the pipeline emitted.
     `text`          The text of these items.
-    `cut_at`        The time when the pipeline left a recorded answer before the end of this answer.
+    `cut_at`        The time when the pipeline left a recorded answer early.
     `tokens`        The number of tokens reported, up to the cut if there was one.
     `cost`          The cost reported, up to the cut if there was one.
-    `missing`       The answers that the pipeline needed but that were not recorded, each with its time. Nothing is
-                    emitted in their place.
+    `missing`       The unrecorded answers that the pipeline needed, each with its time. Nothing is emitted in their
+                    place.
     ==============  ====================================================================================================
     """
 
@@ -83,7 +83,7 @@ class BacktestRow:
 
 @dataclass(frozen=True, repr=False)
 class Backtest:
-    """The rows of a `backtest`. Its repr is a table, and so is its display in a notebook."""
+    """The rows of a `backtest`. Its repr and its display in a notebook are tables."""
 
     rows: tuple[BacktestRow, ...]
 
@@ -97,7 +97,7 @@ class Backtest:
         return self.rows[index]
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return the rows as dicts of plain data, from which you can make a ``pandas.DataFrame``."""
+        """Return the rows as dicts of plain data, for example to make a ``pandas.DataFrame``."""
         return [row.to_dict() for row in self.rows]
 
     def __repr__(self) -> str:
@@ -132,15 +132,14 @@ def backtest(
     `recordings` is a ``.jsonl`` file that `record` or `Cassette` has written, a folder of such files, or a list of
     files and folders. The files are read one at a time. Instead of a file, you can pass a stream of events that runs in
     virtual time, such as ``from_iterable(events)``. `pipeline` is an operator or a list of operators. It is applied to
-    each recording. If the recording is from a cassette, the pipeline is applied in the same way as an engine's
-    operators. ``progress(row)`` is called after each row.
+    each recording, as an engine would apply it if the recording is from a cassette. ``progress(row)`` is called after
+    each row.
 
-    If the pipeline subscribes again, as retry and ``hedge`` do, it gets the next recording of the same request,
-    provided that the cassette has another one. If the pipeline calls another engine, as ``fallback`` does, that engine
-    answers only if its adapter is a ``Fake`` or a ``Cassette(..., "replay")``. Give such a cassette ``speed=1`` to keep
-    the recorded times. No other engine is ever called. Answers that are not recorded are listed in the row's `missing`.
-    Async functions fail, because there is no event loop in virtual time. Use sync functions instead, or functions that
-    return a stream.
+    If the pipeline subscribes again, as retry and ``hedge`` do, it gets the next recording of the same request, if the
+    cassette has one. If the pipeline calls another engine, as ``fallback`` does, that engine answers only if its
+    adapter is a ``Fake`` or a ``Cassette(..., "replay")``. Give such a cassette ``speed=1`` to keep the recorded times.
+    No other engine is ever called. Answers that are not recorded are listed in the row's `missing`. Async functions
+    fail, because virtual time has no event loop; use sync functions, or functions that return a stream.
 
     If an operator raises an error while the pipeline is being applied, the error propagates. Raises
     ``ValidationError("invalid_option")`` if `pipeline` is not made of operators, and ``FileNotFoundError`` if a path
@@ -192,7 +191,7 @@ def _run_tapes(origin: Path | Observable[Any], operators: Sequence[Operator]) ->
             Run(load_tapes(origin)[index], operators, shown).start()
 
         row = _run_tape(tape, operators)
-        # Rows do not keep their events, since a table would then hold the events of all files in memory.
+        # Rows do not keep their events, since a table would then keep the events of all files in memory.
         yield row if row.outcome == "unreadable" else replace(row, _again=again)
 
 
@@ -220,7 +219,7 @@ def _run_tape(tape: Tape, operators: Sequence[Operator]) -> BacktestRow:
 
 
 PATIENCE = 3600.0
-"""The number of virtual seconds for which a pipeline may continue after its recording has ended."""
+"""The number of virtual seconds that a pipeline may run on after its recording has ended."""
 
 
 @dataclass(frozen=True)
@@ -317,7 +316,7 @@ class Run:
         return self._subscribe_to(source, "the rest of the answer, whose subscriber left", observer)
 
     def _answer_of(self, engine: Any, model: str | None = None) -> Stream[Event]:
-        """Return the answer of another `engine`. If that would call a model, record the answer as missing."""
+        """Return the answer of another `engine`. If that would call a model, list the answer as missing."""
         other = as_engine(engine)
         request = replace(self._tape.request, model=model or other.model or self._tape.request.model, options={})
         what = f"an answer of {provider_name(other.adapter)}" + (f":{request.model}" if request.model else "")

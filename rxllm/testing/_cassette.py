@@ -47,7 +47,7 @@ Mode = Literal["once", "replay", "record"]
 
 
 class Cassette:
-    """An adapter that records answers and plays them back, so that a test or a notebook cell can run again for free.
+    """An adapter that records answers and plays them back, so that rerunning a test or a notebook cell costs nothing.
 
     >>> import tempfile
     >>> from rxllm import Engine, Fake, generate
@@ -69,8 +69,8 @@ class Cassette:
     write mode="once" to record what is missing
     >>> folder.cleanup()
 
-    `engine` is an adapter, the name of a model, or an `Engine` that has only an adapter and a model. Give other
-    settings to the engine that uses the cassette: ``Engine(Cassette("tape.jsonl", "openai:gpt-5"), tools=[...])``.
+    `engine` is an adapter, the name of a model, or an `Engine` with only an adapter and a model. Other settings belong
+    to the engine that uses the cassette: ``Engine(Cassette("tape.jsonl", "openai:gpt-5"), tools=[...])``.
 
     ==============  ====================================================================================================
     `mode`          effect
@@ -84,9 +84,9 @@ class Cassette:
                     ends with ``StreamError("cancelled")``.
     ==============  ====================================================================================================
 
-    By default, recorded answers are played at once. With ``speed=1`` they are played at their recorded times, on the
-    subscription's scheduler; with ``speed=2`` they are twice as fast. Several recordings of one request (from retries,
-    or from equal requests in a batch) are played in turn. After the last one, the first one is played again.
+    By default, recorded answers are played without delays. With ``speed=1`` they are played at their recorded times, on
+    the subscription's scheduler; with ``speed=2``, twice as fast. Several recordings of one request (from retries, or
+    from equal requests in a batch) are played in turn. After the last one, the first one is played again.
 
     Two requests are equal if they have the same messages, tools, model, provider and settings. Request ids, keys,
     headers, `metadata`, and options whose names look like secrets are ignored. Keys are never written to the file,
@@ -126,7 +126,7 @@ class Cassette:
             await close()
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
-        """Return a stream that plays a recording or calls the model. This is decided at each subscription."""
+        """Return a stream that plays a recording or calls the model, as decided at each subscription."""
         is_named = request.model is not None
         request = request if is_named else replace(request, model=self._engine.model)
 
@@ -194,7 +194,7 @@ class Cassette:
 
 @contextmanager
 def sandbox(engine: A) -> Generator[A]:
-    """Inside the block, use `engine` in place of any engine that the code names with a string.
+    """Use `engine` inside the block in place of any engine that is named by a string.
 
     >>> from rxllm import Fake, generate
     >>> def name_primes():
@@ -205,13 +205,13 @@ def sandbox(engine: A) -> Generator[A]:
     >>> fake.requests[0].model
     'gpt-5'
 
-    Such strings are names like ``"openai:gpt-5"`` and ``"local"``. `engine` is an `Engine`, an adapter or an image
+    Such a string is, for example, ``"openai:gpt-5"`` or ``"local"``. `engine` is an `Engine`, an adapter or an image
     adapter. If the code generates both text and images, pass an `Engine` with both adapters. Requests keep the model
-    name that is in the code.
+    name given in the code.
 
-    A sandbox affects the streams that are created in its block, even if they are subscribed to later. Like a context
-    variable, it also applies in tasks, ``asyncio.run`` and ``asyncio.to_thread``. Concurrent and nested sandboxes are
-    independent. Engines that were created outside the block do not change.
+    A sandbox affects the streams created in its block, even if they are subscribed to later. Like a context variable,
+    it also applies in tasks, ``asyncio.run`` and ``asyncio.to_thread``. Concurrent and nested sandboxes are
+    independent. Engines created outside the block do not change.
     """
     only_images = isinstance(engine, ImageAdapter) and not hasattr(engine, "stream")
     replacement = Engine(image_adapter=engine) if only_images else as_engine(engine)
@@ -266,7 +266,7 @@ def _append(path: Path, entry: bytes) -> None:
         # The empty line separates the entries. It also ends a partial entry that a killed process has left behind.
         data = b"\n" + entry if file.tell() else entry
         if file.write(data) != len(data):
-            raise OSError(f"{path}: only a part of the recording could be written")
+            raise OSError(f"{path}: the recording could only be written in part")
 
 
 def _replace(path: Path, data: bytes) -> None:
@@ -292,7 +292,7 @@ def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  #
 
 
 _SHOWN = 5
-"""Maximum number of differences in a message."""
+"""The maximum number of differences in a message."""
 
 
 def secrets_of(adapter: Any, request: Request, call: Call) -> list[str]:
@@ -352,7 +352,7 @@ def head_line(description: Mapping[str, Any]) -> str:
 
 
 def nearest_differences(recorded: list[Mapping[str, Any]], description: Mapping[str, Any]) -> list[str]:
-    """Return how `description` differs from the most similar one in `recorded`, with one difference per line."""
+    """Return the differences between `description` and the most similar one in `recorded`, one per line."""
     text = key_of(description)
 
     def distance(other: Mapping[str, Any]) -> tuple[int, float]:

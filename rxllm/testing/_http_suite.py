@@ -54,8 +54,8 @@ class HTTPAdapterConformance(AdapterConformance):
             def failed(self, error): return [frame(error={"code": error.reason, "message": error.message})]
             def refused(self, error): return refusal(error, {"message": error.message})
 
-    Timeouts, cut streams and unreachable servers need no methods. `headers` are the response headers of a stream.
-    `without` works as in ``AdapterConformance``.
+    Timeouts, truncated streams and unreachable servers need no methods. `headers` are the response headers of a
+    stream. `without` works as in ``AdapterConformance``.
     """
 
     reasons = tuple(reason for reason in REASONS if reason not in WITHOUT_STATUS)
@@ -66,7 +66,7 @@ class HTTPAdapterConformance(AdapterConformance):
         missing(self, "adapter")
 
     def said(self, script: Script) -> list[bytes]:
-        """Return the answer without its end, in chunks: a preamble, then the script's thinking, texts and calls."""
+        """Return the chunks of an answer without its end: a preamble, then the script's thinking, texts and calls."""
         missing(self, "said")
 
     def ended(self, script: Script) -> list[bytes]:
@@ -214,9 +214,8 @@ class ImageConformance:
     def serving(self, images: int | None) -> AbstractContextManager[Served]:
         """Return a context manager that starts a service and yields a `Served`.
 
-        The service answers each call with copies of `PNG`: with ``n`` of them, but with no more than `images`. If
-        `images` is None, the service refuses each call, for example with HTTP status 400, and sends the request id
-        `REQUEST_ID`.
+        The service answers each call with ``n`` copies of `PNG`, but no more than `images`. If `images` is None, it
+        refuses each call, for example with HTTP status 400, and sends the request id `REQUEST_ID`.
         """
         missing(self, "serving")
 
@@ -268,7 +267,7 @@ class ImageConformance:
         assert 1 <= len(response.images) <= 4
 
     def _assert_answer(self, served: Served, operation: str, call: Stream[ImageResponse]) -> None:
-        """Assert that `call` returns one image, or that it is refused if the adapter does not support `operation`.
+        """Assert that `call` returns one image, or is refused if the adapter does not support `operation`.
 
         Nothing may be sent before `call` is subscribed to.
         """
@@ -309,7 +308,7 @@ STATUSES = {
 
 @contextmanager
 def _closed_port() -> Generator[str]:
-    """Reserve a port on which no server listens, and yield its address."""
+    """Reserve a port that no server listens on, and yield its address."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"

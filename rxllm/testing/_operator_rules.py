@@ -42,7 +42,7 @@ ITEMS: list[Any] = events("Hel", "lo", thinking="hm", usage=Usage(3, 2))
 """The items that the source emits by default."""
 
 OPERATOR_RULES = RuleTable()
-"""Maps the name of each rule to its text, in the order in which `assert_operator` checks them."""
+"""Maps each rule's name to its text, in the order in which `assert_operator` checks them."""
 
 
 def assert_operator(
@@ -53,14 +53,14 @@ def assert_operator(
     without: Collection[str] = (),
     seconds: float = SECONDS,
 ) -> None:
-    """Check that the operator that ``make()`` returns keeps the `OPERATOR_RULES`.
+    """Check that the operator returned by ``make()`` follows the `OPERATOR_RULES`.
 
     >>> from rxllm import operators as ops
     >>> assert_operator(lambda: ops.filter_deltas(text=False))
 
-    `events` are the items that the source emits; by default, they are the events of a simple response. If the operator
-    turns events into events, pass a sequence that ``operators.verify`` accepts. Other operators may need other items.
-    The operator is tested only on these items, so if it does nothing to a simple response, pass events that it acts on:
+    `events` are the items that the source emits, by default the events of a simple response. For an operator that turns
+    events into events, pass a sequence that ``operators.verify`` accepts. Other operators may need other items. The
+    operator is tested only on these items, so if it does nothing to a simple response, pass events that it acts on:
 
     >>> from rxllm.testing import events
     >>> assert_operator(ops.include_raw_chunks, events=events("Hi", ("raw_chunk", {"n": 1})))
@@ -73,7 +73,7 @@ def assert_operator(
     =====================  ====================================================  =======================================
     ``cold``               nothing happens before it is subscribed to            never
     ``once``               it subscribes to its source once                      if it subscribes again (retry, repeat)
-    ``scheduler``          it passes the subscription's scheduler on             if it gives its source a scheduler
+    ``scheduler``          it passes the subscription's scheduler on             if it sets its source's scheduler
     ``ends``               it ends once, and emits nothing afterwards            if it never ends by itself
     ``ends_with_source``   it ends when its source does                          if it ends early or late (take, delay)
     ``errors``             the source's exception passes at once, unchanged      if it handles errors (catch, fallback)
@@ -101,7 +101,7 @@ def assert_operator(
     `Stream`. If the operator blocks for `seconds` of real time, it breaks the current rule, and the later rules are not
     checked. The operator is created and run on another thread, in the caller's context.
 
-    Raises an ``AssertionError`` with the operator's own error, if it has one, and the reason for each broken rule.
+    Raises an ``AssertionError`` with the operator's own error, if it raised one, and the reason for each broken rule.
     Raises ``ValueError`` for an unknown rule, and ``TypeError`` if `make` is the operator itself.
     """
     __tracebackhide__ = True
@@ -130,7 +130,7 @@ def _refuse_operator(make: Any) -> None:
 
 @dataclass(frozen=True)
 class Tested:
-    """The operator under test, which ``make()`` returns, and the `events` that its source emits."""
+    """The operator under test, made by ``make()``, and the `events` that its source emits."""
 
     make: Make
     events: Sequence[Any] | None = None
@@ -161,7 +161,7 @@ class Tested:
         return Source(self.items, clock=clock).pipe(self.make())
 
     def failure(self) -> tuple[str, Exception] | None:
-        """Return a description and the error if the operator itself raises one, or None if it does not.
+        """Return the operator's own error with a description, or None if it raises no error.
 
         The report begins with this error, since it breaks most of the rules.
         """

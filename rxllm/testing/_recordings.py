@@ -12,8 +12,8 @@ and one of these fields:
 =================  ===================================================================================
 
 The last line of each stream has ``"error"``, ``"completed"`` or ``"disposed"``. `record` writes one stream to a
-file. A cassette may contain several streams, and a line with the ``"request"`` precedes each of them. If a process is
-killed, it may leave a stream without an end in the cassette; such a stream is ignored.
+file. A cassette may contain several streams, each preceded by a line with its ``"request"``. A process that is killed
+may leave an unfinished stream in a cassette; such a stream is ignored.
 """
 
 from __future__ import annotations
@@ -121,14 +121,14 @@ def check_speed(speed: float) -> None:
 
 
 def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callable[[Observable[T]], Stream[T]]:
-    """Return an operator that writes each subscription to a new recording, which ``begin(seconds)`` creates."""
+    """Return an operator that writes each subscription to a new recording, created by ``begin(seconds)``."""
 
     def operator(source: Observable[T]) -> Stream[T]:
         def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
             recording = begin(stopwatch(scheduler))
             if (endings := current_reader.get().endings) is not None:
                 endings.expect()
-            delivering = False  # stays True if the subscriber raises; the stream itself has then not failed
+            delivering = False  # stays True if the subscriber raises, which does not mean that the stream failed
 
             def on_next(item: T) -> None:
                 nonlocal delivering
@@ -224,7 +224,7 @@ def is_left(error: Exception) -> bool:
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    """A line of a file. It has the time `at`, and exactly one of the other fields."""
+    """A line of a file, with the time `at` and exactly one of the other fields."""
 
     at: float
     next: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -234,7 +234,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Note(msgspec.Struct):
-    """A notification. It has an `item`, or it is the end of the stream, possibly with an `error`."""
+    """A notification: an `item`, or the end of the stream, possibly with an `error`."""
 
     at: float
     item: Any = None
@@ -246,7 +246,7 @@ _FAULTS = (msgspec.MsgspecError, ValueError, LLMError)
 
 @dataclass(frozen=True)
 class Recorded:
-    """One stream in a file. It has numbered lines and, in a cassette, a `head` line with the request."""
+    """One stream in a file, as numbered lines and, in a cassette, a `head` line with the request."""
 
     path: Path
     lines: list[tuple[int, bytes]]
@@ -254,7 +254,7 @@ class Recorded:
 
     @property
     def request(self) -> Mapping[str, Any]:
-        """The request from the cassette. It is empty if there is no `head`."""
+        """The request from the cassette, empty if there is no `head`."""
         if self.head is None:
             return {}
         number, line = self.head
@@ -265,7 +265,7 @@ class Recorded:
 
     @property
     def text(self) -> bytes:
-        """All lines of this stream, joined, as they are in the file."""
+        """This stream's part of the file, unchanged."""
         return b"".join(line for _, line in (*([self.head] if self.head else []), *self.lines))
 
     def notes(self) -> list[Note]:
@@ -293,7 +293,7 @@ class Recorded:
 
 
 def recordings_in(path: Path) -> list[Recorded]:
-    """Return the streams in a file, in order. Unfinished entries of a cassette are left out."""
+    """Return the streams in a file, in order, without the unfinished entries of a cassette."""
     with path.open("rb") as file:
         first, *others = _split_entries(path, file)
     if first.head is None:
@@ -358,7 +358,7 @@ def play(notes: Sequence[Note], speed: float) -> Stream[Event]:
 
 
 class _Play:
-    """One subscription. It waits until a notification is due, and until the consumer is ready for it."""
+    """One subscription. It holds each notification until it is due and the consumer is ready for it."""
 
     def __init__(
         self,
@@ -381,7 +381,7 @@ class _Play:
         return self._waiting
 
     def _schedule(self) -> None:
-        # Schedule the first event, so that the subscriber has its disposable before the event arrives.
+        # Schedule even the first event, so that the subscriber has its disposable before the event arrives.
         self._wait(self._scheduler or CurrentThreadScheduler.singleton(), 0.0)
 
     def _wait(self, scheduler: abc.SchedulerBase, seconds: float) -> None:

@@ -20,10 +20,10 @@ C = TypeVar("C", bound=Callable[..., None])
 T = TypeVar("T")
 
 LINES = 15
-"""Maximum lines of a report. If it would be longer, the later rules get only one line each."""
+"""The maximum number of lines in a report. In longer reports, the later rules get only one line each."""
 
 WIDTH = 100
-"""Maximum length of a value in a message."""
+"""The maximum length of a value in a message."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class BrokenRule:
 class RuleTable(dict[str, str]):
     """Maps rule names to sentences that state the rules. `checks` maps the same names to functions.
 
-    A check takes the subject. If the subject breaks the rule, the check raises an ``AssertionError`` with the reason.
+    A check takes the subject, and raises an ``AssertionError`` with the reason if the subject breaks the rule.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class RuleTable(dict[str, str]):
             try:
                 call(lambda name=name: self.checks[name](subject))
             except catch as error:
-                failed = isinstance(error, AssertionError)  # False if the subject itself raised the error
+                failed = isinstance(error, AssertionError)  # if not, the subject itself raised the error
                 how, cause = (error, error.__cause__) if failed else (f"it raised {error!r}", error)
                 yield BrokenRule(name, f"{name}: {self[name]}, but {how}", error, cause)
 
@@ -104,7 +104,7 @@ def report(broken: Iterable[BrokenRule]) -> None:
 
 
 def _on_a_screen(messages: Sequence[str]) -> str:
-    """Join the messages. If they would take more than `LINES` lines, cut the later ones to one line each."""
+    """Join the messages. If that gives more than `LINES` lines, cut the later messages to one line each."""
     lines: list[str] = []
     for index, message in enumerate(messages, 1):
         first, *rest = message.splitlines()
@@ -123,7 +123,7 @@ def expect(condition: bool, why: str, cause: BaseException | None = None) -> Non
 def expect_same(
     what: str, expected: Sequence[Any], actual: Sequence[Any], key: Callable[[Any], Any] = lambda item: item
 ) -> None:
-    """Raise an ``AssertionError`` unless the items are the same by `key`. It shows the first two that differ."""
+    """Raise an ``AssertionError`` that shows the first difference, unless all items are equal by their `key`."""
     __tracebackhide__ = True
     for index, (left, right) in enumerate(zip_longest(expected, actual, fillvalue=_END)):
         if key(left) != key(right):
@@ -151,11 +151,11 @@ def clip(value: Any) -> str:
     return shorten(repr(value), WIDTH)
 
 
-# Observe streams with a time limit. The test itself may run on any thread or loop.
+# Observe streams with a time limit, from any thread or loop
 
 
 SECONDS = 30.0
-"""The number of seconds after which a stream is considered to hang."""
+"""The number of seconds after which a stream counts as hanging."""
 
 
 class HangingError(AssertionError):
@@ -262,7 +262,7 @@ def observe_all(
 
 
 def becomes(condition: Callable[[], bool], seconds: float) -> bool:
-    """Wait until `condition` is true, and return whether that happened within `seconds`."""
+    """Wait up to `seconds` for `condition`, and return whether it has become true."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

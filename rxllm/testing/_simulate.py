@@ -1,4 +1,4 @@
-"""Run an app in a simulated world, find what it leaves behind, and report how to repeat a failure."""
+"""Run an app in a simulated world, find what it leaves behind, and report how to reproduce a failure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from rxllm.values.argument_checks import check, invalid_option, is_positive, mus
 App = Callable[[World], Awaitable[Any]]
 
 ENDING_SECONDS = 30.0
-"""Virtual seconds in which tasks must end after the app has returned. A call, for example, may still be connecting."""
+"""Virtual seconds allowed for tasks to end after the app has returned. A call may still be connecting, for example."""
 SETTLING_SECONDS = 1.0
 TURN_SECONDS = 0.01
 SHOWN_MOMENTS = 40
@@ -42,8 +42,8 @@ SHOWN_MOMENTS = 40
 class Simulation(NamedTuple):
     """The result of a successful run.
 
-    `value` is what the app returned. `error` is the first failure of a call after a fault, if there was one. `duration`
-    is the virtual time in seconds, and `steps` is the number of steps that the app's tasks have taken.
+    `value` is what the app returned. `error` is the error of the first call that failed after a fault, if any.
+    `duration` is the virtual time in seconds, and `steps` is the number of steps that the app's tasks have taken.
     """
 
     seed: int
@@ -56,7 +56,7 @@ class Simulation(NamedTuple):
 
 
 class SimulationError(AssertionError):
-    """Raised if a run fails. The message has the seed, the faults, and a line of code that repeats the run."""
+    """Raised if a run fails. The message contains the seed, the faults, and a line of code that repeats the run."""
 
     def __init__(self, message: str, seed: int, problems: list[str], trace: tuple[Moment, ...]) -> None:
         super().__init__(message)
@@ -90,15 +90,15 @@ def simulate(
     forever, or leaves something behind: a task, a timer, an open connection, or a connection-pool slot that is never
     released. After the app returns, its tasks have 30 virtual seconds to end. If a call fails after a fault, with an
     `AdapterError` or a `StreamError`, the run does not fail; the error becomes the `error` of the result. A failed run
-    is repeated with fewer kinds of faults, and the `SimulationError` describes the failure that needs the fewest kinds.
+    is repeated with fewer kinds of fault, and the `SimulationError` describes the failure that needs the fewest kinds.
     rxllm's warnings, for example about retries, are not logged.
 
-    These are the kinds of `faults`. Each kind is active in about a third of all runs:
+    These are the kinds of `faults`. Each kind is enabled in about a third of all runs:
 
     ===========  =====================================================================================================
     ``refuse``   A connection is refused.
     ``cut``      The server's bytes stop at some point, with a FIN or a reset.
-    ``stall``    While a client connects, or while the server sends, nothing happens for some time or forever.
+    ``stall``    While a client connects or the server sends, nothing happens for some time, or forever.
     ``slow``     From some point on, the server's bytes arrive only a few at a time.
     ``429``      A request is refused with status 429.
     ``cancel``   The app, or its `World.cancellable` section, is cancelled at some step of some task.
@@ -109,11 +109,11 @@ def simulate(
     `limit` is the maximum virtual time in seconds.
 
     Blocking functions, such as sync tools, run on the same thread. If they sleep, their results are delayed. The app
-    must not start a thread, or call ``run()``, which would wait for its own event loop; both raise an error.
-    ``datetime.now()``, waits for ``threading`` locks, and the order of a set of strings are not simulated. A
-    process runs one simulation at a time; simulations on other threads wait.
+    must not start a thread, or call ``run()``, which would wait for its own event loop; both raise an error. These are
+    not simulated: ``datetime.now()``, waiting for ``threading`` locks, and the order of a set of strings. A process
+    runs one simulation at a time; simulations on other threads wait.
 
-    Raises ``ValidationError("invalid_option")`` for wrong arguments.
+    Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """
     _check_arguments(app, seed, faults, cancel, limit)
     check_outside()
@@ -132,7 +132,7 @@ def simulate(
 
 
 def _drop_faults(failed: SimulationError, kinds: list[str], run: Callable[..., object]) -> SimulationError:
-    """Leave out one kind of fault after another, and return the failure with the same problem and the fewest kinds."""
+    """Leave out one kind of fault after another, and return the failure with the fewest kinds and the same problem."""
     for kind in list(kinds):
         fewer = [other for other in kinds if other != kind]
         try:
@@ -145,12 +145,12 @@ def _drop_faults(failed: SimulationError, kinds: list[str], run: Callable[..., o
 
 @functools.cache
 def _import_modules(modules: tuple[str, ...]) -> None:
-    # If the first run had to import these modules, it would differ from later runs.
+    # If the first run had to import these modules itself, it would differ from later runs.
     daemon_threads().submit(asyncio.run, prepare(modules)).result()
 
 
 def simulate_many(app: App, seeds: Iterable[int] = range(1000), **options: Any) -> list[Simulation]:
-    """Run `app` with each of `seeds`, until a run fails. Return the results, without their traces.
+    """Run `app` with each of `seeds` until a run fails, and return the results without their traces.
 
     `options` are passed to `simulate`.
     """
@@ -159,7 +159,7 @@ def simulate_many(app: App, seeds: Iterable[int] = range(1000), **options: Any) 
 
 
 def simulate_cancels(app: App, seed: int = 0, *, faults: Collection[str] = (), **options: Any) -> list[Simulation]:
-    """Run `app` many times and cancel it at a different step each time, to cover every ``await`` of every task."""
+    """Run `app` many times, cancelling it at a different step each time, to cover every ``await`` of every task."""
     steps = simulate(app, seed, faults=faults, **options).steps
     return [simulate(app, seed, faults=faults, cancel=step, **options)._replace(trace=()) for step in range(1, steps)]
 
@@ -220,7 +220,7 @@ class _Run:
         self.loop.schedule_cancel(None, None)
 
     def _record_error(self, error: BaseException, what: str) -> None:
-        """Record `error`. It counts as a problem, unless it means that a call has failed after a fault."""
+        """Record `error`. It counts as a problem, unless it is the error of a call that failed after a fault."""
         if error is self.error:
             return
         self.error = self.error or error
@@ -291,7 +291,7 @@ class _Run:
 
 @contextlib.contextmanager
 def _without_collector() -> Generator[None]:
-    # The garbage collector may run finalizers, at times that depend on what the process has done before.
+    # The garbage collector runs finalizers at times that depend on what the process has done before.
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -303,7 +303,7 @@ def _without_collector() -> Generator[None]:
 
 @contextlib.contextmanager
 def _without_warnings(loop: VirtualLoop) -> Generator[None]:
-    # The faults are injected on purpose, and a thousand runs would log thousands of retries.
+    # Faults are injected on purpose, and a thousand runs would log thousands of retries.
     def is_logged(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.ERROR or running_loop() is not loop
 

@@ -20,13 +20,13 @@ FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
 """The kinds of faults. The docstring of `simulate` describes them."""
 
 ENABLED = 0.3
-"""Probability that a run enables a kind of fault. Runs with one kind or none find as much as runs with all kinds."""
+"""The probability that a run enables a kind of fault. Runs with one kind or none find as much as runs with all."""
 RATES = (0.1, 0.4, 0.8)
-"""Probabilities that an enabled fault strikes at each opportunity. Each run draws one of them."""
+"""Possible probabilities that an enabled fault strikes when it can. Each run draws one of them."""
 
 
 class Moment(NamedTuple):
-    """A line of the trace. It has the virtual time in seconds, a task or a connection, and what happened to it."""
+    """A line of the trace: the virtual time in seconds, a task or a connection, and what happened to it."""
 
     time: float
     who: str
@@ -45,7 +45,7 @@ class Fault(NamedTuple):
 
 
 class Faults:
-    """The faults of one run. The kinds are drawn at the start, and each fault is drawn during the run."""
+    """The faults of one run. The kinds are drawn at the start, the individual faults during the run."""
 
     def __init__(self, seed: int, kinds: Collection[str]) -> None:
         self.random = Random(seed)
@@ -61,30 +61,30 @@ class Faults:
         return kind in self.enabled and self.random.random() < self._rate
 
     def cancel_at(self) -> int | None:
-        """Return the step at which to cancel, if any. Its distribution is log-uniform."""
+        """Draw the step at which to cancel, if any, from a log-uniform distribution."""
         return int(10 ** self.random.uniform(0, 3)) if self.strikes("cancel") else None
 
     def on_connection(self) -> Fault | None:
-        """Return the fault that a new connection has, if any."""
+        """Draw the fault of a new connection, if any."""
         kinds = [kind for kind in ("cut", "stall", "slow") if self.strikes(kind)]
         if not kinds:
             return None
         return Fault(self.random.choice(kinds), int(10 ** self.random.uniform(0, 3.3)), self.seconds())
 
     def seconds(self) -> float:
-        """Return the duration of a fault: from milliseconds to minutes, or infinity."""
+        """Draw the duration of a fault: from milliseconds to minutes, or infinity."""
         return float("inf") if self.random.random() < 0.2 else 10 ** self.random.uniform(-3, 2.5)
 
     def latency(self) -> float:
-        """Return the seconds that some bytes take to arrive."""
+        """Draw the seconds that some bytes take to arrive."""
         return self.random.uniform(0.0002, 0.003)
 
 
 MAX_STEPS = 1_000_000
-"""The number of task steps after which a run is considered an endless loop."""
+"""The number of task steps after which a run counts as an endless loop."""
 
 DELAYED = 0.1
-"""Probability that a ready task must wait for the next turn, if the run reorders tasks."""
+"""The probability that a ready task must wait for the next turn, if the run reorders tasks."""
 
 RUNS = "runs"
 """The trace entry for one step of a task."""
@@ -98,9 +98,9 @@ LACKING = (
 """Event-loop methods that access the operating system. A `VirtualLoop` refuses them."""
 
 TIMER_SECONDS = 1e-9
-"""Virtual seconds that it takes to set a timer.
+"""The virtual seconds that it takes to set a timer.
 
-As a result, two timers with the same delay fire in the order in which they were set, but in the same turn.
+This makes two timers with the same delay fire in the order in which they were set, but still in the same turn.
 """
 
 
@@ -149,8 +149,8 @@ class OrderedWeakSet(weakref.WeakValueDictionary[int, Any]):
 class VirtualLoop(asyncio.BaseEventLoop):
     """An event loop that moves its clock to the next timer when nothing else can run. It has no sockets or threads.
 
-    Reordering does not break the promises that asyncio makes. It only shuffles adjacent wake-ups of tasks, or delays
-    them by one turn. Callbacks keep their places, and each task wakes up only once.
+    Reordering does not break asyncio's guarantees. It only shuffles adjacent wake-ups of tasks, or delays them by one
+    turn. Callbacks keep their places, and each task wakes up only once.
     """
 
     def __init__(self, faults: Faults, limit: float) -> None:
@@ -159,9 +159,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.trace: list[Moment] = []
         self.steps = 0
         self.limits: tuple[float, int] = (limit, MAX_STEPS)
-        """Maximum virtual time and number of steps."""
+        """The maximum virtual time and number of steps."""
         self.slept = 0.0
-        """Seconds that the running blocking function has slept so far."""
+        """The seconds that the running blocking function has slept so far."""
         self.listeners: dict[int, Callable[[], Any]] = {}
         """Factories for server protocols, by port."""
         self.threads: Any = None
@@ -212,7 +212,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return super().call_at(when, callback, *args, **options)
 
     def sleep(self, seconds: float) -> None:
-        """Stand in for ``time.sleep``. Delay the result of a blocking function; elsewhere, delay the whole loop."""
+        """Stand in for ``time.sleep``: delay the result of a blocking function or, anywhere else, the whole loop."""
         if asyncio.events._get_running_loop() is None:
             self.slept += seconds
         else:

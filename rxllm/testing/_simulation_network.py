@@ -1,4 +1,4 @@
-"""In-memory connections. Each is a pair of transports that send bytes in virtual time, possibly with faults."""
+"""In-memory connections: pairs of transports that send bytes in virtual time, possibly with faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rxllm.testing._simulation_loop import VirtualLoop
 
 WINDOW = 65536
-"""The number of bytes that may be in transit or unread before the sender must wait, like two kernels' buffers."""
+"""The number of bytes that may be in transit or unread before the sender must wait, as with kernel buffers."""
 
 _END, _RESET = b"", None
 
@@ -116,7 +116,7 @@ class MemoryTransport(asyncio.Transport):
                 self._last_arrival = float("inf")
                 self._loop.call_soon(self._drop, ConnectionResetError(errno.ECONNRESET, "cut"), context=world_context())
             case "stall":
-                self._loop.inject(self._who, f"stall before byte {fault.at}, for {fault.seconds:.3g} s")
+                self._loop.inject(self._who, f"stall for {fault.seconds:.3g} s before byte {fault.at}")
                 self._last_arrival = self._loop.time() + fault.seconds
             case _:
                 self._loop.inject(self._who, f"slow from byte {fault.at} on")
@@ -206,7 +206,7 @@ class MemoryTransport(asyncio.Transport):
 
 
 class _Socket:
-    """The part of a socket that clients use. They poll `fileno` to find out whether the transport is readable."""
+    """The part of a socket that clients use. They poll `fileno` to check whether the transport is readable."""
 
     family = socket.AF_INET
 

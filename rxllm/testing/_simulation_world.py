@@ -1,4 +1,4 @@
-"""The world in which a simulated app runs. It has servers, and stand-ins for the clock, threads and randomness."""
+"""The world in which a simulated app runs: servers, and stand-ins for the clock, threads and randomness."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class World:
-    """A simulated world. It has a `seed`, a `random` generator that the app can use, and the `faults` so far."""
+    """A simulated world, with its `seed`, a `random` generator for the app, and the `faults` so far."""
 
     def __init__(self, loop: VirtualLoop, seed: int, cancel: int | None) -> None:
         self.seed = seed
@@ -81,7 +81,7 @@ class World:
 
 
 class SimulatedServer(Loopback):
-    """A `Loopback` without a socket or a thread. It has the same script, `url`, `requests` and `connections`."""
+    """A `Loopback` without a socket or a thread, but with the same script, `url`, `requests` and `connections`."""
 
     def __init__(self, script: Script, loop: VirtualLoop, port: int) -> None:
         super().__init__(script)
@@ -102,7 +102,7 @@ class SimulatedServer(Loopback):
         return [connection for connection in self.connections if connection.closed_at is None]
 
     def __enter__(self) -> Self:
-        return self  # it is already serving, but code for a Loopback enters it
+        return self  # it already serves, but code for a Loopback uses a with block
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -163,7 +163,7 @@ _here = threading.local()
 """This thread's stand-ins for global functions, by name."""
 
 _one_at_a_time = threading.Lock()
-"""Held by the thread that simulates, since the replaced functions and the state of ``random`` are global."""
+"""Held by the simulating thread, since the replaced functions and the state of ``random`` are global."""
 
 
 def check_outside() -> None:
@@ -206,7 +206,7 @@ class InlineThreads(DaemonThreads):
                 settle = functools.partial(future.set_exception, error)
 
         def end() -> None:
-            with contextlib.suppress(Exception):  # the caller may have cancelled it
+            with contextlib.suppress(Exception):  # the caller may have cancelled the future
                 settle()
 
         seconds, self._loop.slept = self._loop.slept, 0.0
@@ -221,7 +221,7 @@ class InlineThreads(DaemonThreads):
 
 
 class SimulatedPortal(Portal):
-    """A portal to the simulated loop. Timers run on this loop, and code that blocks to wait for it gets an error."""
+    """A portal to the simulated loop. Timers run on this loop, and blocking to wait for it raises an error."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.live = Live()
@@ -230,7 +230,7 @@ class SimulatedPortal(Portal):
 
 
 class PoolWatch:
-    """Counts the slots that a run's connection pools have lost, at each request and at the end of the run.
+    """Counts, at each request and at the end of a run, the slots that its connection pools have lost.
 
     A closed pool has no connections, and therefore no lost slots.
     """

@@ -16,7 +16,7 @@ from rxllm.values import Tool, ToolCall, ToolContext, ToolError, ask_user, halt,
 E = TypeVar("E", bound=Event)
 
 ENCODER_RULES = RuleTable()
-"""Maps the name of each rule that `assert_encoder` checks to its text."""
+"""Maps each rule's name to its text, for the rules that `assert_encoder` checks."""
 
 RESULTS: tuple[Any, ...] = (
     "sunny",
@@ -37,7 +37,7 @@ Encoder = Callable[[Any], str]
 
 
 def assert_encoder(encoder: Callable[[Any], str], *, without: Collection[str] = ()) -> None:
-    """Check that ``encoder(result)`` turns tool results into text for the model; see `ENCODER_RULES`.
+    """Check that ``encoder(result)`` turns any tool result into text for the model; see `ENCODER_RULES`.
 
     >>> import json
     >>> assert_encoder(json.dumps)
@@ -89,7 +89,7 @@ def _pure(encoder: Encoder) -> None:
 Executor = Callable[[Tool, Any, ToolContext], Any]
 
 EXECUTOR_RULES = RuleTable()
-"""Maps the name of each rule that `assert_executor` checks to its text."""
+"""Maps each rule's name to its text, for the rules that `assert_executor` checks."""
 
 
 def assert_executor(executor: Executor, *, without: Collection[str] = ()) -> None:

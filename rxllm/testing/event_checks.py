@@ -1,4 +1,4 @@
-"""Helpers for tests: create the events of a response, check events for consistency, and cut bytes into chunks."""
+"""Test helpers that create the events of a response, check events for consistency, and cut bytes into chunks."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def cut(data: bytes, *places: int) -> list[bytes]:
     >>> cut(b"hello", 1, 3)
     [b'h', b'el', b'lo']
 
-    A place gives an empty chunk if it is 0, the length of `data`, or the same as another place. Raises ``ValueError``
-    for a place outside `data`.
+    A chunk is empty if two places are equal, or if a place is 0 or the length of `data`. Raises ``ValueError`` for a
+    place outside `data`.
     """
     if any(not 0 <= place <= len(data) for place in places):
         raise ValueError(f"places must be from 0 to {len(data)}: got {sorted(places)}")
@@ -57,9 +57,9 @@ def chunkings(data: bytes, *, cuts: int | None = None, seed: int = 0) -> Iterato
     [b'h', b'i!']
     [b'hi', b'!']
 
-    The data is yielded whole, byte by byte, byte by byte with empty chunks in between, and cut in two at every place.
-    This makes about one list for each byte. If the data is long, pass `cuts`. Then the data is yielded only twice:
-    whole, and cut at that number of random places, which depend only on `seed`.
+    The data is yielded whole, byte by byte, byte by byte with empty chunks in between, and cut in two at every place,
+    which makes about one list per byte. For long data, pass `cuts`: the data is then yielded only twice, whole and cut
+    at that number of random places, which depend only on `seed`.
     """
     yield [data]
     if cuts is not None:

@@ -12,8 +12,8 @@ The script is a `Reply` to every request, a list of replies whose last one is re
 The body of a reply is either bytes, which are sent with a ``Content-Length``, or an iterable, which is sent chunked. In
 an iterable, each bytes object is one chunk, a `Pause` delays the next chunk, and a `Cut` ends the body.
 
-A wrong script or body raises ``TypeError`` at once. If an error occurs in the running server, it is raised at the
-end of the ``with`` block, even if the block itself has raised another exception. A request with a body must have a
+An invalid script or body raises ``TypeError`` immediately. An error in the running server is raised at the end of the
+``with`` block, even if the block itself has raised another exception. A request with a body must have a
 ``Content-Length``.
 """
 
@@ -116,13 +116,13 @@ Script = Reply | Sequence[Reply] | Callable[[Request], Reply]
 
 EMPTY = Reply()
 TURNS = 5
-"""The number of event-loop turns that are enough to finish accepting a connection."""
+"""The number of event-loop turns to wait for a connection to be fully accepted."""
 
 
 class Loopback:
     """The server. Its `connections` and `requests` are in order of arrival; `open_count` counts open connections.
 
-    The server listens at once, but it accepts connections only after `accept_after` seconds. To serve HTTPS, pass an
+    The server listens immediately, but accepts connections only after `accept_after` seconds. To serve HTTPS, pass an
     SSL context with a certificate for 127.0.0.1 as `tls`.
     """
 
@@ -151,7 +151,7 @@ class Loopback:
         return self.requests
 
     def wait_until(self, condition: Callable[[], bool], timeout: float = 20.0) -> None:
-        """Wait until `condition` is true. It is checked whenever a connection opens or closes, or a request arrives."""
+        """Wait until `condition` is true, checking whenever a connection opens or closes or a request arrives."""
         with self._changed:
             if not self._changed.wait_for(condition, timeout):
                 raise TimeoutError(
@@ -173,7 +173,7 @@ class Loopback:
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
         if self.errors and (kind is None or issubclass(kind, Exception)):
-            raise self.errors[0]  # the block's exception is its context, and perhaps its consequence
+            raise self.errors[0]  # it may have caused the block's exception, which becomes its context
 
     def _serve(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -219,9 +219,9 @@ class Loopback:
 class Connection(asyncio.Protocol):
     """A connection to a client. It answers its `requests` in turn, and records when it was closed and by whom.
 
-    `accepted_at` and `closed_at` are ``time.monotonic()`` times; `closed_by` is ``"client"`` or ``"server"``. If the
-    client closes the connection, this is noticed at once, even while the server is stalling or waiting for the client
-    to read.
+    `accepted_at` and `closed_at` are ``time.monotonic()`` times; `closed_by` is ``"client"`` or ``"server"``. The
+    server notices immediately when the client closes the connection, even while it is stalling or waiting for the
+    client to read.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Test operators with marble diagrams: timed streams that are drawn as text and played on a ``TestScheduler``.
+"""Test operators with marble diagrams: timed streams drawn as text and played on a ``TestScheduler``.
 
 >>> from rxllm import TextDelta, ThinkingDelta, operators as ops
 >>> check(
@@ -13,7 +13,7 @@ Each character stands for one tick, which is one second on the scheduler's clock
 
 =========  ============================================================================
 ``-``      Nothing happens. A space means the same.
-``a``      The value named ``a`` is emitted; if there is no such value, the letter is.
+``a``      Emits the value named ``a``, or the letter itself if there is no such value.
 ``|``      The stream completes.
 ``X``      The stream fails with the exception named ``X``.
 ``(ab|)``  Everything inside the brackets happens at the tick of the opening bracket.
@@ -34,7 +34,7 @@ from rxllm.values.argument_checks import call_fault
 __all__ = ["START", "Note", "Operator", "Spy", "check", "cold", "parse", "record"]
 
 START = int(ReactiveTest.subscribed)
-"""The time at which `record` and `check` subscribe, on the scheduler's clock. It is tick 0 of the marbles."""
+"""The time on the scheduler's clock at which `record` and `check` subscribe; this is tick 0 of the marbles."""
 
 Operator = Callable[[Observable[Any]], Observable[Any]]
 Note = tuple[int, str, Any]
@@ -80,7 +80,7 @@ def parse(marbles: str, values: Mapping[str, Any]) -> Iterator[Note]:
 
 
 def cold(scheduler: TestScheduler, marbles: str, values: Mapping[str, Any]) -> Any:
-    """Return a cold Observable that plays `marbles`. It records when each of its `subscriptions` began and ended."""
+    """Return a cold Observable that plays `marbles` and records when each of its `subscriptions` began and ended."""
     makers = {"next": ReactiveTest.on_next, "error": ReactiveTest.on_error}
     notes = [
         makers[kind](tick, value) if kind in makers else ReactiveTest.on_completed(tick)
@@ -109,7 +109,7 @@ def check(
     """Check that `operator` turns `source` into `expected`, and that it unsubscribes from `source` at the right tick.
 
     In `subscribed`, which looks like ``^---!``, the ``!`` marks that tick. If `expected` has no end, the subscriber
-    disposes its subscription at the ``!``. Unless `resubscribe` is false, a second subscription must give the same.
+    disposes its subscription there. Unless `resubscribe` is false, a second subscription must give the same result.
 
     Raises ``AssertionError`` if the check fails, ``ValueError`` for a malformed diagram, and ``TypeError`` if
     `operator` is not an operator.
@@ -136,7 +136,7 @@ def _applied(operator: Any, source: Any) -> Observable[Any]:
     if isinstance(result, Observable):
         return cast(Observable[Any], result)
     if callable(result):
-        raise TypeError(f"{name} is not an operator, but it returns one: write {name}() with its brackets")
+        raise TypeError(f"{name} is not an operator, but it returns one: write {name}() with parentheses")
     raise TypeError(f"{name} returned {result!r}, but an operator must return an Observable")
 
 
@@ -151,7 +151,7 @@ def _malformed(marbles: str, tick: int, fault: str) -> ValueError:
 
 
 class Spy(Observable[Any]):
-    """A source that completes at once and remembers the scheduler that it was given."""
+    """A source that completes immediately and remembers the scheduler that it was given."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -14,7 +14,7 @@
 `errors`                                                           any rxllm error
 `values`                                                           any rxllm value
 `messages`, `requests`, `responses`, `threads`, `tools` and so on  values of one type
-`chunked(data)`                                                    `data`, cut into chunks at any places
+`chunked(data)`                                                    `data`, cut into chunks at arbitrary places
 =================================================================  ================================================
 
 This module needs hypothesis, which rxllm does not install.
@@ -296,7 +296,7 @@ def _body(draw: st.DrawFn, kinds: list[str], prefix: str = "") -> list[ev.Event]
             case "source":
                 body.append(ev.SourceAdded(draw(maps)))
             case "usage":
-                body.append(ev.UsageUpdated(replace(draw(usages), total_tokens=i)))  # makes each usage different
+                body.append(ev.UsageUpdated(replace(draw(usages), total_tokens=i)))  # no two usages are equal
             case _:
                 body += draw(_block(kind, draw(st.sampled_from([None, str(i)]))))
     return [ev.MessageStarted(va.Message("assistant", metadata={"id": "r", "model": "m"})), *body]
@@ -322,7 +322,7 @@ lawful_events = _lawful()
 
 @st.composite
 def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event]:
-    """Draw a chat with agents up to `depth` deep. If `ends` is ``"approval"``, its last tool call stays open."""
+    """Draw a chat with agents nested up to `depth` deep. If `ends` is ``"approval"``, its last call stays open."""
     events: list[ev.Event] = []
     state = StreamCollector(va.Thread((va.user("Hi"),)))
     for number in range(draw(st.integers(1, 3)), 0, -1):
@@ -371,13 +371,13 @@ lawful_chats = st.sampled_from([2, 1, 0]).flatmap(
 )
 """The events of a valid chat, as ``stream`` emits them.
 
-The chat has steps, tools, agents up to two deep, and corrections by the user. Some chats end by waiting for approval.
+A chat has steps, tools, agents nested up to two deep, and corrections by the user. Some chats end awaiting approval.
 """
 
 
 @st.composite
 def chunked(draw: st.DrawFn, data: bytes) -> list[bytes]:
-    """Draw a way to cut `data` into chunks, some of which may be empty. It shrinks to a single chunk."""
+    """Draw a list of chunks, some perhaps empty, that make up `data`. It shrinks to a single chunk."""
     return cut(data, *draw(st.lists(st.integers(0, len(data)), max_size=30)))
 
 

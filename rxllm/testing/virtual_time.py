@@ -15,10 +15,10 @@ from rxllm.testing.marbles import Note, Operator
 Make = Callable[[], Operator]
 
 EVERY = 2
-"""Ticks from one item of a source to the next. There is a tick in between at which a run can be disposed."""
+"""The ticks from one item of a source to the next. A run can be disposed at the tick in between."""
 
 SILENCE = 600
-"""Ticks for which a silent source waits before its last item, so that an operator's timers fire."""
+"""The extra ticks that a silent source waits before its last item, so that an operator's timers fire."""
 
 LIMIT = 10_000
 """The number of ticks after which a run ends, even if timers are still pending."""
@@ -68,8 +68,8 @@ class Source(Observable[Any]):
 
     Before the last item it stays silent for another `silence` ticks. Without a clock, it emits everything at once. If a
     subscriber raises an exception, the source ends and passes the exception to ``on_error``, as rxllm's own sources do.
-    `uses` has the ticks at which each subscription began and ended. `unheard` has the exceptions that subscribers
-    raised when they received the end.
+    `uses` has the ticks at which each subscription began and ended, `unheard` the exceptions that subscribers raised
+    when they received the end.
     """
 
     def __init__(
@@ -135,10 +135,10 @@ class Source(Observable[Any]):
 class OperatorRun:
     """One subscription to `stream`.
 
-    `notes` are the notifications that it received, timed in ticks since it began. `late` are those that arrived after
-    it had been disposed. `left_over` describes the timers and threads that were still there when it ended or was
-    disposed. `escaped` is an error that was raised instead of being passed to ``on_error``. If ``on_item(run, number)``
-    is given, it is called for each item.
+    `notes` are the notifications that it received, timed in ticks since it began; `late` are the ones that arrived
+    after the dispose. `left_over` describes the timers and threads that remained when it ended or was disposed.
+    `escaped` is an error that was raised instead of being passed to ``on_error``. ``on_item(run, number)``, if given,
+    is called for each item.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class OperatorRun:
         return self
 
     def run(self, dispose_at: int | None = None) -> Self:
-        """Subscribe, and advance the clock by `LIMIT` ticks. Dispose after `dispose_at` ticks, if a number is given."""
+        """Subscribe, and advance the clock by `LIMIT` ticks. Dispose after `dispose_at` ticks, if given."""
         try:
             self.begin()
             if dispose_at is not None:
@@ -213,7 +213,7 @@ class OperatorRun:
 
     def _record_end(self, kind: str, error: Exception | None) -> None:
         self.notes.append((self._clock.tick - self._start, kind, error))
-        self._clock.at(self._clock.tick, self._record_left_over)  # check once every subscriber has received the end
+        self._clock.at(self._clock.tick, self._record_left_over)  # check after every subscriber has received the end
 
     def _record_left_over(self) -> None:
         threads = sorted(thread.name for thread in set(threading.enumerate()) - self._threads)

@@ -8,14 +8,14 @@ protocol                  frames
 ``"ag-ui"``               AG-UI 1.0, for CopilotKit and ``@ag-ui/client``
 ========================  ============================================================================================
 
-On the server, `for_client` removes everything that a client must not see, `encode` turns the remaining events into
+On the server, `for_client` removes everything that clients must not see, `encode` turns the remaining events into
 frames (JSON objects), and `sse` writes each frame as a server-sent event. `streaming_response` does all three and
-returns a response for your web framework. `Runs` keeps streams running while no browser is connected. On the other
-end, `from_sse` reads frames from server-sent events, and `decode` turns them back into events.
+returns a response for your web framework. `Runs` keeps streams running while no browser is connected. At the other end,
+`from_sse` reads frames from server-sent events, and `decode` turns them back into events.
 
-`from_ui` and `from_ag_ui` parse client requests, and `AGUIEncoder` encodes the answer for an AG-UI client. `AGUI` is an
-adapter that lets you call an AG-UI agent as if it were a model. `openai_app` serves engines over OpenAI's Chat
-Completions API.
+`from_ui` and `from_ag_ui` parse client requests, and `AGUIEncoder` encodes the answer for an AG-UI client. The `AGUI`
+adapter lets you call an AG-UI agent as if it were a model. `openai_app` serves engines over OpenAI's Chat Completions
+API.
 """
 
 from rxllm.web._ag_ui_adapter import AGUI

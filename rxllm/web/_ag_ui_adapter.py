@@ -1,4 +1,4 @@
-"""An adapter for agents that speak AG-UI: it builds the requests and decodes the responses."""
+"""An adapter for agents that speak AG-UI. It builds their requests and decodes their responses."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _PARAMETERS = ("model", "tool_choice", "temperature", "top_p", "max_tokens", "se
 
 
 class AGUI(HTTPAdapter):
-    """Call the AG-UI agent at `url`. If there is a key, it is sent as a bearer token; most agents do not need one.
+    """An adapter for the AG-UI agent at `url`. The key is optional, and is sent as a bearer token.
 
     >>> import rxllm
     >>> agent = rxllm.Engine(AGUI("http://127.0.0.1:8000/agent"))
 
-    The tools in the request are sent as AG-UI client tools, so they run here. The agent runs any other tool itself, and
-    the results become parts of the response message. If the agent interrupts its run, the interrupts are in the
+    The tools in the request are sent as AG-UI client tools, so they run here. The agent runs its own tools itself, and
+    their results become parts of the response message. If the agent interrupts its run, the interrupts are in the
     response's ``metadata["interrupts"]``. Events from inner agents arrive as ``Nested``. Changes to the shared state
     arrive only as raw chunks.
 
-    ``Request.options`` overrides fields of the ``RunAgentInput`` that the adapter sends. For example, ``{"threadId":
+    Each request contains all messages, and has the model and its parameters in ``forwardedProps``, which the agent may
+    ignore. ``Request.options`` overrides fields of the ``RunAgentInput`` that is sent. For example, ``{"threadId":
     "t1", "resume": [...]}`` answers the interrupts in the last message. Without a ``threadId``, every request starts a
-    new conversation. Each request contains all messages. The model and its parameters are sent as ``forwardedProps``,
-    which an agent is free to ignore.
+    new conversation.
     """
 
     provider = PROVIDER
@@ -76,9 +76,9 @@ class AGUIDecoder(FrameDecoder):
         self._chunks = Chunks()
         self._agents = Decoder()  # decodes the inner agents' frames
         self._calls: dict[str, int] = {}
-        # Calls that seem to be for client tools, but might turn out to be the agent's own.
+        # Calls that look like calls to client tools, but could still turn out to be the agent's own.
         self._undecided: set[str] = set()
-        self._thinking: str | None = None  # the message id of the latest block if it is a thinking block
+        self._thinking: str | None = None  # the message id of the latest block, if that is a thinking block
 
     def read(self, kind: str, payload: Frame, frame: bytes, /) -> None:
         if self.raw:
@@ -144,7 +144,7 @@ class AGUIDecoder(FrameDecoder):
                 self.blocks.nested(Nested((self.blocks.calls.id_of(self._calls[id]), *inside), event.event))
 
     def _begin_agent(self, id: str, name: str) -> None:
-        """Report a tool call for an agent that was started without one, since ``Nested`` paths consist of call ids."""
+        """Report a tool call for an agent that started without one, because ``Nested`` paths consist of call ids."""
         if id not in self._calls:
             index = self._calls[id] = len(self._calls)
             self.blocks.call(index, id, name, "{}", {"server": True})
@@ -164,7 +164,7 @@ class AGUIDecoder(FrameDecoder):
             if id not in self._undecided:
                 self.blocks.complete_call(index)
         else:
-            if id in self._undecided:  # the agent has a tool of the same name and ran that one
+            if id in self._undecided:  # the agent ran its own tool of the same name
                 self.blocks.call(index, None, None, None, {"server": True})
                 self.blocks.complete_call(index)
             result = {"id": self.blocks.calls.id_of(index), "content": frame["content"]}
@@ -194,7 +194,7 @@ class AGUIDecoder(FrameDecoder):
 
 
 def _without(usage: Usage, agents: Usage) -> Usage:
-    """Subtract the inner agents' usage from a run's usage, because their own events already report it."""
+    """Subtract the inner agents' usage from a run's usage, because their own events already include it."""
     counts = {name: (getattr(usage, name), getattr(agents, name) or 0) for name in COUNTS.values()}
     return replace(usage, **{name: max(0, all - own) for name, (all, own) in counts.items() if all is not None and own})
 
@@ -211,7 +211,7 @@ def to_input(request: Request) -> Frame:
         "threadId": uuid4().hex,
         "runId": uuid4().hex,
         "protocolVersion": VERSION,
-        "state": {},  # servers from before 1.0 require this field, even if it is empty
+        "state": {},  # servers older than 1.0 require this field
         "messages": [{"id": f"message_{i}", **entry} for i, entry in enumerate(entries)],
         "tools": [
             {"name": tool.name, "description": tool.description, "parameters": tool.schema} for tool in request.tools
@@ -235,7 +235,7 @@ def _messages(message: Message, waits: bool) -> Iterator[Frame]:
 
 
 def _of_assistant(message: Message, text: str, waits: bool) -> Iterator[Frame]:
-    """Yield the entries for an assistant message. Leave out the agent's unanswered calls unless the message `waits`."""
+    """Yield the entries for an assistant message, without the agent's unanswered calls unless the message `waits`."""
     for part in message.parts:
         if isinstance(part, ThinkingPart):
             signed = {"encryptedValue": part.signature} if part.signature else {}

@@ -1,7 +1,7 @@
 """The AG-UI decoder, for frames from any server. The module `rxllm.web._ag_ui_encoder` lists the frames.
 
-Each agent has its own `Lane`, because call ids are unique only within one agent. Other servers send nothing but
-content, so `ForeignRun` works out where their responses, steps and chats start and end, and adds those events.
+Each agent has its own `Lane`, because call ids are unique only within one agent. Other servers send only content, so
+`ForeignRun` works out where their responses, steps and chats start and end, and adds the missing events.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from rxllm.web._for_client import ClientFold
 from rxllm.web._frames import Block, Frame, all_of, text_of
 
 MOST_NESTED = 32
-"""Maximum nesting depth of agents. It is limited because each level folds the events of every level below it."""
+"""The maximum nesting depth of agents. There is a limit because each level folds the events of all levels below it."""
 
 OWN = "rxllm"
-"""The name of rxllm's own ``CUSTOM`` frames, and the ``rawEvent`` of frames from which no event is decoded."""
+"""The name of rxllm's own ``CUSTOM`` frames, and the ``rawEvent`` of frames that decode to no event."""
 
 COUNTS = {
     "inputTokens": "input_tokens",
@@ -32,10 +32,10 @@ COUNTS = {
     "cachedInputTokens": "cached_input_tokens",
     "cacheWriteInputTokens": "cache_write_input_tokens",
 }
-"""The counters in AG-UI's usage, each with the field of `Usage` that it fills."""
+"""The field of `Usage` for each counter in AG-UI's usage."""
 
 Path = tuple[str, ...]
-"""The path to an inner agent: the ids of the tool calls that it runs in, outermost first."""
+"""The path to an inner agent: the ids of the tool calls it runs in, outermost first."""
 
 
 class Decoder:
@@ -74,7 +74,7 @@ class Decoder:
         self._is_ended = kind in ("RUN_FINISHED", "RUN_ERROR")
         events = self._lanes.read(frame)
         if kind == "SUBAGENT_STARTED" and len(self._lanes.lane(frame["subagentRunId"]).path) > MOST_NESTED:
-            raise ValueError("agents are nested too deep")
+            raise ValueError("agents are nested too deeply")
         if frame.get("rawEvent") == OWN:
             return []
         if kind == "CUSTOM" and frame["name"] == OWN:
@@ -83,12 +83,12 @@ class Decoder:
 
 
 class Lanes:
-    """The lanes of all agents in a stream, by run id, and the messages that a client has built from the frames."""
+    """The lanes of all agents in a stream, by run id, and the messages that a client has built from its frames."""
 
     def __init__(self) -> None:
         self.is_ours = False
         self.by_run: dict[str | None, Lane] = {None: Lane(self)}
-        # Each message has its number and the path of its agent. `count` is the number of the latest message.
+        # Each message, with its number and the path of its agent. `count` is the number of the latest message.
         self.messages: list[tuple[int, Path, Frame]] = []
         self.count = 0
         self._by_id: dict[str, Frame] = {}  # the same messages, by id
@@ -110,7 +110,7 @@ class Lanes:
         return []
 
     def lane(self, run: Any) -> Lane:
-        """Return an agent's lane. If the server has not announced the agent, create the lane."""
+        """Return an agent's lane, creating it if the server has not announced the agent."""
         if run not in self.by_run:
             if not isinstance(run, str):
                 raise TypeError("subagentRunId is not text")
@@ -118,7 +118,7 @@ class Lanes:
         return self.by_run[run]
 
     def block_id(self, message: str) -> str | None:
-        """Return the block id in a message id. Our own message ids look like ``RUN:NUMBER:BLOCK``."""
+        """Return the block id that a message id contains. Our own message ids look like ``RUN:NUMBER:BLOCK``."""
         return message.removeprefix(self._prefix).partition(":")[2] or None if self.is_ours else message
 
     def note(self, lane: Lane, message: Frame) -> None:
@@ -142,18 +142,18 @@ class Lanes:
 
 
 class Lane:
-    """One agent's part of a stream: either the outermost agent, or an agent that runs as a tool.
+    """The part of a stream that belongs to one agent: either the outermost agent, or one that runs as a tool.
 
     Call ids are unique only within a lane, so on the wire they are prefixed with the lane's path. `blocks` and `calls`
-    contain only those that are still open. `names` has the tool name of every call. `agents` has the inner agents that
-    are running, by the id of the call that runs each of them. `mark` is the number of the last message before the
-    current step, and `parent` is the id of the message that the next call belongs to.
+    contain only the open ones. `names` has the tool name of every call. `agents` has the running inner agents, by the
+    id of the call that runs each. `mark` is the number of the last message before the current step, and `parent` is the
+    id of the message that the next call belongs to.
     """
 
     def __init__(self, lanes: Lanes, path: Path = (), run: str | None = None) -> None:
         self.path = path
         self.run = run
-        # `blocks` is keyed by kind and message id, `calls` by the id that a call has on the wire.
+        # `blocks` is keyed by kind and message id, and `calls` by the call id on the wire.
         self.blocks: dict[tuple[str, str], Block] = {}
         self.calls: dict[str, Call] = {}
         self.names: dict[str, str] = {}
@@ -164,7 +164,7 @@ class Lane:
         self.parent: str | None = None
         self._lanes = lanes
         self._prefix = "".join(f"{id}/" for id in path)
-        self._ended: Block | None = None  # a thinking block that has ended; its signature might be the next frame
+        self._ended: Block | None = None  # a thinking block that has ended; the next frame may be its signature
 
     def wire_id(self, call: str) -> str:
         return self._prefix + call
@@ -173,7 +173,7 @@ class Lane:
         return wire_id.removeprefix(self._prefix)
 
     def read(self, frame: Frame) -> Iterator[ev.Event]:
-        """Yield the events in `frame`. Raises ``LookupError`` or ``TypeError`` if `frame` is not valid here."""
+        """Yield the events in `frame`. Raises ``LookupError`` or ``TypeError`` if it is not valid at this point."""
         kind: str = frame["type"]
         if self._ended is not None and kind != "REASONING_ENCRYPTED_VALUE":
             block, self._ended = self._ended, None
@@ -246,7 +246,7 @@ class Lane:
 
 
 class Call(msgspec.Struct):
-    """An open tool call: the tool's name, the id of the message it belongs to, and the arguments received so far."""
+    """An open tool call: the tool's name, the id of the call's message, and the arguments received so far."""
 
     name: str
     parent: str
@@ -257,7 +257,7 @@ class Chunks:
     """Expands ``*_CHUNK`` frames, AG-UI's shorthand, into separate start, content and end frames."""
 
     def __init__(self) -> None:
-        self._open: dict[Any, tuple[str, str]] = {}  # the kind and id of the item that is open, by agent
+        self._open: dict[Any, tuple[str, str]] = {}  # the kind and id of each agent's open item
 
     def read(self, frame: Frame) -> Iterable[Frame]:
         kind, run = frame["type"], frame.get("subagentRunId")
@@ -288,7 +288,7 @@ def _tag(run: str | None) -> Frame:
 
 
 class ForeignRun:
-    """Adds the events that other servers do not send: starts and ends of responses, steps, and the chat's end."""
+    """Adds the events that other servers do not send: starts and ends of responses, and ends of steps and chats."""
 
     def __init__(self, fold: ClientFold, lanes: Lanes, open: Unfinished) -> None:
         self._fold = fold
@@ -296,7 +296,7 @@ class ForeignRun:
         self._open = open
         self._agents: dict[str, ForeignRun] = {}  # the inner agents, by run id
         self._has_response = False
-        self._has_results = False  # whether the latest response has ended but its step has not
+        self._has_results = False  # whether the latest response has ended, but not its step
 
     def read(self, kind: str, frame: Frame, events: Iterable[ev.Event]) -> Iterator[ev.Event]:
         if "subagentRunId" in frame and kind != "SUBAGENT_STARTED":
@@ -364,7 +364,7 @@ class ForeignRun:
     def _end_step(self) -> Iterator[ev.Event]:
         if self._has_results:
             self._has_results = False
-            is_done = not self._fold.state.to_response().tool_calls  # the client runs the calls without a result
+            is_done = not self._fold.state.to_response().tool_calls  # calls that have no result are for the client
             yield self._fold.filled(ev.StepCompleted(StepResult(Thread(), Response(), done=is_done)))
 
     def _chat(self, outcome: Frame) -> ev.Event:
@@ -388,7 +388,7 @@ class ForeignRun:
 
 
 def to_usage(frame: Frame) -> Usage | None:
-    """Return the usage that the last frame of a run reports, or None if it reports none."""
+    """Return the usage in the last frame of a run, or None if it has none."""
     entries = [
         Usage(**{COUNTS[name]: entry[name] for name in COUNTS if type(entry.get(name)) is int})
         for entry in frame.get("usage") or ()

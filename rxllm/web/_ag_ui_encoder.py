@@ -11,20 +11,20 @@ event                                         frames
 ``Custom(name, data)``                        ``CUSTOM``
 ``Nested``                                    ``SUBAGENT_STARTED``, the inner event's frames, ``SUBAGENT_FINISHED``
 ``Steered``                                   a text message from the user
-``StepRestarted``                             ``MESSAGES_SNAPSHOT`` without the abandoned step's messages, if the
+``StepRestarted``                             ``MESSAGES_SNAPSHOT`` without the messages of the abandoned step, if the
                                               encoder has the client's messages
 the end of the stream                         ``RUN_FINISHED`` with the usage, pending calls and interrupts, or
                                               ``RUN_ERROR`` if the run failed or was cut off
 ============================================  ==========================================================================
 
 Some events do not fit completely into these frames. Other clients get as much of them as the frames can hold, marked
-with ``"rawEvent": "rxllm"``, and a ``CUSTOM`` frame named ``rxllm`` follows with the whole event as JSON in
+with ``"rawEvent": "rxllm"``. A ``CUSTOM`` frame named ``rxllm`` follows, with the whole event as JSON in
 ``value["event"]``. rxllm's decoder emits no events for the marked frames, so it emits the event only once. Nothing is
 lost except raw chunks and provider-specific parts.
 
-If a tool call waits for approval or asks the user a question, the run ends with an interrupt, whose id is the id of the
-call. If the call was made by an inner agent, the ids of the calls that enclose it are put in front, joined by ``/``.
-Calls to the client's own tools are listed as pending.
+If a tool call waits for approval or asks the user a question, the run ends with an interrupt that has the call's id. If
+an inner agent made the call, the id starts with the ids of the enclosing calls, joined by ``/``. Calls to the client's
+own tools are listed as pending.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ VERSION = "1.0"
 class Encoder:
     """Turns events into frames of the run `run_id` in the conversation `thread_id`; both ids are random by default.
 
-    `messages` are the messages that the client already has. They are needed when a step restarts: the encoder then
-    sends a ``MESSAGES_SNAPSHOT``, and the client deletes every message that is not in it. Without `messages`, no
-    snapshot is sent, and the client keeps the abandoned part of the step. With `edits`, a user who approves a call may
-    change its arguments. ``from_ag_ui(...).encoder()`` sets all of these for you.
+    `messages` are the messages that the client already has. When a step restarts, the encoder uses them to send a
+    ``MESSAGES_SNAPSHOT``, and the client deletes every message that is not in it. Without `messages`, no snapshot is
+    sent, and the client keeps the abandoned part of the step. With `edits`, users who approve a call may change its
+    arguments. ``from_ag_ui(...).encoder()`` passes all of these for you.
     """
 
     END: ClassVar[bytes] = b""
@@ -98,7 +98,7 @@ class Encoder:
         return [start]
 
     def _read(self, lane: Lane, event: ev.Event, source: Iterable[Frame]) -> list[Frame]:
-        """Return the `source` frames, followed by a ``CUSTOM`` frame unless they decode to exactly `event`."""
+        """Return the frames in `source`, followed by a ``CUSTOM`` frame unless they decode to exactly `event`."""
         frames: list[Frame] = []
         events: list[ev.Event] = []
         for untagged in source:
@@ -145,7 +145,7 @@ class Encoder:
                 return []
 
     def _next_delta(self, event: ev.TextDelta) -> Frame | None:
-        """Return the frame for a delta that continues the only open block. Nearly all events take this shortcut."""
+        """Return the frame for a delta of the only open block, or None. Nearly all events take this shortcut."""
         blocks = self._lanes.lane(None).blocks
         if len(blocks) == 1:
             (block,) = blocks.values()
@@ -167,7 +167,7 @@ class Encoder:
         return [*frames, *_end_block(kind, block.name, signature)]
 
     def _block(self, lane: Lane, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the open block with this `id`; if there is none, a new block and the frames that open it."""
+        """Return the open block with this `id`, or a new block and the frames that open it if there is none."""
         block = open_block(lane.blocks, kind, id)
         if block is not None:
             return [], block
@@ -204,7 +204,7 @@ class Encoder:
         return {**result, "content": content, "role": "tool"}
 
     def _begin_agents(self, path: Path, frames: list[Frame]) -> Lane:
-        """Return the lane of the agent at `path`. Frames that start new agents on the way are added to `frames`."""
+        """Return the lane of the agent at `path`. Add the frames that start new agents on the path to `frames`."""
         lane = self._lanes.lane(None)
         for call in path:
             if call not in lane.agents:
@@ -220,7 +220,7 @@ class Encoder:
     def _end_agents(
         self, lane: Lane, call: str | None = None, error: LLMError | None = None, interrupts: Iterable[str] = ()
     ) -> list[Frame]:
-        """Return the frames that end a lane's inner agents, innermost first, or only the agent that `call` runs."""
+        """Return frames that end a lane's inner agents, innermost first, or only the agent that `call` runs."""
         frames: list[Frame] = []
         for id in [id for id in reversed(lane.agents) if call in (None, id)]:
             agent = lane.agents.pop(id)
@@ -243,7 +243,7 @@ class Encoder:
             return
         messages = [*self._history, *(message for _, _, message in kept)]
         if not any(message.get("role") == "reasoning" for message in messages):
-            # A client deletes its old reasoning messages only if the snapshot contains a reasoning message.
+            # Clients delete old reasoning messages only if the snapshot contains a reasoning message.
             thoughts = [message for _, _, message in noted if message["role"] == "reasoning"]
             messages += [{**message, "content": ""} for message in thoughts[:1]]
         yield {"type": "MESSAGES_SNAPSHOT", "messages": messages}
@@ -278,7 +278,7 @@ def _end_block(kind: str, name: str, signature: str | None = None) -> list[Frame
 
 
 def _end_step(lane: Lane) -> list[Frame]:
-    """Return the frames that close all open blocks and calls, and then the step."""
+    """Return the frames that close all open blocks and calls, followed by the end of the step."""
     end = [] if lane.step is None else [{"type": "STEP_FINISHED", "stepName": lane.step}]
     return [*_close_parts(lane), *end]
 
@@ -292,7 +292,7 @@ def _arguments(wire_id: str, delta: str) -> Frame:
 
 
 def _tag(lane: Lane, frame: Frame) -> Frame:
-    """Add the id of the lane's agent to `frame`, except to a snapshot, which covers the whole conversation."""
+    """Add the id of the lane's agent to `frame`, unless it is a snapshot, which covers the whole conversation."""
     if lane.run is None or "subagentRunId" in frame or frame["type"] == "MESSAGES_SNAPSHOT":
         return frame
     return {**frame, "subagentRunId": lane.run}
@@ -307,7 +307,7 @@ _EDITED = {**_APPROVAL, "editedArgs": {"type": "object"}}
 
 
 def _outcome(state: StreamCollector, lanes: Lanes, edits: bool) -> Frame:
-    """Return the outcome of a run that has not failed, listing the interrupts or the client calls it is waiting for."""
+    """Return the outcome of a run that has not failed, with the interrupts or client calls that it is waiting for."""
     if state.chat_result is not None:
         metadata, calls = state.chat_result.metadata, state.chat_result.pending_tool_calls
         question, id = state.chat_result.pending_question, state.chat_result.pending_tool_call_id
@@ -339,7 +339,7 @@ def _question(id: str, question: str, opts: Any) -> Frame:
 
 
 def _agent(id: str, lanes: Lanes) -> Frame:
-    """Return the field that names the agent which made the call `id`, or no field for the outermost agent."""
+    """Return the field that names the agent that made the call `id`, or no field for the outermost agent."""
     path = id.rpartition("/")[0]
     runs = [lane.run for lane in lanes.by_run.values() if lane.run and "/".join(lane.path) == path]
     return {"subagentRunId": runs[-1]} if runs else {}

@@ -1,8 +1,8 @@
-"""AG-UI requests: read a ``RunAgentInput`` as a thread, and its answers to interrupts and tool calls.
+"""AG-UI requests: read the thread, and the answers to interrupts and tool calls, from a ``RunAgentInput``.
 
-The docstring of `rxllm.web._requests` lists the input that is accepted. When the user answers a question, the answer
-becomes a user message; if an inner agent asked, it becomes the result of the call that asked. The tools named in
-`client_tools` become manual tools: the client runs them and sends the results.
+The docstring of `rxllm.web._requests` lists the input that is accepted. A user's answer to a question becomes a user
+message or, if an inner agent asked, the result of the call that asked. The tools named in `client_tools` become manual
+tools: the client runs them and sends the results.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _Input(msgspec.Struct, rename="camel"):
 
 
 class AGUIInput(Incoming, frozen=True):
-    """A client's request: arguments for ``rxllm.stream_resume``, the client's `tools`, and the encoder's options."""
+    """A client's request: arguments for ``rxllm.stream_resume``, the client's `tools`, and options for the encoder."""
 
     tools: tuple[Tool, ...] = ()
     thread_id: str = ""
@@ -108,7 +108,7 @@ class AGUIInput(Incoming, frozen=True):
     edits: bool = False
 
     def encoder(self) -> Encoder:
-        """Return an encoder for the answer; pass it to `streaming_response` as ``protocol=``."""
+        """Return an encoder for the answer, to pass to `streaming_response` as ``protocol=``."""
         ids = {"thread_id": self.thread_id, "run_id": self.run_id}
         return Encoder(**ids, messages=self.messages, edits=self.edits)
 
@@ -130,9 +130,9 @@ def from_ag_ui(
     'Hello'
 
     Pass the server's copy of the conversation as `stored`; only new messages and answers are then taken from the
-    request. Without it, the client's messages are the conversation, and a request that contains approvals is refused.
-    `client_tools` names the tools that run in the client. All other tools in the request are ignored, and their results
-    are refused. With `edits`, a user who approves a call may change its arguments. Raises the same errors as `from_ui`.
+    request. Without it, the client's messages are the conversation, and a request that contains approvals is rejected.
+    `client_tools` names the tools that run in the client. Other tools in the request are ignored, and their results are
+    rejected. With `edits`, users who approve a call may change its arguments. Raises the same errors as `from_ui`.
     """
     data = load_request(body, max_bytes)
     request = convert_to(data, _Input)
@@ -154,13 +154,13 @@ def from_ag_ui(
 def _history(entries: list[_Message]) -> list[Message]:
     results = {entry.tool_call_id: entry for entry in entries if entry.role == "tool"}
     messages: list[Message] = []
-    answer: list[_Message] = []  # a list because clients can split one answer into several messages
+    answer: list[_Message] = []  # a list, because clients may split an answer into several messages
     ids: set[str] = set()
     for i, entry in enumerate(entries):
         if entry.role in ("assistant", "reasoning"):
             for call in entry.tool_calls or ():
                 if call.id in ids:
-                    raise wrong("contains a tool call whose id was already used", "messages", i)
+                    raise wrong("contains a tool call with an id that is already used", "messages", i)
                 ids.add(call.id)
             if entry.subagent_run_id is None:  # inner agents have their own conversations
                 answer.append(entry)
@@ -195,7 +195,7 @@ def _parts(item: _Part, *path: str | int) -> list[Part]:
     value, mime_type = item.source.value, item.source.mime_type or f"{item.type}/*"
     path = (*path, "source", "value")
     if item.type not in ("image", "audio", "video", "document") or item.source.type == "file":
-        return []  # a provider's file id could point to another user's file
+        return []  # a provider's file id could refer to another user's file
     if item.source.type == "data":
         if item.source.mime_type is None:
             raise wrong("must have a mimeType", *path[:-1])
@@ -231,7 +231,7 @@ def _take_answer(conversation: StoredConversation, i: int, answer: _Answer, edit
 
 
 def _new_messages(entries: list[_Message]) -> list[Message]:
-    """Return the user messages that follow the last message from the assistant or a tool."""
+    """Return the user messages after the last message from the assistant or a tool."""
     first = max(
         (i + 1 for i, entry in enumerate(entries) if entry.role in ("assistant", "tool", "reasoning")), default=0
     )

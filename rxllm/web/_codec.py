@@ -1,7 +1,7 @@
 """`encode` and `decode`, the table of protocols, and rxllm's own protocol.
 
-rxllm's own protocol sends every event as JSON (see ``rxllm.serializer``) and finally ``{"type": "end"}``. If the end
-frame is missing, the stream was cut off.
+rxllm's own protocol sends every event as JSON (see ``rxllm.serializer``), and at the end ``{"type": "end"}``. If the
+end frame is missing, the stream was cut off.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rxllm.web._frames import Frame, all_of, event_data, event_of, malformed
 
 
 class Encoder(Protocol):
-    """Turns events into frames. `END` is sent after the last frame, and `HEADERS` are added to the HTTP response."""
+    """Turns events into frames. `END` follows the last frame, and `HEADERS` are added to the HTTP response."""
 
     END: ClassVar[bytes]
     HEADERS: ClassVar[dict[str, str]]
@@ -30,10 +30,9 @@ class Encoder(Protocol):
 
 
 class Decoder(Protocol):
-    """Turns frames into events.
+    """Turns frames into events. Raises ``StreamError("malformed_event")`` if a frame is malformed.
 
-    If the stream was cut off, the last event is ``ErrorEvent(StreamError("truncated"))``. Raises
-    ``StreamError("malformed_event")`` if a frame is malformed.
+    If the stream was cut off, the last event is ``ErrorEvent(StreamError("truncated"))``.
     """
 
     def feed(self, frame: Frame, /) -> Iterable[Event]: ...
@@ -49,11 +48,10 @@ def encode(protocol: str, **options: Any) -> Callable[[Observable[Event]], Strea
     >>> list(hello.pipe(encode("rxllm")))
     [{'type': 'text_delta', 'delta': 'Hello', 'id': 'block_0'}, {'type': 'end'}]
 
-    Put `for_client` in front of it, because encoding removes nothing. The `options` are passed to the protocol's
-    encoder. Raises ``ValidationError("invalid_option")`` for an unknown `protocol`, and ``TypeError`` for an unknown
-    option.
+    Encoding removes nothing, so put `for_client` before it. The `options` are passed to the protocol's encoder. Raises
+    ``ValidationError("invalid_option")`` for an unknown `protocol`, and ``TypeError`` for an unknown option.
     """
-    encoder(protocol, **options)  # raise for wrong arguments now, not on subscription
+    encoder(protocol, **options)  # raise for invalid arguments now, not on subscription
 
     def operator(source: Observable[Event]) -> Stream[Frame]:
         return source.pipe(ops.errors_as_events(), ops.lift(lambda: encoder(protocol, **options)))
@@ -62,13 +60,13 @@ def encode(protocol: str, **options: Any) -> Callable[[Observable[Event]], Strea
 
 
 def decode(protocol: str) -> Callable[[Observable[Frame]], Stream[Event]]:
-    """Turn frames of `protocol` back into the events that `encode` was given, except raw chunks.
+    """Turn frames of `protocol` back into the events passed to `encode`, except for raw chunks.
 
     >>> from reactivex import of
     >>> list(of({"type": "text_delta", "delta": "Hello"}, {"type": "end"}).pipe(decode("rxllm")))
     [TextDelta(delta='Hello', id=None)]
 
-    With "ag-ui", the frames can be from any server; with "ui", only from rxllm. Raises
+    Frames of "ag-ui" can be from any server, frames of "ui" only from rxllm. Raises
     ``ValidationError("invalid_option")`` for an unknown `protocol`.
     """
     return ops.lift(_classes(protocol)[1])
@@ -116,4 +114,4 @@ PROTOCOLS: dict[str, tuple[type[Any], type[Any]]] = {
     "ui": (_ui_stream.Encoder, _ui_stream.Decoder),
     "ag-ui": (_ag_ui_encoder.Encoder, _ag_ui_decoder.Decoder),
 }
-"""The encoder class and the decoder class of each protocol."""
+"""The encoder and decoder classes of each protocol."""

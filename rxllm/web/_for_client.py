@@ -1,4 +1,4 @@
-"""`for_client`, which removes everything that a client must not see, and `ClientFold`, which folds what is left.
+"""`for_client`, which removes everything that clients must not see, and `ClientFold`, which folds what is left.
 
 ==========================================  ============================================================================
 in the stream                               what the client sees
@@ -6,11 +6,11 @@ in the stream                               what the client sees
 text, thinking, tool calls, their           all of it, except provider-specific data; thinking signatures are kept
 arguments, progress and results, sources,
 files, usage, questions, approvals
-``StepCompleted``, ``ChatCompleted``        a result built from the events that the client has seen, without the thread:
+``StepCompleted``, ``ChatCompleted``        a result built from events that the client has seen, without the thread:
                                             system prompts, history and tool messages stay on the server
 metadata                                    the entries that `METADATA` lists
-errors, including errors of tools           the class, the reason and how many seconds to wait before a retry; the
-                                            message and the traceback are logged once, by the logger ``rxllm``
+errors, including tool errors               the class, the reason and the retry delay; the message and the traceback are
+                                            logged once, by the logger ``rxllm``
 an ``on_error`` that is not an              passed on unchanged, for the server to handle
 ``LLMError``
 raw chunks, parts that only the provider    nothing
@@ -53,11 +53,11 @@ from rxllm.web._frames import Frame, event_data, event_of
 
 
 class ClientFold:
-    """The state that a client builds up from the events it receives, for a stream and for its inner agents."""
+    """The state that a client builds from the events it receives, for a stream and its inner agents."""
 
     def __init__(self) -> None:
         self.state = StreamCollector(Thread())
-        self.is_answering = False  # whether a response has started and not ended; a restart does not end it
+        self.is_answering = False  # whether a response is in progress; a restart does not end it
         self._agents: dict[str, ClientFold] = {}
 
     def agent(self, path: Sequence[str]) -> ClientFold:
@@ -82,7 +82,7 @@ class ClientFold:
                 pass
 
     def filled(self, event: ev.Event) -> ev.Event:
-        """Return `event` with its message or result replaced by the one folded from the events so far."""
+        """Replace the message or result of `event` with the one folded from the events so far."""
         match event:
             case ev.MessageCompleted(message=message):
                 return changed(event, message=replace(self.state.message, metadata=message.metadata))
@@ -97,7 +97,7 @@ class ClientFold:
                 return event
 
     def packed(self, event: ev.Event) -> Frame:
-        """Return `event` as data, leaving out whatever `unpacked` can restore from the events before it."""
+        """Return `event` as data, without anything that `unpacked` can restore from earlier events."""
         left_out = ClientFold().filled(event)
         is_folded = left_out != event and self.filled(left_out) == event
         return {"event": event_data(left_out), "folded": True} if is_folded else {"event": event_data(event)}
@@ -114,27 +114,27 @@ class ClientFold:
 
 METADATA = frozenset(
     {
-        # The first line is for messages and responses, and the second for tool calls.
+        # Entries of messages and responses, followed by entries of tool calls.
         *("id", "model", "logprobs", "budget", "partial"),
         *("server", "error", "interrupted"),
-        # These are for steps and chats.
+        # Entries of steps and chats.
         *("mode", "halted_reason", "halt_tool_call_id", "halt_result", "pending_tool_call_id", "pending_question"),
         *("ask_user_opts", "manual_tool_calls", "approval_tool_calls"),
         *("max_turns", "halt_when_step_index", "manual_turn_index", "structured_finalize"),
-        # This has messages that the client itself has sent.
+        # Messages that the client has sent itself.
         "unused_steering",
     }
 )
-"""The metadata entries that a client may see, because it needs them to continue the conversation."""
+"""The metadata entries that clients may see, because they need them to continue the conversation."""
 
 _OWN = ("session_turn", "step_abandoned", "thread_compacted", "thread_compaction_failed")
-"""The names of rxllm's own ``Custom`` events. They are hidden because they contain sessions, responses or summaries."""
+"""The names of rxllm's own ``Custom`` events, which are hidden: they contain sessions, responses or summaries."""
 
 _EVENTS = frozenset[type[Any]](ev.EVENT_CLASSES)
 
 
 def for_client() -> Callable[[Observable[ev.Event]], Stream[ev.Event]]:
-    """Remove everything from a stream that a client must not see.
+    """Remove from a stream everything that clients must not see.
 
     >>> import rxllm
     >>> thread = [rxllm.system("Our prices: secret."), rxllm.user("Hi")]
@@ -142,9 +142,9 @@ def for_client() -> Callable[[Observable[ev.Event]], Stream[ev.Event]]:
     >>> [message for message in events.run().result.thread]
     []
 
-    It drops system prompts, raw chunks, provider-specific data and error messages. The results at the end of steps and
-    chats are rebuilt from the events that are left, so they match what the client folds for itself. A tool's result is
-    converted to JSON data, or to None if that is impossible.
+    This drops system prompts, raw chunks, provider-specific data and error messages. The results of steps and chats are
+    rebuilt from the remaining events, so they match what the client folds for itself. Tool results are converted to
+    JSON data, or to None if that is impossible.
     """
     return lambda source: Stream.of(source.pipe(ops.lift(_Client), rx.catch(_failed)))
 
@@ -158,7 +158,7 @@ class _Client:
 
     def __init__(self) -> None:
         self._fold = ClientFold()
-        self._failed: dict[tuple[ClientFold, str], str] = {}  # the reason why each failed call has failed
+        self._failed: dict[tuple[ClientFold, str], str] = {}  # the error reason of each failed call
 
     def feed(self, event: ev.Event) -> Iterable[ev.Event]:
         if type(event) not in _EVENTS:
@@ -182,20 +182,20 @@ class _Client:
             case Nested(path=path, event=inner) if path:
                 kept = self._seen(inner, fold.agent(path))
                 return kept and Nested(path, kept)
-            case Nested():  # malformed, because its path is empty
+            case Nested():  # malformed: its path is empty
                 return None
             case ev.ToolExecutionCompleted(id=id, error=error) if error is not None:
                 self._failed[fold, id] = error.reason
                 return _kept(event)
             case ev.ToolResultEncoded(id=id) if (fold, id) in self._failed:
-                # The original content quotes the exception, which only the model may see.
+                # The original content quotes the exception, and is meant only for the model.
                 return changed(event, content=json.dumps({"error": self._failed.pop((fold, id))}))
             case _:
                 return _kept(event)
 
 
 def _kept(event: ev.Event) -> ev.Event | None:
-    """Remove from `event` what a client must not see. If it has a result, that is already the client's fold."""
+    """Remove from `event` what clients must not see. A result in it must already be the client's fold."""
     match event:
         case ev.StepCompleted(result=result):
             return ev.StepCompleted(replace(result, metadata=_named(result.metadata)))
@@ -257,7 +257,7 @@ def _calls(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
 
 
 def _named(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of `metadata` that a client may see."""
+    """Return the entries of `metadata` that clients may see."""
     kept = {name: value for name, value in metadata.items() if name in METADATA}
     for name in ("manual_tool_calls", "approval_tool_calls"):
         if name in kept:
@@ -270,12 +270,12 @@ def _named(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _error(error: LLMError) -> LLMError:
-    """Log `error` in full, and return it without its message, which might quote the provider, a prompt or a path."""
+    """Log `error` in full, and return it without its message, which may quote the provider, a prompt or a path."""
     fields = {
         name: getattr(error, name) for name in ("retry_after", "tool_name", "tool_call_id") if hasattr(error, name)
     }
     hidden = type(error).from_fields({"reason": error.reason, **fields})
-    log_hidden(error, "the client was only sent the reason of this error")
+    log_hidden(error, "the client was sent only the reason of this error")
     hidden.is_logged = True
     return hidden
 

@@ -1,4 +1,4 @@
-"""Frames, the JSON objects that all protocols consist of, and the functions that encoders and decoders share."""
+"""Frames, the JSON objects that every protocol consists of, and helpers shared by encoders and decoders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rxllm.values.argument_checks import check
 from rxllm.wire import SSEDecoder
 
 Frame = dict[str, Any]
-"""A protocol message, which is a JSON object."""
+"""A protocol message: a JSON object."""
 
 
 def sse(frame: Frame) -> bytes:
@@ -37,14 +37,14 @@ def from_sse(chunks: bytes | Iterable[bytes]) -> Iterator[Frame]: ...
 @overload
 def from_sse(chunks: AsyncIterable[bytes]) -> AsyncIterator[Frame]: ...
 def from_sse(chunks: bytes | Iterable[bytes] | AsyncIterable[bytes]) -> Iterator[Frame] | AsyncIterator[Frame]:
-    r"""Yield the frames in the bytes of a server-sent event stream. Chunks can break anywhere; ``[DONE]`` is skipped.
+    r"""Yield the frames in a stream of server-sent events. Chunks can break anywhere; ``[DONE]`` is skipped.
 
     >>> list(from_sse(b'data: {"type":"end"}\n\n'))
     [{'type': 'end'}]
 
-    If the chunks are asynchronous, such as httpx's ``response.aiter_bytes()``, write ``async for frame in
-    from_sse(...)``. Raises ``StreamError``: ``malformed_event`` if an event is not a JSON object, and
-    ``oversized_frame`` if it is too long.
+    For asynchronous chunks, such as httpx's ``response.aiter_bytes()``, write ``async for frame in from_sse(...)``.
+    Raises ``StreamError("malformed_event")`` if an event is not a JSON object, and ``StreamError("oversized_frame")``
+    if it is too long.
     """
     if isinstance(chunks, AsyncIterable):
         return _async_frames(chunks)
@@ -82,7 +82,7 @@ def _frames(events: Iterable[tuple[str, bytes]]) -> Iterator[Frame]:
 
 
 def event_data(event: Event) -> Frame:
-    """Return `event` as data, without the format version, since decoding assumes the current version anyway."""
+    """Return `event` as data without the format version, because decoding assumes the current version anyway."""
     return {name: value for name, value in serializer.to_data(event).items() if name != "v"}
 
 
@@ -95,7 +95,7 @@ def event_of(data: Any) -> Event:
 
 
 def text_of(frame: Frame, name: str) -> str:
-    """Return the text in the field `name`. Raises ``LookupError`` if it is missing, ``TypeError`` if it is not text."""
+    """Return the text in field `name`. Raises ``LookupError`` if it is missing, ``TypeError`` if it is not text."""
     text: Any = frame[name]
     if not isinstance(text, str):
         raise TypeError(f"{name} is not text")
@@ -103,7 +103,7 @@ def text_of(frame: Frame, name: str) -> str:
 
 
 def all_of(frame: Frame, events: Iterable[Event]) -> list[Event]:
-    """Read all `events` from `frame`. If anything is wrong with it, raise ``StreamError("malformed_event")``."""
+    """Read all `events` from `frame`. Raises ``StreamError("malformed_event")`` if anything is wrong with it."""
     try:
         return list(events)
     except (ValidationError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
@@ -111,7 +111,7 @@ def all_of(frame: Frame, events: Iterable[Event]) -> list[Event]:
 
 
 class Block(msgspec.Struct):
-    """A block of text or thinking that is still open. Its `name` identifies it in frames."""
+    """An open block of text or thinking. Its `name` identifies it in frames."""
 
     kind: str
     id: str | None
@@ -131,7 +131,7 @@ def open_block(blocks: dict[tuple[str, str], Block], kind: str, id: str | None) 
 
 
 def rest(text: str, so_far: str) -> str:
-    """Return the rest of `text` after the deltas `so_far`, or "" if `text` does not begin with them."""
+    """Return the part of `text` that follows `so_far`, or "" if `text` does not begin with `so_far`."""
     return text[len(so_far) :] if text.startswith(so_far) else ""
 
 

@@ -1,4 +1,4 @@
-"""Present a run as a Chat Completions answer, and remember the runs that stop to wait for the client's tools.
+"""Present a run as a Chat Completions answer, and remember runs that stop to wait for the client's tools.
 
 The client sees a single message in a single choice, however many steps the run takes:
 
@@ -6,24 +6,24 @@ The client sees a single message in a single choice, however many steps the run 
 in the run                          what the client sees
 ==================================  ====================================================================================
 text and thinking                   ``content`` and ``reasoning_content``, with a blank line between two steps
-text and thinking of a structured   only the last step's, so that the content is valid JSON; if there are tools, nothing
-answer                              is sent until the answer is complete
+text and thinking of a structured   only the last step's, so that the content is valid JSON; with tools, nothing is sent
+answer                              until the answer is complete
 sources with a URL                  ``annotations``
 calls to the client's tools         ``tool_calls``
 calls to the engine's own tools,    nothing
 their results, inner agents
-a question to the user              the question, as text; if an inner agent asks it, an error
+a question to the user              the question, as text; an error if an inner agent asks it
 usage                               the total for all steps and agents
 ``StepRestarted``                   nothing, or an error if part of the step has already been sent
 files, log-probabilities            nothing
 ==================================  ====================================================================================
 
-The finish reason is ``tool_calls`` if the client has calls to run. It is ``length`` or ``content_filter`` if the last
-step ended with it, and also ``length`` if the chat has used up its turns or its budget. Otherwise it is ``stop``.
+The finish reason is ``tool_calls`` if the client has calls to run, ``length`` or ``content_filter`` if the last step
+has that finish reason, and ``length`` if the chat has used up its turns or its budget. Otherwise it is ``stop``.
 
 The client receives, and later sends back, only the calls to its own tools. The model's message contains more: thinking
-whose signature the provider needs to see again, and calls to the engine's own tools, which must not run twice. That is
-why `Memory` keeps the run's messages and, in the next request, puts them in place of the client's copy.
+whose signature the provider must get back, and calls to the engine's own tools, which must not run twice. `Memory`
+therefore keeps the run's messages, and substitutes them for the client's copy in the next request.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from rxllm.web._openai_errors import RefusedError
 from rxllm.web._openai_request import Chat
 
 MOST = 512
-"""The number of runs that `Memory` keeps. If a request continues any other run, the client's copy is used as it is."""
+"""The number of runs that `Memory` keeps. Requests that continue any other run use the client's copy as it is."""
 
 
 class Memory:
-    """Messages of earlier runs, keyed by the model, the conversation, and the calls that the client has to run.
+    """Messages of earlier runs, keyed by model, conversation, and the calls that the client has to run.
 
-    Call ids alone would not identify a run, because some providers simply number the calls from 0. Any client that
-    sends the same conversation with the same calls to the same model is given the kept messages.
+    Call ids alone do not identify a run, because some providers simply number their calls from 0. Any client that sends
+    the same conversation with the same calls to the same model gets the kept messages.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -63,7 +63,7 @@ class Memory:
         return len(self._kept)
 
     def restore(self, model: str, thread: Thread) -> Thread:
-        """Return the client's `thread` with its own copies of messages replaced by the ones that were kept."""
+        """Return the client's `thread`, with the kept messages in place of the client's copies."""
         messages: list[Message] = []
         digest = hashlib.sha256(model.encode())
         for message in thread:
@@ -73,9 +73,9 @@ class Memory:
         return Thread(messages)
 
     def keep(self, model: str, asked_for: Thread, restored: Thread, result: ChatResult) -> None:
-        """Keep the messages that a run has added, if the run stopped to wait for the client's tools.
+        """Keep the messages that a run has added, if it stopped to wait for the client's tools.
 
-        `asked_for` is the thread that the client sent, and `restored` is the thread that the model was given.
+        `asked_for` is the thread that the client sent, and `restored` is the one that the model was given.
         """
         if result.halted_reason != "manual_tool_calls":
             return
@@ -99,7 +99,7 @@ _SOURCE = ("url", "title", "start_index", "end_index")
 
 
 class Answer:
-    """Turns the events of a run into chunks. If it `holds`, it keeps all chunks back until the chat has ended.
+    """Turns the events of a run into chunks. With `holds`, all chunks are held back until the chat has ended.
 
     `usage` is the total for all steps and inner agents.
     """
@@ -114,19 +114,19 @@ class Answer:
         self._names = {tool.name for tool in chat.tools}
         self._with_usage = chat.include_usage
         self._holds = holds
-        # The role is sent with the first delta. Two lists hold the unsent deltas of this step and of earlier steps.
-        # `_sent` is whether any delta of this step has been sent.
+        # The role is sent with the first delta. `_deltas` has the unsent deltas of this step, `_earlier` the unsent
+        # deltas of earlier steps. `_sent` is whether any delta of this step has been sent.
         self._role: Frame = {"role": "assistant"}
         self._deltas: list[Frame] = []
         self._earlier: list[Frame] = []
         self._sent = False
-        # The delta classes of the blocks that are open, and the number of sources so far.
+        # The delta classes of the open blocks, and the number of sources so far.
         self._open = set[type[ev.Event]]()
         self._cited = 0
         # Whether this step has text, and whether an earlier step had text.
         self._has_text = False
         self._had_text = False
-        # The index of each call to a client's tool, by call id, and the ids of the calls whose arguments are unsent.
+        # The index of each call to a client's tool, by call id, and the ids of calls whose arguments are not sent yet.
         self._indexes: dict[str, int] = {}
         self._unsent = set[str]()
         self._counted = Subject[ev.Event]()
@@ -134,7 +134,7 @@ class Answer:
         self._counted.pipe(ops.usage()).subscribe(self._count, on_error=lambda _: None, scheduler=at_once)
 
     def feed(self, event: ev.Event) -> list[Frame]:
-        """Return the chunks to send now. If the run has failed, set `error`."""
+        """Return the chunks to send now. Set `error` if the run has failed."""
         if isinstance(event, _COUNTED):
             self._counted.on_next(event)
         try:
@@ -147,13 +147,13 @@ class Answer:
         return self._chunks(deltas)
 
     def chunk(self, delta: Frame | None, finish_reason: str | None = None) -> Frame:
-        """Return a chunk with this `delta`; without one it has no choices, as the protocol requires for usage."""
+        """Return a chunk with this `delta`, or without choices if it is None, as the protocol requires for usage."""
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         choices = [] if delta is None else [choice]
         return {**self._head, "object": "chat.completion.chunk", "choices": choices}
 
     def last_chunks(self) -> list[Frame]:
-        """Return any chunks that were held back, followed by the chunks that end the answer."""
+        """Return the chunks that were held back, if any, and the chunks that end the answer."""
         deltas = [*self._earlier, *self._deltas]
         if not deltas and self._role:
             deltas = [{"content": ""}]
@@ -164,7 +164,7 @@ class Answer:
         return {**self.chunk(None), "usage": _usage(self.usage)}
 
     def completion(self) -> Frame:
-        """Return the whole answer as one object. Call it only after the chat has ended."""
+        """Return the whole answer as one object. Call this only after the chat has ended."""
         message = _message([*self._earlier, *self._deltas])
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self.finish_reason}
         usage = {"usage": _usage(self.usage)}
@@ -196,7 +196,7 @@ class Answer:
                 self._open.discard(ev.ThinkingDelta)
             case ev.SourceAdded(source={"url": str()} as source):
                 cited = {name: source[name] for name in _SOURCE if name in source}
-                # The index is for OpenAI's Python package, which uses it to merge lists across deltas.
+                # OpenAI's Python package uses the index to merge lists across deltas.
                 self._add({"annotations": [{"index": self._cited, "type": "url_citation", "url_citation": cited}]})
                 self._cited += 1
             case ev.ToolCallStarted(id=id, name=name) if name in self._names and not event.metadata.get("server"):
@@ -238,10 +238,10 @@ class Answer:
 
     def _restart(self) -> None:
         if self._sent:
-            message = "the model restarted its answer after part of it was sent; send the request without stream: true"
+            message = "the model restarted its answer after part of it was sent; retry without stream: true"
             raise RefusedError(502, message, "restarted")
         self._deltas.clear()
-        self._indexes.clear()  # a chat stops for the client's calls, so none can be from an earlier step
+        self._indexes.clear()  # a chat stops for client calls, so none are from earlier steps
         self._unsent.clear()
         self._open.clear()
         self._has_text = False
@@ -266,7 +266,7 @@ class Answer:
             self._had_text, self._has_text = self._had_text or self._has_text, False
             self._add_text(result.pending_question)
         for call in result.pending_tool_calls:
-            if call.id not in self._indexes:  # it calls one of the engine's own manual tools
+            if call.id not in self._indexes:  # a call to one of the engine's own manual tools
                 self._begin_call(call.id, call.name)
                 self._add_arguments(call.id, _arguments_text(call))
         self.finish_reason = _finish_reason(result)

@@ -7,9 +7,9 @@ request                                      response
 ``GET /v1/models``, ``GET /v1/models/NAME``  the engines' names, or the entry for the engine ``NAME``
 ===========================================  ===========================================================================
 
-The status and headers of a stream are held back until the first chunk is ready, or for `HEARTBEAT` seconds at most. An
-error before that has a status of its own. A later error is sent as a frame with an ``error`` field, and there is no
-``[DONE]`` after it. If a client disconnects, its run is disposed. If a client reads slowly, the model is slowed down.
+The status and headers of a stream are held back until the first chunk is ready, but for at most `HEARTBEAT` seconds. An
+error before that has its own status. A later error is sent as a frame with an ``error`` field, without a ``[DONE]``
+after it. If a client disconnects, its run is disposed. If a client reads slowly, the model is slowed down.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from rxllm.web._response import Client, Fields, GoneError, Receive, Send, until_
 log = logging.getLogger("rxllm")
 
 READING = 30.0
-"""Seconds that a client has to send the body of its request."""
+"""The number of seconds that a client has to send the body of its request."""
 
 HEARTBEAT = 15.0
-"""Seconds of silence after which a stream sends a comment, to keep proxies from closing the connection."""
+"""After this many seconds of silence, a comment is sent, to keep proxies from closing the connection."""
 
 LONG = 100_000
-"""Requests of more bytes than this are parsed in a thread."""
+"""Requests with more bytes than this are parsed in a thread."""
 
 LEAVING = 1.0
-"""Seconds that a client has to read a final error before the connection is given up."""
+"""The number of seconds that a client has to read a final error before the response is abandoned."""
 
 _JSON = {"content-type": "application/json"}
 _SSE = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -66,16 +66,16 @@ def openai_app(
     >>> app = openai_app({"support": rxllm.Fake("Hello")})
 
     Run it on any ASGI server, or mount it in Starlette or FastAPI. Clients set their ``base_url`` to its address plus
-    ``/v1``. To a client, an engine with all its operators, `prepare` and tools looks like a model. The engine's own
-    tools run here, and the client does not see them. The client's tools are passed to the model. The client runs them,
-    and sends their results with its next request.
+    ``/v1``. Each engine, with its operators, `prepare` and tools, looks like a model to them. The engine's own tools
+    run here, unseen by the client. The client's tools are passed to the model; the client runs them, and sends their
+    results with its next request.
 
-    If there is a `key`, every client must send it. Without a `key`, requests from web pages (requests that have an
-    ``Origin`` header) are refused. A request that takes longer than `timeout` seconds fails with status 408, and a body
-    of more than `max_body` bytes with 413. If `max_requests` are already running, a new request fails with 503.
+    If there is a `key`, every client must send it. Without a `key`, requests from web pages (which have an ``Origin``
+    header) are rejected. A request that takes longer than `timeout` seconds fails with status 408, and a body of more
+    than `max_body` bytes with 413. If `max_requests` are already running, a new request fails with 503.
 
-    Raises ``ValidationError("invalid_option")`` for wrong arguments. If an engine is wrong, raises the same errors as
-    ``rxllm.stream``.
+    Raises ``ValidationError("invalid_option")`` for invalid arguments, and the same errors as ``rxllm.stream`` for
+    invalid engines.
     """
     check_count("max_body", max_body)
     check_count("max_requests", max_requests)
@@ -94,12 +94,12 @@ def _check_engines(engines: Mapping[str, Any]) -> dict[str, Engine]:
     check("engines", engines, fits, 'a mapping of names to engines, such as {"support": engine}')
     checked = {name: engine if isinstance(engine, Engine) else Engine(engine) for name, engine in engines.items()}
     for engine in checked.values():
-        rxllm.stream(engine, "Hi")  # checks the engine; nothing is sent without a subscription
+        rxllm.stream(engine, "Hi")  # only checks the engine; sends nothing
     return checked
 
 
 class _App:
-    """The ASGI app. Its semaphore has one place for each request that can run at the same time."""
+    """The ASGI app. A semaphore limits the number of concurrent requests."""
 
     def __init__(
         self, engines: dict[str, Engine], key: str | None, timeout: float, max_body: int, max_requests: int
@@ -161,7 +161,7 @@ class _App:
             case "GET", _ if path.startswith("/v1/models/"):
                 await response.json(self._model(path.removeprefix("/v1/models/")))
             case _, "/v1/chat/completions" | "/v1/models":
-                message = f"the method {scope['method'][:20]} is not allowed for this path"
+                message = f"the method {scope['method'][:20]} is not allowed on this path"
                 raise RefusedError(405, message, "method_not_allowed")
             case _:
                 message = "no such path; use /v1/chat/completions or /v1/models"
@@ -169,8 +169,8 @@ class _App:
 
     def _authorize(self, headers: Mapping[str, bytes]) -> None:
         if self._key is None:
-            if "origin" in headers:  # any web page can make its visitors' browsers send requests to their own machine
-                message = "requests from web pages are refused unless the server has a key: openai_app(..., key=...)"
+            if "origin" in headers:  # any web page can make a visitor's browser call servers on the visitor's machine
+                message = "requests from web pages are rejected unless the server has a key: openai_app(..., key=...)"
                 raise RefusedError(403, message, "origin_not_allowed")
             return
         scheme, _, key = headers.get("authorization", b"").partition(b" ")
@@ -183,14 +183,14 @@ class _App:
         return {"id": name, "object": "model", "created": self._started, "owned_by": "rxllm"}
 
     async def _chat(self, body: bytes, receive: Receive, response: Response) -> None:
-        # Parsing a long request can take a second, so it runs in a thread and the loop can serve other requests.
+        # Parsing a long request can take a second. It runs in a thread, so that the loop can serve other requests.
         reading = asyncio.to_thread(self._read, body) if len(body) > LONG else None
         chat, thread = self._read(body) if reading is None else await reading
         watch = [lambda: response.watch(HEARTBEAT, self._timeout)] if chat.stream else []
         await until_gone(receive, lambda: self._complete(chat, thread, response), *watch)
 
     def _read(self, body: bytes) -> tuple[Chat, rxllm.Thread]:
-        """Parse the request in `body`. Return it, and its thread with the messages that were kept from earlier runs."""
+        """Return the request in `body`, and its thread with the messages kept from earlier runs."""
         chat = read_request(body, self._engines)
         return chat, self._memory.restore(chat.model, chat.thread)
 
@@ -219,7 +219,7 @@ class _App:
 
 
 def _has_steps(engine: Engine, chat: Chat) -> bool:
-    """Whether a structured answer could take several steps, and so have text before the last one."""
+    """Whether a structured answer can take several steps, and so have text before the last one."""
     return bool(engine.tools or chat.tools or engine.params.keys() & {"tools", "structured_finalize"})
 
 
@@ -231,7 +231,7 @@ def _events(engine: Engine, thread: rxllm.Thread, chat: Chat, request_id: str) -
 
 
 class Response(Client):
-    """The response to a request: either JSON or server-sent events. Its `id` is sent as ``x-request-id``."""
+    """The response to a request, as JSON or server-sent events. Its `id` is sent as ``x-request-id``."""
 
     def __init__(self, send: Send) -> None:
         self.id = uuid.uuid4().hex
@@ -243,11 +243,11 @@ class Response(Client):
         await self.send(body, more=False)
 
     async def frames(self, frames: Iterable[Frame], end: bytes = b"") -> None:
-        """Send `frames` as server-sent events. If there is an `end`, send it too and finish the response."""
+        """Send `frames` as server-sent events. If an `end` is given, send it too, and finish the response."""
         await self.send(b"".join(map(sse, frames)) + end, more=not end)
 
     async def fail(self, error: RefusedError) -> None:
-        """Send `error` as the whole response, or as its last frame if the response has already begun."""
+        """Send `error` as the whole response or, if the response has already begun, as its last frame."""
         if self.begun:
             await self.send(sse(error.body), more=False)
         else:
@@ -258,7 +258,7 @@ class Response(Client):
 
 
 async def read_body(receive: Receive, headers: Mapping[str, bytes], most: int) -> bytes:
-    """Read a request's body. Raises `RefusedError` if it is too large or too slow, `GoneError` if the client leaves."""
+    """Read a request's body. Raises `RefusedError` if it is too large or slow, `GoneError` if the client leaves."""
     too_large = RefusedError(413, f"the request body is longer than {most} bytes", "request_too_large")
     length = headers.get("content-length", b"0")
     if length.isdigit() and int(length) > most:

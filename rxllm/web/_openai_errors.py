@@ -1,7 +1,7 @@
-"""The errors of `openai_app`, in the form that OpenAI's own SDKs turn into exceptions: a status and a JSON body.
+"""The errors of `openai_app`, as a status and a JSON body, which OpenAI's own SDKs turn into exceptions.
 
-If a run fails, the client sees the class and the reason of the error, but not its message, which might quote the
-provider, a prompt or a path (see `for_client`). If the request itself is wrong, the client sees the full message.
+If a run fails, the client sees the class and the reason of the error, but not its message, which may quote the
+provider, a prompt or a path (see `for_client`). If the request itself is invalid, the client sees the full message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TYPES = {
     429: "rate_limit_error",
 }
 _AGAIN = (408, 429, 502, 503)
-"""The statuses after which a client should retry. A header marks them, because the SDKs would also retry a 500."""
+"""The statuses on which clients should retry. A header marks them, because the SDKs would also retry a 500."""
 
 _STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
     AdapterError: {
@@ -39,7 +39,7 @@ _STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
     EngineError: {400: {"missing_tool_results", "unsupported_response_format"}},
     ValidationError: {400: {"unsupported_capability", "invalid_request"}, 422: {"invalid_output"}},
 }
-"""The statuses for errors that the client has caused, or that are temporary. All other errors have status 500."""
+"""The statuses of errors that are temporary or the client's fault. All other errors have status 500."""
 
 _CODES = {
     "rate_limited": "rate_limit_exceeded",
@@ -47,11 +47,11 @@ _CODES = {
     "guard_tripped": "content_filter",
     "budget_exceeded": "insufficient_quota",
 }
-"""OpenAI's codes for the reasons that have a different name in rxllm."""
+"""OpenAI's codes for reasons that have another name in rxllm."""
 
 
 class RefusedError(Exception):
-    """A refusal or failure of a request. `status`, `headers` and `body` are the response to the client."""
+    """A rejection or failure of a request, with the `status`, `headers` and `body` of its response."""
 
     def __init__(
         self,
@@ -75,12 +75,12 @@ class RefusedError(Exception):
 
 
 def wrong(param: str, message: str, code: str | None = None) -> RefusedError:
-    """Return the error for a request in which the field `param` is wrong."""
+    """Return the error for a request with an invalid field `param`."""
     return RefusedError(400, message, code, param)
 
 
 def wrong_values(error: ValidationError, names: dict[str, str]) -> RefusedError:
-    """Return the error for a request that rxllm found invalid; `names` maps rxllm's field names to OpenAI's."""
+    """Return the error for a request that rxllm rejected. `names` maps rxllm's field names to OpenAI's."""
     path, fault = error.errors[0] if error.errors else ((), error.message)
     steps = (f"[{step}]" if isinstance(step, int) else f".{names.get(step, step)}" for step in path or ("messages",))
     place = "".join(steps).removeprefix(".")
@@ -88,7 +88,7 @@ def wrong_values(error: ValidationError, names: dict[str, str]) -> RefusedError:
 
 
 def refusal_of(error: Exception) -> RefusedError:
-    """Convert a run's error to a response, without anything that the client must not see."""
+    """Convert a run's error into a response, without anything that the client must not see."""
     if isinstance(error, RefusedError):
         return error
     if isinstance(error, TimeoutError):

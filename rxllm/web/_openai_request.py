@@ -4,14 +4,14 @@
 field                                               treatment
 ==================================================  ====================================================================
 ``messages``                                        read into a thread by ``Thread.from_openai``
-``tools``                                           passed on as manual tools, which run in the client and never here
+``tools``                                           passed on as manual tools, which run only in the client
 ``tool_choice``                                     passed on: "auto", "none", "required", or a tool's name
 ``response_format``                                 passed on: ``text``, ``json_object`` or ``json_schema``
 the fields in `OPTIONS`, ``max_completion_tokens``  passed on as call options, which override the engine's
 the fields in `NOTES`                               stored in the request's ``metadata["client"]``
-the fields in `NEUTRAL`                             accepted only with the listed values, which change nothing
+the fields in `NEUTRAL`                             accepted only with the values listed there, which change nothing
 ``model``, ``stream``, ``stream_options``           handled as the protocol defines them
-any other field                                     refused, because the client could depend on its effect
+any other field                                     rejected, because the client could depend on its effect
 ==================================================  ====================================================================
 
 https://developers.openai.com/api/reference/resources/chat/subresources/completions/methods/create
@@ -75,7 +75,7 @@ class Chat(msgspec.Struct, frozen=True):
 
 
 def read_request(data: bytes, engines: Mapping[str, Engine]) -> Chat:
-    """Parse and check the request in `data`. Raises `RefusedError` if it is wrong or not supported."""
+    """Parse and check the request in `data`. Raises `RefusedError` if it is invalid or not supported."""
     fields = _read_fields(data)
     model = fields.get("model")
     if not isinstance(model, str):
@@ -88,7 +88,7 @@ def read_request(data: bytes, engines: Mapping[str, Engine]) -> Chat:
     stream, include_usage = _read_stream(fields)
     thread = _read_thread(fields.get("messages"))
     try:
-        stream_of(engines[model], thread, **options)  # checks the options; nothing is sent without a subscription
+        stream_of(engines[model], thread, **options)  # only checks the options; sends nothing
         validate.request(Request(thread.messages, tools=tools, **options))
     except ValidationError as error:
         raise wrong_values(error, _OURS) from None
@@ -102,7 +102,7 @@ def unknown_model(name: str) -> RefusedError:
 
 
 def _read_fields(data: bytes) -> Frame:
-    """Return the fields of a request, without the ones that are null."""
+    """Return the fields of a request that are not null."""
     try:
         body = parse_json(data, msgspec.json.decode)
     except ValidationError as error:
@@ -132,7 +132,7 @@ def _read_options(fields: Frame, tools: Collection[Tool]) -> Frame:
 
 
 def _read_stream(fields: Frame) -> tuple[bool, bool]:
-    """Return whether the client wants a stream, and whether it wants the usage at the end of that stream."""
+    """Return whether the client wants a stream, and whether it wants the usage at the end of it."""
     stream = _flag(fields, "stream", "stream")
     options = fields.get("stream_options", {})
     if not isinstance(options, dict):
@@ -145,7 +145,7 @@ def _read_stream(fields: Frame) -> tuple[bool, bool]:
 
 def _read_thread(messages: Any) -> Thread:
     if not isinstance(messages, list) or not messages:
-        raise wrong("messages", "messages must be a list of at least one message")
+        raise wrong("messages", "messages must be a list with at least one message")
     try:
         thread = Thread.from_openai(cast(list[Any], messages))
     except ValidationError as error:
@@ -179,7 +179,7 @@ def _read_tools(entries: Any, own: Collection[str]) -> tuple[Tool, ...]:
                 form = '{"type": "function", "function": {"name": ..., "parameters": ...}}'
                 raise wrong(f"tools[{i}]", f"tools[{i}] must be {form}")
         if name in own:
-            raise wrong(f"tools[{i}]", f"tools[{i}]: the model has its own tool named {name!r}; rename yours")
+            raise wrong(f"tools[{i}]", f"tools[{i}]: the model already has a tool named {name!r}; rename yours")
         fields = {key: value for key, value in cast(Frame, function).items() if value is not None}
         schema: Any = fields.get("parameters", {"type": "object", "properties": {}})
         tools.append(Tool(name, fields.get("description", ""), schema, manual=True))
@@ -194,7 +194,7 @@ def _read_choice(choice: Any, tools: Collection[Tool]) -> Frame:
         case "none":
             return {"tool_choice": choice}
         case _ if not names:
-            raise wrong("tool_choice", "tool_choice is only allowed together with tools")
+            raise wrong("tool_choice", "tool_choice is only allowed with tools")
         case "auto" | "required":
             return {"tool_choice": choice}
         case {"type": "function", "function": {"name": str(name)}} if name in names:

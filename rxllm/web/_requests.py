@@ -1,7 +1,7 @@
-"""The checks on requests that `from_ui` and `from_ag_ui` share, and the stored conversation that a request continues.
+"""The checks that `from_ui` and `from_ag_ui` share, and the stored conversation that a request continues.
 
-A request is written by the user's own machine, so it cannot be trusted. "Stored" means that the server has its own copy
-of the conversation and passes it as `stored`.
+A request is written by the user's own machine, so it cannot be trusted. "Stored" refers to the server's own copy of the
+conversation, passed as `stored`.
 
 =====================================  ================================================================================
 part of a request                      treatment
@@ -9,14 +9,14 @@ part of a request                      treatment
 a system or developer message          ignored
 the user's text and files              read as a user message; a file must be a web address or a base64 ``data:`` URL
 earlier messages                       ignored if there is a stored copy, otherwise read as the history
-a repeated message                     ignored if it is an unanswered message at the end of the stored thread; clients
-                                       repeat such messages when they retry after a failure
+a repeated message                     ignored if it repeats an unanswered message at the end of the stored thread, as
+                                       clients do when they retry after a failure
 a tool call without a result           ignored
-an answer to an approval request       accepted if the stored call is waiting for one; refused without a stored copy
-an answer to an answered call          ignored; if the request contains nothing else, it is refused
+an answer to an approval request       accepted if the stored call is waiting for one; rejected without a stored copy
+an answer to an answered call          ignored; if the request contains nothing else, it is rejected
 a result from a client's tool          accepted if the stored call is waiting and its tool is one of `client_tools`
-a new message instead of an answer     denies the calls that are waiting; if an inner agent is waiting for an answer to
-                                       its question, the message is that answer
+a new message instead of an answer     denies the calls that are waiting; if an inner agent has asked a question, the
+                                       message is the answer to it
 =====================================  ================================================================================
 """
 
@@ -35,25 +35,25 @@ from rxllm.values import FilePart, Image, ImagePart, Part, TextPart, open_calls,
 from rxllm.values.argument_checks import invalid_option, must_be
 
 MAX_BYTES = 8_000_000
-"""Maximum length of a request, in bytes."""
+"""The maximum length of a request, in bytes."""
 
 MAX_DEPTH = 64
-"""Maximum nesting depth of a request."""
+"""The maximum nesting depth of a request."""
 
 MAX_VALUES = 100_000
-"""Maximum number of JSON values in a request. Parsing more of them would block the event loop for seconds."""
+"""The maximum number of JSON values in a request. Parsing more would block the event loop for seconds."""
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[^\ud800-\udfff]*$")]
-"""An id or a type. It must not contain a lone surrogate, because it is used as a key, logged and sent back."""
+"""An id or a type. It is used as a key, logged and sent back, so it must not contain lone surrogates."""
 
 UNANSWERED = "The user has gone on without an answer."
-"""The result for calls that were waiting for an answer when the user wrote something else."""
+"""The result of calls that were waiting for an answer when the user wrote something else."""
 
 T = TypeVar("T")
 
 
 class Incoming(msgspec.Struct, frozen=True):
-    """The contents of a client's request, ready to be passed to ``rxllm.resume`` or ``rxllm.stream_resume``."""
+    """The contents of a client's request, ready for ``rxllm.resume`` or ``rxllm.stream_resume``."""
 
     thread: Thread
     approvals: Mapping[str, Any] = {}
@@ -61,7 +61,7 @@ class Incoming(msgspec.Struct, frozen=True):
 
 
 def load_request(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
-    """Parse the body of a request. Raises ``ValidationError`` if it is too long, too large, too deep, or not JSON."""
+    """Parse a request's body. Raises ``ValidationError`` if it is not JSON, too large, or too deeply nested."""
     if not isinstance(body, bytes | str):
         _check_size(body)
         return body
@@ -72,7 +72,7 @@ def load_request(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
 
 
 def parse_json(text: bytes, parse: Callable[[bytes], Any]) -> Any:
-    """Parse `text` with `parse`. Raises ``ValidationError`` if that fails, or if the data is too large or too deep."""
+    """Parse `text` with `parse`. Raises ``ValidationError`` if it is not JSON, too large, or too deeply nested."""
     if _most_values(text) > MAX_VALUES:
         raise _too_large()
     try:
@@ -84,7 +84,7 @@ def parse_json(text: bytes, parse: Callable[[bytes], Any]) -> Any:
 
 
 def _check_size(data: Any) -> None:
-    """Raise if `data` is too large or too deep, counting the JSON in the text of tool-call arguments too."""
+    """Raise if `data` is too large or too deeply nested, including the JSON texts of tool-call arguments."""
     level: list[Any] = [data]
     count = 0
     for _ in range(MAX_DEPTH):
@@ -102,8 +102,8 @@ def _check_size(data: Any) -> None:
 
 
 def _most_values(text: bytes) -> int:
-    """Estimate how many values a JSON text has at most. It counts punctuation instead of parsing the text."""
-    most_quotes = 4 * MAX_VALUES  # a value has at most four: two for its key and two for itself
+    """Return an upper bound for the number of values in a JSON text, based only on its punctuation."""
+    most_quotes = 4 * MAX_VALUES  # a value has at most four quotes: two around its key and two around itself
     pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', most_quotes)
     return most_quotes if len(pieces) > most_quotes else sum(map(b"".join(pieces[::2]).count, b",[{"))
 
@@ -126,10 +126,10 @@ def _too_deep() -> ValidationError:
 
 
 def convert_to(data: Any, cls: type[T], *path: str | int) -> T:
-    """Convert `data`, found at `path` in the request, to a `cls`. Unknown fields are ignored."""
+    """Convert `data`, from `path` in the request, to a `cls`. Unknown fields are ignored."""
     try:
         return msgspec.convert(data, cls)
-    except UnicodeEncodeError:  # msgspec raises it when it looks up a field name
+    except UnicodeEncodeError:  # raised by msgspec when it looks up a field name
         raise wrong("has a field name with a lone surrogate", *path) from None
     except msgspec.ValidationError as error:
         fault, _, place = str(error).partition(" - at `$")
@@ -138,7 +138,7 @@ def convert_to(data: Any, cls: type[T], *path: str | int) -> T:
 
 
 class StoredConversation:
-    """The server's copy of a conversation, and the answers that a client gives to the calls that are waiting in it."""
+    """The server's copy of a conversation, and a client's answers to the calls that are waiting in it."""
 
     def __init__(self, stored: Thread | ChatResult | Session, client_tools: Collection[str]) -> None:
         if not isinstance(cast(object, stored), Thread | ChatResult | Session):
@@ -147,24 +147,24 @@ class StoredConversation:
         is_thread = isinstance(stored, Thread)
         self.thread = stored if is_thread else stored.thread
         waiting = () if is_thread else stored.pending_tool_calls
-        if not waiting and not isinstance(stored, Session):  # a chat that was cut off does not list its calls
+        if not waiting and not isinstance(stored, Session):  # a chat that was cut off lists no pending calls
             waiting = open_calls(self.thread)
         self.pending = {call.id: call for call in waiting}
         self.known = {call.id for message in self.thread for call in message.tool_calls} | self.pending.keys()
         id = None if is_thread else stored.pending_tool_call_id
-        self.question = id or next(open_questions(self.thread), None)  # the id of the call that asks a question
+        self.question = id or next(open_questions(self.thread), None)  # the id of the call that asks it
         self.approvals: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
         self._client_tools = client_tools
 
     def approve(self, id: str, answer: Any, *path: str | int) -> None:
-        """Accept an answer to the approval request of a waiting call."""
+        """Accept an answer to a waiting call's approval request."""
         if self.pending[id].name in self._client_tools:
             raise wrong("must not approve or deny a tool that runs in the client; send its result instead", *path)
         self.approvals[id] = answer
 
     def answer(self, id: str, result: Any, *path: str | int) -> None:
-        """Accept a result from a client's tool. If its call is not waiting, ignore the result."""
+        """Accept the result of a client's tool, or ignore it if the call is not waiting."""
         if id not in self.pending or id in self.approvals:
             return
         if self.pending[id].name not in self._client_tools:
@@ -172,7 +172,7 @@ class StoredConversation:
         self.results[id] = result
 
     def reply(self, id: str, text: str) -> None:
-        """Accept an answer to the question. If an inner agent asked it, the answer becomes the result of its call."""
+        """Accept the answer to the question. If an inner agent asked, it becomes the result of the call that asked."""
         self.question = None
         if "/" in id:
             self.results[id] = text
@@ -180,9 +180,9 @@ class StoredConversation:
             self.thread += user(text)
 
     def incoming(self, new: list[Message]) -> Incoming:
-        """Return the answers and the user's `new` messages. If there are new messages, deny all unanswered calls.
+        """Return the answers and the user's `new` messages. Any new message denies all unanswered calls.
 
-        Raises ``ValidationError`` if there is nothing new. This happens if the user clicks twice, or in two tabs.
+        Raises ``ValidationError`` if there is nothing new, for example because the user clicked twice, or in two tabs.
         """
         new = self._drop_repeated(new)
         for id, call in self.pending.items() if new else ():
@@ -200,11 +200,11 @@ class StoredConversation:
         return Incoming(self.thread + new, self.approvals, self.results)
 
     def _drop_repeated(self, new: list[Message]) -> list[Message]:
-        """Drop the messages at the start of `new` that repeat the unanswered messages at the end of the thread."""
+        """Drop messages from the start of `new` that repeat the unanswered messages at the end of the thread."""
         unanswered = [*takewhile(lambda message: message.role == "user", reversed(self.thread))][::-1]
-        # This is the Knuth-Morris-Pratt prefix function. Trying every overlap would take seconds for long threads.
+        # The Knuth-Morris-Pratt prefix function. Trying every overlap would take seconds for long threads.
         items = [*(message.content for message in new), object(), *(message.content for message in unanswered)]
-        borders = [0]  # entry i: the length of the longest proper suffix of `items[: i + 1]` that is also its prefix
+        borders = [0]  # entry i: the length of the longest proper prefix of `items[: i + 1]` that is also its suffix
         for item in items[1:]:
             n = borders[-1]
             while n and items[n] != item:
@@ -214,7 +214,7 @@ class StoredConversation:
 
 
 def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Message]:
-    """Return an assistant message followed by the results of its calls, or no messages if all of that is empty."""
+    """Return an assistant message and the results of its calls, or no messages if there is nothing to put in them."""
     answered = tuple(answered)
     if not parts and not answered:
         return []
@@ -224,7 +224,7 @@ def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Me
 
 
 def plain_content(parts: list[Part]) -> str | tuple[Part, ...]:
-    """Return `parts` as message content: a plain string if they are a single text or nothing at all."""
+    """Return `parts` as message content: a plain string if they are empty or a single text."""
     match parts:
         case []:
             return ""
@@ -235,7 +235,7 @@ def plain_content(parts: list[Part]) -> str | tuple[Part, ...]:
 
 
 def file_part(url: str, mime_type: str, *path: str | int, name: str | None = None) -> Part:
-    """Return the message part for a user's file. Its `url` must begin with ``http:``, ``https:`` or ``data:``."""
+    """Return the message part for a user's file, whose `url` must begin with ``http:``, ``https:`` or ``data:``."""
     scheme = url.partition(":")[0].lower()
     if scheme == "data":
         try:

@@ -3,9 +3,9 @@
 ============================  ==========================================================================================
 situation                     reaction
 ============================  ==========================================================================================
-there is no event yet         The status and headers are sent at once, so the browser knows that its request arrived.
+there is no event yet         The status and headers are sent at once, to show the browser that its request arrived.
 the model is silent           A comment is sent every `heartbeat` seconds, so that no proxy closes the connection.
-the browser reads slowly      Once `WAITING` events are waiting, no more data is read from the model's socket.
+the browser reads slowly      While `WAITING` events are waiting, no more data is read from the model's socket.
 the browser stops reading     The response ends after `send_timeout` seconds.
 the stream fails              The error is sent as a frame. The status remains 200.
 the browser disconnects       The subscription is disposed, which ends the model call.
@@ -42,10 +42,10 @@ Fields = list[tuple[bytes, bytes]]
 Filter = Callable[[Observable[Event]], Observable[Event]]
 
 WAITING = 16
-"""The number of events that can wait for a slow browser, besides those in its socket, before the model is paused."""
+"""The number of events that may queue up for a slow browser, besides those in its socket, before the model waits."""
 
 HEARTBEAT = b":\n\n"
-"""An empty comment. Clients of server-sent events ignore it."""
+"""An empty comment, which clients of server-sent events ignore."""
 
 _HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
 
@@ -67,12 +67,12 @@ def streaming_response(
 
     Arguments:
         protocol: The name of a protocol, or an encoder.
-        heartbeat: After this many seconds of silence, a comment is sent. None sends no comments.
-        send_timeout: If the browser reads nothing for this many seconds, the response ends.
-        headers: Extra headers; they also replace the default headers of the same names.
-        filter: An operator to use in place of `for_client`, to remove what a client must not see.
+        heartbeat: A comment is sent after this many seconds of silence. With None, no comments are sent.
+        send_timeout: The response ends if the browser reads nothing for this many seconds.
+        headers: Extra headers, which replace default headers of the same name.
+        filter: An operator to use instead of `for_client` to remove what clients must not see.
 
-    Raises ``ValidationError("invalid_option")`` for wrong arguments.
+    Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """
     check_instance("stream", stream, Observable, "a stream of events, such as rxllm.stream(...)")
     is_none_or_positive = heartbeat is None or is_positive(heartbeat)
@@ -90,7 +90,7 @@ def streaming_response(
 
 
 class StreamingResponse:
-    """The response to one request. Its public attributes are the ones that Starlette expects of a response."""
+    """The response to one request, with the public attributes that Starlette expects of a response."""
 
     def __init__(
         self, chunks: Stream[bytes], encoder: Encoder, headers: Fields, heartbeat: float, send_timeout: float
@@ -115,7 +115,7 @@ class StreamingResponse:
         await client.send(b"", more=False)
 
     async def _write(self, client: Client) -> None:
-        """Send all chunks. If the stream raises an exception, send an error frame to the client and re-raise it."""
+        """Send all chunks. If the stream raises an exception, send an error frame and re-raise the exception."""
         await client.begin()
         try:
             async with to_async_iter(self._chunks, WAITING) as chunks:
@@ -154,19 +154,19 @@ def _encode_headers(headers: Mapping[str, str]) -> Fields:
 
 @cache
 def _starlette_response(base: type[Any]) -> type[StreamingResponse]:
-    """Make a `StreamingResponse` subclass that is also a Starlette response; FastAPI would turn others into JSON."""
+    """Return a subclass that is also a Starlette response, because FastAPI converts all other responses to JSON."""
     return type("StreamingResponse", (StreamingResponse, base), {})
 
 
-# `rxllm.web._openai_app` uses everything below, too.
+# Everything below is also used by `rxllm.web._openai_app`.
 
 
 class GoneError(Exception):
-    """The client has left, or has stopped reading."""
+    """The client has disconnected, or has stopped reading."""
 
 
 class Client:
-    """The client that sent a request. The response's `status` and `headers` are sent before the first bytes of body."""
+    """The client that sent a request. The response's `status` and `headers` are sent before the start of the body."""
 
     def __init__(self, send: Send, status: int, headers: Fields) -> None:
         self.status = status
@@ -175,10 +175,10 @@ class Client:
         self._send = send
         self._lock = asyncio.Lock()  # only one message can be sent at a time
         self._now = asyncio.get_running_loop().time
-        self._since = self._now()  # when the current send began or, if nothing is being sent, when the last one ended
+        self._since = self._now()  # when the current send began or, between sends, when the last one ended
 
     async def begin(self) -> None:
-        """Send the status and headers now, if they have not been sent."""
+        """Send the status and headers, unless they have already been sent."""
         async with self._lock:
             if not self.begun:
                 await self._begin()
@@ -192,12 +192,12 @@ class Client:
             self._since = self._now()
 
     async def watch(self, heartbeat: float, patience: float) -> None:
-        """Send a comment after every `heartbeat` seconds of silence. Raise `GoneError` if a send exceeds `patience`."""
+        """Send a comment after `heartbeat` seconds of silence. Raise `GoneError` if a send exceeds `patience`."""
         while True:
             is_behind = self._lock.locked()
             seconds = self._since + (patience if is_behind else heartbeat) - self._now()
             if seconds > 0:
-                await asyncio.sleep(min(seconds, heartbeat, patience))  # a send might start or end in the meantime
+                await asyncio.sleep(min(seconds, heartbeat, patience))  # a send may start or end while we sleep
             elif is_behind:
                 raise GoneError
             else:
@@ -214,16 +214,16 @@ class Client:
     async def _try(self, message: Message) -> None:
         try:
             await self._send(message)
-        except OSError as error:  # some servers raise this if the client has disconnected
+        except OSError as error:  # raised by some servers if the client has disconnected
             raise GoneError from error
 
 
 async def until_gone(receive: Receive, *work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run all of `work` concurrently until one of them ends. Raise `GoneError` if the client disconnects first."""
+    """Run all of `work` concurrently until one ends. Raise `GoneError` if the client disconnects first."""
     leaving = asyncio.ensure_future(_wait_until_gone(receive))
     tasks = [leaving]
     try:
-        await asyncio.sleep(0)  # find out whether the client has already left
+        await asyncio.sleep(0)  # find out if the client has already disconnected
         if not leaving.done():
             tasks = [*(asyncio.ensure_future(start()) for start in work), leaving]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Streams that keep running without a browser. They are kept in memory by id, so a browser can return to them."""
+"""Streams that keep running without a browser, kept in memory by id so that browsers can return to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rxllm.web._for_client import for_client
 
 
 class Runs:
-    """Keep streams running by id, so that browsers can leave and return. Only `cancel` stops a run.
+    """Keep streams running by id, so that browsers can leave and return. To stop a run, call `cancel`.
 
     >>> import rxllm
     >>> runs = Runs()
@@ -25,9 +25,9 @@ class Runs:
     (True, False)
 
     Events pass through `for_client` before they are kept. A browser that joins late first receives the events so far,
-    condensed by `ops.share_folded`. If all browsers have left, a run continues for `grace` seconds. After it has ended,
-    it is kept for `grace` seconds. At most `most` runs are kept at a time. Anyone who knows the id of a run can watch
-    it, so use ids that cannot be guessed, or check that the id belongs to the user.
+    condensed by `ops.share_folded`. A run continues for `grace` seconds after the last browser has left, and is kept
+    for `grace` seconds after it has ended. At most `most` runs are kept at a time. Anyone who knows the id of a run can
+    watch it, so use ids that cannot be guessed, or check that the id belongs to the user.
     """
 
     def __init__(self, most: int = 1000, grace: float = 300.0) -> None:
@@ -40,7 +40,7 @@ class Runs:
     def start(self, id: str, stream: Observable[Event]) -> Stream[Event]:
         """Start `stream` now, on the running event loop or else on rxllm's own, and return it for the first browser.
 
-        Raises ``ValidationError("invalid_option")`` if a run with this `id` is active or an argument is wrong, and
+        Raises ``ValidationError("invalid_option")`` if a run with this `id` is active or an argument is invalid, and
         ``StreamError("overflow")`` if `most` runs are active.
         """
         check_instance("id", id, str, "a string")
@@ -52,14 +52,14 @@ class Runs:
         return run.stream
 
     def watch(self, id: str) -> Stream[Event] | None:
-        """Return the run's stream: the condensed events so far, then live events. Return None if the id is unknown."""
+        """Return the run's stream, with the condensed events so far and then live ones, or None for an unknown id."""
         with self._lock:
             self._forget()
             run = self._runs.get(id)
         return run and run.stream
 
     def cancel(self, id: str) -> bool:
-        """Stop a run. Its browsers get ``StreamError("cancelled")``. Return whether the run was still active."""
+        """Stop a run, which sends ``StreamError("cancelled")`` to its browsers. Return whether it was active."""
         with self._lock:
             run = self._runs.get(id)
         if run is None or run.ended is not None:
@@ -68,7 +68,7 @@ class Runs:
         return True
 
     def cancel_all(self) -> None:
-        """Stop all runs. Call this before the server's event loop ends."""
+        """Stop all runs. Call this before the server's event loop is closed."""
         with self._lock:
             ids = [*self._runs]
         for id in ids:
@@ -77,7 +77,7 @@ class Runs:
     def _make_room(self, id: str) -> None:
         self._forget()
         if id in self._runs and self._runs[id].ended is None:
-            fault = f"must not be the id of an active run: got {id[:80]!r}; watch that run, or cancel it first"
+            fault = f"must not be the id of an active run: got {id[:80]!r}; watch or cancel that run first"
             raise invalid_option("id", fault)
         self._runs.pop(id, None)
         if len(self._runs) >= self._most:
@@ -92,7 +92,7 @@ class Runs:
 
 
 class _Run:
-    """A stream that is kept. `stop` cancels it, and `ended` is the time at which it ended, or None."""
+    """A kept stream. `stop` cancels it, and `ended` is the time at which it ended, or None."""
 
     def __init__(self, source: Observable[Event], grace: float) -> None:
         self.stop: Subject[None] = Subject()

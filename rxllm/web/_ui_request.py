@@ -1,6 +1,6 @@
 """``useChat`` requests: read a browser's messages as a thread, and its answers to tool calls.
 
-The docstring of `rxllm.web._requests` lists the input that is accepted. One assistant message in the browser becomes
+The docstring of `rxllm.web._requests` lists the input that is accepted. An assistant message in the browser becomes
 several messages here, one for each step.
 """
 
@@ -60,9 +60,9 @@ class _Part(msgspec.Struct, rename="camel"):
 
     @property
     def result(self) -> Any:
-        """The tool's result, in a form that `rxllm.resume` accepts."""
+        """The tool's result, in the form that `rxllm.resume` expects."""
         if self.state == "output-available":
-            output = cast(str | dict[str, Any] | None, self.output)  # in fact any JSON value
+            output = cast(str | dict[str, Any] | None, self.output)  # really any JSON value
             return output if isinstance(output, str | dict) else json.dumps(output)
         return {"error": self.error_text or "denied"}
 
@@ -94,13 +94,13 @@ def from_ui(
     'Hello'
 
     Pass the server's copy of the conversation as `stored`; only new messages and answers are then taken from the
-    request. Without it, the browser's messages are the conversation. Users can then edit earlier messages, but a
-    request that contains approvals is refused. `client_tools` names the tools that run in the browser. Results of other
-    tools are refused.
+    request. Without it, the browser's messages are the conversation: users can edit earlier messages, but a request
+    that contains approvals is rejected. `client_tools` names the tools that run in the browser. Results of other tools
+    are rejected.
 
     Raises ``ValidationError("invalid_request")``, with the path of the fault, if the request is malformed, longer than
-    `max_bytes`, too deep or too large, or if it answers an unknown call. Raises ``ValidationError("invalid_option")``
-    if `stored` has the wrong class.
+    `max_bytes`, too large or too deeply nested, or if it answers an unknown call. Raises
+    ``ValidationError("invalid_option")`` if `stored` has the wrong class.
     """
     request = convert_to(load_request(body, max_bytes), _Request)
     messages = [(i, message) for i, message in enumerate(request.messages) if message.role != "system"]
@@ -116,7 +116,7 @@ def from_ui(
     if messages[-1][1].role == "assistant":
         _take_answers(conversation, *messages[-1])
     elif request.message_id is not None:
-        raise wrong("must not be given: a stored conversation does not allow edits of earlier messages", "messageId")
+        raise wrong("must not be given: earlier messages of a stored conversation cannot be edited", "messageId")
     first = max((place + 1 for place, (_, entry) in enumerate(messages) if entry.role == "assistant"), default=0)
     return conversation.incoming([message for i, entry in messages[first:] for message in _user_messages(i, entry)])
 
@@ -149,7 +149,7 @@ def _check_call(part: _Part, ids: set[str], i: int, j: int) -> None:
 
 
 def _assistant_messages(step: list[_Part]) -> list[Message]:
-    """Return a step's assistant message and tool results, leaving out the calls that have no result."""
+    """Return a step's assistant message and tool results, without any calls that have no result."""
     parts: list[Part] = []
     answered: list[tuple[ToolCall, Any]] = []
     for part in step:

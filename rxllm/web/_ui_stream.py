@@ -22,15 +22,15 @@ event                                         frames
 the end of the stream                         ``finish`` with the finish reason and the usage
 ============================================  ==========================================================================
 
-Some events do not fit completely into these frames. To find out, the encoder decodes its own frames. If the result is
-not the same event, it puts a ``data-rxllm`` frame in front of them. This is a transient part, which other clients
-ignore. It has up to three fields: ``event`` is the whole event, ``covers`` is the number of frames after it that the
-decoder must not turn into events, and ``folded`` marks an event whose message or result was left out, because the
-decoder can fold it from the events so far. That way, nothing is lost except raw chunks. The decoder reads only frames
-from this encoder, not from other servers.
+Some events do not fit completely into these frames. The encoder finds out by decoding its own frames. If the result is
+not the same event, it puts a ``data-rxllm`` frame before them: a transient part, which other clients ignore. The frame
+has up to three fields: ``event`` is the whole event, ``covers`` is the number of following frames that the decoder must
+not turn into events, and ``folded`` marks an event without its message or result, which the decoder can fold from the
+events so far. This way, nothing is lost except raw chunks. The decoder reads only frames from this encoder, not from
+other servers.
 
-If a call inside an inner agent waits for approval, it is announced like a call of the outermost agent. Its id is then
-prefixed with the ids of the calls that enclose it, joined by ``/``.
+If an inner agent's call waits for approval, it is announced like a call of the outermost agent. Its id then starts with
+the ids of the enclosing calls, joined by ``/``.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Encoder:
         self._decoder = Decoder()
         self._minted = 0
         self._is_started = False
-        # The step's state: "open", "reset" until it begins again, or None if there is no step.
+        # The state of the step: "open", "reset" until it starts again, or None if there is no step.
         self._step: str | None = None
-        self._counters: dict[str, None] = {}  # the names of the usage counters that have been sent
+        self._counters: dict[str, None] = {}  # the names of the usage counters sent so far
 
     def feed(self, event: ev.Event) -> list[Frame]:
         """Return the frames for `event`. Raises ``ValidationError("not_serializable")`` if it has no JSON form."""
@@ -129,7 +129,7 @@ class Encoder:
                 return self._content(event)
 
     def _content(self, event: ev.Event) -> list[Frame]:
-        """Return the frame for an event outside blocks and steps, or no frame if a browser cannot show the event."""
+        """Return the frame for an event outside blocks and steps, or none if browsers cannot show the event."""
         match event:
             case ev.ToolCallStarted(id=id, name=name, metadata=metadata):
                 return [_call("tool-input-start", id, name, metadata)]
@@ -169,7 +169,7 @@ class Encoder:
         return [{"type": "finish-step"}] if was_open else []
 
     def _end_parts(self) -> list[Frame]:
-        """Return the frames that close all open parts; a browser would otherwise show them as streaming forever."""
+        """Return frames that close all open parts, which browsers would otherwise show as streaming forever."""
         decoder = self._decoder
         blocks: list[Frame] = [{"type": f"{kind}-end", "id": name} for kind, name in decoder.blocks]
         calls = [
@@ -179,7 +179,7 @@ class Encoder:
         return [*blocks, *calls]
 
     def _usage(self, usage: Usage) -> Frame:
-        """Return message metadata with the usage. Counters that have disappeared are None, since browsers merge it."""
+        """Return message metadata with the usage. Browsers merge it, so counters that are gone are set to None."""
         counters = {name: value for name, value in serializer.to_data(usage).items() if name not in ("$", "v")}
         data = {**self._counters, **counters}
         self._counters |= dict.fromkeys(name for name, value in counters.items() if not isinstance(value, dict))
@@ -196,7 +196,7 @@ class Encoder:
         return [*frames, {"type": f"{kind}-end", "id": block.name, **extra}]
 
     def _block(self, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the open block with this `id`; if there is none, a new block and the frame that opens it."""
+        """Return the open block with this `id`, or a new block and the frame that opens it if there is none."""
         block = open_block(self._decoder.blocks, kind, id)
         if block is not None:
             return [], block
@@ -211,12 +211,12 @@ class Encoder:
 class Decoder:
     def __init__(self) -> None:
         self.fold = ClientFold()
-        # `blocks` has the open blocks, by kind and name. By call id, `calls` has the pieces of the arguments of each
-        # open call, and `names` has the tool name of every call.
+        # The open blocks, by kind and name; the argument pieces of each open call, by call id; and the tool name of
+        # every call, by call id.
         self.blocks: dict[tuple[str, str], Block] = {}
         self.calls: dict[str, list[str]] = {}
         self.names: dict[str, str] = {}
-        self._covered = 0  # how many of the next frames must not be turned into events
+        self._covered = 0  # the number of following frames not to turn into events
         self._is_ended = False
         self._is_finished = False
 
@@ -232,7 +232,7 @@ class Decoder:
             yield event
 
     def read(self, frame: Frame) -> list[ev.Event]:
-        """Return the events in `frame`. Pass each of them to `apply` before you read the next frame."""
+        """Return the events in `frame`. Pass each of them to `apply` before reading the next frame."""
         if self._is_finished:
             raise malformed(frame)
         if frame["type"] == "data-rxllm":
@@ -339,7 +339,7 @@ class Decoder:
 
 
 def _read_content(frame: Frame) -> list[ev.Event]:
-    """Return the event in a frame that is not part of a block or a tool call."""
+    """Return the event in a frame outside blocks and tool calls."""
     match frame:
         case {"type": "message-metadata", "messageMetadata": {"usage": {**counters}}}:
             return [ev.UsageUpdated(serializer.from_data(counters, Usage))]
@@ -358,7 +358,7 @@ def _read_content(frame: Frame) -> list[ev.Event]:
 
 
 def _complete_call(id: str, name: str, text: str, frame: Frame, is_available: bool) -> ev.ToolCallCompleted:
-    """Return the event for the call that `frame` completes. `text` is the part of its arguments received so far."""
+    """Return the event for the call that `frame` completes. `text` is its arguments as received so far."""
     value, metadata = frame.get("input"), _call_metadata(frame)
     if is_available and isinstance(value, dict):
         return ev.ToolCallCompleted(id, name, cast(dict[str, Any], value), text or json.dumps(value), metadata)
@@ -385,7 +385,7 @@ def _file(url: str, mime_type: str, fields: dict[str, Any]) -> Frame:
 
 
 def _own(name: str, value: Any) -> Frame:
-    """Return the frame field for data of rxllm's own. The browser keeps it and sends it back."""
+    """Return the frame field for rxllm's own data, which the browser keeps and sends back."""
     return {} if value is None else {"providerMetadata": {"rxllm": {name: value}}}
 
 
@@ -394,6 +394,6 @@ def _read_own_data(frame: Frame, name: str, default: Any) -> Any:
 
 
 def _cover(data: Frame, frames: list[Frame]) -> list[Frame]:
-    """Put a ``data-rxllm`` frame in front of `frames`, so that the decoder emits no events for them."""
+    """Put a ``data-rxllm`` frame before `frames`, so that the decoder emits no events for them."""
     covers = {"covers": len(frames)} if frames else {}
     return [{"type": "data-rxllm", "data": {**data, **covers}, "transient": True}, *frames]

@@ -155,14 +155,14 @@ def test_another_schema_is_an_error_that_names_both_versions(path: Path) -> None
     connection.execute("PRAGMA user_version = 7")
     connection.close()
     message = refusal(path).message
-    assert "its schema has version 7, and this rxllm reads version 1; use the rxllm that wrote it" in message
+    assert "its schema has version 7, and this rxllm reads version 1; use the rxllm version that wrote it" in message
 
 
 def test_a_database_of_something_else_stays_as_it_is(path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE mine (a)")
     connection.close()
-    assert "it is another program's database; give another path" in refusal(path).message
+    assert "it is another program's database; use another path" in refusal(path).message
     connection = sqlite3.connect(path)
     assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("mine",)]
     connection.close()
@@ -306,7 +306,7 @@ def test_a_lock_of_another_process_blocks_no_loop_and_no_reader_and_is_an_error_
             error = append.exception()
             assert isinstance(error, RunError)
             assert error.reason == "store_unavailable"
-            assert "another process has locked it" in error.message
+            assert "another process has kept it locked" in error.message
         other.execute("ROLLBACK")
         other.close()
         await store.append(lease, [b"1"])

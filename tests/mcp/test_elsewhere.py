@@ -54,7 +54,7 @@ def test_a_pickle_has_no_session_and_no_secret_and_says_so() -> None:
 def test_a_program_stays_where_it_is() -> None:
     with program("serve()") as connection:
         tools = mcp.tools(connection).run()
-        with pytest.raises(pickle.PicklingError, match="a Stdio is a process on this machine; list its tools where"):
+        with pytest.raises(pickle.PicklingError, match="a Stdio cannot be pickled; list its tools"):
             pickle.dumps(Engine(Fake("Hi."), tools=tools))
 
 

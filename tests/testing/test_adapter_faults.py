@@ -527,8 +527,8 @@ def test_a_failure_says_how_to_leave_its_rule_out() -> None:
     with pytest.raises(AssertionError) as caught:
         Suite(without(UsageUpdated)).test_usage_arrives()
     assert caught.value.__notes__ == [
-        "Do the suite's hooks send what the script has (usage)? "
-        "If the service does not have it, omit the case: without = {'usage': 'why'}"
+        "Do the suite's hooks send all of the script (usage)? "
+        "If the service cannot do this, omit the case: without = {'usage': 'why'}"
     ]
 
 

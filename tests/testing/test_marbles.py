@@ -99,7 +99,7 @@ def shout_with(suffix: str = "!") -> Any:
 
 @pytest.mark.parametrize("maker", [shout, shout_with, rx.first])
 def test_a_maker_in_place_of_its_operator_is_refused(maker: Any) -> None:
-    with pytest.raises(TypeError, match=rf"write {maker.__name__}\(\) with its brackets"):
+    with pytest.raises(TypeError, match=rf"write {maker.__name__}\(\) with parentheses"):
         check(maker, "-a-|", "^--!", "-a-|")
 
 
