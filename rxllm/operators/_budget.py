@@ -84,8 +84,8 @@ def budget(
     four characters of the answer count as one token. Usage that an upstream ``ops.restart`` has discarded still counts.
 
     If a response exceeds the token limit, the source is disposed, which closes its connection. Open blocks are
-    completed, and ``MessageCompleted`` has the finish reason ``length``. A response that turns out to be over the limit
-    only at its end is left as it is: any tools it calls still run, and then the chat halts with the `halted_reason`
+    completed, and ``MessageCompleted`` has the finish reason ``length``. A response that is found to be over the limit
+    only when it ends is left as it is: any tools it calls still run, and then the chat halts with the `halted_reason`
     ``"budget"``. The limits and the amounts spent are in the ``"budget"`` metadata of ``MessageCompleted``, and
     therefore in the response's metadata too.
 
@@ -110,9 +110,9 @@ def budget(
                             answer is cut off.
     after the answer        The usage that the provider reported is counted. If it reported none, for example after a
                             failure or a cancellation, the usage is estimated from the request and the answer so far,
-                            and is also added to ``shared.spent.estimated``. A call cancelled before its first event
-                            counts its request, because the provider may bill it; a call that failed before its first
-                            event counts no tokens.
+                            and is also added to ``shared.spent.estimated``. If a call is cancelled before its first
+                            event, its request is counted, because the provider may bill it; if a call fails before
+                            its first event, no tokens are counted.
     without a known price   The request is sent only if there is no dollar limit, or with ``unpriced="allow"``. It
                             reserves and counts no dollars. ``shared.spent.unpriced`` is the number of such calls.
     ======================  ============================================================================================
@@ -245,9 +245,8 @@ class _Meter:
     ==================  ==============================================================================================
     event               effect
     ==================  ==============================================================================================
-    MessageStarted      A response begins. In a pipe it gets a budget of its own, unless it is the next step of a
-                        chat. If the budget has already been exceeded or a price is missing, the stream is cut
-                        off instead.
+    MessageStarted      A response begins. In a pipe, it gets its own budget unless it is the next step of a chat. If
+                        the budget has already been exceeded or a price is missing, the stream is cut off instead.
     a delta             The delta is counted. If the response takes more than the budget has left, it is cut off.
     MessageCompleted    The response is settled: its actual usage replaces its reservation. A chat that would
                         continue is halted if it is over the limit.

@@ -246,7 +246,7 @@ class Fold:
     def __init__(self, name: str, thread: Thread | None = None) -> None:
         self._name = name
         self._state = StreamCollector(thread)
-        self.deltas: list[Any] = []  # the deltas since the last other event; always the same list
+        self.deltas: list[Any] = []  # the deltas since the last other event; the list itself is never replaced
 
     def add(self, event: Event) -> None:
         if type(event) in DELTAS:

@@ -162,7 +162,7 @@ class _Settings(msgspec.Struct, frozen=True):
 
 
 class _Waiting(msgspec.Struct):
-    """An event to emit, or a function to call, once `parts` parts have passed, or at the time `due` at the latest."""
+    """An event to emit or a function to call when `parts` parts have passed, or at the time `due` if earlier."""
 
     item: Event | Callable[[], None]
     parts: int
@@ -246,7 +246,7 @@ class _Guard(abc.DisposableBase):
         self._enqueue_last(self._complete)
 
     def _before_tools(self, start: Callable[[], None]) -> None:
-        # ``run_tools``, which is upstream, calls this. The tools need the context it is called in.
+        # ``run_tools`` calls this from upstream, and the tools need the context of that call.
         self._enqueue_last(partial(copy_context().run, start))
 
     def _enqueue_last(self, item: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Operators for unreliable providers: race or hedge calls, fall back to another model, or stop calling for a while."""
+"""Operators for unreliable providers: race or hedge calls, fall back to another model, or refuse calls for a while."""
 
 from __future__ import annotations
 

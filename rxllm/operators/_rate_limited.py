@@ -95,7 +95,7 @@ def rate_limited(
     ['Hi', 'Hi', 'Hi']
 
     With `per_second`, subscriptions start at least ``1 / per_second`` seconds apart. `requests_per_minute` and
-    `tokens_per_minute` limit the total in any span of 60 seconds; a call within them starts at once.
+    `tokens_per_minute` limit the total in any span of 60 seconds; a call that fits starts at once.
 
     Before it starts, a call reserves tokens: as many as ``rxllm.count_tokens`` estimates for its messages and tools,
     plus its `max_tokens`, or 1,000 if that is not set. When the call ends, the usage reported by the provider replaces

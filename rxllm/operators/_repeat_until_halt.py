@@ -49,8 +49,8 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
     >>> list(of(1).pipe(continue_with(lambda last: of(last + 1) if last < 3 else None)))
     [1, 2, 3]
 
-    `fn` is called again when the stream it returned completes. The result completes when `fn` returns None or an empty
-    stream.
+    `fn` is called again when the stream it returned completes. The resulting stream completes when `fn` returns None or
+    an empty stream.
     """
 
     def subscribe(
@@ -120,7 +120,7 @@ def repeat_until_halt(
     ChatResult('It is 42.', completed, 2 steps, 0 tokens)
 
     The source and each ``ask(thread)`` emit the events of one step up to its ``StepCompleted``, as ``stream_step`` and
-    ``run_tools`` do. The chat halts for the first of these reasons that applies, and records it as `halted_reason`:
+    ``run_tools`` do. The chat halts for the first of these reasons that applies, which becomes its `halted_reason`:
 
     - a tool halts the chat or asks the user a question
     - tool calls wait for approval or for the caller
@@ -146,9 +146,9 @@ def repeat_until_halt(
     completed. Every step counts towards `max_turns`, and `halt_when` still applies while messages are waiting.
 
     A message cannot be used if no turn is left for it, or if it arrives while the chat finalizes or halts for another
-    reason. It is emitted as ``Steered(message, used=False)`` before the ``ChatCompleted``, whose metadata lists it
-    under ``unused_steering``. Blank messages are ignored. If `steer` fails or emits anything but texts and messages,
-    the chat ends with an ``on_error``.
+    reason. Such a message is emitted as ``Steered(message, used=False)`` before the ``ChatCompleted``, whose metadata
+    lists it under ``unused_steering``. Blank messages are ignored. If `steer` fails or emits anything but texts and
+    messages, the chat ends with an ``on_error``.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments. If a step does not end with a
     ``StepCompleted``, the chat ends with ``StreamError("malformed_event")`` through ``on_error``.

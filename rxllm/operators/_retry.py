@@ -144,8 +144,9 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
 
     To restart, the operator subscribes to the source again, which sends a new request. It emits two extra events just
     before the first content of the new attempt. The first, ``Custom("step_abandoned", {"response": ...})``, preserves
-    the abandoned response. The second is the ``StepRestarted``, on which folds discard everything earlier in the step,
-    including usage. If the new attempt produces no content, neither is emitted, and the earlier content remains valid.
+    the abandoned response. The second is the ``StepRestarted``, which makes folds discard everything earlier in the
+    step, including usage. If the new attempt produces no content, neither is emitted, and the earlier content remains
+    valid.
 
     `policy` is a `RetryPolicy` or a mapping with its fields. It sets the number of attempts, the delays, and which
     errors trigger a restart. A first attempt that fails before its first content is left to the engine's own retry. The

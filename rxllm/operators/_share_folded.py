@@ -305,7 +305,7 @@ class Watcher:
 
 
 class JoinedEvents:
-    """The events that wait for a watcher. Adjacent deltas of a block are joined.
+    """The events waiting for a watcher. Adjacent deltas of a block are joined.
 
     Of adjacent usage updates, only the last is kept. Two events are adjacent if no other event of the same chat is
     waiting between them. Each agent counts as a chat of its own.

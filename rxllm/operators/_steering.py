@@ -1,4 +1,4 @@
-"""Collect the user's messages for a chat's next step; when one arrives, cut off the response after its sentence."""
+"""Collect the user's messages for a chat's next step; when one arrives, cut off the response at a sentence end."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Time limits that a provider's pings do not extend, and a warning about a silent stream.
 
-To keep events cheap, each one only reads the clock; the timer is re-armed when it fires. The exceptions are the first
-content and an event that ends a stall, which re-arm it directly.
+Events are cheap: each one at most records the time, and the timer is re-armed when it fires. The exceptions are the
+first content and an event that ends a stall, which re-arm it directly.
 
 While the consumer is behind, the source has to wait; that time does not count as silence.
 """

@@ -105,7 +105,7 @@ def _edit_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, s
 
 
 class WaitingCalls:
-    """The tool calls that await approval: it has been requested, and they have been neither run nor denied since."""
+    """The tool calls whose approval has been requested and that have since been neither run nor denied."""
 
     def __init__(self) -> None:
         self._notes: dict[str, Mapping[str, Any]] = {}

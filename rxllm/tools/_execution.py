@@ -63,15 +63,15 @@ def execution(
     edited_call: ToolCall | None = None,
     resumed: tuple[Thread, Any] | None = None,
 ) -> Stream[Event]:
-    """Return a stream that runs `call`: ``ToolExecutionStarted``, progress, ``ToolExecutionCompleted``, an outcome.
+    """Return a stream that runs `call`: ``ToolExecutionStarted``, progress, ``ToolExecutionCompleted`` and an outcome.
 
     The stream fails only if the caller's code is at fault; see the module's docstring. `thread` contains the messages
     before the call, and `scope` is the scope of the step. If `edited_call` is given, the tool runs with the arguments
     in it.
 
-    An agent that halts because it needs the caller emits neither a ``ToolExecutionCompleted`` nor an outcome. To
-    continue it, pass its thread and the caller's answers as `resumed`. The same applies to a tool that asks the user a
-    question and is called again with the answer; see ``_approval``.
+    An agent that halts because it needs an answer from the caller emits neither a ``ToolExecutionCompleted`` nor an
+    outcome. To continue it, pass its thread and the caller's answers as `resumed`. The same applies to a tool that asks
+    the user a question and is called again with the answer; see ``_approval``.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
