@@ -79,7 +79,7 @@ def budget(
     >>> result.halted_reason, result.final_response.output_text, result.final_response.metadata["budget"]
     ('budget', 'Once upon ', {'tokens': 2, 'tokens_spent': 3})
 
-    Usage adds up over the steps of a chat, both in an engine's operators and in a pipe after ``stream``; after
+    Usage adds up over the steps of a chat if the operator belongs to an engine or follows ``stream`` in a pipe; after
     ``stream_generate``, only that response counts. Usage is what the provider reports; until a report arrives, every
     four characters of the answer count as one token. Usage that an upstream ``ops.restart`` has discarded still counts.
 

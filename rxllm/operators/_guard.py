@@ -112,8 +112,7 @@ def guard(
     the text that was shown. Up to four checks run at once, and their verdicts are applied in the order of the text.
     When a check trips, the source is disposed, open blocks are completed, and an ``ErrorEvent`` ends the stream. If no
     event has been emitted yet, the stream ends with ``on_error`` instead. The error's metadata holds the guard's name
-    as `guard`, the `reason` if there is one, and the rejected `text`, cut to 80 characters, which you should not show
-    to the user.
+    as `guard`, any `reason`, and the rejected `text`, cut to 80 characters; do not show this text to the user.
 
     After a trip, none of the step's tools run, whether the guard is an engine's operator or follows ``stream``. Text
     that an engine's guard has stopped is never sent to the model again. After ``stream``, put the guard before

@@ -104,9 +104,8 @@ def rate_limited(
     ``Engine(operators=[...])``; in a pipe, where the request is unknown, it raises ``EngineError``.
 
     If a call fails with a Retry-After, all calls are held back for that time, up to 600 seconds. In an engine, this
-    also applies to failures that are retried. If a ``rate_limited`` failure has no Retry-After, calls are held back for
-    the retry policy's delay. This includes the retries of other calls. Each attempt counts towards
-    `requests_per_minute`.
+    also applies to retried failures. If a ``rate_limited`` failure has no Retry-After, calls, including the retries of
+    other calls, are held back for the retry policy's delay. Each attempt counts towards `requests_per_minute`.
 
     A `Limiter` passed as `per_second` decides when each call starts. Several machines can share one limit that way.
 

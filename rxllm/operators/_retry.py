@@ -1,4 +1,4 @@
-"""Convert errors to events and back; retry a response that fails before its first content, or restart one after it."""
+"""Convert errors to events and back; retry a response that fails before its first content; restart one that fails later."""
 
 from __future__ import annotations
 
@@ -109,10 +109,9 @@ def retry_before_content(
     Before each wait, ``on_retry(attempt, delay, error)`` is called with the delay in seconds.
 
     ``rxllm.stream_generate`` and the other functions of ``rxllm`` already apply this operator to
-    ``adapter.stream(request, call)``. The engine's own ``operators`` are applied later and see a single answer. If you
-    apply this operator after ``stream_generate``, pass ``retry=False`` to ``stream_generate``; otherwise, this operator
-    acts only once the built-in attempts have failed. It also repeats the engine's operators, such as a fallback or a
-    budget.
+    ``adapter.stream(request, call)``. The engine's own ``operators`` are applied later and see a single answer. After
+    ``stream_generate``, this operator also repeats the engine's operators, such as a fallback or a budget. Pass
+    ``retry=False`` to ``stream_generate``, or this operator acts only once the built-in attempts have failed.
 
     Do not use reactivex's ``.retry`` instead: it handles ``on_error`` but not an ``ErrorEvent``, and it repeats the
     content of a stream that fails half-way. For such a stream, use ``ops.restart``.
@@ -145,8 +144,7 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
     To restart, the operator subscribes to the source again, which sends a new request. It emits two extra events just
     before the first content of the new attempt. The first, ``Custom("step_abandoned", {"response": ...})``, preserves
     the abandoned response. The second is the ``StepRestarted``, which makes folds discard everything earlier in the
-    step, including usage. If the new attempt produces no content, neither is emitted, and the earlier content remains
-    valid.
+    step, including usage. If the new attempt produces no content, neither is emitted and the earlier content is kept.
 
     `policy` is a `RetryPolicy` or a mapping with its fields. It sets the number of attempts, the delays, and which
     errors trigger a restart. A first attempt that fails before its first content is left to the engine's own retry. The

@@ -78,8 +78,7 @@ def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | Tool
 def edited(tool: Tool, call: ToolCall, arguments: Mapping[str, Any], *path: str) -> ToolCall:
     """Return `call` with the model's arguments replaced by `arguments`, copied and converted to JSON data.
 
-    Raises ``ValidationError("invalid_option")`` if the arguments do not fit `tool`. The error's paths begin with
-    `path`.
+    Raises ``ValidationError("invalid_option")`` if the arguments do not fit `tool`. Its error paths begin with `path`.
     """
     try:
         data = json_data(dict(arguments))

@@ -66,8 +66,7 @@ def execution(
     """Return a stream that runs `call`: ``ToolExecutionStarted``, progress, ``ToolExecutionCompleted`` and an outcome.
 
     The stream fails only if the caller's code is at fault; see the module's docstring. `thread` contains the messages
-    before the call, and `scope` is the scope of the step. If `edited_call` is given, the tool runs with the arguments
-    in it.
+    before the call, and `scope` is the scope of the step. If `edited_call` is given, its arguments are used.
 
     An agent that halts because it needs an answer from the caller emits neither a ``ToolExecutionCompleted`` nor an
     outcome. To continue it, pass its thread and the caller's answers as `resumed`. The same applies to a tool that asks
