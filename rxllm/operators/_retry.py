@@ -1,4 +1,4 @@
-"""Convert errors to events and back; retry a response that fails before its first content; restart one that fails later."""
+"""Convert errors to events and back; retry responses that fail before any content, or restart those that fail later."""
 
 from __future__ import annotations
 
