@@ -79,21 +79,21 @@ def budget(
     >>> result.halted_reason, result.final_response.output_text, result.final_response.metadata["budget"]
     ('budget', 'Once upon ', {'tokens': 2, 'tokens_spent': 3})
 
-    Usage adds up over the steps of a chat, both in an engine's operators and in a pipe after ``stream``; after
-    ``stream_generate``, only that response counts. Usage is what the provider reports; until it does, every four
-    characters of the answer count as one token. Usage that an upstream ``ops.restart`` has discarded still counts.
+    Usage adds up over the steps of a chat if the operator belongs to an engine or follows ``stream`` in a pipe; after
+    ``stream_generate``, only that response counts. Usage is what the provider reports; until a report arrives, every
+    four characters of the answer count as one token. Usage that an upstream ``ops.restart`` has discarded still counts.
 
     If a response exceeds the token limit, the source is disposed, which closes its connection. Open blocks are
-    completed, and ``MessageCompleted`` has the finish reason ``length``. A response that turns out to be over the limit
-    only at its end is left as it is: any tools it calls still run, and then the chat halts with the `halted_reason`
+    completed, and ``MessageCompleted`` has the finish reason ``length``. A response that is found to be over the limit
+    only when it ends is left as it is: any tools it calls still run, and then the chat halts with the `halted_reason`
     ``"budget"``. The limits and the amounts spent are in the ``"budget"`` metadata of ``MessageCompleted``, and
     therefore in the response's metadata too.
 
-    A dollar limit needs prices, but not ``ops.cost()``. Prices are looked up in the model's entry in ``rxllm.models``,
-    in `price`, in the engine's ``ops.cost`` and in the genai-prices list, in this order. Each request reserves the most
-    it can cost (see below). A request whose price is unknown fails with a ``ValidationError`` and is not sent. With
-    ``unpriced="allow"``, it is sent as long as any of the budget is left, and its cost counts only if the provider
-    reports it.
+    A dollar limit needs prices, but does not need ``ops.cost()``. Prices are looked up in the model's entry in
+    ``rxllm.models``, in `price`, in the engine's ``ops.cost`` and in the genai-prices list, in this order. Each request
+    reserves the most it can cost (see below). A request whose price is unknown fails with a ``ValidationError`` and is
+    not sent. With ``unpriced="allow"``, it is sent as long as any of the budget is left, and its cost counts only if
+    the provider reports it.
 
     Pass a shared `Budget` instead of `tokens` to limit all calls that share it, in any engine, chat or thread::
 
@@ -104,28 +104,28 @@ def budget(
     before a request        The request reserves tokens for its messages and tools, as estimated by
                             ``rxllm.count_tokens``, and for its answer: its `max_tokens`, else the model's
                             `max_output_tokens` in ``rxllm.models``, else 1,000. It also reserves their price.
-    if too little is left   The request is not sent, but fails with ``StreamError("budget_exceeded")``. If it belongs to
+    if too little is left   The request fails with ``StreamError("budget_exceeded")`` and is not sent. If it belongs to
                             a chat that has completed a step, the chat halts with the `halted_reason` ``"budget"``.
     during the answer       Tokens beyond the reservation are reserved as they arrive. If the budget has none left, the
                             answer is cut off.
     after the answer        The usage that the provider reported is counted. If it reported none, for example after a
                             failure or a cancellation, the usage is estimated from the request and the answer so far,
-                            and is also added to ``shared.spent.estimated``. A call cancelled before its first event
-                            counts its request, because the provider may bill it; a call that failed before its first
-                            event counts no tokens.
+                            and is also added to ``shared.spent.estimated``. If a call is cancelled before its first
+                            event, its request is counted, because the provider may bill it; if a call fails before
+                            its first event, no tokens are counted.
     without a known price   The request is sent only if there is no dollar limit, or with ``unpriced="allow"``. It
                             reserves and counts no dollars. ``shared.spent.unpriced`` is the number of such calls.
     ======================  ============================================================================================
 
     The limit is never exceeded if every request sets `max_tokens`, and the provider respects it and bills no more input
-    than was estimated. Otherwise, each running call can exceed the limit by any input beyond the estimate. Without
-    `max_tokens`, it can also exceed it by hidden thinking beyond 1,000 tokens, and by 32 tokens or one delta of visible
-    text. The cost of searches and other tools billed per use is not known until the end.
+    than was estimated. Otherwise, each running call can exceed the limit by any input beyond the estimate and, without
+    `max_tokens`, also by any hidden thinking beyond 1,000 tokens and by 32 tokens or one delta of visible text. The
+    cost of searches and other tools billed per use is not known until the end.
 
-    In an engine, the budget applies to every call that the engine makes, wherever the operator stands in the list: each
-    attempt by ``hedge``, ``fallback``, ``restart`` and ``retry_before_content``, whatever losing attempts use before
-    they are cancelled, and the calls made by other operators, ``prepare`` and tools, at any depth. Each Budget counts a
-    call once; the engine's own retries are part of that call.
+    In an engine, the budget applies to every call that the engine makes, wherever the operator is in the list. This
+    includes each attempt by ``hedge``, ``fallback``, ``restart`` and ``retry_before_content``, even if it is cancelled,
+    and calls made by other operators, ``prepare`` and tools, at any depth. Each Budget counts a call once, and the
+    engine's own retries are part of that call.
 
     In a pipe, a shared Budget or a dollar limit applies to all model calls of the stream. A plain token limit counts
     the stream's own events instead, including its agents' events (``Nested``); if an agent's events exceed it, the
@@ -207,7 +207,7 @@ class _Operator(HoldsBudget):
             return _Meter(observer, self._make).start(source, scheduler, scope)
         # Model calls upstream do their own counting. If there are none, the meter counts the events.
         share = Share(budget)
-        below = scoped(source, replace(scope, shares=(*scope.shares, share)))  # not for the subscriber's calls
+        below = scoped(source, replace(scope, shares=(*scope.shares, share)))  # the subscriber's calls do not count
         return _Meter(observer, lambda: budget, share).start(below, scheduler, scope)
 
 
@@ -216,7 +216,7 @@ def _cost_of(call: EngineCall | None, budget: Budget) -> Cost:
 
 
 def _estimate(call: EngineCall, budget: Budget) -> Estimate:
-    """Estimate the most that `call`'s request can use of `budget`."""
+    """Estimate the most of `budget` that `call`'s request can use."""
     if not budget.reserves and budget.usd is None:
         return NOTHING
     request, model = call.request, models.find(call.provider, call.request.model)
@@ -232,7 +232,7 @@ _HALT = {"halted_reason": "budget"}
 
 
 class _Running(msgspec.Struct):
-    """A running response: its usage so far, its reservation, and the number of characters that need no check."""
+    """A running response: its usage so far, its reservation, and its length in characters at the next check."""
 
     count: ResponseCount
     reservation: Reservation
@@ -245,17 +245,16 @@ class _Meter:
     ==================  ==============================================================================================
     event               effect
     ==================  ==============================================================================================
-    MessageStarted      A response begins. In a pipe it gets a budget of its own, unless it is the next step of a
-                        chat. If the budget has already been exceeded or a price is missing, the stream is cut
-                        off instead.
+    MessageStarted      A response begins. In a pipe, it gets its own budget unless it is the next step of a chat. If
+                        the budget has already been exceeded or a price is missing, the stream is cut off instead.
     a delta             The delta is counted. If the response takes more than the budget has left, it is cut off.
-    MessageCompleted    The response is settled: its actual usage replaces its reservation. A chat that is over the
-                        limit and would continue is halted.
+    MessageCompleted    The response is settled: its actual usage replaces its reservation. A chat that would
+                        continue is halted if it is over the limit.
     ErrorEvent or end   Running responses are settled. The subscriber is notified in its own scope, because it may
                         start another call.
     ==================  ==============================================================================================
 
-    If the model calls upstream count themselves (`share` is taken), events pass uncounted.
+    If the model calls upstream do their own counting (`share` is taken), events pass uncounted.
     """
 
     def __init__(

@@ -56,9 +56,9 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
     provider reports are kept.
 
     Searches, audio, images, one-hour caches and service tiers are priced separately, and so is each model that the
-    provider calls within one answer (Anthropic's compactions, advisors and fallbacks). An agent's costs are added by
-    the agent's own engine, not by this operator, so nothing is counted twice. If your contract has its own prices, put
-    them in an ``rxllm.models`` entry. To price a usage without a stream, call ``rxllm.models.priced``.
+    provider calls within one answer (Anthropic's compactions, advisors and fallbacks). This operator does not add an
+    agent's costs, because the agent's own engine does. If your contract has its own prices, put them in an
+    ``rxllm.models`` entry. To price a usage without a stream, call ``rxllm.models.priced``.
 
     You do not need genai-prices if you pass `price`, a function that adds the costs to a usage:
 
@@ -67,8 +67,7 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
     >>> answer.pipe(cost(price=price), ops.to_response()).run().usage.total_cost
     1100.0
 
-    The list is part of the installed package genai-prices (https://github.com/pydantic/genai-prices), so nothing is
-    downloaded.
+    The list is part of the genai-prices package (https://github.com/pydantic/genai-prices), so nothing is downloaded.
 
     Raises ``EngineError("missing_dependency")`` if the list is needed but not installed, and
     ``ValidationError("invalid_option")`` if `model` is not ``"provider:model"`` or `price` does not return a `Usage`.
@@ -92,7 +91,7 @@ class Prices:
         return fill_costs(self.cost(engine_call()))(source)
 
     def cost(self, call: EngineCall | None) -> Cost:
-        """Return a function that prices the answer to `call`; it raises ``EngineError`` without genai-prices."""
+        """Return a function that prices the answer to `call`, or raise ``EngineError`` if genai-prices is missing."""
         price = self._price
         if price is not None:
             return lambda usage, _, __: _check_usage(price(usage))
@@ -190,7 +189,7 @@ def _check_usage(usage: Any) -> Usage:
 
 
 def _answering_model(metadata: Mapping[str, Any]) -> str | None:
-    """Return the model that answered in place of the requested one, if ``ops.fallback`` recorded it."""
+    """Return the name of the model that ``ops.fallback`` recorded as having answered, if any."""
     match metadata:
         case {"fallback": {"answered_by": str(name)}}:
             return name if ":" in name else ":"  # a stream's provider is unknown
@@ -233,7 +232,7 @@ class ResponseCount:
         self._stated: Usage | None = None
         self._model: str | None = None
         self._metadata: Mapping[str, Any] = {}
-        self._known = self._void.tokens  # all tokens except the estimate from `characters`
+        self._known = self._void.tokens  # all tokens except those estimated from `characters`
         self.characters = 0
         """The number of characters that have arrived since the provider last reported its usage."""
 

@@ -68,8 +68,8 @@ def handle_each(make_handler: MakeHandler[R, T], *, is_filter: bool = False) -> 
 class _Handled(Stream[R_out], Generic[T, R_out]):
     """The items of `source`, passed through a handler.
 
-    A filter calls the next handler directly. Any other handler calls it through an observer, which drops any items
-    after an end or a dispose.
+    A filter passes items directly to the next handler. Any other handler uses an observer, which drops items that
+    arrive after the end or a dispose.
     """
 
     def __init__(self, source: Observable[T], make_handler: MakeHandler[R_out, T], is_filter: bool) -> None:
@@ -124,8 +124,8 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
     ['ab', 'c']
 
     ``make()`` returns a new object for each subscription. Its ``feed(item)`` returns the items to emit for one item,
-    and its ``close()`` returns the last ones. If either raises, the stream ends with that exception. ``close`` is
-    called only if the source completes.
+    and its ``close()`` returns the last ones. If either method raises an exception, the stream ends with it. ``close``
+    is called only if the source completes.
 
     Raises ``ValidationError("invalid_option")`` if `make` is not a function or class.
     """
@@ -137,7 +137,7 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
         feeder: Any = make()
         if not (callable(getattr(feeder, "feed", None)) and callable(getattr(feeder, "close", None))):
             raise TypeError(f"lift(make): make must return an object with feed(item) and close(), not {feeder!r}")
-        waiting: deque[R] = deque()  # the results to emit; the first is being delivered
+        waiting: deque[R] = deque()  # results to emit; the first one is already being delivered
 
         def on_next(item: T) -> None:
             try:
@@ -246,7 +246,7 @@ class Fold:
     def __init__(self, name: str, thread: Thread | None = None) -> None:
         self._name = name
         self._state = StreamCollector(thread)
-        self.deltas: list[Any] = []  # the deltas since the last other event; always the same list
+        self.deltas: list[Any] = []  # the deltas since the last other event; the list itself is never replaced
 
     def add(self, event: Event) -> None:
         if type(event) in DELTAS:
@@ -278,7 +278,7 @@ _EVENTS_OF: dict[type[Any], str] = {
     ChatResult: "stream",
     Turn: "session.stream_start",
 }
-"""The function whose stream has the events behind each class of result."""
+"""For each class of result, the function to call for its events."""
 
 
 def shared(operator: Callable[[Observable[T]], Stream[R]]) -> Callable[[Observable[T]], Stream[R]]:
@@ -291,14 +291,14 @@ F = TypeVar("F", bound=Feeder[Event, Event])
 
 
 class Agents(defaultdict[str, F]):
-    """A feeder for each of a chat's agents, keyed by tool call id. Each also handles its agent's own agents."""
+    """One feeder per agent of a chat, keyed by tool call id. A feeder also handles the agents of its own agent."""
 
     def feed(self, event: Nested) -> list[Event]:
         id, inner = unnest(event)
         return [nest(id, result) for result in self[id].feed(inner)]
 
     def close(self, *ids: str) -> list[Event]:
-        """Return the last events of the agents with these `ids`, or of all agents if there are none."""
+        """Return the last events of the agents with these `ids`, or of all agents if no ids are given."""
         return [nest(id, result) for id in ids or self for result in self[id].close()]
 
 
@@ -321,7 +321,7 @@ class Plugins:
     wrong arguments.
 
     A type checker does not know which packages are installed, so it sees every operator here as a
-    ``Callable[..., Any]``. To get the operator's own types, import it from its package::
+    ``Callable[..., Any]``. To get an operator's own types, import it from its package::
 
         events.pipe(ops.plugins.citations())        # Any
 

@@ -81,8 +81,8 @@ def finally_result(
     Exceptions raised by `fn` are logged.
 
     The interpreter waits for `fn` before it exits, as it does for calls. When ``asyncio.run`` ends, it cancels an
-    ``async`` `fn` like any other task. Under virtual time, `fn` must be a plain function, and a dispose calls it at
-    once.
+    ``async`` `fn` like any other task. Under virtual time, `fn` must be a plain function, and ``dispose()`` calls it
+    directly.
 
     Raises ``ValidationError("invalid_option")`` unless `fn` takes two arguments and `fold` emits a result for both an
     empty stream and a failed one.
@@ -142,11 +142,11 @@ class _Ending:
     """One subscription to a stream with ``finally_result``.
 
     A completion, an error and a dispose can arrive on different threads. The first acquires the lock `_ended`, and the
-    others are ignored. Like a call, the subscription is disposed when the interpreter exits, unless its reader's thread
-    or iterator has already ended it.
+    others are ignored. Like a call, the subscription is disposed when the interpreter exits, if it is still running
+    then.
     """
 
-    emitted, read = 1, True  # the portal expects these attributes of a call
+    emitted, read = 1, True  # the portal expects every call to have these attributes
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class _Ending:
             self._call_soon("failed" if self._has_failed else "cancelled", lambda: None)
 
     def _take_end(self) -> bool:
-        """Return True for the first end only. The reader then waits for `fn`, even if the reader is cancelled."""
+        """Return True for the first end only, and make the reader wait for `fn`, even if the reader is cancelled."""
         is_first = self._ended.acquire(blocking=False)
         if is_first and self._endings is not None:
             self._release_reader = self._endings.begin()
@@ -253,7 +253,7 @@ class _Ending:
         if not isawaitable(returned):
             finish()
         elif self._loop is None:
-            self._log(TypeError("an async function needs an event loop; under virtual time use a plain function"))
+            self._log(TypeError("an async function needs an event loop; under virtual time, use a plain function"))
             if iscoroutine(returned):
                 returned.close()
             finish()

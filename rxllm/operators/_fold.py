@@ -76,8 +76,8 @@ def to_response(parse: Parse = None) -> Callable[[Observable[Event]], Stream[Res
 
     `parse` takes the same values as `ops.parsed`. For JSON, with or without a Markdown fence, pass a type or a
     ``response_format``; for anything else, pass a function that takes the text. A response that failed or calls tools
-    is not parsed. If the text does not fit, the stream ends with ``ValidationError("invalid_output")``, which ``retry``
-    and ``catch`` can handle. The error's metadata holds the text, the finish reason and the usage.
+    is not parsed. If the text cannot be parsed, the stream ends with ``ValidationError("invalid_output")``, which
+    ``retry`` and ``catch`` can handle. The error's metadata holds the text, the finish reason and the usage.
 
     Raises ``ValidationError("invalid_option")`` if `parse` is invalid.
     """
@@ -110,8 +110,8 @@ def to_step_result(
     True
 
     `thread` is the thread that the step began with. If the stream ends without ``StepCompleted``, the response is added
-    to this thread. `parse` works as in `to_response`, but text that does not fit gives the response an `error`, a
-    ``ValidationError("invalid_output")``, instead of ending the stream.
+    to this thread. `parse` works as in `to_response`, but if the text cannot be parsed, the stream does not fail; the
+    response's `error` is then a ``ValidationError("invalid_output")``.
 
     Raises ``ValidationError("invalid_option")`` if `thread` or `parse` is invalid.
     """
@@ -147,16 +147,16 @@ def to_chat_result(
     >>> stream(Fake("Hi"), "Hello").pipe(to_chat_result()).run()
     ChatResult('Hi', completed, 1 steps, 0 tokens)
 
-    `thread` is the conversation that the chat began with, in any form that ``rxllm.chat`` takes. If the stream ends
+    `thread` is the conversation that the chat began with, in any form that ``rxllm.chat`` accepts. If the stream ends
     without ``ChatCompleted``, the result's thread is `thread`, if given, plus all completed steps. The `halted_reason`
     is then ``"cancelled"``, or ``"error"`` after an ``ErrorEvent``.
 
-    `parse` works as in `to_response`, and applies to the final response of a completed chat. Because the chat's tools
-    have already run, text that does not fit does not end the stream; the result's `halted_reason` is then ``"error"``,
-    and its `error` is a ``ValidationError("invalid_output")``.
+    `parse` works as in `to_response`, and applies to the final response of a completed chat. If the text cannot be
+    parsed, the stream does not fail, because the chat's tools have already run; the result's `halted_reason` is then
+    ``"error"``, and its `error` is a ``ValidationError("invalid_output")``.
 
-    With `keep_partial`, the thread of an interrupted chat also includes the unfinished step's text, and its tool calls
-    that already have results, as in `to_session`, so that the user can continue from there.
+    With `keep_partial`, the thread of an interrupted chat also includes the unfinished step's text and any of its tool
+    calls that already have results, as in `to_session`. The user can then continue from there.
 
     >>> from reactivex import operators as rx
     >>> from rxllm import Thread
@@ -197,13 +197,13 @@ def to_session(
     ('completed', ['Hi', 'Hello'])
 
     `session` is the session before the turn. If the stream is interrupted, the result is ``cancelled``, and the new
-    session keeps the user's message and all completed steps. `parse` works as in `to_chat_result`: if the text does not
-    fit, the result has an error, and the session can continue.
+    session keeps the user's message and all completed steps. `parse` works as in `to_chat_result`: if the text cannot
+    be parsed, the result has an error, and the session can continue.
 
-    With `keep_partial`, the session of an interrupted turn also keeps the unfinished step's text, and its tool calls
-    that already have results. The step's message is marked with ``metadata["partial"]``, which is ``"cancelled"``, or
-    ``"error"`` after an ``ErrorEvent``; this metadata is never sent. Tool calls without a result and messages without
-    text are left out, so that every provider accepts the next `reply`.
+    With `keep_partial`, the session of an interrupted turn also keeps the unfinished step's text and any of its tool
+    calls that already have results. The step's message is marked with ``metadata["partial"]``, which is
+    ``"cancelled"``, or ``"error"`` after an ``ErrorEvent``; this metadata is never sent. Tool calls without a result
+    and messages without text are left out, so that every provider accepts the next `reply`.
 
     >>> from reactivex import operators as rx
     >>> story = stream_reply(Fake(["Once ", "upon ", "a time"]), Session(), "A story!").pipe(rx.take(4))
@@ -284,9 +284,9 @@ def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
     that msgspec supports, or a function that takes the text. The value equals the ``Response.parsed`` of a request with
     this ``response_format``. For example, ``list[int]`` turns the answer ``{"value": [2, 3]}`` into ``[2, 3]``.
 
-    In a chat, only the final answer is parsed. If the text does not fit or the response calls tools, the stream ends
-    with ``ValidationError("invalid_output")``, whose metadata holds the text, the finish reason and the usage. A stream
-    that fails ends with its own error.
+    In a chat, only the final answer is parsed. If the text cannot be parsed or the response calls tools, the stream
+    ends with ``ValidationError("invalid_output")``, whose metadata holds the text, the finish reason and the usage. A
+    stream that fails ends with its own error.
 
     Raises ``ValidationError("invalid_option")`` if `type` is invalid.
     """
@@ -329,7 +329,7 @@ def final_answer(state: StreamCollector) -> Response[Any]:
 def parsed_value(response: Response[Any], read: Read) -> Any:
     """Return the parsed answer.
 
-    Raises ``ValidationError("invalid_output")`` if the text does not fit or the response calls tools.
+    Raises ``ValidationError("invalid_output")`` if the text cannot be parsed or the response calls tools.
     """
     if response.tool_calls:
         metadata = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
@@ -353,7 +353,7 @@ def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
     """Return a function that parses text as `target`.
 
     `target` is a ``response_format``, None for any JSON, or a function, which is returned as it is. The text is a whole
-    answer or, with `is_element`, one element of an array. If the text does not fit, the parser raises
+    answer or, with `is_element`, one element of an array. If the text cannot be parsed, the parser raises
     ``ValidationError("invalid_output")``; a `target` that is a function raises its own exceptions.
 
     Raises ``ValidationError("invalid_option")`` for the option `name` if `target` is anything else.
@@ -363,8 +363,8 @@ def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
     hint = Any if target is None else target
     try:
         parser = decoder(hint) if is_element and is_type(hint) else reader(hint)
-    except Exception as error:  # for example, a NameError for a hint that does not resolve
-        raise invalid_option(name, f"{must_be('a type that JSON can be parsed as', target)}: {error}") from error
+    except Exception as error:  # for example, a NameError from an unresolvable type hint
+        raise invalid_option(name, f"{must_be('a type that JSON can be parsed into', target)}: {error}") from error
     if not callable(parser):
         raise invalid_option(name, must_be("a type for JSON values, a function or a response_format", target))
     return parser
@@ -379,5 +379,5 @@ def parse_json(text: str) -> Any:
 
 
 def invalid_output(why: str, text: str, **metadata: Any) -> ValidationError:
-    """Return ``ValidationError("invalid_output")`` for a `text` that does not parse. Its metadata holds the text."""
+    """Return a ``ValidationError("invalid_output")`` whose metadata holds `text`, which could not be parsed."""
     return ValidationError("invalid_output", why, metadata={"text": text, **metadata})

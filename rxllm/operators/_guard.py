@@ -20,7 +20,7 @@ The source is disposed as soon as a part trips, even if earlier parts are still 
 ``on_late="release"``, a trip ends the stream at once, and the end of a response ends its late checks.
 
 A single loop, `_drain`, makes all calls to outside code. It takes one step at a time, without holding the lock, on
-whichever thread delivers an event, a verdict or the timer.
+whichever thread an event or a verdict arrives or the timer fires.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def guard(
     the text that was shown. Up to four checks run at once, and their verdicts are applied in the order of the text.
     When a check trips, the source is disposed, open blocks are completed, and an ``ErrorEvent`` ends the stream. If no
     event has been emitted yet, the stream ends with ``on_error`` instead. The error's metadata holds the guard's name
-    as `guard`, the `reason` if there is one, and the rejected `text`, cut to 80 characters; do not show it to the user.
+    as `guard`, any `reason`, and the rejected `text`, cut to 80 characters; do not show this text to the user.
 
     After a trip, none of the step's tools run, whether the guard is an engine's operator or follows ``stream``. Text
     that an engine's guard has stopped is never sent to the model again. After ``stream``, put the guard before
@@ -120,9 +120,9 @@ def guard(
     that has not reached the guard. If the source calls ``on_error``, the error is passed on at once, and the waiting
     events are dropped.
 
-    With ``on_late="fail"``, unchecked text is never shown. A check can take up to `max_lag` seconds; without `max_lag`,
-    give it a timeout of its own. With ``on_late="release"``, no event waits longer than `max_lag` seconds, and a late
-    check can still end the stream until its response is complete or four newer checks are running.
+    With ``on_late="fail"``, unchecked text is never shown. A check can take up to `max_lag` seconds; if you do not set
+    `max_lag`, give the check its own timeout. With ``on_late="release"``, no event waits longer than `max_lag` seconds,
+    and a late check can still end the stream until its response is complete or four newer checks are running.
 
     Thinking is checked too, unless `thinking` is False. Raw frames are dropped, because they repeat unchecked text.
     Text that consists only of white space always passes. Tool calls and their results are not checked; use ``approve``
@@ -161,7 +161,7 @@ class _Settings(msgspec.Struct, frozen=True):
 
 
 class _Waiting(msgspec.Struct):
-    """A waiting event, or a function to call in its turn. It waits until `parts` parts have passed, or until `due`."""
+    """An event to emit or a function to call when `parts` parts have passed, or at the time `due` if earlier."""
 
     item: Event | Callable[[], None]
     parts: int
@@ -192,7 +192,7 @@ class _Guard(abc.DisposableBase):
         self._scheduler = scheduler
         self._lock = RLock()
         self._queue: deque[_Waiting] = deque()
-        self._checks: deque[_Check] = deque()  # The checks of the first part that has not passed and all later parts.
+        self._checks: deque[_Check] = deque()  # The checks of all parts from the first that has not passed.
         self._pending: deque[_Check] = deque()  # The checks that have not begun.
         self._running: list[_Check] = []
         self._passed = 0  # All parts up to this number have passed.
@@ -245,7 +245,7 @@ class _Guard(abc.DisposableBase):
         self._enqueue_last(self._complete)
 
     def _before_tools(self, start: Callable[[], None]) -> None:
-        # ``run_tools`` calls this from upstream. The tools need that call's context.
+        # ``run_tools`` calls this from upstream, and the tools need the context of that call.
         self._enqueue_last(partial(copy_context().run, start))
 
     def _enqueue_last(self, item: Callable[[], None]) -> None:
@@ -297,7 +297,7 @@ class _Guard(abc.DisposableBase):
             self._end_check(check, check_late(self._settings.check, self._max_lag))
         self._drain()
 
-    # The loop, which takes one step after another
+    # The loop: one step after another
 
     def _drain(self) -> None:
         with self._lock:
@@ -344,7 +344,7 @@ class _Guard(abc.DisposableBase):
                 return partial(self._release, waiting)
         if self._tripped:
             number, error = next((check.part.number, check.error) for check in self._checks if check.error is not None)
-            # Earlier text has to pass first, unless text may be released unchecked.
+            # All earlier text must pass first, unless text may be released unchecked.
             return partial(self._cut, error) if self._may_release or number == self._checks[0].part.number else None
         while self._pending and self._pending[0].is_done:
             self._pending.popleft()
@@ -360,7 +360,7 @@ class _Guard(abc.DisposableBase):
         item = waiting.item
         if self._may_release and (callable(item) or isinstance(item, _ENDS)):
             for check in [check for check in self._checks if check.part.number <= waiting.parts]:
-                self._end_check(check)  # its response is over
+                self._end_check(check)  # the check's response is over
         if callable(item):
             item()
             return

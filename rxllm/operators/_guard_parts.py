@@ -1,8 +1,8 @@
 """Cut the text of events into the parts that a guard checks.
 
 A part ends at the end of a sentence, at the maximum length, or at the end of its block. White space belongs to the part
-before it. How the text is split into deltas makes no difference. Each agent's text is cut separately. The text of a
-completion, a message or a result is checked as well if it differs from the deltas before it, or if there were none.
+before it. How the text is split into deltas makes no difference. Each agent's text is cut separately. If the text of a
+completion, a message or a result differs from the deltas before it, or there were no deltas, it is checked too.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Part(msgspec.Struct):
 
 
 class _Numbers(msgspec.Struct):
-    """Shared by a chat and its agents: the numbers of the last parts begun and taken, and the parts that have ended."""
+    """State shared by a chat and its agents: how many parts have begun and been taken, and those that have ended."""
 
     begun: int = 0
     taken: int = 0

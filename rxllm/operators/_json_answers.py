@@ -51,17 +51,17 @@ def partials(type: Any, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]
 
     `type` is any ``response_format`` that is a type: a dataclass, a TypedDict, a pydantic model, ``list[City]``. Every
     part of the value has a state, at every depth (see `Partial`). ``partials(object)`` accepts any JSON, and `so_far`
-    is then plain data. A partial is a view of the text, and the text is scanned only once, so a partial costs the same
-    however long the text is.
+    is then plain data. A partial is a view of the text, which is scanned only once, so the cost of a partial does not
+    depend on the length of the text.
 
     At the end, the whole answer is parsed as in `parsed`, with the same value or the same
     ``ValidationError("invalid_output")``. If the text is not valid JSON, the partials show nothing after the first
     error. A Markdown fence around the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Each message of a chat
-    begins a new value. If a key appears more than once, its last value counts.
+    begins a new value. If a key appears more than once, the last value counts.
 
-    Raises ``ValidationError("invalid_option")`` unless `type` is a type that JSON can be parsed as.
+    Raises ``ValidationError("invalid_option")`` unless JSON can be parsed into `type`.
     """
-    check("type", type, is_type(type), "a type that JSON can be parsed as")
+    check("type", type, is_type(type), "a type that JSON can be parsed into")
     read = text_parser("type", type)
     return lift(lambda: _Partials[Any](type, read))
 
@@ -137,7 +137,7 @@ class _Growing:
     def on_close(self, at: int) -> None:
         node, shape = self._path.pop()
         is_part = bool(self._path) and node is not self._value()
-        self._changed |= is_part or not node.shows(shape, at)  # the whole answer is not done before the stream ends
+        self._changed |= is_part or not node.shows(shape, at)  # the answer as a whole is not done until the stream ends
         node.end = at
 
     def _value(self) -> Node | None:
@@ -233,19 +233,19 @@ def items(type: Any = None, /, *path: str) -> Callable[[Observable[Event]], Stre
     >>> list(stream_generate(Fake(['{"primes": [2, ', "3]}"]), "Two primes?").pipe(items(int, "primes")))
     [2, 3]
 
-    `type` takes the same values as in `parsed`; without it, the elements are plain JSON. `path` consists of the keys
-    that lead to the array. In an answer to ``response_format=list[City]``, it is ``"value"``. A Markdown fence around
-    the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Each message of a chat is a new answer, and any text
-    after the message's first tool call is skipped.
+    `type` takes the same values as in `parsed`; without it, elements are emitted as plain JSON. `path` consists of the
+    keys that lead to the array. In an answer to ``response_format=list[City]``, it is ``"value"``. A Markdown fence
+    around the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Each message of a chat is a new answer, and any
+    text after the message's first tool call is skipped.
 
-    An element that does not fit ends the stream with ``ValidationError("invalid_output")``, whose metadata holds the
-    element's text and its `index`. The same error, with the whole text, ends the stream if the complete answer is not
-    JSON or has no array at `path`.
+    An element that cannot be parsed as `type` ends the stream with ``ValidationError("invalid_output")``, whose
+    metadata holds the element's text and its `index`. The same error, with the whole text, ends the stream if the
+    complete answer is not JSON or has no array at `path`.
 
     Raises ``ValidationError("invalid_option")`` if `type` or `path` is invalid.
     """
     if isinstance(type, str):
-        fault = f"{must_be('a type', type)}; for plain JSON at that key write items(None, {type!r})"
+        fault = f"{must_be('a type', type)}; for plain JSON at that key, write items(None, {type!r})"
         raise invalid_option("type", fault)
     read = text_parser("type", type, is_element=True)
     check("path", path, all(isinstance(key, str) for key in path), "strings: the keys that lead to the array")  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -42,7 +42,7 @@ from rxllm.values.json_text import unescaped
 from rxllm.wire.framing import JSONArrayDecoder
 
 _FENCE = re.compile(r"\s*(?:```(?:json)?\s*)?", re.IGNORECASE)
-"""White space, and the Markdown code fence that small models put before the JSON."""
+"""White space and the Markdown code fence that small models tend to put before the JSON."""
 
 _LONGEST_HEAD = 64
 _SPACE = " \t\r\n"
@@ -79,7 +79,7 @@ class Sink(Protocol):
 
 
 class PathMatch:
-    """A match of the open values against a path of keys and indexes. None in the path matches anything."""
+    """Match the open values against a path of keys and indexes, in which None matches anything."""
 
     def __init__(self, path: Sequence[Key | None]) -> None:
         self._wanted = ("", *path)

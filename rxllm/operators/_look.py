@@ -153,10 +153,10 @@ def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
     the model has answered
     ChatResult('42', completed, 2 steps, 0 tokens)
 
-    The journal covers everything upstream, including agents and the calls that tools make. It changes no events. If the
-    same stream runs again with the same journal, answered requests are not sent again, and finished tool calls do not
-    run again. Model answers are recorded before operators change them, and operators receive the replayed answers too,
-    so guards and budgets work as before.
+    The journal covers everything upstream, including agents and the calls that tools make. Events are not changed. If
+    the same stream runs again with the same journal, answered requests are not sent again, and finished tool calls do
+    not run again. Model answers are recorded before operators change them, and operators receive the replayed answers
+    too, so guards and budgets work as before.
 
     A tool call that was interrupted before it finished runs again if its tool is ``@tool(idempotent=True)``. Otherwise
     it stays in ``pending_tool_calls``, like a call that needs approval, and its ``metadata["interrupted"]`` gives the
@@ -169,7 +169,7 @@ def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
     """
     fits = all(callable(getattr(journal, name, None)) for name in _JOURNAL_METHODS) and not isinstance(journal, type)
     methods = ", ".join(_JOURNAL_METHODS)
-    check("journal", journal, fits, f"an object with the methods {methods}, see rxllm.runtime.Journal")
+    check("journal", journal, fits, f"an object with the methods {methods} (see rxllm.runtime.Journal)")
 
     def start(
         source: Observable[T], observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None

@@ -37,7 +37,7 @@ T = TypeVar("T")
 FRAME = 1 / 60
 """The longest time between two releases of waiting events, in seconds: a screen's refresh interval."""
 
-_LONG = 64  # in characters; a piece this long is not joined with the next delta
+_LONG = 64  # a piece of at least this many characters is not joined with the next delta
 
 
 def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]]:
@@ -70,7 +70,7 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
 
 
 class _Smoother(Backlog[Event, Event]):
-    """One subscription. `_waiting` holds events and their due times; anything other than text is due at infinity.
+    """One subscription. `_waiting` holds events with their due times, which are infinite for anything but text.
 
     Unlike other backlogs, this one delays completion until every event has been emitted.
     """
@@ -83,7 +83,7 @@ class _Smoother(Backlog[Event, Event]):
         self._waiting: deque[tuple[Event, float]] = deque()
         self._pieces = 0  # pieces of text in `_waiting`
         self._armed = False  # whether the timer is running
-        self._share = 0.0  # the number of pieces that are due, fractions included
+        self._share = 0.0  # how many pieces are due, including a fraction
         self._gap = lag  # seconds expected between bursts
         self._burst = -math.inf  # when the last burst began
         self._clock_time = self._set_back = 0.0
@@ -170,7 +170,7 @@ class _Smoother(Backlog[Event, Event]):
 
 
 def _start_of(event: TextDelta | ThinkingDelta, last: Event) -> str | None:
-    """Return the text of `last` if `event` continues it, or None if it is in another block or too long to join."""
+    """Return the text of `last`, or None if `event` is in another block or the text is too long to join."""
     if not isinstance(last, TextDelta | ThinkingDelta) or type(last) is not type(event) or last.id != event.id:
         return None
     return last.delta if len(last.delta) < _LONG else None
@@ -191,8 +191,8 @@ def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Respon
 
     If `every` is 0, a snapshot follows each event. The last snapshot equals the result of `to_response`, and contains
     the error if there was an ``ErrorEvent``. Before an ``on_error``, the response so far is emitted. In a chat, each
-    snapshot is the response of the current step. The cost of a snapshot grows with the length of its text. While
-    nothing changes, no timer runs.
+    snapshot is the response of the current step. The longer the text, the more a snapshot costs. No timer runs while
+    nothing changes.
 
     Raises ``ValidationError("invalid_option")`` unless `every` is a number of seconds.
     """
@@ -315,7 +315,7 @@ class _Gated:
         return subscriptions
 
     def _on_switch(self, is_open: Any) -> None:
-        # Do not take the lock: a thread that closes the gate must not have to wait for a delivery.
+        # Do not take the lock: closing the gate must not have to wait for a delivery on another thread.
         if not isinstance(is_open, bool):  # the string "off" would be truthy
             remedy = "write while_open.map(...) with a function that returns a boolean"
             self._fail(invalid_option("while_open", f"must emit True or False, not {shown(is_open)}; {remedy}"))
@@ -330,7 +330,7 @@ class _Gated:
     def _on_switch_completed(self) -> None:
         if self._gate.closed:
             fault = "gate() can never open again: while_open completed without a final True"
-            self._fail(StreamError("cancelled", f"{fault}; emit True before it completes, or keep it running"))
+            self._fail(StreamError("cancelled", f"{fault}; let it emit True before it completes, or keep it running"))
 
     def _on_next(self, item: Any) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Operators for unreliable providers: race or hedge calls, fall back to another model, or stop calling for a while."""
+"""Operators for unreliable providers: race or hedge calls, fall back to another model, or refuse calls for a while."""
 
 from __future__ import annotations
 
@@ -81,18 +81,18 @@ def fallback(
     'Hello'
 
     In an engine's operators, pass engines, adapters, or names such as ``"provider:model"``. Each fallback engine
-    receives the same messages, tools and format as the first, and the options set on the request and the call.
-    Everything else is its own: its key, pass-through ``options``, retry policy and operators, and its model if it has
-    one. In a pipe, pass Observables of events instead.
+    receives the same messages, tools and format as the first, and the options set on the request and the call. It keeps
+    its own key, pass-through ``options``, retry policy and operators, and its own model if it has one. In a pipe, pass
+    Observables of events instead.
 
     The events of a failed attempt are dropped. After a fallback, ``MessageCompleted`` and the response have the
     metadata ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If every attempt fails, the last error is passed
     on, with the earlier errors added as exception notes. ``when(error)`` decides whether to fall back. By default,
     every error except ``StreamError("cancelled")`` triggers a fallback.
 
-    Raises ``ValidationError("invalid_option")`` if there are no `engines`, or if any of them has the wrong type. In a
-    pipe, applying the operator raises it if any of them is not a stream. Raises ``EngineError("unknown_provider")`` if
-    the provider in a name is unknown.
+    Raises ``ValidationError("invalid_option")`` if there are no `engines` or any of them has the wrong type, and
+    ``EngineError("unknown_provider")`` if the provider in a name is unknown. In a pipe, ``ValidationError`` is raised
+    when the operator is applied, if any of them is not a stream.
     """
     if not engines:
         raise invalid_option("engines", "must not be empty: write fallback(engine)")
@@ -205,7 +205,7 @@ def circuit_breaker(
     cooldown: float = 30.0,
     on_change: Callable[[State], object] | None = None,
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Refuse calls after `failures` failed calls in a row within `within` seconds; try again after `cooldown` seconds.
+    """Refuse calls once `failures` in a row have failed within `within` seconds; try again after `cooldown` seconds.
 
     ::
 
@@ -227,11 +227,11 @@ def circuit_breaker(
 
     Each operator has one circuit, which all its subscriptions share, on any thread. In an engine's operators, all calls
     made by the engine and its copies share it. A refused call does not subscribe to its source. It fails with
-    ``AdapterError("provider_unavailable")``, whose `retry_after` is the time until the next trial.
+    ``AdapterError("provider_unavailable")``, whose `retry_after` is the number of seconds until the next trial.
 
     During a trial call the circuit is ``half_open``. It closes as soon as the trial receives content, and opens again
-    if the trial fails. If the trial is disposed, the next call becomes the trial. Errors count as failures if they
-    would be retried by default, whether they are raised or streamed. Any other error shows that the provider works.
+    if the trial fails. If the trial is disposed, the next call becomes the trial. An error, whether raised or streamed,
+    counts as a failure if it would be retried by default; any other error shows that the provider works.
     ``on_change(state)`` is called whenever the state changes, and its exceptions are logged.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments.

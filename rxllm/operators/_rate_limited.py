@@ -54,7 +54,7 @@ from rxllm.values.argument_checks import check, explains_call, invalid_option, i
 T = TypeVar("T")
 
 MAX_HOLD = 600.0
-"""The longest time, in seconds, that a provider's failure can hold calls back."""
+"""The maximum number of seconds for which one failure can hold calls back."""
 
 MINUTE = 60.0
 
@@ -95,17 +95,17 @@ def rate_limited(
     ['Hi', 'Hi', 'Hi']
 
     With `per_second`, subscriptions start at least ``1 / per_second`` seconds apart. `requests_per_minute` and
-    `tokens_per_minute` apply to any span of 60 seconds, and a call that fits within them starts at once.
+    `tokens_per_minute` limit the total in any span of 60 seconds; a call that fits starts at once.
 
     Before it starts, a call reserves tokens: as many as ``rxllm.count_tokens`` estimates for its messages and tools,
     plus its `max_tokens`, or 1,000 if that is not set. When the call ends, the usage reported by the provider replaces
     the reservation. If the call used more than it reserved, the excess counts from that moment. A call that reserves
-    more than the whole limit waits until no other tokens count. `tokens_per_minute` works only in
+    more than the whole limit waits until no other tokens count towards it. `tokens_per_minute` works only in
     ``Engine(operators=[...])``; in a pipe, where the request is unknown, it raises ``EngineError``.
 
     If a call fails with a Retry-After, all calls are held back for that time, up to 600 seconds. In an engine, this
-    also applies to failures that are retried. If a ``rate_limited`` failure has no Retry-After, calls are held back for
-    the retry policy's delay. Retries of other calls wait as well. Each attempt counts towards `requests_per_minute`.
+    also applies to retried failures. If a ``rate_limited`` failure has no Retry-After, calls, including the retries of
+    other calls, are held back for the retry policy's delay. Each attempt counts towards `requests_per_minute`.
 
     A `Limiter` passed as `per_second` decides when each call starts. Several machines can share one limit that way.
 
@@ -191,11 +191,11 @@ class _Call:
         raise NotImplementedError
 
     def hold_back(self, seconds: float) -> None:
-        """Start no calls for the next `seconds`, as requested by the provider."""
+        """Hold all calls back for `seconds`, as the provider requested."""
         raise NotImplementedError
 
     def retry_in(self, seconds: float) -> float:
-        """Return the number of seconds to wait before a retry: at least `seconds`, the retry policy's delay."""
+        """Return how many seconds to wait before a retry: at least `seconds`, the retry policy's delay."""
         raise NotImplementedError
 
     def begin(self) -> None:
@@ -211,7 +211,7 @@ class _Call:
             )
 
     def begin_later(self) -> None:
-        """Begin the call. If the source raises, pass the exception to the observer, because no caller would."""
+        """Begin the call. If the source raises, notify the observer, because no caller would catch the exception."""
         try:
             self.begin()
         except BaseException as error:
@@ -274,7 +274,7 @@ class _QueuedCall(_Call):
         self._queue = queue
         self.entry: Entry | None = None  # its reserved tokens; None until the call begins
         self._clock = clock(self.scheduler)
-        self._context = contextvars.copy_context()  # needed if the end of another call starts this one
+        self._context = contextvars.copy_context()  # needed because another call's end may start this one
         self._is_virtual = isinstance(self.scheduler, VirtualTimeScheduler)
         # The times of all calls are compared, so all real schedulers use the same clock.
         self.now = stopwatch(self.scheduler if self._is_virtual else None)
@@ -324,7 +324,7 @@ class _Queue:
         self._requests = _RateWindow(inf if requests is None else requests)
         self._tokens = _RateWindow(inf if tokens is None else tokens)
         self._next = -inf  # when the current interval ends
-        self._expected: float | None = None  # when the last call that had to wait was due to begin
+        self._expected: float | None = None  # when the last call that had to wait was due
         self._held_until = -inf
         self._guard = threading.Lock()
         self._waiting: OrderedDict[_QueuedCall, None] = OrderedDict()
@@ -375,7 +375,7 @@ class _Queue:
         self.advance()
 
     def hold_back(self, seconds: float, now: float) -> None:
-        """Start no calls for the next `seconds`."""
+        """Hold all calls back for `seconds`."""
         with self._guard:
             self._held_until = max(self._held_until, now + seconds)
 
@@ -402,7 +402,7 @@ class _Queue:
             if at - now > RESOLUTION:
                 self._expected = at
                 return call, at - now
-            # If the alarm rings late, the calls after this one must not be delayed as well.
+            # A late alarm must not delay the calls after this one as well.
             self._next = (self._next if self._expected == self._next else now) + self._interval
             self._requests.add(1, now, now)
             call.entry = self._tokens.add(call.reserved, now, now)
@@ -429,7 +429,7 @@ Entry = list[float]
 
 
 class _RateWindow:
-    """A limit on the total in any span of 60 seconds. An amount above the limit waits until no other amount counts."""
+    """A limit on the total in any span of 60 seconds. An amount above the limit fits only if nothing else counts."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit

@@ -62,8 +62,8 @@ def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[E
 
     The responses and threads in ``StepCompleted`` and ``ChatCompleted`` contain the new text as well. If the operator
     is one of an engine's `operators`, the model also receives the new text in later steps. In a pipe after ``stream``,
-    the model keeps receiving the original text. Text from agents (``Nested``) is replaced at any depth, but not in the
-    tool results that contain their answers. If `fn` raises, the stream ends with that exception.
+    the model keeps receiving the original text. Agents' text (``Nested``) is replaced too, at any depth, but their
+    answers in tool results are left unchanged. If `fn` raises, the stream ends with that exception.
 
     Raises ``ValidationError("invalid_option")`` if `fn` is not a function.
     """
@@ -89,16 +89,16 @@ def redact(
     `replacement` is inserted literally. How the text is split into deltas makes no difference to the matches.
 
     Text is held back only while it might become part of a match, and never more than `max_match` characters of it. A
-    match that is longer, or looks further ahead, counts only if its first `max_match` characters already contain a
-    match. If the pattern contains ``$`` or ``\\B``, `max_match` characters are always held back. Text still held back
-    is emitted at the end of a block, but not if the stream fails with ``on_error``.
+    match that is longer, or looks further ahead, counts only if its first `max_match` characters contain a match too.
+    If the pattern contains ``$`` or ``\\B``, `max_match` characters are always held back. Text still held back is
+    emitted at the end of a block, but not if the stream fails with ``on_error``.
 
     Deltas, completed text and messages are redacted consistently, and so are the model's answers in ``StepCompleted``
     and ``ChatCompleted``. When thinking is redacted, its signature and provider data are removed, because they would no
     longer be valid. Tool calls and their results, user messages and a response's `parsed` are left unchanged.
 
-    Events from agents (``Nested``) are redacted at any depth. So are their answers in tool results, whether text or
-    plain data; parsed objects there are left unchanged.
+    Agents' events (``Nested``) are redacted too, at any depth, and so are agents' answers in tool results, except
+    parsed objects.
 
     Raises ``EngineError("missing_dependency")`` if ``rxllm[redact]`` is not installed. The ``regex`` package is needed
     because Python's own ``re`` has no partial matches. Raises ``ValidationError("invalid_option")`` if `pattern` is not
@@ -206,7 +206,7 @@ class Redactor:
 
 
 _LOOKS_AHEAD = re.compile(r"\(\?[=!]")
-_AT_THE_END = re.compile(r"\$|\\B")  # a partial match does not reveal whether these match
+_AT_THE_END = re.compile(r"\$|\\B")  # a partial match does not show whether these would match
 
 
 class _Redacting:

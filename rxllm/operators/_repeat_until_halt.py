@@ -1,4 +1,4 @@
-"""Run one step of a chat after another until the chat halts; continue a completed stream with another stream."""
+"""Run a chat's steps one after another until it halts; continue a completed stream with another stream."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
     >>> list(of(1).pipe(continue_with(lambda last: of(last + 1) if last < 3 else None)))
     [1, 2, 3]
 
-    `fn` is called again when the stream it returned completes. The result completes when `fn` returns None or an empty
-    stream.
+    `fn` is called again when the stream it returned completes. The resulting stream completes when `fn` returns None or
+    an empty stream.
     """
 
     def subscribe(
@@ -119,9 +119,8 @@ def repeat_until_halt(
     >>> ask(Thread((user("Double 21!"),))).pipe(repeat_until_halt(ask)).run().result
     ChatResult('It is 42.', completed, 2 steps, 0 tokens)
 
-    The source and each ``ask(thread)`` emit the events of one step, ending with its ``StepCompleted``, just as
-    ``stream_step`` and ``run_tools`` do. The chat halts for the first of these reasons that applies, and records it as
-    `halted_reason`:
+    The source and each ``ask(thread)`` emit the events of one step up to its ``StepCompleted``, as ``stream_step`` and
+    ``run_tools`` do. The chat halts for the first of these reasons that applies, which becomes its `halted_reason`:
 
     - a tool halts the chat or asks the user a question
     - tool calls wait for approval or for the caller
@@ -138,18 +137,18 @@ def repeat_until_halt(
     with an ``ErrorEvent``, the chat ends with an ``ErrorEvent`` followed by a ``ChatCompleted`` that contains the
     error. All steps share one request id, and the usage of earlier steps counts against the budget of the next.
 
-    `steer` is an Observable of what the user sends while the chat runs: texts or messages, emitted on any thread. Each
-    chat subscribes to it once. With ``steer_at="sentence"``, a message stops the model at the end of the current
-    sentence. The connection is closed, and the text so far becomes the model's message (finish reason ``stop``, raw
-    finish reason ``steered``), with the usage received so far. With ``"step"``, the model finishes its response first.
-    Neither setting ever interrupts thinking, running tools, or a response that has begun a tool call. After the step,
-    each message is emitted as ``Steered``, and the model answers them all, even if the chat would otherwise have
+    `steer` is an Observable of the texts or messages that the user sends while the chat runs; it may emit on any
+    thread. Each chat subscribes to it once. With ``steer_at="sentence"``, a message stops the model at the end of the
+    current sentence. The connection is closed, and the text so far becomes the model's message (finish reason ``stop``,
+    raw finish reason ``steered``), with the usage received so far. With ``"step"``, the model finishes its response
+    first. Neither setting ever interrupts thinking, running tools, or a response that has begun a tool call. After the
+    step, each message is emitted as ``Steered``, and the model answers them all, even if the chat would otherwise have
     completed. Every step counts towards `max_turns`, and `halt_when` still applies while messages are waiting.
 
     A message cannot be used if no turn is left for it, or if it arrives while the chat finalizes or halts for another
-    reason. It is emitted as ``Steered(message, used=False)`` before the ``ChatCompleted``, whose metadata lists it
-    under ``unused_steering``. Blank messages are ignored. If `steer` fails or emits anything but texts and messages,
-    the chat ends with an ``on_error``.
+    reason. Such a message is emitted as ``Steered(message, used=False)`` before the ``ChatCompleted``, whose metadata
+    lists it under ``unused_steering``. Blank messages are ignored. If `steer` fails or emits anything but texts and
+    messages, the chat ends with an ``on_error``.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments. If a step does not end with a
     ``StepCompleted``, the chat ends with ``StreamError("malformed_event")`` through ``on_error``.
@@ -217,7 +216,7 @@ class _Chat:
         fail(self._observer, error)
 
     def _run(self, following: Observable[Event]) -> None:
-        """Run a step. As long as steps end before `subscribe` returns, run the next one here, without recursion."""
+        """Run a step. If it ends before `subscribe` returns, run the next one here too, without recursion."""
         step: Observable[Event] | None = following
         try:
             while step is not None:
@@ -250,7 +249,7 @@ class _Chat:
     def _on_source(self, event: Event) -> None:
         self._source.append(event)
         if len(self._source) == 1 and isinstance(event, ErrorEvent):
-            return  # hold it back: if no other event follows, the source failed before it began
+            return  # held back: if no event follows this error, the source failed before it began
         if len(self._source) == 2 and isinstance(self._source[0], ErrorEvent):
             self._observer.on_next(self._source[0])
         self._on_next(event)
@@ -278,7 +277,7 @@ class _Chat:
 
     def _end(self, result: ChatResult) -> list[Event]:
         self._steering.dispose()
-        unused = (*self._steering.take(), *self._steering.take())  # first the settled messages, then later ones
+        unused = (*self._steering.take(), *self._steering.take())  # the settled messages, then any later ones
         if unused:
             result = dataclasses.replace(result, metadata={**result.metadata, "unused_steering": unused})
         return [*(Steered(message, used=False) for message in unused), ChatCompleted(result)]
@@ -324,7 +323,7 @@ class _Chat:
 
     def _start_step(self, ask: Ask, turns: int) -> Observable[Event]:
         self._turns = turns
-        interrupt = self._interrupt if turns < self._max_turns else None  # no step after the last turn could answer
+        interrupt = self._interrupt if turns < self._max_turns else None  # after the last turn, no step could answer
         self._scope = replace(self._scope, usage=self._usage, is_steered=interrupt)
         step: Any = ask(self._thread)
         if not isinstance(step, Observable):

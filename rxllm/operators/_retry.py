@@ -1,4 +1,4 @@
-"""Convert errors to events and back; retry a response that fails before its first content, or restart one after it."""
+"""Convert errors to events and back; retry responses that fail before any content, or restart those that fail later."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def errors_as_events() -> Callable[[Observable[Event]], Stream[Event]]:
     def subscribe(
         source: Observable[Event], observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None
     ) -> abc.DisposableBase:
-        delivering = False  # stays True if a subscriber raises; its error must not become an event
+        delivering = False  # still True if the subscriber has raised: its error must not become an event
 
         def on_next(event: Event) -> None:
             nonlocal delivering
@@ -109,9 +109,9 @@ def retry_before_content(
     Before each wait, ``on_retry(attempt, delay, error)`` is called with the delay in seconds.
 
     ``rxllm.stream_generate`` and the other functions of ``rxllm`` already apply this operator to
-    ``adapter.stream(request, call)``. The engine's own ``operators`` are applied later and see a single answer. If you
-    apply this operator after ``stream_generate``, it also repeats the engine's operators, such as a fallback or a
-    budget, and acts only once the built-in attempts have failed, so pass ``retry=False`` to ``stream_generate``.
+    ``adapter.stream(request, call)``. The engine's own ``operators`` are applied later and see a single answer. After
+    ``stream_generate``, this operator also repeats the engine's operators, such as a fallback or a budget. Pass
+    ``retry=False`` to ``stream_generate``, or this operator acts only once the built-in attempts have failed.
 
     Do not use reactivex's ``.retry`` instead: it handles ``on_error`` but not an ``ErrorEvent``, and it repeats the
     content of a stream that fails half-way. For such a stream, use ``ops.restart``.
@@ -143,8 +143,8 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
 
     To restart, the operator subscribes to the source again, which sends a new request. It emits two extra events just
     before the first content of the new attempt. The first, ``Custom("step_abandoned", {"response": ...})``, preserves
-    the abandoned response. The second is the ``StepRestarted``, on which folds discard everything earlier in the step,
-    including usage. If the new attempt has no content, neither is emitted and the earlier content stands.
+    the abandoned response. The second is the ``StepRestarted``, which makes folds discard everything earlier in the
+    step, including usage. If the new attempt produces no content, neither is emitted and the earlier content is kept.
 
     `policy` is a `RetryPolicy` or a mapping with its fields. It sets the number of attempts, the delays, and which
     errors trigger a restart. A first attempt that fails before its first content is left to the engine's own retry. The

@@ -98,15 +98,15 @@ def run_tools(
 
     A tool that fails does not end the stream. With ``on_tool_error="continue"``, the model receives the error as the
     tool's result; with ``"halt"``, the chat halts. `on_tool_error` can also be a function that takes the `ToolCall` and
-    the `ToolError`, and returns one of these two words, a replacement for the result, or ``halt(...)``. If it re-raises
-    the error, the chat halts too. Halts are emitted after all tools have finished, in the order of the tool calls. Any
-    exception that is not a `ToolError` is logged with its traceback. A result that cannot be encoded is logged as well,
-    and treated as a ``ToolError("encoding_failed")``.
+    the `ToolError`, and returns ``"continue"`` or ``"halt"``, a replacement for the result, or ``halt(...)``. If it
+    re-raises the error, the chat halts too. Halts are emitted after all tools have finished, in the order of the tool
+    calls. Any exception that is not a `ToolError` is logged with its traceback. A result that cannot be encoded is
+    logged as well, and treated as a ``ToolError("encoding_failed")``.
 
     A tool with ``approval=True`` runs only if ``approve(tool_call)`` returns True, or a mapping with the arguments to
-    use instead; the thread keeps the model's arguments. False, or a text with the reason, refuses the call. With
-    ``halt("approval")``, or if there is no `approve`, the caller decides later. The return value may be awaitable, or
-    an Observable whose last item is the answer. A call without an answer after `approve_timeout` seconds is refused.
+    use instead; the thread keeps the model's arguments. False, or text with the reason, denies the call. With
+    ``halt("approval")``, or if there is no `approve`, the caller decides later. `approve` may also return an awaitable,
+    or an Observable whose last item is the answer. A call without an answer after `approve_timeout` seconds is denied.
 
     Three errors in `approve` are bugs in the caller's code: an exception, any other answer (``TypeError``), and
     arguments that do not fit the tool (``ValidationError("invalid_option")``). They end the stream through ``on_error``
@@ -239,7 +239,7 @@ class _Step:
         self._metadata.update({name: calls for name, calls in deferred.items() if calls})
         for call in deferred["approval_tool_calls"]:
             self._deliver(ToolApprovalRequested(call.id, call.name, call.arguments))
-        with behind(self._gate):  # a slow consumer slows down the tools' agents too
+        with behind(self._gate):  # a slow consumer also slows the agents down
             running.start(self._scheduler)
         return running
 

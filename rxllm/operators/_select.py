@@ -146,8 +146,8 @@ def text() -> Callable[[Observable[Event]], Stream[str]]:
     ['Hel', 'lo']
 
     If the deltas of a block were dropped earlier in the pipe, the whole block is emitted when it is completed. Text
-    emitted before a ``StepRestarted`` cannot be taken back; use a fold such as `to_text` if it must not count. Agents'
-    text is not emitted; to get it, see `only`.
+    emitted before a ``StepRestarted`` cannot be taken back; to leave it out, use a fold such as `to_text`. Agents' text
+    is not emitted; to get it, see `only`.
     """
     return extract("text", lambda: TextPieces(TextDelta, TextCompleted), TextDelta, TextCompleted, StepRestarted)
 
@@ -204,8 +204,7 @@ def usage() -> Callable[[Observable[Event]], Stream[Usage]]:
     >>> list(stream_generate(Fake(["Hi", Usage(3, 1)]), "Hello").pipe(usage()))
     [Usage(input_tokens=3, output_tokens=1)]
 
-    Agents' usage is added as it arrives, at any depth. It counts even if the agent is interrupted in the middle of a
-    step.
+    Agents' usage, at any depth, is added as it arrives, so it counts even if the agent is interrupted in mid-step.
     """
 
     def changes() -> Callable[[Event], Iterable[Usage]]:

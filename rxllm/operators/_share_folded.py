@@ -37,7 +37,7 @@ from rxllm.values import EngineError, StreamError
 from rxllm.values.argument_checks import check_seconds
 
 MOST = 1024
-"""The most events that can wait for a watcher; beyond that, events that the fold does not keep are dropped."""
+"""The maximum number of events waiting for a watcher; beyond that, events that the fold does not keep are dropped."""
 
 
 def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Event]]:
@@ -216,8 +216,8 @@ class Watcher:
     A watcher is ready unless its ``on_next`` is running on some thread or its iterator still has items to take. Its
     observer is called in the context of its own subscription, with its own gate, scope and error listener.
 
-    It cannot be a `Backlog`: all watchers share one lock, and no delivery may hold it, or the other watchers would
-    wait.
+    It cannot be a `Backlog`, which delivers while holding its lock: the watchers share one lock and must not wait for
+    each other.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class Watcher:
         """Deliver the waiting events now, or as soon as the watcher is ready."""
         while (events := self._begin(clock)) is not None:
             self._context.run(self._deliver, events)
-            with self._lock:  # from here on, another thread may enter the context
+            with self._lock:  # from here on, another thread may use the context
                 self._is_delivering = False
 
     def deliver_soon(self, clock: abc.SchedulerBase) -> None:
@@ -305,7 +305,7 @@ class Watcher:
 
 
 class JoinedEvents:
-    """The events that wait for a watcher. Adjacent deltas of a block are joined.
+    """The events waiting for a watcher. Adjacent deltas of a block are joined.
 
     Of adjacent usage updates, only the last is kept. Two events are adjacent if no other event of the same chat is
     waiting between them. Each agent counts as a chat of its own.
@@ -313,7 +313,7 @@ class JoinedEvents:
 
     def __init__(self, events: Iterable[Event]) -> None:
         self._entries: list[_Entry] = []
-        self._latest: dict[tuple[str, ...], list[_Entry]] = {}  # each chat's last two entries, by its path
+        self._latest: dict[tuple[str, ...], list[_Entry]] = {}  # the last two entries of each chat, keyed by path
         self._most = MOST
         self._extend(events)
 
@@ -350,7 +350,7 @@ class _Entry(msgspec.Struct):
 
 
 def _join(latest: list[_Entry], event: Event, text: str) -> bool:
-    # Some providers send a usage update with each delta; the fold does not depend on the order of the two.
+    # Some providers send a usage update with each delta. Their order makes no difference to the fold.
     for entry in reversed(latest):
         if continues(entry.event, event):
             entry.texts.append(text)
@@ -365,7 +365,7 @@ def _is_usage(event: Event) -> bool:
 
 
 def _is_kept(event: Event) -> bool:
-    if type(innermost(event)) is ToolExecutionCompleted:  # ignored by an empty state, which has not seen its start
+    if type(innermost(event)) is ToolExecutionCompleted:  # an empty state would ignore it, not having seen its start
         return True
     state = StreamCollector()
     return state.apply_event(event) is not state

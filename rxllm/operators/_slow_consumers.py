@@ -93,12 +93,12 @@ def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
     A consumer is busy in two cases:
 
     - Its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) has not yet requested the next item. When it
-      does, it receives the newest item at that moment, or a later one, however long the consumer has worked.
+      does, it receives the newest item or, if none is waiting, the next one to arrive.
     - Its ``on_next`` is running.
 
     The source is never slowed down. A fast consumer receives every item. The last item before the end or an
     ``on_error`` is always emitted. A consumer that merely puts items into a queue or starts a task for each is never
-    busy. Do not use this operator for deltas, because none of them may be lost; use `conflate` instead.
+    busy. Do not use this operator for deltas, since none of them may be lost; use `conflate`.
     """
     return operate(lambda source, observer, scheduler: _KeepingLatest[T](observer, scheduler).start(source))
 
@@ -171,7 +171,7 @@ class _WhileBusy(Backlog[T, T]):
 
 
 class _JoiningTexts(_WhileBusy[T]):
-    """Each waiting item has a list of texts; they are joined into one when the item is taken."""
+    """Each waiting item has a list of texts, which are joined when the item is taken."""
 
     def __init__(self, observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None) -> None:
         super().__init__(observer, scheduler)

@@ -1,4 +1,4 @@
-"""Collect the user's messages for a chat's next step; when one arrives, cut off the response after its sentence."""
+"""Collect the user's messages for a chat's next step; when one arrives, cut off the response at a sentence end."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ Steer = Observable[str | Message]
 SteerAt = Literal["sentence", "step"]
 
 MOST = 1024
-"""The most messages that can wait. No user types more than that during one step."""
+"""The maximum number of waiting messages. No user types more than that during one step."""
 
 
 class Steering(abc.DisposableBase):
     """The messages waiting in one chat. `steer` may emit on any thread, even while it is being subscribed to.
 
     Some providers accept messages during a response, such as OpenAI's Responses API with ``response.steer``. An adapter
-    that supports this would take the messages from the scope, as `until_sentence` does.
+    for such an API could take the messages from the scope, as `until_sentence` does.
     """
 
     def __init__(self, steer: Steer | None) -> None:
         self._steer = steer
         self._waiting = deque[Message]()
-        self._settled: list[Message] | None = None  # if not None, `take` returns these next
+        self._settled: list[Message] | None = None  # unless None, the next `take` returns these
         self._messages = SingleAssignmentDisposable()
         self._error: Exception | None = None
         self._failure = SerialDisposable()
@@ -66,8 +66,8 @@ class Steering(abc.DisposableBase):
             except Exception as error:
                 on_error(error)
 
-        # There is no back-pressure here, because a slow consumer must not hold messages up. The scope is below the
-        # model's, because a model call made to produce messages is not a step of this chat.
+        # A slow consumer must not hold up messages, so there is no back-pressure here. A model call made to produce
+        # messages is not a step of this chat, so it gets a scope of its own.
         messages = scoped(paced(self._steer, None), current_scope.get().below_model())
         self._messages.disposable = messages.subscribe(on_next, on_error, scheduler=unpaced(scheduler))
 
@@ -88,7 +88,7 @@ class Steering(abc.DisposableBase):
         return settled
 
     def settle(self, journal: RecallingJournal, path: Sequence[str], key: str) -> None:
-        """Settle on the messages for this step, so that every run of the stream takes the same ones. The rest wait."""
+        """Settle the messages for this step, so that every run of the stream takes the same ones. Later ones wait."""
         events = journal.recall(path, key)
         if events is None:
             events = [Steered(message) for message in self.take()]
@@ -193,7 +193,7 @@ class _UntilSentence:
             self._seen.append(event)
 
     def _end_of_sentence(self, event: Event) -> int | None:
-        """Return where in the delta a sentence ends (0 if it ended just before the delta), or None if none ends."""
+        """Return where a sentence ends in the delta (0 if just before it), or None if no sentence ends there."""
         if self._is_after_text:
             return 0
         if not isinstance(event, TextDelta):

@@ -1,7 +1,7 @@
 """Time limits that a provider's pings do not extend, and a warning about a silent stream.
 
-The timer is lazy: it is normally re-armed when it fires rather than at each event, so that an event costs no more than
-one reading of the clock. Only the first content and an event that ends a stall re-arm it directly.
+Events are cheap: each one at most records the time, and the timer is re-armed when it fires. The exceptions are the
+first content and an event that ends a stall, which re-arm it directly.
 
 While the consumer is behind, the source has to wait; that time does not count as silence.
 """
@@ -54,8 +54,8 @@ def time_limits(
     frames.
 
     When a limit is exceeded, open blocks and calls are completed, and the stream ends with an ``ErrorEvent`` that holds
-    a ``StreamError("timeout")``. If there has been no event at all, it ends instead with an ``AdapterError("timeout")``
-    through ``on_error``. The error's metadata contains the exceeded `limit`, its `seconds`, and the number of `events`
+    a ``StreamError("timeout")``. If there were no events at all, it ends with an ``AdapterError("timeout")`` through
+    ``on_error`` instead. The error's metadata contains the exceeded `limit`, its `seconds`, and the number of `events`
     so far. The source is disposed, which closes its connection. While the consumer is behind, only `total` applies.
     After a ``MessageCompleted``, no limit applies until another event arrives.
 
@@ -124,7 +124,7 @@ class _Watch:
         """Look at an event before it is passed on."""
 
     def due(self) -> float | None:
-        """Return the time at which to `act`: infinity for never, or None to be asked again at the next event."""
+        """Return the time at which to `act`, infinity for never, or None to ask again at the next event."""
         raise NotImplementedError
 
     def act(self) -> Iterable[Event] | BaseException | None:
@@ -259,7 +259,7 @@ class _Warning(_Watch):
         super().__init__(*subscription)
         self._after = after
         self._fn = fn
-        self._warned: float | None = None  # when the last reported stall began
+        self._warned: float | None = None  # the start of the last reported stall
 
     def due(self) -> float | None:
         return None if self._is_complete or self._last == self._warned else self._last + self._after

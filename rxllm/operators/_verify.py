@@ -41,20 +41,20 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     rule                    requirement
     ======================  =========================================================================================
     ``event``               Every item is an event.
-    ``message_started``     Each response begins with its only ``MessageStarted``.
+    ``message_started``     Each response begins with a ``MessageStarted`` and has no other.
     ``block_closed``        A block is completed before the next block or call begins and before the response ends.
     ``block_text``          The text of a completed block equals its deltas, joined.
     ``call_id``             The id of a new call is not empty and has not been used before.
     ``call_order``          Call deltas and call completions belong to an open call.
     ``call_name``           A call is completed under the name it started with.
     ``call_raw_arguments``  The raw arguments of a call equal its deltas, joined.
-    ``call_arguments``      The arguments of a call are its raw arguments, parsed, or its metadata has an ``error``.
+    ``call_arguments``      A call's arguments equal its raw arguments, parsed; else its metadata has an ``error``.
     ``call_completed``      Every call is completed before the response ends.
     ``usage_changed``       Usage is reported only when it has changed.
     ``message_folded``      The completed message equals the fold of the events, with or without deltas.
     ``finish_reason``       A response with calls does not finish with ``stop``, ``other`` or None.
-    ``terminal``            A response ends with its only ``MessageCompleted`` or ``ErrorEvent``.
-    ``step_completed``      Tools run after the end of the response and before the step's only ``StepCompleted``.
+    ``terminal``            A response ends with one ``MessageCompleted`` or ``ErrorEvent`` and has no other.
+    ``step_completed``      Tools run between the end of the response and the step's only ``StepCompleted``.
     ``nested``              An agent's events arrive while its tool call runs, and its chat ends before the call does.
                             The provider's own agents emit events within the response, once their call has begun.
     ``chat_completed``      A chat of several steps ends with one ``ChatCompleted``, and no event follows it.
@@ -63,8 +63,8 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     Operators such as ``ops.time_limits``, ``ops.guard`` and ``ops.budget`` can end a chat anywhere. They first complete
     all open blocks and calls, including those inside agents, and then emit an ``ErrorEvent`` as the last event.
 
-    Each agent's events (``Nested``) must follow all rules on their own; if they do not, the error message names the
-    agent's path.
+    Each agent's events (``Nested``) must follow all the rules on their own. If they break one, the error message names
+    the agent's path.
 
     Checking an event takes constant time. The events of a response are kept until it ends. Errors from the source are
     passed on.

@@ -112,7 +112,7 @@ class Segmenter:
         self._has_text = False  # whether anything but white space is pending
 
     def feed(self, text: str) -> list[str]:
-        # Search only the end of the pending segment again, so that a piece costs no more in a long segment.
+        # Search only the end of the pending segment again, so that the cost does not grow with its length.
         seen = len(self._context)
         text = self._context + text
         segments: list[str] = []
@@ -156,7 +156,7 @@ _CONTEXT = 40  # in characters: more than any abbreviation with closing marks an
 
 
 def _context_of(text: str) -> str:
-    """Return the part of `text` that can affect the next cut: its last words, and whether a line ends after them."""
+    """Return the part of `text` that can affect the next cut: its last words, and a line break or space after them."""
     words = text.rstrip()
     gap = text[len(words) :]
     words = words if len(words) <= _CONTEXT else "x" + words[-_CONTEXT:]  # "x" stands for all earlier words
@@ -175,7 +175,7 @@ _UNSPACED = "".join(
 _EDGE = re.compile(rf"(?<=\s)(?=\S)|(?=[{_UNSPACED}])|(?<=[{_UNSPACED}])(?=\S)")
 _WORD = re.compile(r"\s*\S+\s*|\s+")
 _JOINERS = "\u200d\u17d2\u1039"  # the zero-width joiner, and the Khmer and Burmese signs that stack the next letter
-_JOINED = "\u200d\u0e33\u0eb3\uff9e\uff9f"  # Unicode classes them as letters, but they attach to the letter before them
+_JOINED = "\u200d\u0e33\u0eb3\uff9e\uff9f"  # letters in Unicode, but they attach to the letter before them
 _STICKING = ("Mn", "Mc", "Me", "Pe", "Pf", "Po")
 _OPENING = ("Ps", "Pi")
 

@@ -1,8 +1,8 @@
 """`AgentTool`: a tool that runs a chat on behalf of another chat.
 
 This makes chats recursive: a chat runs tools, and a tool can run a chat. The code that runs chats is in a higher layer,
-which this module cannot import, so ``rxllm`` registers it with `run_with`. An argument would not do, because users call
-``ops.run_tools`` and ``Engine.as_tool`` directly, and both are below that layer.
+which this module cannot import, so ``rxllm`` registers it with `run_with`. It cannot be passed as an argument, because
+users call ``ops.run_tools`` and ``Engine.as_tool`` directly, and both are below that layer.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class AgentTool(Tool):
     """A tool that runs a chat on `engine` on behalf of another chat; see ``Engine.as_tool``.
 
     `system` is the system prompt. The arguments of a call become the user's message: the text of ``prompt`` if that is
-    the only argument, and otherwise all arguments as JSON. By default an agent has no timeout. A ``tool_executor`` does
-    not run agents.
+    the only argument, and otherwise all arguments as JSON. By default, an agent has no timeout. Agents are never run by
+    a ``tool_executor``.
     """
 
     schema: dict[str, Any] = field(default_factory=lambda: dict(PROMPT))  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -51,7 +51,7 @@ class AgentTool(Tool):
 class AgentCall(msgspec.Struct, frozen=True):
     """One run of an agent: its `tool` and `call`, and the `settings` and `request_id` of the step that called it.
 
-    If its chat halted before, `halted` is the thread to continue, and `answers` are the caller's answers.
+    To resume a halted run, `halted` is the thread to continue, and `answers` are the caller's answers.
     """
 
     tool: AgentTool
@@ -63,7 +63,7 @@ class AgentCall(msgspec.Struct, frozen=True):
 
 
 class AgentChat(msgspec.Struct, frozen=True):
-    """The `events` of an agent's chat, and the operator `to_result` that turns the last event into its result."""
+    """The `events` of an agent's chat, and `to_result`, the operator that turns them into the chat's result."""
 
     events: Stream[Event]
     to_result: Callable[[Observable[Event]], Stream[ChatResult]]
@@ -73,7 +73,7 @@ class Chats(Protocol):
     """The interface of the layer that runs agents' chats."""
 
     def engine_with(self, engine: Any, options: Mapping[str, Any]) -> Any:
-        """Return a copy of `engine` with these chat `options`; invalid ones raise the errors of ``rxllm.chat``."""
+        """Return a copy of `engine` with these chat `options`; invalid ones raise errors as in ``rxllm.chat``."""
         ...
 
     def chat(self, call: AgentCall) -> AgentChat: ...

@@ -1,7 +1,7 @@
 """Handle approvers' answers, and questions that tools ask the user.
 
 When a tool asks a question, its call stays open until the user answers, just like a call to an agent that has halted.
-The question and the answer form the tool's "chat". Several tools in one step may ask questions, however deeply nested.
+The question and the answer form the tool's "chat". Several tools in one step, however deeply nested, may ask questions.
 The questions are stored in the thread's JSON.
 """
 
@@ -42,13 +42,13 @@ from rxllm.values.sessions import question
 from rxllm.values.tool_schemas import convert
 
 WAITING = ("manual_tool_calls", "approval_tool_calls")
-"""The keys in a step's metadata for tool calls that wait for the caller, without whom the chat cannot continue."""
+"""The keys in a step's metadata that list the tool calls the caller must answer before the chat can continue."""
 
 QUESTION = "question"
 """The id of a question in its tool's chat; the caller sees it combined with the id of the tool call."""
 
 STATE = "tool_state"
-"""The key in a question's metadata for the state that the tool keeps for its next run."""
+"""The key in a question's metadata that holds the state the tool has saved for its next run."""
 
 NO_ANSWER = object()
 """A stand-in for the missing answer when an approver's Observable completes without an item."""
@@ -70,7 +70,7 @@ def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | Tool
         case Halt(reason="approval"):
             return None
         case _:
-            options = "True, False or the reason as text, a mapping with new arguments, or halt('approval')"
+            options = "True, False, text (the reason for denial), a mapping with new arguments, or halt('approval')"
             got = "a stream without items" if answer is NO_ANSWER else shown(answer)
             raise TypeError(f"approve must return {options}, not {got} (for the tool {tool.name!r})")
 
@@ -78,7 +78,7 @@ def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | Tool
 def edited(tool: Tool, call: ToolCall, arguments: Mapping[str, Any], *path: str) -> ToolCall:
     """Return `call` with the model's arguments replaced by `arguments`, copied and converted to JSON data.
 
-    Raises ``ValidationError("invalid_option")`` if the arguments do not fit `tool`. Its paths begin with `path`.
+    Raises ``ValidationError("invalid_option")`` if the arguments do not fit `tool`. Its error paths begin with `path`.
     """
     try:
         data = json_data(dict(arguments))
@@ -104,7 +104,7 @@ def _edit_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, s
 
 
 class WaitingCalls:
-    """The tool calls for which approval has been requested, and which have been neither run nor denied since then."""
+    """The tool calls whose approval has been requested and that have since been neither run nor denied."""
 
     def __init__(self) -> None:
         self._notes: dict[str, Mapping[str, Any]] = {}
@@ -166,6 +166,6 @@ def _waiting_events(message: Message, call: ToolCall) -> list[Event]:
 
 
 def denied(call: ToolCall, verdict: object) -> ToolError:
-    """Return the error for a tool call that was not approved; `verdict` is the reason, if it is text."""
+    """Return the error for a tool call that was not approved. If `verdict` is text, it is the reason."""
     reason = verdict if isinstance(verdict, str) and verdict else "it was not approved"
     return ToolError("denied", f"the call was denied: {reason}", tool_name=call.name, tool_call_id=call.id)

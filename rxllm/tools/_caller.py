@@ -6,8 +6,8 @@ A plain function runs in a daemon thread, in a copy of the context. At most `THR
 a dispose sets ``ToolContext.cancelled`` and drops the result, but cannot stop the function, which keeps running in its
 thread. No new function starts while `THREADS_LEFT` functions are still running after a timeout or a dispose.
 
-Under virtual time, a plain function is called directly. An ``async def`` function fails there, because a test under
-virtual time has no event loop for it.
+Under virtual time, a plain function is called directly. An ``async def`` function fails, because there is no event loop
+to run it on.
 
 A function may return an awaitable, an Observable, or a plain or asynchronous generator. Each item of an Observable or a
 generator becomes a ``ToolProgress``, and the last item is the result.
@@ -63,7 +63,7 @@ class Caller(abc.DisposableBase):
         self._call = call
         self._scheduler = scheduler
         self._cancelled = cancelled
-        self._progress = progress  # called with each item of a plain generator
+        self._progress = progress  # receives each item of a plain generator
         self._on_failure = on_failure
         self._running = SerialDisposable()
         self._loop = None if isinstance(scheduler, VirtualTimeScheduler) else call_loop()
@@ -162,7 +162,7 @@ class Caller(abc.DisposableBase):
         pump.emit((result,))
 
     def on_loop(self, fn: Callable[[Any], None], argument: Any) -> None:
-        """Run `fn` on the tool call's event loop, even if a tool or an Observable calls this on another thread."""
+        """Run `fn` on the tool call's event loop; safe to use from any thread."""
         if self._loop is None or running_loop() is self._loop:
             fn(argument)
         elif not self._loop.is_closed():
@@ -170,7 +170,7 @@ class Caller(abc.DisposableBase):
 
 
 def _start_fault() -> str:
-    """Return the reason why no further plain function may start, with a remedy, or "" if one may."""
+    """Return why no plain function may start at the moment, and what to do about it, or "" if one may."""
     threads = daemon_threads()
     if threads.left >= THREADS_LEFT:
         fault = f"{threads.left} others are still running in threads after they timed out or were disposed"
@@ -194,7 +194,7 @@ def is_async(function: Callable[..., Any] | None) -> bool:
 def idempotency_key(
     call: ToolCall, thread: Thread, session_id: str | None, enclosing_key: Callable[[], str] | None
 ) -> str:
-    """Return 32 hexadecimal characters, which are the same in each run of the same call in the same conversation.
+    """Return 32 hexadecimal digits that are the same each time the same call runs in the same conversation.
 
     They are a hash of the enclosing tool call's key, the session id, the messages before the call, and the call's id,
     name and arguments as the model wrote them. Metadata is left out, because it can contain the call's progress.

@@ -63,14 +63,14 @@ def execution(
     edited_call: ToolCall | None = None,
     resumed: tuple[Thread, Any] | None = None,
 ) -> Stream[Event]:
-    """Return a stream that runs `call`: ``ToolExecutionStarted``, progress, ``ToolExecutionCompleted``, an outcome.
+    """Return a stream that runs `call`: ``ToolExecutionStarted``, progress, ``ToolExecutionCompleted`` and an outcome.
 
     The stream fails only if the caller's code is at fault; see the module's docstring. `thread` contains the messages
-    before the call, and `scope` is the scope of the step. If `edited_call` is given, the tool runs with its arguments.
+    before the call, and `scope` is the scope of the step. If `edited_call` is given, its arguments are used.
 
-    An agent that halts because it needs the caller emits neither a ``ToolExecutionCompleted`` nor an outcome. To
-    continue it, pass its thread and the caller's answers as `resumed`. The same applies to a tool that asks the user a
-    question and is called again with the answer; see ``_approval``.
+    An agent that halts because it needs an answer from the caller emits neither a ``ToolExecutionCompleted`` nor an
+    outcome. To continue it, pass its thread and the caller's answers as `resumed`. The same applies to a tool that asks
+    the user a question and is called again with the answer; see ``_approval``.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -126,7 +126,7 @@ class ToolExecution(abc.DisposableBase):
         self._caller = Caller(call, below, scheduler, self._context.cancelled, self._progress, self._on_failure)
 
     def edit(self, call: ToolCall) -> None:
-        """Run `call`, which has different arguments, instead of the model's call."""
+        """Run `call`, whose arguments were edited, instead of the model's call."""
         self._call = call
         self._context = replace(self._context, tool_call=copy_for_user(call))
 
@@ -251,7 +251,7 @@ class ToolExecution(abc.DisposableBase):
             self._finish(failed(failure, self._call, self._settings))
 
     def _on_failure(self, error: BaseException) -> None:
-        """End the call with an exception from the tool or, if it has not been approved yet, from the approver."""
+        """End the call with an exception raised by the tool or, before the call is approved, by the approver."""
         (self._fail if self._caller.is_approved else self._abort)(error)
 
     def _abort(self, error: BaseException) -> None:
@@ -293,7 +293,7 @@ class AgentExecution(ToolExecution):
 
     def _run(self) -> None:
         agent = cast(AgentTool, self._tool)
-        self._journal = None  # the agent's own calls and tools are recorded, so its outcome need not be
+        self._journal = None  # its own model calls and tools are recorded, so its outcome need not be
         if len(self._caller.scope.path) > MOST_DEEP:
             message = f"the agent {agent.name!r} was not run: it is nested in {MOST_DEEP} tool calls, the maximum"
             self._fail(tool_error(self._call, "handler_raised", f"{message}; nest fewer agents inside agents"))

@@ -1,4 +1,4 @@
-"""`ToolSettings` holds the options for running tools; it checks their arguments and encodes their results."""
+"""`ToolSettings` holds the options for running tools, and checks tool arguments and encodes tool results."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ class ToolSettings(msgspec.Struct, frozen=True):
         check("max_concurrency", limit, limit is None or is_count(limit), "None or a whole number of at least 1")
         if len(self.tools_by_name) < len(self.tools):
             names = ", ".join(tool.name for tool in self.tools)
-            raise invalid_option("tools", f"must have different names, not {names}")
+            raise invalid_option("tools", f"must all have different names, not {names}")
 
     def concurrency(self, calls: int) -> int:
-        """Return the number of tool calls, out of `calls`, that may run at once; without a limit, all may."""
+        """Return how many of a step's `calls` tool calls may run at once: all of them if there is no limit."""
         return self.max_concurrency or max(1, calls)
 
     def timeout_of(self, tool: Tool) -> float | None:
@@ -133,7 +133,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
         return text
 
     def encode_error(self, error: ToolError, call: ToolCall) -> str:
-        """Return the failure as text for the model: a single line that does not reveal internals."""
+        """Return the failure as text for the model: a single line that reveals no internals."""
         text = error.message
         if error.reason == "handler_raised" and (cause := error.__cause__) is not None:
             first_line = next(iter(str(cause).strip().splitlines()), "")
@@ -155,7 +155,7 @@ def _not_encoded(call: ToolCall, why: str) -> ToolError:
 def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, str]]:
     """Return a path and a fault for each argument that violates the tool's schema; see `schema_faults` and `Tool`.
 
-    An invalid schema is a fault too, unless the tool's handler ``checks_arguments`` itself, as MCP tools' handlers do.
+    An invalid schema is a fault too, unless the tool's handler ``checks_arguments`` itself, as an MCP tool's does.
     """
     if tool.schema == PROMPT:
         faults: list[tuple[Path, str]] = []

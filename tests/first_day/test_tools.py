@@ -606,7 +606,7 @@ def test_an_approver_s_bug_is_raised_and_never_told() -> None:
         script = [*first, ToolCall("c1", "pay", {"x": 1}), "Done."]
         with pytest.raises(KeyError, match="amount"):
             chat(Fake(*script), "Hi", tools=[pay, double], approve=approve).run()
-        with pytest.raises(TypeError, match="approve must return True, False or the reason"):
+        with pytest.raises(TypeError, match="approve must return True, False, text"):
             chat(Fake(*script), "Hi", tools=[pay, double], approve=lambda call: None).run()
     assert ran == []
 

@@ -426,7 +426,7 @@ def test_what_is_no_type_is_refused_at_once(wrong: Any) -> None:
 
 
 def test_a_type_that_json_cannot_be_is_refused_at_once() -> None:
-    with pytest.raises(ValidationError, match="type that JSON can be parsed as"):
+    with pytest.raises(ValidationError, match="type that JSON can be parsed into"):
         ops.partials(Never)  # pyright: ignore
 
 

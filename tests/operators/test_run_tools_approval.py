@@ -501,7 +501,7 @@ def test_an_approver_s_observable_is_timed_by_the_call_s_own_loop() -> None:
 
 
 def test_a_stream_without_items_is_no_answer() -> None:
-    with pytest.raises(TypeError, match=r"approve must return True, False or .*, not a stream without items"):
+    with pytest.raises(TypeError, match=r"approve must return True, False, .*, not a stream without items"):
         told(calling(CALL), [pay], approve=lambda call: reactivex.empty())
     with pytest.raises(TypeError, match=r"not None \(for the tool 'pay'\)"):
         told(calling(CALL), [pay], approve=lambda call: of(None))

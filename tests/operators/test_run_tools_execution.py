@@ -635,7 +635,7 @@ def test_an_approver_that_raises_ends_the_call_with_its_error_and_no_tool_runs(i
 def test_an_answer_that_is_neither_yes_nor_no_is_the_approver_s_bug(approve: Callable[[ToolCall], Any]) -> None:
     ran: list[Any] = []
     pay = tool(name="pay", handler=ran.append, approval=True)
-    with pytest.raises(TypeError, match=r"approve must return True, False or .*, not .* \(for the tool 'pay'\)"):
+    with pytest.raises(TypeError, match=r"approve must return True, False, .*, not .* \(for the tool 'pay'\)"):
         told(calling("pay"), [pay], approve=approve)
     assert ran == []
 
