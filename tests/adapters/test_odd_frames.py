@@ -191,7 +191,7 @@ def test_an_images_reader_that_raises_is_a_malformed_response() -> None:
 def test_an_image_at_what_is_not_a_url_is_a_typed_error() -> None:
     with Loopback(Reply.of_json({"data": [{"url": "http://[x"}]})) as server, pytest.raises(AdapterError) as caught:
         rxllm.generate_image(Engine(image_adapter=OpenAIImages(base_url=server.url)), "a cat", model="m").run()
-    assert "not a URL" in caught.value.message
+    assert "not a valid URL" in caught.value.message
 
 
 def test_a_chat_keeps_the_tools_that_have_run() -> None:
