@@ -129,9 +129,9 @@ class Card(msgspec.Struct, frozen=True):
     """The state of one stream on a screen.
 
     `begun` is the start time of the stream, `first` the time of its first token, and `writing` the time at which the
-    current response began to arrive. `wrote` is how many seconds earlier responses took to arrive. `agents` has a card
-    for each tool call that runs an agent. `steered` has the user's corrections, each with the number of steps completed
-    before it.
+    current response began to arrive. `wrote` is the time that earlier responses took to arrive, in seconds. `agents`
+    has a card for each tool call that runs an agent. `steered` has the user's corrections, each with the number of
+    steps completed before it.
 
     >>> card = Card(begun=0.0).add(TextDelta("Hel"), 0.5).add(TextDelta("lo"), 1.0)
     >>> rows_and_status(card, 1.0)
@@ -266,7 +266,7 @@ def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list
     """Return the rows of each step. Resumed calls belong to the first step, and a question or an error to the last."""
     messages = [response.message or Message("assistant") for response in responses]
     called = {call.id for message in messages for call in message.tool_calls}
-    # Both of these scan all events, of which a long text has many, so they are skipped if there are no tools.
+    # Both of these scan all events, and a long text has many, so skip them if there are no tools.
     streaming: Mapping[str, ToolCall] = card.state.current_tool_calls if card.has_tools else {}
     answers = _answers(card) if card.has_tools else {}
     resumed = {id: ToolCall(id, run.name, dict(run.arguments)) for id, run in card.runs.items()}

@@ -130,7 +130,7 @@ class ChatPanel(abc.DisposableBase):
         self._end()
 
     def _end(self) -> None:
-        """Enable the controls on the second call, because the session's and the card's thread each make one."""
+        """Enable the controls on the second call. The session's thread makes one call, the card's the other."""
         with self._lock:
             self._ends += 1
             ended = self._ends == 2

@@ -203,7 +203,7 @@ State = Literal["called", "waiting"]
 
 
 def thread_html(thread: Thread, unanswered: State = "called") -> str:
-    """Return the HTML of a thread, with tool calls that have no answer in the state `unanswered`."""
+    """Return the HTML of a thread. Tool calls without an answer are drawn in the state `unanswered`."""
     exchanges: list[tuple[int, Message, list[Message]]] = []  # (index, message, answers of its tools)
     for index, message in enumerate(thread):
         if message.role == "tool" and exchanges:

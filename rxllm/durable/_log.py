@@ -84,7 +84,7 @@ class Log:
         return events
 
     async def events(self, count: int | None = None) -> AsyncGenerator[Event]:
-        """Yield the committed events. With `count`, stop after the page with event `count`. Raises like `page`."""
+        """Yield the committed events, or the pages up to event number `count`. Raises the same errors as `page`."""
         number = 0
         while page := await self.page(number) if count is None or number < count else ():
             number += len(page)
@@ -234,7 +234,7 @@ class Tail:
             reading.result()
 
     async def folded(self) -> tuple[StreamCollector, int]:
-        """Fold the committed events. Return the state and how many events there were."""
+        """Fold the committed events. Return the state and the number of events."""
         state, number = StreamCollector(), 0
         async for event in self._log.events():
             state, number = state.apply_event(event), number + 1

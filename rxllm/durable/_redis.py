@@ -227,7 +227,7 @@ class RedisStore:
     async def _pages(
         self, name: str, start: Any, end: Any, *, desc: bool = False, is_shrinking: bool = False
     ) -> AsyncIterator[list[str]]:
-        """Yield pages of ids from an index, sorted by score. With `is_shrinking`, the caller deletes each page."""
+        """Yield pages of ids from an index, sorted by score. Pass `is_shrinking` if you delete each page."""
         offset = 0
         while True:
             async with self._client() as connections:

@@ -81,7 +81,7 @@ def open_runs(
 
     Events are committed within `flush_after` seconds, or immediately if something depends on them. If a process dies,
     other processes can continue its runs after at most `lease` seconds. If `max_attempts` processes in a row die at the
-    same place in a run, the run fails with ``RunError("too_many_attempts")``. After a third of these deaths, the run is
+    same place in a run, the run fails with ``RunError("too_many_attempts")``. After a third of that many deaths, it is
     suspected of killing its process. Suspects are continued one at a time, so that few other runs are affected.
 
     Raises ``ValidationError("invalid_option")`` if an argument is invalid.
@@ -126,7 +126,7 @@ class Runs:
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
         self._producers: dict[str, Producer] = {}
         self._tails: dict[tuple[asyncio.AbstractEventLoop, str], Tail] = {}
-        self._claims: set[Future[None]] = set()  # one for each pending claim, done when the claim is
+        self._claims: set[Future[None]] = set()  # a future for each pending claim, done at the claim's end
         self._is_closed = False
 
     def __repr__(self) -> str:

@@ -57,8 +57,8 @@ _RUN = (
 )
 _HELD = "id = ? AND owner = ? AND epoch = ? AND ending IS NULL"
 
-# We create the file ourselves, because SQLite would make it readable by all users. Closing it releases all of SQLite's
-# locks on it, so this lock keeps other threads from opening it with SQLite before that.
+# We create the file ourselves, because SQLite would make it readable by all users. When we then close it, this process
+# loses all of SQLite's locks on it, so until then, this lock keeps other threads from opening it with SQLite.
 _creating = threading.Lock()
 
 _FAULTS = {
@@ -330,7 +330,7 @@ def _open(db: sqlite3.Connection, unavailable: Callable[[str], RunError]) -> Non
         try:
             mode = _rows(db, "PRAGMA journal_mode = WAL")[0][0]
             break
-        except sqlite3.OperationalError as error:  # when several processes open a new file, SQLite does not wait
+        except sqlite3.OperationalError as error:  # SQLite does not wait if others also open a new file
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)

@@ -17,10 +17,10 @@ the end of the stream                         ``RUN_FINISHED`` with the usage, p
                                               ``RUN_ERROR`` if the run failed or was cut off
 ============================================  ==========================================================================
 
-Some events do not fit completely into these frames. Other clients get as much of them as the frames can hold, marked
+Some events do not fit completely into these frames. As much as does fit is sent for other clients, in frames marked
 with ``"rawEvent": "rxllm"``. A ``CUSTOM`` frame named ``rxllm`` follows, with the whole event as JSON in
-``value["event"]``. rxllm's decoder emits no events for the marked frames, so it emits the event only once. Nothing is
-lost except raw chunks and provider-specific parts.
+``value["event"]``. rxllm's decoder emits nothing for the marked frames, so no event is emitted twice. Only raw chunks
+and provider-specific parts are lost.
 
 If a tool call waits for approval or asks the user a question, the run ends with an interrupt that has the call's id. If
 an inner agent made the call, the id starts with the ids of the enclosing calls, joined by ``/``. Calls to the client's
@@ -167,7 +167,7 @@ class Encoder:
         return [*frames, *_end_block(kind, block.name, signature)]
 
     def _block(self, lane: Lane, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the open block with this `id`, or a new block and the frames that open it if there is none."""
+        """Return the open block with this `id` or, if there is none, a new block and the frames that open it."""
         block = open_block(lane.blocks, kind, id)
         if block is not None:
             return [], block
@@ -339,7 +339,7 @@ def _question(id: str, question: str, opts: Any) -> Frame:
 
 
 def _agent(id: str, lanes: Lanes) -> Frame:
-    """Return the field that names the agent that made the call `id`, or no field for the outermost agent."""
+    """Return the field that names the agent behind the call `id`, or no field for the outermost agent."""
     path = id.rpartition("/")[0]
     runs = [lane.run for lane in lanes.by_run.values() if lane.run and "/".join(lane.path) == path]
     return {"subagentRunId": runs[-1]} if runs else {}

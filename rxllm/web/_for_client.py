@@ -195,7 +195,7 @@ class _Client:
 
 
 def _kept(event: ev.Event) -> ev.Event | None:
-    """Remove from `event` what clients must not see. A result in it must already be the client's fold."""
+    """Remove from `event` what clients must not see. A result in it must come from ``ClientFold.filled``."""
     match event:
         case ev.StepCompleted(result=result):
             return ev.StepCompleted(replace(result, metadata=_named(result.metadata)))

@@ -38,7 +38,7 @@ class Runs:
         self._lock = RLock()
 
     def start(self, id: str, stream: Observable[Event]) -> Stream[Event]:
-        """Start `stream` now, on the running event loop or else on rxllm's own, and return it for the first browser.
+        """Start `stream` on the running event loop, if any, or on rxllm's own. Return it for the first browser.
 
         Raises ``ValidationError("invalid_option")`` if a run with this `id` is active or an argument is invalid, and
         ``StreamError("overflow")`` if `most` runs are active.
