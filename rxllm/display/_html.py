@@ -207,7 +207,7 @@ Finished = tuple[str, str, dict[str, Any]]
 
 
 _finished: deque[Finished] = deque(maxlen=32)
-"""The source of the finished blocks of each recent text, their HTML, and the link addresses they define."""
+"""For each recent text: the source of its finished blocks, their HTML, and the link addresses they define."""
 
 
 def markdown(text: str) -> str:

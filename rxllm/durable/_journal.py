@@ -30,7 +30,7 @@ MOST = 1024
 """The number of events that may queue up for a slow store before the stream is paused."""
 
 APPENDING_SECONDS = 0.25
-"""The number of seconds to wait after an append, which has checked for cancel requests, before renewing."""
+"""Seconds to wait before renewing after an append, because an append checks for cancel requests too."""
 
 FOREVER = 2**53
 """An event number that no run ever reaches."""
@@ -314,7 +314,7 @@ class StoredJournal:
         def fail(error: Exception) -> None:
             nonlocal has_ended
             has_ended = True
-            # Other errors, such as a closed loop, say nothing about the response. The request will be sent again.
+            # Other errors, such as a closed loop, are not recorded, so the request will be sent again.
             if isinstance(error, LLMError) and error.reason != "cancelled":
                 self._note("response", key, serializer.to_json(error))
 
@@ -400,7 +400,7 @@ def _events(items: Any) -> Sequence[Event]:
 def _replay_left(seconds: float, events: Sequence[Event]) -> Observable[Event]:
     async def wait() -> None:
         await asyncio.sleep(seconds + LEFT_SECONDS)
-        message = "the run waits for a response that an earlier attempt disposed; its factory builds a different stream"
+        message = "the run is waiting for a response that an earlier attempt disposed; its factory builds a different stream"
         raise RunError("diverged", message)
 
     return _emit(events, wait)

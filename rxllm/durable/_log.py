@@ -2,7 +2,7 @@
 
 A `StepCompleted` contains the whole thread, and a `ChatCompleted` contains all steps. Written in full, they would make
 the log grow with the square of the number of steps. For these two events, called ends here, the log therefore stores
-only what is not in the log yet:
+only what it does not contain yet:
 
 ==========  ======================================================================================================
 field       content
@@ -69,7 +69,7 @@ class Log:
     async def page(self, after: int) -> list[Event]:
         """Return up to `PAGE` events that follow event number `after`, stopping before any that cannot be decoded.
 
-        Raises ``RunError("unreadable")`` if the first of them cannot be decoded.
+        Raises ``RunError("unreadable")`` if not even the first event can be decoded.
         """
         events: list[Event] = []
         for number, data in enumerate(await self._store.events(self._id, after, PAGE), after + 1):

@@ -93,7 +93,7 @@ class Producer:
         self._set(self._stopped)
 
     def abandon(self) -> None:
-        """Stop without using the store, because it no longer responds. Can be called on any thread."""
+        """Stop without using the store, which no longer responds. Can be called on any thread."""
         if not self.ended.done():
             log.warning("the run %s is no longer produced here: its store does not respond", self._lease.run_id)
             with suppress(RuntimeError):  # the loop is closed
@@ -279,7 +279,7 @@ class Producer:
                 self._check_same(event)
 
     def _check_same(self, event: StepCompleted | ChatCompleted) -> None:
-        """Raise ``RunError`` if the thread of `event` differs from the one in the last end in the log."""
+        """Raise ``RunError`` if the thread of `event` differs from the thread of the last end in the log."""
 
         def key(event: StepCompleted | ChatCompleted) -> str:
             return request_key(Request(event.result.thread.messages))

@@ -227,7 +227,7 @@ class Runs:
     def result(self, id: str, *, response_format: Any = None) -> Stream[ChatResult | StepResult | Response]:
         """Emit the result of a run when it ends: a `ChatResult`, `StepResult` or `Response`.
 
-        The log does not contain `parsed` values. To get one, pass the call's `response_format`. Fails like `watch`.
+        The log does not contain `parsed` values. To get one, pass the call's `response_format`. Fails as `watch` does.
         """
         result = self.watch(id, folded=True).reduce(StreamCollector.apply_event, StreamCollector()).map(_result)
         if response_format is None:
@@ -295,8 +295,8 @@ class Runs:
     def recover(self, limit: int = 100, every: float | None = None) -> Stream[tuple[str, ...]]:
         """Continue up to `limit` runs of our factories that no process is producing. Emit their ids.
 
-        With `every`, repeat this every `every` seconds until the stream is disposed or `close` is called, and emit the
-        ids of each round that continues any runs. A round in which the store is unavailable is skipped.
+        If `every` is given, do this every `every` seconds until the stream is disposed or `close` is called, and emit
+        the ids for each round that continues any runs. A round in which the store is unavailable is skipped.
         """
         check_count("limit", limit)
         check("every", every, every is None or is_positive(every), "None or a number of seconds above 0")

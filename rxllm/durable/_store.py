@@ -99,7 +99,7 @@ class Store(Protocol):
         ...
 
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
-        """Return the ids of these factories' claimable runs, those that have waited longest first.
+        """Return the ids of these factories' claimable runs, in order of waiting time, longest first.
 
         A run can be claimed if it has not ended and has no unexpired lease.
         """
@@ -147,7 +147,7 @@ class Store(Protocol):
     async def cancel(self, id: str) -> None:
         """Ask the producer of a run to cancel it. The producer is notified by its next `append` or `renew`.
 
-        A run without an unexpired lease ends as cancelled immediately. If the run has already ended, nothing changes.
+        If the run has no unexpired lease, it ends as cancelled immediately. If it has already ended, nothing changes.
         Raises ``RunError("unknown_run")``.
         """
         ...

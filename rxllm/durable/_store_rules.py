@@ -244,7 +244,7 @@ async def _stale(place: Place) -> None:
     expect_same(await place.store.renew(current), False, "renew with the current lease")
 
 
-@rule("claimable", "claimable lists the given factories' waiting runs, and the one that has waited longest is first")
+@rule("claimable", "claimable lists the waiting runs of the given factories, the one that has waited longest first")
 async def _claimable(place: Place) -> None:
     store = place.store
     ids = [await place.create(number) for number in range(4)]

@@ -1,4 +1,4 @@
-"""An adapter for agents that speak AG-UI. It builds their requests and decodes their responses."""
+"""Build requests to agents that speak AG-UI, and decode their responses."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class AGUI(HTTPAdapter):
     >>> import rxllm
     >>> agent = rxllm.Engine(AGUI("http://127.0.0.1:8000/agent"))
 
-    The tools in the request are sent as AG-UI client tools, so they run here. The agent runs its own tools itself, and
-    their results become parts of the response message. If the agent interrupts its run, the interrupts are in the
+    The tools in the request are sent as AG-UI client tools, which run in this process. The agent runs its own tools,
+    and their results become parts of the response message. If the agent interrupts its run, the interrupts are in the
     response's ``metadata["interrupts"]``. Events from inner agents arrive as ``Nested``. Changes to the shared state
     arrive only as raw chunks.
 

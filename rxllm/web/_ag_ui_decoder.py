@@ -288,7 +288,7 @@ def _tag(run: str | None) -> Frame:
 
 
 class ForeignRun:
-    """Adds the events that other servers do not send: the start and end of a response, the end of a step or chat."""
+    """Adds events that other servers do not send: the start and end of each response, the end of each step and chat."""
 
     def __init__(self, fold: ClientFold, lanes: Lanes, open: Unfinished) -> None:
         self._fold = fold

@@ -6,7 +6,7 @@ event                                         frames
 ``MessageStarted``, ``StepCompleted``         ``STEP_STARTED``, ``STEP_FINISHED``
 ``TextDelta``, ``TextCompleted``              ``TEXT_MESSAGE_START``, ``_CONTENT``, ``_END``
 ``ThinkingDelta``, ``ThinkingCompleted``      ``REASONING_MESSAGE_*``, the signature as ``REASONING_ENCRYPTED_VALUE``
-``ToolCallStarted``, ``-Delta``, ``-ed``      ``TOOL_CALL_START``, ``TOOL_CALL_ARGS``, ``TOOL_CALL_END``
+``ToolCallStarted``/``Delta``/``Completed``   ``TOOL_CALL_START``, ``TOOL_CALL_ARGS``, ``TOOL_CALL_END``
 ``ToolResultEncoded``, ``ToolHalt``           ``TOOL_CALL_RESULT``
 ``Custom(name, data)``                        ``CUSTOM``
 ``Nested``                                    ``SUBAGENT_STARTED``, the inner event's frames, ``SUBAGENT_FINISHED``
@@ -17,7 +17,7 @@ the end of the stream                         ``RUN_FINISHED`` with the usage, p
                                               ``RUN_ERROR`` if the run failed or was cut off
 ============================================  ==========================================================================
 
-Some events do not fit completely into these frames. As much as does fit is sent for other clients, in frames marked
+Some events do not fit completely into these frames. Whatever does fit is sent for other clients, in frames marked
 with ``"rawEvent": "rxllm"``. A ``CUSTOM`` frame named ``rxllm`` follows, with the whole event as JSON in
 ``value["event"]``. rxllm's decoder emits nothing for the marked frames, so no event is emitted twice. Only raw chunks
 and provider-specific parts are lost.
@@ -204,7 +204,7 @@ class Encoder:
         return {**result, "content": content, "role": "tool"}
 
     def _begin_agents(self, path: Path, frames: list[Frame]) -> Lane:
-        """Return the lane of the agent at `path`. Add the frames that start new agents on the path to `frames`."""
+        """Return the lane of the agent at `path`. Frames that start new agents on the way are added to `frames`."""
         lane = self._lanes.lane(None)
         for call in path:
             if call not in lane.agents:
@@ -220,7 +220,7 @@ class Encoder:
     def _end_agents(
         self, lane: Lane, call: str | None = None, error: LLMError | None = None, interrupts: Iterable[str] = ()
     ) -> list[Frame]:
-        """Return frames that end a lane's inner agents, innermost first, or only the agent that `call` runs."""
+        """Return frames that end all inner agents of a lane, innermost first, or only the one that `call` runs."""
         frames: list[Frame] = []
         for id in [id for id in reversed(lane.agents) if call in (None, id)]:
             agent = lane.agents.pop(id)

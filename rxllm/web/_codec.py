@@ -1,7 +1,7 @@
 """`encode` and `decode`, the table of protocols, and rxllm's own protocol.
 
-rxllm's own protocol sends every event as JSON (see ``rxllm.serializer``), followed by ``{"type": "end"}``. If this
-last frame is missing, the stream was cut off.
+rxllm's own protocol sends every event as JSON (see ``rxllm.serializer``), and finally ``{"type": "end"}``. If the
+end frame is missing, the stream was cut off.
 """
 
 from __future__ import annotations

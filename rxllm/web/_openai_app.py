@@ -70,9 +70,9 @@ def openai_app(
     run here, unseen by the client. The client's tools are passed to the model; the client runs them, and sends their
     results with its next request.
 
-    If there is a `key`, every client must send it. Without a `key`, requests from web pages (which have an ``Origin``
-    header) are rejected. A request that takes longer than `timeout` seconds fails with status 408, and a body of more
-    than `max_body` bytes with 413. If `max_requests` are already running, a new request fails with 503.
+    If there is a `key`, every client must send it. If not, requests from web pages (which have an ``Origin`` header)
+    are rejected. A request that takes longer than `timeout` seconds fails with status 408, and a body of more than
+    `max_body` bytes with 413. If `max_requests` are already running, a new request fails with 503.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments, and the same errors as ``rxllm.stream`` for
     invalid engines.

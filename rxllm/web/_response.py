@@ -192,7 +192,7 @@ class Client:
             self._since = self._now()
 
     async def watch(self, heartbeat: float, patience: float) -> None:
-        """Send a comment after `heartbeat` seconds of silence. Raise `GoneError` if a send exceeds `patience`."""
+        """Send a comment after `heartbeat` seconds of silence. Raise `GoneError` if a send takes `patience` seconds."""
         while True:
             is_behind = self._lock.locked()
             seconds = self._since + (patience if is_behind else heartbeat) - self._now()
@@ -219,7 +219,7 @@ class Client:
 
 
 async def until_gone(receive: Receive, *work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run all of `work` concurrently until one ends. Raise `GoneError` if the client disconnects first."""
+    """Run the `work` functions concurrently until one ends. Raise `GoneError` if the client disconnects first."""
     leaving = asyncio.ensure_future(_wait_until_gone(receive))
     tasks = [leaving]
     try:

@@ -94,9 +94,9 @@ def from_ui(
     'Hello'
 
     Pass the server's copy of the conversation as `stored`; only new messages and answers are then taken from the
-    request. Otherwise, the browser's messages are the conversation: users can edit earlier messages, but a request
-    with approvals is rejected. `client_tools` names the tools that run in the browser. Results of other tools are
-    rejected.
+    request. Without `stored`, the browser's messages are the conversation: users can edit earlier messages, but
+    requests with approvals are rejected. `client_tools` names the tools that run in the browser. Results of other tools
+    are rejected.
 
     Raises ``ValidationError("invalid_request")``, with the path to the problem, if the request is malformed, longer
     than `max_bytes`, too large or too deeply nested, or if it answers an unknown call. Raises
