@@ -155,7 +155,7 @@ class Card(msgspec.Struct, frozen=True):
     error: Exception | None = None
 
     def add(self, item: Any, now: float) -> Card:
-        """Return the card after the arrival of `item`, which is an event or a new value."""
+        """Return the card updated with `item`, which is an event or a new value."""
         if type(item) not in EVENTS:
             return msgspec.structs.replace(self, value=item)
         state = self.state.apply_event(item)
@@ -172,7 +172,7 @@ class Card(msgspec.Struct, frozen=True):
         )
 
     def finish(self, end: End, now: float, error: Exception | None = None) -> Card:
-        """Return the card after the `end` of its stream."""
+        """Return the card updated with the `end` of its stream."""
         agents = {id: agent if agent.end else agent.finish(end, now) for id, agent in self.agents.items()}
         return msgspec.structs.replace(self, end=end, ended=now, error=error, agents=agents)
 

@@ -51,7 +51,7 @@ MANY = 200
 """The maximum number of message parts, images or table rows that are shown."""
 
 Drawing = tuple[str, Sequence[str], str]
-"""The body, the texts of the status line, and the look: a card's look, or ``value``."""
+"""A body, the texts of its status line, and its look, which is a card's look or ``value``."""
 
 
 def value_html(value: Any) -> str | None:

@@ -69,7 +69,7 @@ class Log:
     async def page(self, after: int) -> list[Event]:
         """Return up to `PAGE` events that follow event number `after`, stopping before any that cannot be decoded.
 
-        Raises ``RunError("unreadable")`` if not even the first event can be decoded.
+        Raises ``RunError("unreadable")`` if not even the first of these can be decoded.
         """
         events: list[Event] = []
         for number, data in enumerate(await self._store.events(self._id, after, PAGE), after + 1):

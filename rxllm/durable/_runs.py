@@ -281,7 +281,7 @@ class Runs:
         return _once(lambda: self._store.load(id))
 
     def list(self, status: Status | None = None, limit: int = 1000) -> Stream[Sequence[Run]]:
-        """Emit the most recent runs, newest first, or only those with the given `status`."""
+        """Emit the most recent runs, newest first. With `status`, emit only runs with that status."""
         known = get_args(Status)
         check("status", status, status is None or status in known, f"None or one of {', '.join(known)}")
         check_count("limit", limit)

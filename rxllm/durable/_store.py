@@ -91,7 +91,7 @@ class Store(Protocol):
         ...
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
-        """Return the most recent runs, newest first, or only those with the given `status`."""
+        """Return the most recent runs, newest first. With `status`, return only runs with that status."""
         ...
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:

@@ -25,7 +25,7 @@ LONG = 60.0
 BRIEF = 0.05
 
 STORE_RULES: dict[str, str] = {}
-"""The rules that `assert_store` checks: a sentence for each name."""
+"""The rules that `assert_store` checks, by name, each in one sentence."""
 
 CHECKS: dict[str, Check] = {}
 

@@ -8,7 +8,7 @@ request                                      response
 ===========================================  ===========================================================================
 
 The status and headers of a stream are held back until the first chunk is ready, but for at most `HEARTBEAT` seconds. An
-error up to then is sent with its own status. A later error is sent as a frame with an ``error`` field, and no
+error before then is sent with its own status. A later error is sent as a frame with an ``error`` field, and no
 ``[DONE]`` follows. If a client disconnects, its run is disposed. If a client reads slowly, the model is slowed down.
 """
 

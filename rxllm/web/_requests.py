@@ -172,7 +172,7 @@ class StoredConversation:
         self.results[id] = result
 
     def reply(self, id: str, text: str) -> None:
-        """Accept the answer to the question. If an inner agent asked it, the answer becomes the result of its call."""
+        """Accept the answer to the question. If an inner agent asked, the answer becomes the result of its call."""
         self.question = None
         if "/" in id:
             self.results[id] = text

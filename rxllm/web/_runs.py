@@ -14,7 +14,7 @@ from rxllm.web._for_client import for_client
 
 
 class Runs:
-    """Streams that keep running while browsers leave and return, by id. To stop a run, call `cancel`.
+    """Streams, by id, that keep running while browsers leave and return. To stop a run, call `cancel`.
 
     >>> import rxllm
     >>> runs = Runs()

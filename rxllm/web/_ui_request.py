@@ -149,7 +149,7 @@ def _check_call(part: _Part, ids: set[str], i: int, j: int) -> None:
 
 
 def _assistant_messages(step: list[_Part]) -> list[Message]:
-    """Return a step's assistant message and tool results, without any calls that have no result."""
+    """Return a step's assistant message and tool results, omitting all calls that have no result."""
     parts: list[Part] = []
     answered: list[tuple[ToolCall, Any]] = []
     for part in step:

@@ -101,7 +101,7 @@ def test_files_of_the_user() -> None:
     [
         ({"type": "url", "value": "file:///etc/passwd"}, "must begin with http:"),
         ({"type": "url", "value": "data:image/png;base64,cG5n"}, "must begin with http:"),
-        ({"type": "data", "value": "no base64!", "mimeType": "image/png"}, "valid data: URL"),
+        ({"type": "data", "value": "no base64!", "mimeType": "image/png"}, "valid base64 data: URL"),
         ({"type": "data", "value": "cG5n"}, "must have a mimeType"),
         ({"type": "url"}, "must begin with http:"),
     ],
