@@ -129,9 +129,9 @@ class Card(msgspec.Struct, frozen=True):
     """The state of one stream on a screen.
 
     `begun` is the start time of the stream, `first` the time of its first token, and `writing` the time at which the
-    current response began to arrive. `wrote` is how many seconds earlier responses took to arrive. `agents` has a card
-    for each tool call that runs an agent. `steered` has the user's corrections, each with the number of steps completed
-    before it.
+    current response began to arrive. `wrote` is the time that earlier responses took to arrive, in seconds. `agents`
+    has a card for each tool call that runs an agent. `steered` has the user's corrections, each with the number of
+    steps completed before it.
 
     >>> card = Card(begun=0.0).add(TextDelta("Hel"), 0.5).add(TextDelta("lo"), 1.0)
     >>> rows_and_status(card, 1.0)
@@ -155,7 +155,7 @@ class Card(msgspec.Struct, frozen=True):
     error: Exception | None = None
 
     def add(self, item: Any, now: float) -> Card:
-        """Return the card after the arrival of `item`, which is an event or a new value."""
+        """Return the card updated with `item`, which is an event or a new value."""
         if type(item) not in EVENTS:
             return msgspec.structs.replace(self, value=item)
         state = self.state.apply_event(item)
@@ -172,7 +172,7 @@ class Card(msgspec.Struct, frozen=True):
         )
 
     def finish(self, end: End, now: float, error: Exception | None = None) -> Card:
-        """Return the card after the `end` of its stream."""
+        """Return the card updated with the `end` of its stream."""
         agents = {id: agent if agent.end else agent.finish(end, now) for id, agent in self.agents.items()}
         return msgspec.structs.replace(self, end=end, ended=now, error=error, agents=agents)
 
@@ -266,7 +266,7 @@ def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list
     """Return the rows of each step. Resumed calls belong to the first step, and a question or an error to the last."""
     messages = [response.message or Message("assistant") for response in responses]
     called = {call.id for message in messages for call in message.tool_calls}
-    # Both of these scan all events, of which a long text has many, so they are skipped if there are no tools.
+    # Both of these scan all events, and a long text has many, so skip them if there are no tools.
     streaming: Mapping[str, ToolCall] = card.state.current_tool_calls if card.has_tools else {}
     answers = _answers(card) if card.has_tools else {}
     resumed = {id: ToolCall(id, run.name, dict(run.arguments)) for id, run in card.runs.items()}

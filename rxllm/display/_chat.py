@@ -109,7 +109,7 @@ class ChatPanel(abc.DisposableBase):
             self.send(text)
 
     def _resume(self) -> None:
-        """Continue the chat once all pending calls are answered, on the card that shows the calls."""
+        """Continue the chat, on the card that shows the pending calls, once all of them are answered."""
         approvals, results = self._questions.approvals, self._questions.results
         events = turns.stream_resume(self._engine, self._session, approvals=approvals, results=results, **self._opts)
         answer = self._answer or _Answer(self._add(""), self._questions, self._end)
@@ -130,7 +130,7 @@ class ChatPanel(abc.DisposableBase):
         self._end()
 
     def _end(self) -> None:
-        """Enable the controls on the second call, because the session's and the card's thread each make one."""
+        """Enable the controls on the second call. The session's thread makes one call, the card's the other."""
         with self._lock:
             self._ends += 1
             ended = self._ends == 2
@@ -161,7 +161,7 @@ class ChatPanel(abc.DisposableBase):
 
 
 class _Answer(Screen):
-    """The card of an answer in a panel, without pending calls, which the panel shows below the card."""
+    """The card of an answer in a panel. It leaves out pending calls, which the panel shows below it."""
 
     def __init__(self, drawn: Any, questions: _Questions, ended: Callable[[], None]) -> None:
         self._drawn, self._questions, self._ended = drawn, questions, ended
@@ -300,8 +300,8 @@ def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
         rxllm.show(answers, block=False)
 
     To observe a trait other than ``value``, such as a trait of your own anywidget, pass its name as `trait`. While a
-    cell is running, the kernel receives no changes, so use ``block=False`` or ``subscribe``. The stream observes the
-    widget until it is disposed, and never completes. Items are emitted on the subscription's event loop or scheduler,
+    cell is running, the kernel receives no changes, so use ``block=False`` or ``subscribe``. The stream never
+    completes; dispose it to stop observing the widget. Items are emitted on the subscription's event loop or scheduler,
     no matter which thread changes the widget.
 
     Raises ``ValidationError("invalid_option")`` if `widget` is not a widget or has no such trait.

@@ -57,7 +57,7 @@ def article(look: str, body: str, texts: Iterable[str]) -> str:
 def rows_html(rows: Sequence[Row], *, opened: bool) -> str:
     """Return the HTML of `rows`, with all thinking folded, except in the last row if `opened` is True.
 
-    The user could not open folded thinking while it streams, because every redraw would fold it again.
+    While thinking streams, users cannot unfold it themselves, because every redraw would fold it again.
     """
     last = rows[-1] if rows and opened else None
     if isinstance(last, ThinkingPart) and last.text:
@@ -207,7 +207,7 @@ Finished = tuple[str, str, dict[str, Any]]
 
 
 _finished: deque[Finished] = deque(maxlen=32)
-"""The source of the finished blocks of each recent text, their HTML, and the link addresses they define."""
+"""For each recent text: the source of its finished blocks, their HTML, and the link addresses they define."""
 
 
 def markdown(text: str) -> str:

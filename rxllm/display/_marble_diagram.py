@@ -145,19 +145,19 @@ def marble_diagram(
     b=1
     a character is 1 s
 
-    To draw ``source.pipe(a, b)``, write ``marble_diagram(source, a, b)``. The call returns when all streams have ended,
-    or disposes them after `until` seconds. Errors are drawn, not raised. A notebook shows the picture while it grows.
-    The text uses the notation of ``rxllm.testing.marbles``, so if a character is 1 s, you can pass it to that module's
-    ``check`` function.
+    To draw ``source.pipe(a, b)``, write ``marble_diagram(source, a, b)``. The call returns when all streams have ended.
+    After `until` seconds, it disposes them. Errors are drawn, not raised. A notebook shows the picture while it grows.
+    The text uses the notation of ``rxllm.testing.marbles``. You can pass it to that module's ``check`` function if a
+    character is 1 s.
 
     You can pass several streams as a list or a dict; each gets its own lane. The first operator must then combine them,
-    as in ``marble_diagram([a, b], rxllm.race)``. It is called with the streams of a list as its arguments, or with the
-    dict. Without operators, the streams simply run side by side. If a stream has concurrent subscriptions, for example
-    with ``ops.hedge(1.0)``, its lane has a row for each of them.
+    as in ``marble_diagram([a, b], rxllm.race)``. It is called with the list's streams as arguments, or with the dict
+    itself. Without operators, the streams simply run side by side. If a stream has concurrent subscriptions, for
+    example with ``ops.hedge(1.0)``, its lane has a row for each of them.
 
     With `virtual`, the streams run in virtual time: pauses take no time, the picture is exact, and the run ends after
     at most one day of virtual time. Use this to draw a recording immediately, with the times from its file:
-    ``marble_diagram(rxllm.testing.replay_file("hello.jsonl"), virtual=True)``. It does not work for network calls.
+    ``marble_diagram(rxllm.testing.replay_file("hello.jsonl"), virtual=True)``. Network calls cannot be drawn this way.
 
     `labels` are the names of the lanes, by default the source code of the arguments.
 
@@ -200,7 +200,7 @@ def _sources(streams: Any) -> dict[Any, Observable[Any]]:
 
 
 def _names(streams: Any, keys: Sequence[Any], count: int, frame: FrameType | None) -> list[str]:
-    """Return the source code of the call's arguments, or their numbers if it cannot be found."""
+    """Return the source code of each of the call's arguments, or their numbers if the code cannot be found."""
     caller = cast(FrameType, cast(FrameType, frame).f_back)
     first, last, left, right = list(caller.f_code.co_positions())[caller.f_lasti // 2]
     place = ast.Pass(lineno=first or 0, end_lineno=last, col_offset=left or 0, end_col_offset=right)

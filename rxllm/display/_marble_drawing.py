@@ -16,7 +16,7 @@ from rxllm.events import EVENT_CLASSES, Nested, Steered
 from rxllm.values import Labelled
 
 MAX_SPANS, MAX_MARKS = 200, 4000
-"""The maximum number of subscriptions that a lane keeps, and of marks in each before nearby marks are joined."""
+"""The maximum number of subscriptions in a lane, and of marks in a subscription before nearby marks are joined."""
 
 Kind = tuple[str, bool]
 """A mark's name in the legend, and whether its item is complete. Complete items are drawn as outlines."""
@@ -150,7 +150,7 @@ COLUMNS = 100
 """The approximate length of a line of marbles, in characters."""
 
 MAX_SYMBOLS = 40
-"""The maximum number of distinct items with their own symbols. Beyond that, each kind of item gets a symbol."""
+"""The maximum number of distinct items with their own symbols. Beyond that, items of one kind share a symbol."""
 
 TICKS = tuple(factor * 10.0**power for power in range(-4, 4) for factor in (1, 2, 2.5, 5))
 """The durations that a character can represent, in seconds."""

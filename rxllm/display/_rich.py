@@ -19,7 +19,7 @@ from rxllm.display._plain import Cards, Screen, quote
 from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart
 
 THINKING = 300
-"""The number of characters shown from the end of thinking that is still streaming."""
+"""The maximum length of streaming thinking, in characters. If it is longer, only its end is shown."""
 
 
 class Terminal(Screen):

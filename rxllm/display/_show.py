@@ -44,7 +44,7 @@ SHARE = 150
 WAKE_SECONDS = 0.1
 
 last: Any = None
-"""The result of the latest `show` call to end."""
+"""The result of the `show` call that ended last."""
 
 _STOPPED = "Stopped. The partial result is in rxllm.display.last."
 
@@ -264,7 +264,7 @@ class Cell(Screen):
     """A notebook cell, in which one output is redrawn.
 
     With `stop`, the output has a stop button (from ipywidgets) while the stream is running. At the end, the output is
-    plain HTML, so that saving the notebook keeps it.
+    plain HTML, so that it is saved with the notebook.
     """
 
     def __init__(self) -> None:

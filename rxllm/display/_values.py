@@ -51,7 +51,7 @@ MANY = 200
 """The maximum number of message parts, images or table rows that are shown."""
 
 Drawing = tuple[str, Sequence[str], str]
-"""The body, the texts of the status line, and the look: a card's look, or ``value``."""
+"""A body, the texts of its status line, and its look, which is a card's look or ``value``."""
 
 
 def value_html(value: Any) -> str | None:
@@ -203,7 +203,7 @@ State = Literal["called", "waiting"]
 
 
 def thread_html(thread: Thread, unanswered: State = "called") -> str:
-    """Return the HTML of a thread, with tool calls that have no answer in the state `unanswered`."""
+    """Return the HTML of a thread. Tool calls without an answer are drawn in the state `unanswered`."""
     exchanges: list[tuple[int, Message, list[Message]]] = []  # (index, message, answers of its tools)
     for index, message in enumerate(thread):
         if message.role == "tool" and exchanges:

@@ -30,13 +30,13 @@ MOST = 1024
 """The number of events that may queue up for a slow store before the stream is paused."""
 
 APPENDING_SECONDS = 0.25
-"""Seconds to wait after an append before the next renewal. The append itself checks for cancel requests."""
+"""Seconds to wait before renewing after an append, because an append checks for cancel requests too."""
 
 FOREVER = 2**53
 """An event number that no run ever reaches."""
 
 LEFT_SECONDS = 30.0
-"""The number of extra seconds that a replayed response may stay in use before the run fails."""
+"""The number of seconds by which a replayed response may outlast the original before the run fails."""
 
 QUIET_SECONDS = 5.0
 """A request or tool stops waiting for recorded tools when nothing has been replayed for this many seconds."""
@@ -51,7 +51,7 @@ DIVERGED = (
 
 
 class Writer:
-    """Appends events and records to the run that `lease` belongs to, in batches.
+    """Appends batches of events and records to the run that `lease` belongs to.
 
     A batch is committed at most `flush_after` seconds after its first event. `event`, `record` and `flush` can be
     called on any thread and event loop, and all other methods only on the loop that runs `run`. Calls to an unavailable
@@ -126,7 +126,7 @@ class Writer:
     async def keep_lease(self) -> None:
         """Keep renewing the lease, and watch for cancel requests. Raises ``RunError`` if either fails."""
         while True:
-            # Start waiting before the renewal, which reports any earlier cancel request, so that none is missed.
+            # Start waiting first, so that no cancel request is missed. The renewal reports any earlier ones.
             batches = self._batches
             waiting = asyncio.create_task(self._store.wait(self._lease.run_id, FOREVER, self._lease.seconds / 3))
             waiting.add_done_callback(lambda task: task.cancelled() or task.exception())  # ignore failures
@@ -224,11 +224,11 @@ class StoredJournal:
     race was won, the events so far are recorded. They are replayed without an end, so that the guard trips again and
     the same competitor wins the race.
 
-    The answer to a new request must not make recorded tools run a second time. If the same chat has recorded tool calls
-    that have not been replayed yet, the request therefore waits for them. This happens if the request differs from the
-    recorded one, or if a tool runs two chats at once. If the replay stops without reaching those calls, the request
-    fails without being sent. The run fails too, unless something else, such as `fallback`, replays the tools. A tool
-    call waits in the same way if the start of a call with its id is recorded in the chat.
+    The answer to a new request must not make recorded tools run a second time. A request therefore waits while its chat
+    has recorded tool calls that have not been replayed. This happens if the request differs from the recorded one, or
+    if a tool runs two chats at once. If the replay stops without reaching those calls, the request fails without being
+    sent. The run fails too, unless something else, such as `fallback`, replays the tools. A tool call waits in the same
+    way if the start of a call with the same id is recorded in its chat.
     """
 
     def __init__(self, records: Iterable[Record], writer: Writer) -> None:
@@ -243,7 +243,7 @@ class StoredJournal:
         self._awaited: set[Sequence[str]] = set()
 
     def close(self) -> None:
-        """Stop recording: from now on, responses are disposed by the producer, not by the stream."""
+        """Stop recording: from now on, it is the producer, not the stream, that disposes responses."""
         self._is_closed = True
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
@@ -314,7 +314,7 @@ class StoredJournal:
         def fail(error: Exception) -> None:
             nonlocal has_ended
             has_ended = True
-            # Other errors have causes such as a closing loop. They are not recorded, so the request will be sent again.
+            # Other errors, such as a closed loop, are not recorded, so the request will be sent again.
             if isinstance(error, LLMError) and error.reason != "cancelled":
                 self._note("response", key, serializer.to_json(error))
 
@@ -355,7 +355,7 @@ class StoredJournal:
             self._writer.record(Record(kind, key, data.encode()))
 
     def _number_key(self, key: str) -> str:
-        """Number the uses of a key, because a hedge sends a request twice, and each copy has its own response."""
+        """Number the uses of a key, because a hedge sends the same request twice and gets two responses."""
         with self._guard:
             self._counts[key] += 1
             return f"{key}/{self._counts[key]}"
@@ -400,7 +400,7 @@ def _events(items: Any) -> Sequence[Event]:
 def _replay_left(seconds: float, events: Sequence[Event]) -> Observable[Event]:
     async def wait() -> None:
         await asyncio.sleep(seconds + LEFT_SECONDS)
-        message = "the run waits for a response that an earlier attempt disposed: its factory now builds another stream"
+        message = "the run waits for a response that an earlier attempt disposed; its factory builds a different stream"
         raise RunError("diverged", message)
 
     return _emit(events, wait)

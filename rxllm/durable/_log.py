@@ -2,7 +2,7 @@
 
 A `StepCompleted` contains the whole thread, and a `ChatCompleted` contains all steps. Written in full, they would make
 the log grow with the square of the number of steps. For these two events, called ends here, the log therefore stores
-only what is not in the log yet:
+only what it does not contain yet:
 
 ==========  ======================================================================================================
 field       content
@@ -69,7 +69,7 @@ class Log:
     async def page(self, after: int) -> list[Event]:
         """Return up to `PAGE` events that follow event number `after`, stopping before any that cannot be decoded.
 
-        Raises ``RunError("unreadable")`` if the first of them cannot be decoded.
+        Raises ``RunError("unreadable")`` if not even the first of these can be decoded.
         """
         events: list[Event] = []
         for number, data in enumerate(await self._store.events(self._id, after, PAGE), after + 1):
@@ -84,7 +84,7 @@ class Log:
         return events
 
     async def events(self, count: int | None = None) -> AsyncGenerator[Event]:
-        """Yield the committed events. With `count`, stop after the page with event `count`. Raises like `page`."""
+        """Yield the committed events, or the pages up to event number `count`. Raises the same errors as `page`."""
         number = 0
         while page := await self.page(number) if count is None or number < count else ():
             number += len(page)
@@ -234,7 +234,7 @@ class Tail:
             reading.result()
 
     async def folded(self) -> tuple[StreamCollector, int]:
-        """Fold the committed events. Return the state and how many events there were."""
+        """Fold the committed events. Return the state and the number of events."""
         state, number = StreamCollector(), 0
         async for event in self._log.events():
             state, number = state.apply_event(event), number + 1

@@ -93,7 +93,7 @@ class Producer:
         self._set(self._stopped)
 
     def abandon(self) -> None:
-        """Stop without using the store, because it no longer responds. Can be called on any thread."""
+        """Stop without using the store, which no longer responds. Can be called on any thread."""
         if not self.ended.done():
             log.warning("the run %s is no longer produced here: its store does not respond", self._lease.run_id)
             with suppress(RuntimeError):  # the loop is closed
@@ -252,7 +252,7 @@ class Producer:
         return RunError("factory_failed", f"run error ({id}): the factory {self._name!r} {why}", run_id=id)
 
     async def _rejoin(self, run: Run) -> None:
-        """Count the ends in the log, to drop them when the stream repeats them, and void an incomplete step."""
+        """Count the ends in the log, which are dropped when the stream repeats them, and void an incomplete step."""
         is_open = False
         async for event in self._log.events(run.events):
             self._count += 1
@@ -279,7 +279,7 @@ class Producer:
                 self._check_same(event)
 
     def _check_same(self, event: StepCompleted | ChatCompleted) -> None:
-        """Raise ``RunError`` if the thread of `event` differs from the one in the last end in the log."""
+        """Raise ``RunError`` if the thread of `event` differs from the thread of the last end in the log."""
 
         def key(event: StepCompleted | ChatCompleted) -> str:
             return request_key(Request(event.result.thread.messages))
@@ -325,9 +325,9 @@ def _error_json(error: Exception) -> bytes:
 class Suspects:
     """The suspects in this process: runs during which several processes have died.
 
-    Suspects take turns, because one of them is probably killing the processes. A turn lasts until ``is_alone()``
-    returns False, because the suspect has ended or made progress. The run with the most deaths goes first. Ties are
-    broken at random, so that a slow run is not always ahead of the run that kills its process.
+    Suspects take turns, because one of them is probably killing the processes. A turn lasts until the suspect has ended
+    or made progress, so that ``is_alone()`` returns False. The run with the most deaths goes first. Ties are broken at
+    random, so that a slow run is not always ahead of the run that kills its process.
     """
 
     def __init__(self) -> None:

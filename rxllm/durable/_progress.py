@@ -1,4 +1,4 @@
-"""Limit the tool progress written to a log: first a burst, then only each call's latest, at a fixed rate."""
+"""Limit the tool progress in a log: after a burst, write only each call's latest progress, at a fixed rate."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ class RedisStore:
     async def _pages(
         self, name: str, start: Any, end: Any, *, desc: bool = False, is_shrinking: bool = False
     ) -> AsyncIterator[list[str]]:
-        """Yield pages of ids from an index, sorted by score. With `is_shrinking`, the caller deletes each page."""
+        """Yield pages of ids from an index, sorted by score. Pass `is_shrinking` if you delete each page."""
         offset = 0
         while True:
             async with self._client() as connections:
@@ -361,7 +361,7 @@ class _Connections:
             is_subscribed.set()
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake the calls that wait for these runs or, given a `number`, only those that wait for events up to it."""
+        """Wake the calls waiting for these runs, or only those waiting for events up to `number` if it is given."""
         for changed, after in [waiting for id in ids for waiting in self._waiting.get(id, {}).items()]:
             if not changed.done() and (number is None or number > after):
                 changed.set_result(None)

@@ -81,7 +81,7 @@ def open_runs(
 
     Events are committed within `flush_after` seconds, or immediately if something depends on them. If a process dies,
     other processes can continue its runs after at most `lease` seconds. If `max_attempts` processes in a row die at the
-    same place in a run, the run fails with ``RunError("too_many_attempts")``. After a third of these deaths, the run is
+    same place in a run, the run fails with ``RunError("too_many_attempts")``. After a third of that many deaths, it is
     suspected of killing its process. Suspects are continued one at a time, so that few other runs are affected.
 
     Raises ``ValidationError("invalid_option")`` if an argument is invalid.
@@ -126,7 +126,7 @@ class Runs:
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
         self._producers: dict[str, Producer] = {}
         self._tails: dict[tuple[asyncio.AbstractEventLoop, str], Tail] = {}
-        self._claims: set[Future[None]] = set()  # one for each pending claim, done when the claim is
+        self._claims: set[Future[None]] = set()  # a future for each pending claim, done at the claim's end
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -227,7 +227,7 @@ class Runs:
     def result(self, id: str, *, response_format: Any = None) -> Stream[ChatResult | StepResult | Response]:
         """Emit the result of a run when it ends: a `ChatResult`, `StepResult` or `Response`.
 
-        The log does not contain `parsed` values. To get one, pass the call's `response_format`. Fails like `watch`.
+        The log does not contain `parsed` values. To get one, pass the call's `response_format`. Fails as `watch` does.
         """
         result = self.watch(id, folded=True).reduce(StreamCollector.apply_event, StreamCollector()).map(_result)
         if response_format is None:
@@ -281,7 +281,7 @@ class Runs:
         return _once(lambda: self._store.load(id))
 
     def list(self, status: Status | None = None, limit: int = 1000) -> Stream[Sequence[Run]]:
-        """Emit the most recent runs, newest first, or only those with the given `status`."""
+        """Emit the most recent runs, newest first. With `status`, emit only runs with that status."""
         known = get_args(Status)
         check("status", status, status is None or status in known, f"None or one of {', '.join(known)}")
         check_count("limit", limit)
@@ -295,8 +295,8 @@ class Runs:
     def recover(self, limit: int = 100, every: float | None = None) -> Stream[tuple[str, ...]]:
         """Continue up to `limit` runs of our factories that no process is producing. Emit their ids.
 
-        With `every`, repeat this every `every` seconds until the stream is disposed or `close` is called, and emit the
-        ids of each round that continues any runs. A round in which the store is unavailable is skipped.
+        If `every` is given, do this every `every` seconds until the stream is disposed or `close` is called, and emit
+        the ids for each round that continues any runs. A round in which the store is unavailable is skipped.
         """
         check_count("limit", limit)
         check("every", every, every is None or is_positive(every), "None or a number of seconds above 0")

@@ -112,7 +112,7 @@ async def begin_turn(store: Store, factory: str, input: Any, saved: SavedSession
 
 
 async def cancel_turn(store: Store, run: Run, owner: str, seconds: float) -> bool:
-    """Cancel a run that is a turn and that no process is producing. Return whether it was such a run.
+    """Cancel a run if it is a turn and no process is producing it. Return whether it was cancelled.
 
     The session is saved first, because a run that has ended can expire, and a turn without a run would start again.
     """

@@ -57,8 +57,8 @@ _RUN = (
 )
 _HELD = "id = ? AND owner = ? AND epoch = ? AND ending IS NULL"
 
-# We create the file ourselves, because SQLite would make it readable by all users. Closing it releases all of SQLite's
-# locks on it, so this lock keeps other threads from opening it with SQLite before that.
+# We create the file ourselves, because SQLite would make it readable by all users. When we then close it, this process
+# loses all of SQLite's locks on it, so until then, this lock keeps other threads from opening it with SQLite.
 _creating = threading.Lock()
 
 _FAULTS = {
@@ -219,7 +219,7 @@ class SQLiteStore:
         return await self._writer.call(lambda db: _rows(db, statement, *values))
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake the calls that wait for these runs or, given a `number`, only those that wait for events up to it."""
+        """Wake the calls waiting for these runs, or only those waiting for events up to `number` if it is given."""
         with self._guard:
             for waiter in [waiter for id in ids for waiter in self._waiters.get(id, ())]:
                 if number is None or number > waiter.after:
@@ -330,7 +330,7 @@ def _open(db: sqlite3.Connection, unavailable: Callable[[str], RunError]) -> Non
         try:
             mode = _rows(db, "PRAGMA journal_mode = WAL")[0][0]
             break
-        except sqlite3.OperationalError as error:  # when several processes open a new file, SQLite does not wait
+        except sqlite3.OperationalError as error:  # SQLite does not wait if others also open a new file
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)

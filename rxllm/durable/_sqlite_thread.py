@@ -145,7 +145,7 @@ class SQLiteThread:
             self._disconnect()  # rolls back the transaction
             if len(calls) == 1:
                 return [(None, self._unavailable(error) if isinstance(error, sqlite3.Error) else error)]
-            # Run the jobs again one at a time, since perhaps only one of them failed.
+            # Perhaps only one of the jobs failed, so run them again one at a time.
             return [outcome for call in calls for outcome in self._execute([call])]
         return outcomes
 

@@ -24,9 +24,9 @@ Status = Literal["waiting", "running", "completed", "halted", "failed", "cancell
 
 
 class Record(msgspec.Struct, frozen=True):
-    """An entry in a run's journal. For the start of a tool call, `kind` is ``"begin"`` and `key` identifies the call.
+    """An entry in a run's journal. The `data` is JSON.
 
-    The `data` is JSON.
+    If `kind` is ``"begin"``, a tool call has started, and `key` identifies it.
     """
 
     kind: str
@@ -91,7 +91,7 @@ class Store(Protocol):
         ...
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
-        """Return the most recent runs, newest first, or only those with the given `status`."""
+        """Return the most recent runs, newest first. With `status`, return only runs with that status."""
         ...
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:
@@ -99,7 +99,7 @@ class Store(Protocol):
         ...
 
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
-        """Return the ids of claimable runs of these factories, starting with the longest wait.
+        """Return the ids of these factories' claimable runs, in order of waiting time, longest first.
 
         A run can be claimed if it has not ended and has no unexpired lease.
         """
@@ -121,7 +121,7 @@ class Store(Protocol):
         ending: Ending | None = None,
         token: str = "",
     ) -> bool:
-        """Commit all of it or nothing, and extend the lease. Return whether a cancel was requested.
+        """Commit everything or nothing, and extend the lease. Return whether a cancel was requested.
 
         If the last append with this lease had the same `token`, the call changes nothing, so it is safe to repeat a
         call after ``"store_unavailable"``. Raises ``RunError("lease_lost")`` if the lease was lost or the run has
@@ -147,7 +147,7 @@ class Store(Protocol):
     async def cancel(self, id: str) -> None:
         """Ask the producer of a run to cancel it. The producer is notified by its next `append` or `renew`.
 
-        A run without an unexpired lease ends as cancelled immediately. If the run has already ended, nothing changes.
+        If the run has no unexpired lease, it ends as cancelled immediately. If it has already ended, nothing changes.
         Raises ``RunError("unknown_run")``.
         """
         ...
@@ -174,7 +174,7 @@ class Store(Protocol):
 
 @contextmanager
 def reading(
-    what: str, run_id: str | None = None, remedy: str = "the store was damaged, or a newer rxllm has written it"
+    what: str, run_id: str | None = None, remedy: str = "the store is damaged, or was written by a newer rxllm"
 ) -> Generator[None]:
     """Convert any error in the body of the ``with`` statement into a ``RunError("unreadable")`` about `what`."""
     try:

@@ -19,13 +19,13 @@ MakeStore = Callable[[], Store]
 Check = Callable[["Place"], Coroutine[Any, Any, None]]
 
 SOON = 3.0
-"""The maximum number of seconds before a waiting call must wake, even on a busy machine."""
+"""The number of seconds within which a waiting call must wake, even on a busy machine."""
 
 LONG = 60.0
 BRIEF = 0.05
 
 STORE_RULES: dict[str, str] = {}
-"""The rules that `assert_store` checks: a sentence for each name."""
+"""The rules that `assert_store` checks, by name, each in one sentence."""
 
 CHECKS: dict[str, Check] = {}
 
@@ -68,7 +68,7 @@ class Place:
 async def becomes(condition: Callable[[], Awaitable[bool]], what: str) -> None:
     deadline = time.monotonic() + SOON
     while not await condition():
-        expect(time.monotonic() < deadline, f"this was not true in time: {what}")
+        expect(time.monotonic() < deadline, f"after {SOON:g} s, this was still not true: {what}")
         await asyncio.sleep(0.01)
 
 
@@ -244,7 +244,7 @@ async def _stale(place: Place) -> None:
     expect_same(await place.store.renew(current), False, "renew with the current lease")
 
 
-@rule("claimable", "claimable lists the waiting runs of the given factories, starting with the longest wait")
+@rule("claimable", "claimable lists the waiting runs of the given factories, the one that has waited longest first")
 async def _claimable(place: Place) -> None:
     store = place.store
     ids = [await place.create(number) for number in range(4)]

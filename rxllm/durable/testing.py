@@ -83,7 +83,7 @@ def _in_loop(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     return future.result(2 * SECONDS)
 
 
-# Type checkers accept any method of this base class. At runtime, its methods would hide the store's, so it has none.
+# For type checkers, this base class has every method. At runtime it has none, because they would hide the store's.
 _Base: Any = Any if TYPE_CHECKING else object
 
 Hook = Callable[[str, tuple[Any, ...]], "Awaitable[object] | object"]

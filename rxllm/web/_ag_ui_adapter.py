@@ -1,4 +1,4 @@
-"""An adapter for agents that speak AG-UI. It builds their requests and decodes their responses."""
+"""Build requests to agents that speak AG-UI, and decode their responses."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class AGUI(HTTPAdapter):
     >>> import rxllm
     >>> agent = rxllm.Engine(AGUI("http://127.0.0.1:8000/agent"))
 
-    The tools in the request are sent as AG-UI client tools, so they run here. The agent runs its own tools itself, and
-    their results become parts of the response message. If the agent interrupts its run, the interrupts are in the
+    The tools in the request are sent as AG-UI client tools, which run in this process. The agent runs its own tools,
+    and their results become parts of the response message. If the agent interrupts its run, the interrupts are in the
     response's ``metadata["interrupts"]``. Events from inner agents arrive as ``Nested``. Changes to the shared state
     arrive only as raw chunks.
 
-    Each request contains all messages, and has the model and its parameters in ``forwardedProps``, which the agent may
+    Each request contains all messages. The model and its parameters are in ``forwardedProps``, which the agent may
     ignore. ``Request.options`` overrides fields of the ``RunAgentInput`` that is sent. For example, ``{"threadId":
     "t1", "resume": [...]}`` answers the interrupts in the last message. Without a ``threadId``, every request starts a
     new conversation.
@@ -144,7 +144,7 @@ class AGUIDecoder(FrameDecoder):
                 self.blocks.nested(Nested((self.blocks.calls.id_of(self._calls[id]), *inside), event.event))
 
     def _begin_agent(self, id: str, name: str) -> None:
-        """Report a tool call for an agent that started without one, because ``Nested`` paths consist of call ids."""
+        """Make up a tool call for an agent that started without one, because ``Nested`` paths consist of call ids."""
         if id not in self._calls:
             index = self._calls[id] = len(self._calls)
             self.blocks.call(index, id, name, "{}", {"server": True})
@@ -194,7 +194,7 @@ class AGUIDecoder(FrameDecoder):
 
 
 def _without(usage: Usage, agents: Usage) -> Usage:
-    """Subtract the inner agents' usage from a run's usage, because their own events already include it."""
+    """Subtract the inner agents' usage, which their own events already report, from a run's usage."""
     counts = {name: (getattr(usage, name), getattr(agents, name) or 0) for name in COUNTS.values()}
     return replace(usage, **{name: max(0, all - own) for name, (all, own) in counts.items() if all is not None and own})
 
@@ -235,7 +235,7 @@ def _messages(message: Message, waits: bool) -> Iterator[Frame]:
 
 
 def _of_assistant(message: Message, text: str, waits: bool) -> Iterator[Frame]:
-    """Yield the entries for an assistant message, without the agent's unanswered calls unless the message `waits`."""
+    """Yield the entries for an assistant message. Unless `waits` is True, omit the agent's unanswered calls."""
     for part in message.parts:
         if isinstance(part, ThinkingPart):
             signed = {"encryptedValue": part.signature} if part.signature else {}

@@ -83,7 +83,7 @@ class Decoder:
 
 
 class Lanes:
-    """The lanes of all agents in a stream, by run id, and the messages that a client has built from its frames."""
+    """The lanes of a stream's agents, by run id, and the messages that a client has built from the stream's frames."""
 
     def __init__(self) -> None:
         self.is_ours = False
@@ -145,9 +145,9 @@ class Lane:
     """The part of a stream that belongs to one agent: either the outermost agent, or one that runs as a tool.
 
     Call ids are unique only within a lane, so on the wire they are prefixed with the lane's path. `blocks` and `calls`
-    contain only the open ones. `names` has the tool name of every call. `agents` has the running inner agents, by the
-    id of the call that runs each. `mark` is the number of the last message before the current step, and `parent` is the
-    id of the message that the next call belongs to.
+    contain only open blocks and calls. `names` has the tool name of every call. `agents` maps the id of a call to the
+    lane of the agent that it is running. `mark` is the number of the last message before the current step, and `parent`
+    is the id of the message that the next call belongs to.
     """
 
     def __init__(self, lanes: Lanes, path: Path = (), run: str | None = None) -> None:
@@ -288,7 +288,7 @@ def _tag(run: str | None) -> Frame:
 
 
 class ForeignRun:
-    """Adds the events that other servers do not send: starts and ends of responses, and ends of steps and chats."""
+    """Adds events that other servers do not send: the start and end of each response, the end of each step and chat."""
 
     def __init__(self, fold: ClientFold, lanes: Lanes, open: Unfinished) -> None:
         self._fold = fold

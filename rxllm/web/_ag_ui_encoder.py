@@ -6,7 +6,7 @@ event                                         frames
 ``MessageStarted``, ``StepCompleted``         ``STEP_STARTED``, ``STEP_FINISHED``
 ``TextDelta``, ``TextCompleted``              ``TEXT_MESSAGE_START``, ``_CONTENT``, ``_END``
 ``ThinkingDelta``, ``ThinkingCompleted``      ``REASONING_MESSAGE_*``, the signature as ``REASONING_ENCRYPTED_VALUE``
-``ToolCallStarted``, ``-Delta``, ``-ed``      ``TOOL_CALL_START``, ``TOOL_CALL_ARGS``, ``TOOL_CALL_END``
+``ToolCallStarted``/``Delta``/``Completed``   ``TOOL_CALL_START``, ``TOOL_CALL_ARGS``, ``TOOL_CALL_END``
 ``ToolResultEncoded``, ``ToolHalt``           ``TOOL_CALL_RESULT``
 ``Custom(name, data)``                        ``CUSTOM``
 ``Nested``                                    ``SUBAGENT_STARTED``, the inner event's frames, ``SUBAGENT_FINISHED``
@@ -17,10 +17,10 @@ the end of the stream                         ``RUN_FINISHED`` with the usage, p
                                               ``RUN_ERROR`` if the run failed or was cut off
 ============================================  ==========================================================================
 
-Some events do not fit completely into these frames. Other clients get as much of them as the frames can hold, marked
+Some events do not fit completely into these frames. Whatever does fit is sent for other clients, in frames marked
 with ``"rawEvent": "rxllm"``. A ``CUSTOM`` frame named ``rxllm`` follows, with the whole event as JSON in
-``value["event"]``. rxllm's decoder emits no events for the marked frames, so it emits the event only once. Nothing is
-lost except raw chunks and provider-specific parts.
+``value["event"]``. rxllm's decoder emits nothing for the marked frames, so no event is emitted twice. Only raw chunks
+and provider-specific parts are lost.
 
 If a tool call waits for approval or asks the user a question, the run ends with an interrupt that has the call's id. If
 an inner agent made the call, the id starts with the ids of the enclosing calls, joined by ``/``. Calls to the client's
@@ -167,7 +167,7 @@ class Encoder:
         return [*frames, *_end_block(kind, block.name, signature)]
 
     def _block(self, lane: Lane, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the open block with this `id`, or a new block and the frames that open it if there is none."""
+        """Return the open block with this `id` or, if there is none, a new block and the frames that open it."""
         block = open_block(lane.blocks, kind, id)
         if block is not None:
             return [], block
@@ -204,7 +204,7 @@ class Encoder:
         return {**result, "content": content, "role": "tool"}
 
     def _begin_agents(self, path: Path, frames: list[Frame]) -> Lane:
-        """Return the lane of the agent at `path`. Add the frames that start new agents on the path to `frames`."""
+        """Return the lane of the agent at `path`. Frames that start new agents on the way are added to `frames`."""
         lane = self._lanes.lane(None)
         for call in path:
             if call not in lane.agents:
@@ -220,7 +220,7 @@ class Encoder:
     def _end_agents(
         self, lane: Lane, call: str | None = None, error: LLMError | None = None, interrupts: Iterable[str] = ()
     ) -> list[Frame]:
-        """Return frames that end a lane's inner agents, innermost first, or only the agent that `call` runs."""
+        """Return frames that end all inner agents of a lane, innermost first, or only the one that `call` runs."""
         frames: list[Frame] = []
         for id in [id for id in reversed(lane.agents) if call in (None, id)]:
             agent = lane.agents.pop(id)
@@ -339,7 +339,7 @@ def _question(id: str, question: str, opts: Any) -> Frame:
 
 
 def _agent(id: str, lanes: Lanes) -> Frame:
-    """Return the field that names the agent that made the call `id`, or no field for the outermost agent."""
+    """Return the field that names the agent behind the call `id`, or no field for the outermost agent."""
     path = id.rpartition("/")[0]
     runs = [lane.run for lane in lanes.by_run.values() if lane.run and "/".join(lane.path) == path]
     return {"subagentRunId": runs[-1]} if runs else {}

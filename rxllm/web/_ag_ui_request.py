@@ -1,6 +1,6 @@
 """AG-UI requests: read the thread, and the answers to interrupts and tool calls, from a ``RunAgentInput``.
 
-The docstring of `rxllm.web._requests` lists the input that is accepted. A user's answer to a question becomes a user
+The docstring of `rxllm.web._requests` lists the accepted input. A user's answer to a question becomes a user
 message or, if an inner agent asked, the result of the call that asked. The tools named in `client_tools` become manual
 tools: the client runs them and sends the results.
 """
@@ -130,7 +130,7 @@ def from_ag_ui(
     'Hello'
 
     Pass the server's copy of the conversation as `stored`; only new messages and answers are then taken from the
-    request. Without it, the client's messages are the conversation, and a request that contains approvals is rejected.
+    request. Without `stored`, the client's messages are the conversation, and a request with approvals is rejected.
     `client_tools` names the tools that run in the client. Other tools in the request are ignored, and their results are
     rejected. With `edits`, users who approve a call may change its arguments. Raises the same errors as `from_ui`.
     """
@@ -139,7 +139,7 @@ def from_ag_ui(
     if stored is not None:
         incoming = _read_answers(StoredConversation(stored, client_tools), request, edits)
     elif request.resume:
-        raise wrong("contains answers, but they need the stored conversation; pass it as stored=", "resume")
+        raise wrong("contains answers, which need the stored conversation; pass it as stored=", "resume")
     else:
         incoming = Incoming(Thread(_history(request.messages)))
     tools = [

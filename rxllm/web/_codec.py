@@ -1,6 +1,6 @@
 """`encode` and `decode`, the table of protocols, and rxllm's own protocol.
 
-rxllm's own protocol sends every event as JSON (see ``rxllm.serializer``), and at the end ``{"type": "end"}``. If the
+rxllm's own protocol sends every event as JSON (see ``rxllm.serializer``), and finally ``{"type": "end"}``. If the
 end frame is missing, the stream was cut off.
 """
 
@@ -66,7 +66,7 @@ def decode(protocol: str) -> Callable[[Observable[Frame]], Stream[Event]]:
     >>> list(of({"type": "text_delta", "delta": "Hello"}, {"type": "end"}).pipe(decode("rxllm")))
     [TextDelta(delta='Hello', id=None)]
 
-    Frames of "ag-ui" can be from any server, frames of "ui" only from rxllm. Raises
+    With "ag-ui", the frames can be from any server; with "ui", only from rxllm. Raises
     ``ValidationError("invalid_option")`` for an unknown `protocol`.
     """
     return ops.lift(_classes(protocol)[1])

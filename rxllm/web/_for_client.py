@@ -103,7 +103,7 @@ class ClientFold:
         return {"event": event_data(left_out), "folded": True} if is_folded else {"event": event_data(event)}
 
     def unpacked(self, data: Frame) -> ev.Event:
-        """Restore the event that was passed to `packed`. Raises if `data` is anything else."""
+        """Restore an event from the data that `packed` returned. Raises for any other `data`."""
         event = event_of(data["event"])
         return self.filled(event) if data.get("folded") is True else event
 
@@ -121,7 +121,7 @@ METADATA = frozenset(
         *("mode", "halted_reason", "halt_tool_call_id", "halt_result", "pending_tool_call_id", "pending_question"),
         *("ask_user_opts", "manual_tool_calls", "approval_tool_calls"),
         *("max_turns", "halt_when_step_index", "manual_turn_index", "structured_finalize"),
-        # Messages that the client has sent itself.
+        # Messages that the client itself has sent.
         "unused_steering",
     }
 )
@@ -195,7 +195,7 @@ class _Client:
 
 
 def _kept(event: ev.Event) -> ev.Event | None:
-    """Remove from `event` what clients must not see. A result in it must already be the client's fold."""
+    """Remove from `event` what clients must not see. A result in it must come from ``ClientFold.filled``."""
     match event:
         case ev.StepCompleted(result=result):
             return ev.StepCompleted(replace(result, metadata=_named(result.metadata)))
@@ -275,7 +275,7 @@ def _error(error: LLMError) -> LLMError:
         name: getattr(error, name) for name in ("retry_after", "tool_name", "tool_call_id") if hasattr(error, name)
     }
     hidden = type(error).from_fields({"reason": error.reason, **fields})
-    log_hidden(error, "the client was sent only the reason of this error")
+    log_hidden(error, "only the reason of this error was sent to the client")
     hidden.is_logged = True
     return hidden
 

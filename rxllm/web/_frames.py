@@ -87,7 +87,7 @@ def event_data(event: Event) -> Frame:
 
 
 def event_of(data: Any) -> Event:
-    """Restore the event that was passed to `event_data`. Raises if `data` is anything else."""
+    """Restore an event from the data that `event_data` returned. Raises for any other `data`."""
     event: Any = serializer.from_data(data)
     if not isinstance(event, Event):
         raise TypeError("not an event")
@@ -103,7 +103,7 @@ def text_of(frame: Frame, name: str) -> str:
 
 
 def all_of(frame: Frame, events: Iterable[Event]) -> list[Event]:
-    """Read all `events` from `frame`. Raises ``StreamError("malformed_event")`` if anything is wrong with it."""
+    """Read all `events` from `frame`. Raises ``StreamError("malformed_event")`` if it is invalid."""
     try:
         return list(events)
     except (ValidationError, LookupError, TypeError, ValueError, AttributeError, RecursionError):

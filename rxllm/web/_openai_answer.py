@@ -21,9 +21,9 @@ files, log-probabilities            nothing
 The finish reason is ``tool_calls`` if the client has calls to run, ``length`` or ``content_filter`` if the last step
 has that finish reason, and ``length`` if the chat has used up its turns or its budget. Otherwise it is ``stop``.
 
-The client receives, and later sends back, only the calls to its own tools. The model's message contains more: thinking
-whose signature the provider must get back, and calls to the engine's own tools, which must not run twice. `Memory`
-therefore keeps the run's messages, and substitutes them for the client's copy in the next request.
+The client receives, and later sends back, only the calls to its own tools. The model's message contains more: signed
+thinking, which must be sent back to the provider, and calls to the engine's own tools, which must not run twice.
+`Memory` therefore keeps the run's messages, and substitutes them for the client's copy in the next request.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from rxllm.web._openai_errors import RefusedError
 from rxllm.web._openai_request import Chat
 
 MOST = 512
-"""The number of runs that `Memory` keeps. Requests that continue any other run use the client's copy as it is."""
+"""The number of runs that `Memory` keeps. For any other run, the client's copy is used as it is."""
 
 
 class Memory:
@@ -115,7 +115,7 @@ class Answer:
         self._with_usage = chat.include_usage
         self._holds = holds
         # The role is sent with the first delta. `_deltas` has the unsent deltas of this step, `_earlier` the unsent
-        # deltas of earlier steps. `_sent` is whether any delta of this step has been sent.
+        # deltas of earlier steps. `_sent` is True once a delta of this step has been sent.
         self._role: Frame = {"role": "assistant"}
         self._deltas: list[Frame] = []
         self._earlier: list[Frame] = []
@@ -126,7 +126,7 @@ class Answer:
         # Whether this step has text, and whether an earlier step had text.
         self._has_text = False
         self._had_text = False
-        # The index of each call to a client's tool, by call id, and the ids of calls whose arguments are not sent yet.
+        # The index of each call to a client's tool, by call id, and the ids of calls whose arguments are still unsent.
         self._indexes: dict[str, int] = {}
         self._unsent = set[str]()
         self._counted = Subject[ev.Event]()
@@ -147,7 +147,7 @@ class Answer:
         return self._chunks(deltas)
 
     def chunk(self, delta: Frame | None, finish_reason: str | None = None) -> Frame:
-        """Return a chunk with this `delta`, or without choices if it is None, as the protocol requires for usage."""
+        """Return a chunk with this `delta`, or one without choices, as required for usage, if `delta` is None."""
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         choices = [] if delta is None else [choice]
         return {**self._head, "object": "chat.completion.chunk", "choices": choices}
@@ -241,7 +241,7 @@ class Answer:
             message = "the model restarted its answer after part of it was sent; retry without stream: true"
             raise RefusedError(502, message, "restarted")
         self._deltas.clear()
-        self._indexes.clear()  # a chat stops for client calls, so none are from earlier steps
+        self._indexes.clear()  # client calls end the chat, so all of them are from this step
         self._unsent.clear()
         self._open.clear()
         self._has_text = False

@@ -8,8 +8,8 @@ request                                      response
 ===========================================  ===========================================================================
 
 The status and headers of a stream are held back until the first chunk is ready, but for at most `HEARTBEAT` seconds. An
-error before that has its own status. A later error is sent as a frame with an ``error`` field, without a ``[DONE]``
-after it. If a client disconnects, its run is disposed. If a client reads slowly, the model is slowed down.
+error before then is sent with its own status. A later error is sent as a frame with an ``error`` field, and no
+``[DONE]`` follows. If a client disconnects, its run is disposed. If a client reads slowly, the model is slowed down.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from rxllm.web._response import Client, Fields, GoneError, Receive, Send, until_
 log = logging.getLogger("rxllm")
 
 READING = 30.0
-"""The number of seconds that a client has to send the body of its request."""
+"""The time limit for receiving the body of a request, in seconds."""
 
 HEARTBEAT = 15.0
 """After this many seconds of silence, a comment is sent, to keep proxies from closing the connection."""
 
 LONG = 100_000
-"""Requests with more bytes than this are parsed in a thread."""
+"""The length in bytes above which a request is parsed in a thread."""
 
 LEAVING = 1.0
-"""The number of seconds that a client has to read a final error before the response is abandoned."""
+"""The time limit for sending a final error, in seconds. After that, the response is abandoned."""
 
 _JSON = {"content-type": "application/json"}
 _SSE = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -70,9 +70,9 @@ def openai_app(
     run here, unseen by the client. The client's tools are passed to the model; the client runs them, and sends their
     results with its next request.
 
-    If there is a `key`, every client must send it. Without a `key`, requests from web pages (which have an ``Origin``
-    header) are rejected. A request that takes longer than `timeout` seconds fails with status 408, and a body of more
-    than `max_body` bytes with 413. If `max_requests` are already running, a new request fails with 503.
+    If there is a `key`, every client must send it. If not, requests from web pages (which have an ``Origin`` header)
+    are rejected. A request that takes longer than `timeout` seconds fails with status 408, and a body of more than
+    `max_body` bytes with 413. If `max_requests` are already running, a new request fails with 503.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments, and the same errors as ``rxllm.stream`` for
     invalid engines.
@@ -219,7 +219,7 @@ class _App:
 
 
 def _has_steps(engine: Engine, chat: Chat) -> bool:
-    """Whether a structured answer can take several steps, and so have text before the last one."""
+    """Whether a structured answer can take several steps, so that earlier steps may also contain text."""
     return bool(engine.tools or chat.tools or engine.params.keys() & {"tools", "structured_finalize"})
 
 
@@ -258,7 +258,7 @@ class Response(Client):
 
 
 async def read_body(receive: Receive, headers: Mapping[str, bytes], most: int) -> bytes:
-    """Read a request's body. Raises `RefusedError` if it is too large or slow, `GoneError` if the client leaves."""
+    """Read a request's body. Raises `RefusedError` if it is too large or slow, or `GoneError` on a disconnect."""
     too_large = RefusedError(413, f"the request body is longer than {most} bytes", "request_too_large")
     length = headers.get("content-length", b"0")
     if length.isdigit() and int(length) > most:

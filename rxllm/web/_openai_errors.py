@@ -20,7 +20,7 @@ _TYPES = {
     429: "rate_limit_error",
 }
 _AGAIN = (408, 429, 502, 503)
-"""The statuses on which clients should retry. A header marks them, because the SDKs would also retry a 500."""
+"""The statuses after which clients should retry. A header says so, because by default SDKs also retry a 500."""
 
 _STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
     AdapterError: {
@@ -47,7 +47,7 @@ _CODES = {
     "guard_tripped": "content_filter",
     "budget_exceeded": "insufficient_quota",
 }
-"""OpenAI's codes for reasons that have another name in rxllm."""
+"""OpenAI's codes for reasons that have a different name in rxllm."""
 
 
 class RefusedError(Exception):

@@ -1,6 +1,6 @@
 """The checks that `from_ui` and `from_ag_ui` share, and the stored conversation that a request continues.
 
-A request is written by the user's own machine, so it cannot be trusted. "Stored" refers to the server's own copy of the
+A request is built on the user's machine, so it cannot be trusted. "Stored" refers to the server's own copy of the
 conversation, passed as `stored`.
 
 =====================================  ================================================================================
@@ -102,7 +102,7 @@ def _check_size(data: Any) -> None:
 
 
 def _most_values(text: bytes) -> int:
-    """Return an upper bound for the number of values in a JSON text, based only on its punctuation."""
+    """Return an upper bound on the number of values in a JSON text, based only on its punctuation."""
     most_quotes = 4 * MAX_VALUES  # a value has at most four quotes: two around its key and two around itself
     pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', most_quotes)
     return most_quotes if len(pieces) > most_quotes else sum(map(b"".join(pieces[::2]).count, b",[{"))
@@ -172,7 +172,7 @@ class StoredConversation:
         self.results[id] = result
 
     def reply(self, id: str, text: str) -> None:
-        """Accept the answer to the question. If an inner agent asked, it becomes the result of the call that asked."""
+        """Accept the answer to the question. If an inner agent asked, the answer becomes the result of its call."""
         self.question = None
         if "/" in id:
             self.results[id] = text
@@ -214,7 +214,7 @@ class StoredConversation:
 
 
 def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Message]:
-    """Return an assistant message and the results of its calls, or no messages if there is nothing to put in them."""
+    """Return an assistant message and the results of its calls, or no messages if both would be empty."""
     answered = tuple(answered)
     if not parts and not answered:
         return []
@@ -224,7 +224,7 @@ def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Me
 
 
 def plain_content(parts: list[Part]) -> str | tuple[Part, ...]:
-    """Return `parts` as message content: a plain string if they are empty or a single text."""
+    """Return `parts` as message content: a plain string if there is only one text or nothing at all."""
     match parts:
         case []:
             return ""
@@ -241,7 +241,7 @@ def file_part(url: str, mime_type: str, *path: str | int, name: str | None = Non
         try:
             (part,) = user([TextPart(""), url]).parts[1:]
         except ValidationError:
-            raise wrong("must be a valid data: URL in base64", *path) from None
+            raise wrong("must be a valid base64 data: URL", *path) from None
         return part
     if scheme not in ("http", "https"):
         raise wrong("must begin with http:, https: or data:", *path)

@@ -42,7 +42,7 @@ Fields = list[tuple[bytes, bytes]]
 Filter = Callable[[Observable[Event]], Observable[Event]]
 
 WAITING = 16
-"""The number of events that may queue up for a slow browser, besides those in its socket, before the model waits."""
+"""The number of events that may queue up for a slow browser, beyond its socket's buffer, before the model waits."""
 
 HEARTBEAT = b":\n\n"
 """An empty comment, which clients of server-sent events ignore."""
@@ -147,7 +147,7 @@ class _Chunks:
 
 def _encode_headers(headers: Mapping[str, str]) -> Fields:
     for name, value in headers.items():
-        check("headers", value, not any(end in name + value for end in "\r\n\0"), f"one line for {name!r}")
+        check("headers", value, not any(end in name + value for end in "\r\n\0"), f"free of line breaks in {name!r}")
     # HTTP/2 forbids the header "connection".
     return [(name.encode(), value.encode("latin-1")) for name, value in headers.items() if name != "connection"]
 
@@ -192,7 +192,7 @@ class Client:
             self._since = self._now()
 
     async def watch(self, heartbeat: float, patience: float) -> None:
-        """Send a comment after `heartbeat` seconds of silence. Raise `GoneError` if a send exceeds `patience`."""
+        """Send a comment after `heartbeat` seconds of silence. Raise `GoneError` if a send takes `patience` seconds."""
         while True:
             is_behind = self._lock.locked()
             seconds = self._since + (patience if is_behind else heartbeat) - self._now()
@@ -219,11 +219,11 @@ class Client:
 
 
 async def until_gone(receive: Receive, *work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run all of `work` concurrently until one ends. Raise `GoneError` if the client disconnects first."""
+    """Run the `work` functions concurrently until one ends. Raise `GoneError` if the client disconnects first."""
     leaving = asyncio.ensure_future(_wait_until_gone(receive))
     tasks = [leaving]
     try:
-        await asyncio.sleep(0)  # find out if the client has already disconnected
+        await asyncio.sleep(0)  # check whether the client has already disconnected
         if not leaving.done():
             tasks = [*(asyncio.ensure_future(start()) for start in work), leaving]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

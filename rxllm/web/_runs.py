@@ -14,7 +14,7 @@ from rxllm.web._for_client import for_client
 
 
 class Runs:
-    """Keep streams running by id, so that browsers can leave and return. To stop a run, call `cancel`.
+    """Streams, by id, that keep running while browsers leave and return. To stop a run, call `cancel`.
 
     >>> import rxllm
     >>> runs = Runs()
@@ -38,7 +38,7 @@ class Runs:
         self._lock = RLock()
 
     def start(self, id: str, stream: Observable[Event]) -> Stream[Event]:
-        """Start `stream` now, on the running event loop or else on rxllm's own, and return it for the first browser.
+        """Start `stream` on the running event loop, if any, or on rxllm's own. Return it for the first browser.
 
         Raises ``ValidationError("invalid_option")`` if a run with this `id` is active or an argument is invalid, and
         ``StreamError("overflow")`` if `most` runs are active.

@@ -1,6 +1,6 @@
 """``useChat`` requests: read a browser's messages as a thread, and its answers to tool calls.
 
-The docstring of `rxllm.web._requests` lists the input that is accepted. An assistant message in the browser becomes
+The docstring of `rxllm.web._requests` lists the accepted input. An assistant message in the browser becomes
 several messages here, one for each step.
 """
 
@@ -94,12 +94,12 @@ def from_ui(
     'Hello'
 
     Pass the server's copy of the conversation as `stored`; only new messages and answers are then taken from the
-    request. Without it, the browser's messages are the conversation: users can edit earlier messages, but a request
-    that contains approvals is rejected. `client_tools` names the tools that run in the browser. Results of other tools
+    request. Without `stored`, the browser's messages are the conversation: users can edit earlier messages, but
+    requests with approvals are rejected. `client_tools` names the tools that run in the browser. Results of other tools
     are rejected.
 
-    Raises ``ValidationError("invalid_request")``, with the path of the fault, if the request is malformed, longer than
-    `max_bytes`, too large or too deeply nested, or if it answers an unknown call. Raises
+    Raises ``ValidationError("invalid_request")``, with the path to the problem, if the request is malformed, longer
+    than `max_bytes`, too large or too deeply nested, or if it answers an unknown call. Raises
     ``ValidationError("invalid_option")`` if `stored` has the wrong class.
     """
     request = convert_to(load_request(body, max_bytes), _Request)
@@ -149,7 +149,7 @@ def _check_call(part: _Part, ids: set[str], i: int, j: int) -> None:
 
 
 def _assistant_messages(step: list[_Part]) -> list[Message]:
-    """Return a step's assistant message and tool results, without any calls that have no result."""
+    """Return a step's assistant message and tool results, omitting all calls that have no result."""
     parts: list[Part] = []
     answered: list[tuple[ToolCall, Any]] = []
     for part in step:

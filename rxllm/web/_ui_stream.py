@@ -22,15 +22,14 @@ event                                         frames
 the end of the stream                         ``finish`` with the finish reason and the usage
 ============================================  ==========================================================================
 
-Some events do not fit completely into these frames. The encoder finds out by decoding its own frames. If the result is
-not the same event, it puts a ``data-rxllm`` frame before them: a transient part, which other clients ignore. The frame
-has up to three fields: ``event`` is the whole event, ``covers`` is the number of following frames that the decoder must
-not turn into events, and ``folded`` marks an event without its message or result, which the decoder can fold from the
-events so far. This way, nothing is lost except raw chunks. The decoder reads only frames from this encoder, not from
-other servers.
+Some events do not fit completely into these frames. To find them, the encoder decodes its own frames. If that does not
+restore the event, it sends a ``data-rxllm`` frame first: a transient part, which other clients ignore. That frame has
+up to three fields: ``event`` is the whole event, ``covers`` is the number of following frames that the decoder must not
+turn into events, and ``folded`` marks an event without its message or result, which the decoder can fold from the
+events so far. This way, only raw chunks are lost. The decoder reads frames from this encoder, not from other servers.
 
-If an inner agent's call waits for approval, it is announced like a call of the outermost agent. Its id then starts with
-the ids of the enclosing calls, joined by ``/``.
+If an inner agent's call waits for approval, it is announced like a call made by the outermost agent, but its id starts
+with the ids of the enclosing calls, joined by ``/``.
 """
 
 from __future__ import annotations
@@ -179,7 +178,7 @@ class Encoder:
         return [*blocks, *calls]
 
     def _usage(self, usage: Usage) -> Frame:
-        """Return message metadata with the usage. Browsers merge it, so counters that are gone are set to None."""
+        """Return message metadata with the usage. Browsers merge metadata, so missing counters are set to None."""
         counters = {name: value for name, value in serializer.to_data(usage).items() if name not in ("$", "v")}
         data = {**self._counters, **counters}
         self._counters |= dict.fromkeys(name for name, value in counters.items() if not isinstance(value, dict))
@@ -196,7 +195,7 @@ class Encoder:
         return [*frames, {"type": f"{kind}-end", "id": block.name, **extra}]
 
     def _block(self, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the open block with this `id`, or a new block and the frame that opens it if there is none."""
+        """Return the open block with this `id` or, if there is none, a new block and the frame that opens it."""
         block = open_block(self._decoder.blocks, kind, id)
         if block is not None:
             return [], block
