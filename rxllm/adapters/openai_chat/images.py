@@ -61,7 +61,7 @@ class OpenAIImages(HTTPImageAdapter):
     operations = tuple(_PATHS)
 
     def refuse(self, request: ImageRequest) -> None:
-        """Raise ``ImageAdapterError`` if the model does not support the operation or cannot return requested URLs."""
+        """Raise ``ImageAdapterError`` if the model does not support the operation, or cannot return URLs but should."""
         family = _family(request.model)
         refuse_operation(request, self.provider, family.operations)
         super().refuse(request)
@@ -103,7 +103,7 @@ class OpenAIImages(HTTPImageAdapter):
 
 
 def image_body(request: ImageRequest) -> dict[str, Any]:
-    """Return the JSON body for `request` or, if it is sent as a form, the form's fields without the files."""
+    """Return the fields of the JSON body or form for `request`, without the files."""
     optional = {
         "quality": request.quality,
         "style": request.style,
