@@ -109,7 +109,7 @@ class PartReader:
             if not call.will_continue:
                 self._end_partial()
         elif not call.name:
-            self._report_unknown(frame)  # the rest of a call that never began
+            self._report_unknown(frame)  # a piece of a call that never began
 
     def flush(self) -> None:
         """Report pending calls at the end of the response. An incomplete call keeps the arguments received so far."""

@@ -81,7 +81,7 @@ class Local(OpenAIChat):
         return {**super().__getstate__(), "_server": None, "base_url": self.default_base_url}
 
     async def prepare(self, request: Request, call: Call) -> None:
-        """Find the weights and start their server in a thread. This takes a second the first time, plus any download."""
+        """Find the weights and start their server, in a thread. The first call takes a second, plus any download."""
         if self._server is None:
             _select_text(request)  # an unsupported request must fail before weights are fetched
             self._server = await in_thread(self._serve, "the start of the local model")

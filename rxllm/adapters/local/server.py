@@ -184,7 +184,7 @@ def fetch_weights() -> Path:
 
 
 def report(message: str, *, end: str = "\n", notebook: bool = True) -> None:
-    """Print `message` in a terminal and, if `notebook` is true, in a notebook. Whole lines are also logged."""
+    """Print `message` in a terminal or, if `notebook` is true, in a notebook. Whole lines are also logged."""
     if end == "\n":
         _log.info(message)
     if sys.stderr is not None and (sys.stderr.isatty() or (notebook and _in_notebook())):  # pyright: ignore[reportUnnecessaryComparison]
@@ -201,7 +201,7 @@ def _check_weights(path: Path, source: str) -> Path:
         raise EngineError("invalid_engine", f"{source}: no file {path}; expected a GGUF file", provider="local")
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
-            raise EngineError("invalid_engine", f"{source}: {path} is not a GGUF file; use one that is", provider="local")
+            raise EngineError("invalid_engine", f"{source}: {path} is not a GGUF file; use another", provider="local")
     return path.resolve()
 
 

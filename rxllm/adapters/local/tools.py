@@ -192,7 +192,7 @@ def _result_text(result: Message) -> str:
 
 
 def _as_text(messages: tuple[Message, ...], *, calls: bool) -> Iterator[Message]:
-    """Yield the thread as text. If `calls` is true, an assistant message with calls becomes the JSON of the first one."""
+    """Yield the thread as text. If `calls` is true, an assistant message with calls becomes its first call's JSON."""
     after_assistant = False
     for message in messages:
         if message.role == "tool":

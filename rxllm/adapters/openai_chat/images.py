@@ -61,7 +61,7 @@ class OpenAIImages(HTTPImageAdapter):
     operations = tuple(_PATHS)
 
     def refuse(self, request: ImageRequest) -> None:
-        """Raise ``ImageAdapterError`` if the model does not support the operation, or cannot return URLs but should."""
+        """Raise ``ImageAdapterError`` if the model does not support the operation or the response format."""
         family = _family(request.model)
         refuse_operation(request, self.provider, family.operations)
         super().refuse(request)
