@@ -2,8 +2,8 @@
 
 An adapter encodes a request as HTTP and decodes the response into events. In most packages, ``request`` builds the HTTP
 body, ``decoder`` turns frames into events and maps error codes, and ``frames`` defines the frame types and usage
-counters. Some packages also contain an image adapter, in ``images``. This package's own modules ``http_base``,
-``images`` and ``profiles`` are also used elsewhere in rxllm.
+counters. Some packages also contain an image adapter, in ``images``. The modules ``http_base``, ``images`` and
+``profiles`` are also used outside this package.
 """
 
 from typing import TYPE_CHECKING

@@ -63,7 +63,7 @@ def _class_of(provider: str) -> Any:
 
 
 def _settings(provider: str) -> tuple[Any, ...]:
-    """Return the base URL set in the environment and the chosen transport; if either changes, make a new adapter."""
+    """Return the settings that a shared adapter depends on: the environment's base URL, and the chosen transport."""
     if provider == "local":
         return ()
     variable = None if provider in PROFILES else _class_of(provider).base_url_variable

@@ -124,7 +124,7 @@ class _GuardedDecoder:
         self._has_ended = False
 
     def feed(self, data: bytes) -> list[Event]:
-        # Feed one line at a time. Otherwise, a malformed line would cost the events before it in the same read.
+        # Feed one line at a time, so that the events before a malformed line are not lost.
         return [event for line in data.splitlines(keepends=True) for event in self._events(self._decoder.feed, line)]
 
     def close(self) -> list[Event]:

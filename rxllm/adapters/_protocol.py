@@ -122,10 +122,10 @@ class _EventCheck:
         self._usage: Usage | None = None  # the latest usage so far
 
     def read(self, event: Event, open_blocks: Reversible[BlockKey]) -> Event | None:
-        """Return `event` without old forms (see `current_form`), and with its block's id if it belongs to a block.
+        """Return `event`, converted to its `current_form` and, if it belongs to a block, with its block's id.
 
-        Return None if an old-form usage event repeats the latest usage. Raises ``StreamError`` if the event is
-        malformed.
+        Return None for a usage event in the old form that repeats the latest usage. Raises ``StreamError`` if the event
+        is malformed.
         """
         if fault := event_fault(event):
             raise StreamError("malformed_event", fault)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def httpx_client(library: str = "httpx") -> httpx.AsyncClient:
     """Return an httpx or httpx2 client with the settings of an adapter's own client.
 
-    The number of connections is not limited: a limited pool of httpcore 1.0.9 loses a slot whenever a call is
+    The number of connections is not limited: in httpcore 1.0.9, a limited pool loses a slot whenever a call is
     cancelled while waiting for one.
     """
     package = imported(library)
@@ -155,7 +155,7 @@ def _prepare(modules: tuple[str, ...]) -> None:
             import_module(name)
         _certificates()
     _prepared.update(modules)
-    _preparing.cache_clear()  # the future would keep the loops that wait for it in memory
+    _preparing.cache_clear()  # the future would keep its waiters' loops in memory
 
 
 if hasattr(os, "register_at_fork"):
@@ -204,8 +204,8 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
     =============  ========================  ===========================================================================
     ``"httpx"``    nothing                   A call disposed while connecting does not end until it is connected.
     ``"httpx2"``   ``rxllm[httpx2]``         A call disposed while connecting does not end until it is connected.
-    ``"aiohttp"``  ``rxllm[aiohttp]``        A good choice for services: when events arrive one by one, it needs half as
-                                             much CPU time, and concurrent streams delay each other less. A disposed
+    ``"aiohttp"``  ``rxllm[aiohttp]``        A good choice for services: when events arrive one by one, it uses about half
+                                             as much CPU time, and concurrent streams delay each other less. A disposed
                                              call ends at once. A SOCKS proxy raises ``EngineError("invalid_engine")``.
                                              Errors have the same classes and reasons, but aiohttp's messages. Mocks of
                                              httpx's transport do not see its requests.

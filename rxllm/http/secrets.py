@@ -87,7 +87,7 @@ def keyless_url(url: str) -> str:
 
 
 def _is_secret_parameter(name: str) -> bool:
-    return is_secret_name(name) or name == "code"  # Azure Functions takes its key there
+    return is_secret_name(name) or name == "code"  # the parameter that holds an Azure Functions key
 
 
 def without(value: Any, secrets: Iterable[str]) -> Any:

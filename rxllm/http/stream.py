@@ -221,7 +221,7 @@ async def _send(
 
 
 def may_be_page(headers: Mapping[str, str]) -> bool:
-    """Return whether a response has an HTML content type, like a login page or an error page."""
+    """Return whether a response has an HTML content type, as login pages and error pages do."""
     return "html" in headers.get("content-type", "").lower()
 
 

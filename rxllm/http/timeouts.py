@@ -88,7 +88,7 @@ class IdleTimeoutError(TimeoutError):
 
 
 class IdleTimeout:
-    """A block that raises `IdleTimeoutError` when no bytes have arrived for `seconds`; None means no limit.
+    """Context manager that raises `IdleTimeoutError` when no bytes have arrived for `seconds`; None means no limit.
 
     Silence is measured from `since`, a ``time.monotonic()`` value, or from now if it is None. Call `restart` when bytes
     arrive. This is cheap: it only records the time; the timer is re-armed when it fires.

@@ -37,7 +37,7 @@ _HALVES = re.compile(
     rb'(?P<pair>\\ud[89ab]..\\ud[c-f]..)|(?P<high>\\ud[89ab]..(?="))|(?<=[^\\]")(?P<low>\\ud[c-f]..)|\\.',
     re.DOTALL | re.IGNORECASE,
 )
-"""Matches JSON escapes. `high` is a pair's first half at a string's end; `low` is its second half at a string's start."""
+"""Matches JSON escapes. `high` is a pair's first half at a string's end, `low` its second half at a string's start."""
 
 
 class Framing(Protocol):
@@ -205,7 +205,7 @@ def unreadable(error: Exception, provider: str) -> StreamError:
 
 
 def raw_kind(kind: str) -> str:
-    """Return the kind of a frame's ``RawChunk``. It is never ``"usage"``, which the fold would read as token counts."""
+    """Return the kind of a frame's ``RawChunk``. It is never ``"usage"``, which would be read as token counts."""
     return "chunk" if kind in ("message", "usage") else kind
 
 

@@ -281,7 +281,7 @@ class Content:
 
 
 def _pages(content: Any) -> Iterable[dict[str, Any]]:
-    # Yield the pages of a web search or fetch, without their text, which is encrypted or long. The part contains it.
+    # Yield the pages of a web search or fetch, without their text, which is encrypted or long. The part keeps it.
     for page in dicts(content if isinstance(content, list) else [content]):
         if isinstance(page.get("url"), str):
             yield {k: v for k, v in page.items() if k not in ("encrypted_content", "content") and v is not None}

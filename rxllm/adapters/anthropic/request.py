@@ -107,8 +107,8 @@ def count_body(request: Request, *, provider: str = "anthropic", is_own: bool = 
 def default_max_tokens(model: str) -> int:
     """Return the default for ``max_tokens``, which the API requires.
 
-    The default is the highest value that every model of a generation accepts: 4,096 for Claude 3, and 32,000 since
-    Claude 4 (https://platform.claude.com/docs/en/about-claude/models/overview). A high limit costs nothing unless it is
+    The default is the highest value that every model of a generation accepts: 4,096 for Claude 3, and 32,000 from
+    Claude 4 on (https://platform.claude.com/docs/en/about-claude/models/overview). A high limit costs nothing unless it is
     used. For models whose limit is unknown, the default is 4,096.
     """
     return 32_000 if "claude" in model and not re.search(r"claude-(3|instant|v?2)", model) else 4096
@@ -116,8 +116,8 @@ def default_max_tokens(model: str) -> int:
 
 def _effort_fields(effort: str | None, model: str, limit: int) -> dict[str, Any]:
     # Claude 4.6 and later accept an effort level: https://platform.claude.com/docs/en/build-with-claude/effort. Older
-    # models and models that are not Claude accept a token budget instead. It must be at least 1,024, and must leave
-    # part of the limit for the answer.
+    # models and models that are not Claude accept a token budget instead. The budget must be at least 1,024, and must
+    # leave part of the limit for the answer.
     if effort is None:
         return {}
     if effort in ("none", "disabled"):

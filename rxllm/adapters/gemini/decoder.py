@@ -178,8 +178,8 @@ def sources_of(candidate: Candidate) -> Iterable[dict[str, Any]]:
     """Yield the sources in one chunk. Each has Gemini's fields, a ``"type"`` and, if there is one, a ``"url"``.
 
     Later chunks can repeat a source. The type of a grounding chunk is its kind: ``web``, ``maps``, ``retrievedContext``
-    or ``image``. A ``grounding_support`` links a range of bytes in the text to the grounding chunks that support it, by
-    their positions.
+    or ``image``. A ``grounding_support`` gives the positions of the grounding chunks that support a range of bytes in
+    the text.
     """
     grounding = candidate.grounding_metadata or {}
     for chunk in dicts(grounding.get("groundingChunks")):

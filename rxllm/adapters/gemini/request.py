@@ -93,7 +93,7 @@ def gemini_body(request: Request) -> dict[str, Any]:
 
 
 def count_body(request: Request, *, is_vertex: bool = False) -> dict[str, Any]:
-    """Return the body for ``countTokens``. The Gemini API expects the whole request, but Vertex AI only some fields."""
+    """Return the body for ``countTokens``. The Gemini API expects the whole request; Vertex AI expects some fields."""
     body, model = gemini_body(request), request.model or ""
     if is_vertex:
         fields = ("contents", "systemInstruction", "tools", "generationConfig")
@@ -117,7 +117,7 @@ def _tool_config(choice: str | dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _thinking(effort: str | None, model: str) -> dict[str, Any] | None:
-    # Gemini 2.5 accepts a budget in tokens, and later models a level: https://ai.google.dev/gemini-api/docs/thinking.
+    # Gemini 2.5 accepts a token budget; later models accept a level: https://ai.google.dev/gemini-api/docs/thinking.
     if effort is None:
         return None
     if effort not in _BUDGETS:

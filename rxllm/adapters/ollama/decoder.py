@@ -1,4 +1,4 @@
-"""Decoder for Ollama's own API, for responses from ``/api/chat`` and ``/api/generate``.
+"""Decoder for responses from ``/api/chat`` and ``/api/generate`` in Ollama's own API.
 
 The API is described at https://docs.ollama.com/api/chat. Each line of a response is a JSON object. The decoder follows
 these rules:
