@@ -122,7 +122,7 @@ class _EventCheck:
         self._usage: Usage | None = None  # the latest usage so far
 
     def read(self, event: Event, open_blocks: Reversible[BlockKey]) -> Event | None:
-        """Return `event`, converted to its `current_form` and, if it belongs to a block, with its block's id.
+        """Return the `current_form` of `event`, with its block's id if it belongs to a block.
 
         Return None for a usage event in the old form that repeats the latest usage. Raises ``StreamError`` if the event
         is malformed.

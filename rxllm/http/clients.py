@@ -204,9 +204,9 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
     =============  ========================  ===========================================================================
     ``"httpx"``    nothing                   A call disposed while connecting does not end until it is connected.
     ``"httpx2"``   ``rxllm[httpx2]``         A call disposed while connecting does not end until it is connected.
-    ``"aiohttp"``  ``rxllm[aiohttp]``        A good choice for services: when events arrive one by one, it uses about half
-                                             as much CPU time, and concurrent streams delay each other less. A disposed
-                                             call ends at once. A SOCKS proxy raises ``EngineError("invalid_engine")``.
+    ``"aiohttp"``  ``rxllm[aiohttp]``        A good choice for services: it uses about half as much CPU time when events
+                                             arrive one by one, and concurrent streams delay each other less. Disposed
+                                             calls end at once. A SOCKS proxy raises ``EngineError("invalid_engine")``.
                                              Errors have the same classes and reasons, but aiohttp's messages. Mocks of
                                              httpx's transport do not see its requests.
     =============  ========================  ===========================================================================

@@ -108,8 +108,8 @@ def default_max_tokens(model: str) -> int:
     """Return the default for ``max_tokens``, which the API requires.
 
     The default is the highest value that every model of a generation accepts: 4,096 for Claude 3, and 32,000 from
-    Claude 4 on (https://platform.claude.com/docs/en/about-claude/models/overview). A high limit costs nothing unless it is
-    used. For models whose limit is unknown, the default is 4,096.
+    Claude 4 on (https://platform.claude.com/docs/en/about-claude/models/overview). A high limit costs nothing unless it
+    is used. For models whose limit is unknown, the default is 4,096.
     """
     return 32_000 if "claude" in model and not re.search(r"claude-(3|instant|v?2)", model) else 4096
 

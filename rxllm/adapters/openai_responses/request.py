@@ -263,7 +263,7 @@ def _result_item(message: Message, call: ToolCall | None, provider: str) -> Item
     fields = message.content if isinstance(message.content, dict) else {}
     has_files = any(isinstance(part, ImagePart | FilePart) for part in message.parts)
     if has_files and kind not in ("function_call", "custom_tool_call"):
-        fault = f"have a file in the result of {message.tool_call_id!r}, but a {kind} takes only text; leave it out"
+        fault = f"have a file in the result of {message.tool_call_id!r}, but a {kind} accepts only text; omit the file"
         raise ValidationError("invalid_request", errors=[(("messages",), fault)])
     match kind:
         case "function_call" | "custom_tool_call":
