@@ -3,7 +3,7 @@
 An adapter encodes a request as HTTP and decodes the response into events. In most packages, ``request`` builds the HTTP
 body, ``decoder`` turns frames into events and maps error codes, and ``frames`` defines the frame types and usage
 counters. Some packages also contain an image adapter, in ``images``. The modules ``http_base``, ``images`` and
-``profiles`` of this package are used by other parts of rxllm too.
+``profiles`` are also used outside this package.
 """
 
 from typing import TYPE_CHECKING
@@ -55,7 +55,7 @@ __all__ = [
     "providers",
 ]
 
-# Type checkers must not see the __getattr__, because they would then accept any name.
+# Hide `__getattr__` from type checkers: if they saw it, they would accept any name.
 if not TYPE_CHECKING:
     # A program needs only one or two adapters, so each adapter's module is imported on first use.
     __getattr__ = lazy_exports(

@@ -63,7 +63,7 @@ def _class_of(provider: str) -> Any:
 
 
 def _settings(provider: str) -> tuple[Any, ...]:
-    """Return the base URL from the environment, and the chosen transport. A change of either requires a new adapter."""
+    """Return the settings that a shared adapter depends on: the environment's base URL, and the chosen transport."""
     if provider == "local":
         return ()
     variable = None if provider in PROFILES else _class_of(provider).base_url_variable
@@ -76,7 +76,7 @@ def _warn_of_taken_names() -> None:
 
 
 class Compatible(OpenAIChat):
-    """`OpenAIChat` for a provider with a profile; it uses that provider's own key.
+    """An `OpenAIChat` for a provider with a profile, using that provider's own key.
 
     >>> Compatible("groq")
     Compatible('groq', 'https://api.groq.com/openai/v1')
@@ -106,7 +106,7 @@ class Compatible(OpenAIChat):
 
 
 def _fit_ids(message: Message, pattern: str) -> Message:
-    # Ids from another provider might not match the pattern. A tool call and its result are given the same new id.
+    # Ids from another provider might not match the pattern. A tool call and its result get the same new id.
     calls = tuple(replace(call, id=_fit_id(call.id, pattern)) for call in message.tool_calls)
     result_id = message.tool_call_id
     return replace(message, tool_calls=calls, tool_call_id=result_id and _fit_id(result_id, pattern))

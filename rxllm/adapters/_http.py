@@ -65,7 +65,7 @@ class HTTPAdapter(HTTPBase):
 
 
 class HTTPExchange:
-    """Provides what `http_stream` needs for one call: the client, the request, the decoder and the errors."""
+    """Everything that `http_stream` needs for one call: the client, the request, the decoder and the errors."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build | None = None) -> None:
         self.provider, self.model, self.request_id = adapter.provider, request.model, call.request_id
@@ -114,7 +114,7 @@ class HTTPExchange:
 
 
 class _GuardedDecoder:
-    """Wraps a decoder that, unlike `FrameDecoder`, does not catch its own errors. An error ends the stream."""
+    """Wraps a decoder that, unlike `FrameDecoder`, can raise, and ends the stream with any error it raises."""
 
     def __init__(self, decoder: Decoder, provider: str) -> None:
         self._decoder = decoder
@@ -124,8 +124,7 @@ class _GuardedDecoder:
         self._has_ended = False
 
     def feed(self, data: bytes) -> list[Event]:
-        # Feed one line at a time, so that the events before a malformed line are emitted no matter how the bytes are
-        # split.
+        # Feed one line at a time, so that the events before a malformed line are not lost.
         return [event for line in data.splitlines(keepends=True) for event in self._events(self._decoder.feed, line)]
 
     def close(self) -> list[Event]:
@@ -193,7 +192,7 @@ def _count_or_raise(item: Any) -> TokenCount:
 
 
 class _Counting(HTTPExchange):
-    """The exchange for a token count. It is also its own decoder: it collects the body, then reads the number in it."""
+    """The exchange for a token count. It is its own decoder: it collects the body, then reads the count from it."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> None:
         super().__init__(adapter, request, call, build)

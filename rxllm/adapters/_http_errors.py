@@ -1,12 +1,11 @@
 """Convert provider errors to `AdapterError`s, with a reason for each error code and HTTP status.
 
-Providers use different codes and statuses for the same error. The first rule that applies decides the reason:
+Providers use different codes and statuses for the same error. The first of these that applies decides the reason:
 
-1. If a code or the message shows that the context is too long or that content was filtered, this is the reason. Neither
-   error has a status of its own.
-2. If the message shows that the key was rejected, this is the reason. Some servers use status 400 for it.
-3. If the status is 400 or unknown, the first code with a reason other than ``invalid_request`` decides.
-4. Otherwise, the status decides or, if no reason is assigned to it, the last known code.
+1. A code or message about an overlong context or filtered content. Neither error has a status of its own.
+2. A message about a rejected key. Some servers send it with status 400.
+3. If the status is 400 or unknown: the first code with a reason other than ``invalid_request``.
+4. The status or, if it maps to no reason, the last known code.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _TOO_LONG = re.compile(
     r"|token count.*exceeds|too long.{0,40}\btokens",
     re.IGNORECASE,
 )
-_UNKNOWN_KEY = re.compile(  # the "%20" is for xAI, whose message has these words in a URL
+_UNKNOWN_KEY = re.compile(  # "%20", because xAI's message has these words in a URL
     r"(incorrect|invalid)( |%20)api( |%20)key|api( |%20)key( |%20)(is |was )?(not valid|invalid|incorrect|missing)",
     re.IGNORECASE,
 )
@@ -113,7 +112,7 @@ _BY_CODE = {
 }
 _REASONS = {code: reason for reason, codes in _BY_CODE.items() for code in codes}
 LONGEST_WAIT = 366 * 86_400.0
-"""The longest accepted ``retry_after``, in seconds. Much larger values would overflow the timers."""
+"""The upper limit for ``retry_after``, in seconds. Much larger values would overflow the timers."""
 _SPECIFIC = ("context_length_exceeded", "content_filter")
 
 
@@ -161,7 +160,7 @@ def provider_error(
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the number of seconds to wait, read from ``retry-after-ms`` or ``retry-after``.
 
-    If ``retry-after`` is a date, the wait starts at the time in the ``date`` header, or now if there is none.
+    If ``retry-after`` is a date, the wait is measured from the ``date`` header, or from now if there is none.
     """
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:

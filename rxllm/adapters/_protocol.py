@@ -47,10 +47,10 @@ class Adapter(Protocol):
 def as_adapter(adapter: Any) -> Adapter:
     """Return `adapter` as an object whose ``stream`` returns an Observable.
 
-    `adapter` can be an async generator function, or an object whose ``stream`` is one. The generator may leave out the
-    bookends (``MessageStarted``, completions and ``MessageCompleted``), which are then added. Instead of events, it may
-    yield `StreamChunk`s, plain mappings with the same fields, or `CompletionChunk`s; see ``rxllm.chunks``. A block
-    without an id is given one.
+    `adapter` can be an async generator function, or an object whose ``stream`` is one. If the generator leaves out the
+    bookends (``MessageStarted``, completions and ``MessageCompleted``), they are added. Instead of events, it may yield
+    `StreamChunk`s, plain mappings with the same fields, or `CompletionChunk`s; see ``rxllm.chunks``. Blocks without an
+    id are given one.
 
     Raises ``EngineError``: ``missing_adapter`` if `adapter` is None, ``missing_stream_adapter`` if it cannot stream.
     """
@@ -122,10 +122,10 @@ class _EventCheck:
         self._usage: Usage | None = None  # the latest usage so far
 
     def read(self, event: Event, open_blocks: Reversible[BlockKey]) -> Event | None:
-        """Return `event` in its current form (see `current_form`), with its block's id if it belongs to a block.
+        """Return the `current_form` of `event`, with its block's id if it belongs to a block.
 
-        Return None for an old-form usage event that does not change the usage. Raises ``StreamError`` if the event is
-        malformed.
+        Return None for a usage event in the old form that repeats the latest usage. Raises ``StreamError`` if the event
+        is malformed.
         """
         if fault := event_fault(event):
             raise StreamError("malformed_event", fault)
@@ -208,7 +208,7 @@ class _Bookends:
 
     @property
     def started(self) -> bool:
-        """Whether an event has been emitted."""
+        """Whether any event has been emitted."""
         return bool(self._emitted)
 
     @property
@@ -230,7 +230,7 @@ class _Bookends:
         return self._emit([*missing, *self._complete_before(checked), checked])
 
     def _complete_before(self, event: Event) -> list[Event]:
-        """Return the completion that must precede `event`, if any. Store a delta's text until its block completes."""
+        """Return the completion that must precede `event`, if any. Keep a delta's text until its block is complete."""
         match event:
             case TextDelta() | ThinkingDelta():
                 block = (type(event), event.id)

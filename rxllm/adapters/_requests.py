@@ -1,8 +1,8 @@
 """Helpers for building requests: choosing the parts to send, reading response formats, and merging options.
 
 Each ``request.py`` has a table that lists, for each role, the kinds of message parts that its API accepts. A request
-with any other part is rejected before anything is sent. Assistant messages are an exception: they can contain parts
-that only another provider accepts. Such parts are left out, and logged by the logger ``rxllm`` at level DEBUG.
+with any other part is rejected before anything is sent. The exception is assistant messages, which can contain parts
+that only another provider accepts. Such parts are left out, and logged at level DEBUG by the ``rxllm`` logger.
 
 =========================================  =============================================================================
 kind                                       part
@@ -12,18 +12,18 @@ kind                                       part
 ``pdf``, ``text file``                     `FilePart` with that type
 ``wav``, ``mp3``, ``audio``, ``video``     `FilePart` with that type; ``audio`` is any audio except WAV and MP3
 ``file``                                   `FilePart` with any other type
-``thinking``                               `ThinkingPart` that has only text
+``thinking``                               `ThinkingPart` with text only
 ``own thinking``                           `ThinkingPart` with data from the provider that receives the request
 ``another's thinking``                     `ThinkingPart` with data from another provider, or with only a signature
 ``reasoning details``                      `ThinkingPart` with ``reasoning_details``, as OpenRouter sends them
 ``own part``                               `ProviderPart` from the provider that receives the request
 ``another's part``                         `ProviderPart` from another provider
-``source url_citation``, ...               `SourcePart`; the second word is its type, if it has one
+``source url_citation``, ...               `SourcePart`; the second word is the source's type, if any
 ``tool call``                              `ToolCallPart`
 =========================================  =============================================================================
 
-Parts of these kinds contain their data. An image or file given by URL or id has a separate kind, such as ``pdf by id``.
-If an API does not accept text files, their content is sent as text.
+These kinds are for images and files that contain their data. If they are given by URL or id, they have separate kinds,
+such as ``pdf by id``. If an API does not accept text files, their content is sent as text.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ TAKEN_BY = {
     "video": "gemini",
     "file": "openai-responses or gemini",
 }
-"""Maps each kind of part to the providers that an error message suggests for it."""
+"""Maps each kind of part to the providers that error messages suggest for it."""
 
 _MESSAGE_FIELDS = ("thought", "thoughtSignature")
-"""Fields that Gemini sets in the files of its responses. They have no meaning outside assistant messages."""
+"""Fields that Gemini sets on the files in its responses. They mean nothing outside assistant messages."""
 
 
 def select_parts(request: Request, wire: str, provider: str, carries: Carries) -> Request:
-    """Return `request` with only the parts that `provider`'s API accepts. Error messages call the API `wire`.
+    """Return `request` with only the parts that `provider`'s API accepts. `wire` is the API's name in error messages.
 
     Raises ``ValidationError("invalid_request")`` if a part is rejected; the error contains its path and suggests a fix.
     """
@@ -146,7 +146,7 @@ def mime_type_of(file: Mapping[str, Any]) -> str:
 
 
 def name_of(file: Mapping[str, Any]) -> str:
-    """Return a file's name. The default name has the right extension for the type, because some servers need it."""
+    """Return a file's name. The default name has an extension that matches the type, because some servers need it."""
     return str(file.get("name") or f"file{mimetypes.guess_extension(mime_type_of(file)) or ''}")
 
 

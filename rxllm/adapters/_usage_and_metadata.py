@@ -5,10 +5,10 @@ metadata                    value
 ==========================  =======================================================================================
 ``service_tier``            the tier that served the request, such as ``"default"``, ``"priority"`` or ``"on_demand"``
 ``system_fingerprint``      an identifier for the server's configuration
-``provider``                the provider to which a router, such as OpenRouter, passed the request
+``provider``                the provider that a router, such as OpenRouter, passed the request to
 ``native_finish_reason``    the finish reason of the provider behind a router, in the provider's own words
 ``timings``                 how long each step took; the server chooses the names and units
-``content_filter_results``  the most severe verdict of Azure's content filter on the answer, in each category
+``content_filter_results``  the most severe verdict of Azure's content filter on the answer, for each category
 ``prompt_filter_results``   the verdicts of Azure's content filter on the prompts
 ``content_filters``         the verdicts of Azure's content filter on the prompts and the answer (Responses API)
 ``content_filter_result``   why Azure's content filter did not run
@@ -16,7 +16,7 @@ metadata                    value
 ``safety_ratings``          Gemini's safety ratings
 ``traffic_type``            how Vertex AI bills the request
 ``speed``                   the speed at which Anthropic ran the model: ``"standard"`` or ``"fast"``
-``channel``                 the channel of the model's latest thinking, as sent by Groq
+``channel``                 the channel of the model's latest thinking (Groq)
 ``executed_tools``          the tools that Groq ran, with their results
 ``related_questions``       follow-up questions that Perplexity suggests
 ``venice_parameters``       the settings that Venice used, and the web pages found by its search
@@ -101,7 +101,7 @@ def _severity(verdict: Any) -> tuple[bool, bool, int]:
 
 _COSTS = ("input_cost", "output_cost", "total_cost")
 _UNITS = {"cost_in_usd_ticks": 1e10, "copilot_usage.total_nano_aiu": 1e11}
-"""Maps the cost counters of xAI and GitHub Copilot to their number of units per dollar."""
+"""Maps the cost counters of xAI and GitHub Copilot to the number of their units in a dollar."""
 
 
 def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> Usage:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 File = tuple[str, tuple[str, bytes, str]]
-"""A file to send in a form, as ``(field name, (file name, bytes, MIME type))``."""
+"""A file in a form, as ``(field name, (file name, bytes, MIME type))``."""
 
 _TEXT = re.compile(r"[!-~]+([ \t]+[!-~]+)*|")
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
@@ -36,7 +36,7 @@ _WRITTEN_BY_TRANSPORT = ("content-length", "transfer-encoding")
 _NOT_FOUND = re.compile(
     r"HTTP 40[45]|(404 )?(page |file |route |path )?not found\.?|method not allowed\.?|invalid url .*", re.IGNORECASE
 )
-"""Matches a server's message about an unknown address. Messages about an unknown model are worded differently."""
+"""Matches messages about an unknown address, but not messages about an unknown model."""
 
 
 class HTTPBase(ABC):
@@ -47,8 +47,8 @@ class HTTPBase(ABC):
     server.
 
     `api_key` can also be a function that returns the key; see ``rxllm.keys``. `headers` are sent with every request;
-    the `headers` of a call override them. `timeout` is how many seconds the model may stay silent; keep-alive messages
-    do not count as output.
+    the `headers` of a call override them. `timeout` is the number of seconds for which the model may stay silent;
+    keep-alive messages do not break a silence.
     """
 
     provider: str
@@ -63,7 +63,7 @@ class HTTPBase(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # The variable sets the provider's address, so it must not redirect a subclass that has an address of its own.
+        # The variable is for the provider's address, so it must not redirect a subclass that has an address of its own.
         if "default_base_url" in vars(cls) and "base_url_variable" not in vars(cls):
             cls.base_url_variable = None
 
@@ -118,7 +118,7 @@ class HTTPBase(ABC):
         return self._copy_with(self._settings())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        for shared in (self._client, self._api_key):  # they belong to the caller, so the copy shares them
+        for shared in (self._client, self._api_key):  # these belong to the caller, so the copy shares them
             memo[id(shared)] = shared
         return self._copy_with(deepcopy(self._settings(), memo))
 
@@ -160,7 +160,7 @@ class HTTPBase(ABC):
 
         Raises ``EngineError("missing_key")`` if the provider's own server is called without a key.
         """
-        # When a request is built, `call` already contains the key, put there by `with_key`.
+        # By the time a request is built, `with_key` has already put the key into `call`.
         key = (isinstance(call.api_key, str) and call.api_key.strip()) or self._find_key(call)
         if callable(key):
             fault = f"the api_key for {self.provider} is a function, which cannot be called here"
@@ -179,8 +179,8 @@ class HTTPBase(ABC):
 
     def _check_model(self, model: str | None) -> None:
         """Raise ``ValidationError`` if `model` is the name of an engine, such as ``"openai:gpt-5"``."""
-        # This is checked only for a provider's own server, if it needs a key. On other servers, a model can have such a
-        # name: Ollama has "mistral:7b".
+        # Check only providers' own servers that need a key. Elsewhere, a model can have such a name: Ollama has
+        # "mistral:7b".
         prefix, colon, _ = (model or "").partition(":")
         if colon and self.needs_key and self.base_url == self.default_base_url and prefix in providers():
             fault = f"{model!r} also names a provider; pass it as the engine: generate({model!r}, ...)"
@@ -223,14 +223,14 @@ class HTTPBase(ABC):
     ) -> LLMError:
         """Return the adapter's error for a request that the server rejected.
 
-        Unless the request is at fault, the message names the server: by its address if the base_url could be wrong,
-        otherwise by the provider and the model.
+        Unless the request is at fault, the message names the server: its address if the base_url could be wrong,
+        otherwise the provider and the model.
         """
         try:
             error = self.error(status, headers, body)
         except LLMError as raised:
             error = raised
-        except Exception as raised:  # the adapter cannot read the body, but the status is enough for an error
+        except Exception as raised:  # the adapter could not read the body, but the status is enough for an error
             error = http_error(self.provider, status, headers, b"")
             error.__cause__ = raised
         if status < 400 or status in (404, 405):
@@ -304,8 +304,8 @@ def _public_part(wrong_url: str) -> str:
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:
-    # Without this check, the transport would raise an error that shows the header, which could be the key. Some
-    # transports do not check header names at all.
+    # Without this check, the transport's error would show the header, which could be the key. Some transports do not
+    # check header names at all.
     unsendable = [name for name, text in headers.items() if not (_NAME.fullmatch(name) and _TEXT.fullmatch(text))]
     if unsendable:
         errors = [(("headers", name), "has characters that are not allowed in a header") for name in unsendable]
@@ -317,7 +317,7 @@ def _check_headers(headers: Mapping[str, str]) -> None:
 
 
 def missing_model(provider: str, adapter: HTTPBase | None = None) -> EngineError:
-    """Return the error for a call without a model. If the adapter has its own address, suggest a call that keeps it."""
+    """Return the error for a call without a model. If the adapter has a custom address, the suggested call keeps it."""
     remedy = f'model="...", or "{provider}:..." as the engine'
     if adapter is not None and adapter.base_url != adapter.default_base_url and type(adapter).provider == provider:
         remedy = f'model="..." in the call, or Engine({type(adapter).__name__}(...), model="...")'

@@ -1,4 +1,4 @@
-"""The image adapter protocol, and the base class for HTTP image adapters, which also fetches images by URL.
+"""The image adapter protocol, and the base class for HTTP image adapters, which can also fetch images by URL.
 
 Requests are sent and cancelled as described in ``rxllm.http.stream``. A response is read to its end and closed before
 its content is used.
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 class ImageAdapter(Protocol):
     """Turns a request into a cold Observable of one response; every failure goes to ``on_error``.
 
-    `operations` lists which of ``"generate"``, ``"edit"`` and ``"variation"`` are supported. Any other operation fails
-    with ``ImageAdapterError("unsupported_operation")``, before the key is looked up and before any I/O.
+    `operations` lists which of ``"generate"``, ``"edit"`` and ``"variation"`` are supported. The others fail with
+    ``ImageAdapterError("unsupported_operation")``, before the key is looked up and before any I/O.
     """
 
     @property
@@ -86,7 +86,7 @@ def refuse_operation(request: ImageRequest, provider: str, operations: Collectio
 
 
 ANSWER_BYTES = 1 << 28
-"""The maximum size of a response, in bytes. Four images of 4096 x 4096 pixels fit into it as base64."""
+"""The maximum size of a response, in bytes: enough for four base64 images of 4096 x 4096 pixels."""
 FETCH_BYTES = 25 * 1024 * 1024
 FETCH_SECONDS = 30.0
 FETCH_REDIRECTS = 5
@@ -278,7 +278,7 @@ class Fetcher:
         raise self._fetch_error(url, f"it redirects more than {FETCH_REDIRECTS} times")
 
     def _build_fetch(self, url: str) -> httpx.Request:
-        # The client might add headers, such as a key, to every request. They must not be sent to the image's host.
+        # The client might add headers, such as a key, to every request. Do not send them to the image's host.
         timing: dict[str, Any] = {"timeout": FETCH_SECONDS}
         request = self._client.build_request("GET", url, **timing)
         for name in [name for name in request.headers if name != "host"]:
@@ -298,6 +298,6 @@ class Fetcher:
             if len(body) > limit:
                 message = f"{address(response.request)} sent more than {limit} bytes"
                 raise AdapterError("malformed_response", message, provider=self._provider)
-            if self._pump.disposed:  # disposed during the connection attempt, which cannot be cancelled
+            if self._pump.disposed:  # disposed while connecting, which cannot be cancelled
                 break
         return bytes(body)

@@ -19,7 +19,7 @@ __all__ = ["PROFILES", "Profile", "providers"]
 
 @dataclass(frozen=True)
 class Profile:
-    """An OpenAI-compatible server, and its differences from OpenAI's own.
+    """An OpenAI-compatible server and its differences from OpenAI's own.
 
     `base_url` is its address. `key_variable` is the environment variable with its key, or None if it needs no key.
     `options` are merged into the request body; the caller's options take precedence, and None removes a field. `names`
@@ -52,7 +52,7 @@ PROFILES: dict[str, Profile] = {
         {"reasoning_split": True},
         {"max_tokens": "max_completion_tokens"},
     ),
-    # Mistral rejects unknown fields and tool call ids that do not match this pattern. It always sends the usage, so it
+    # Mistral rejects unknown fields, and tool call ids that do not match this pattern. It always sends the usage, so it
     # needs no stream_options.
     "mistral": Profile(
         "https://api.mistral.ai/v1",
@@ -98,7 +98,7 @@ _MODEL_PATTERNS = {
     "xai": "grok-",
     "ollama": r"(llama|qwen|gemma|phi)[-\d]",
 }
-"""Maps providers to patterns that match their models' names; used to suggest a provider for a model."""
+"""Maps providers to patterns for their models' names; used to suggest a provider for a model."""
 
 
 def unknown_provider(provider: str, model: str) -> str:

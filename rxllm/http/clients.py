@@ -1,9 +1,9 @@
-"""Create HTTP clients, choose the client for each call, and close clients that are no longer needed.
+"""Create HTTP clients, choose a client for each call, and close the clients that are no longer needed.
 
 A connection belongs to the event loop that opened it, so an adapter has separate clients for each loop.
 
 ====================  ===============================================  =================================================
-`client` argument     clients that calls use                           when the clients are closed
+`client` argument     clients that calls use                           closed
 ====================  ===============================================  =================================================
 None                  several of rxllm's own clients per loop; see     when their loop or adapter ends, or on `aclose`
                       ``pools``
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def httpx_client(library: str = "httpx") -> httpx.AsyncClient:
     """Return an httpx or httpx2 client with the settings of an adapter's own client.
 
-    The number of connections is not limited: a limited pool of httpcore 1.0.9 loses a slot whenever a call is
+    The number of connections is not limited: in httpcore 1.0.9, a limited pool loses a slot whenever a call is
     cancelled while waiting for one.
     """
     package = imported(library)
@@ -73,10 +73,10 @@ def aiohttp_client() -> httpx.AsyncClient:
     from urllib.request import getproxies
 
     httpx_aiohttp = imported("aiohttp")
-    if any(url.startswith("socks") for url in getproxies().values()):  # aiohttp would speak HTTP to the proxy
+    if any(url.startswith("socks") for url in getproxies().values()):  # aiohttp would treat it as an HTTP proxy
         message = "the environment sets a SOCKS proxy, which aiohttp cannot use; use the transport 'httpx' instead"
         raise EngineError("invalid_engine", message)
-    # In aiohttp, 0 removes the limit, and None means 100.
+    # For aiohttp, 0 means no limit, and None means 100.
     client: Any = _new_client(lambda: httpx_aiohttp.HttpxAiohttpClient(**client_settings(max_connections=0)))
     for transport in {client._transport, *client._mounts.values()} - {None}:  # including proxy transports
         transport.client = functools.partial(_session_without_cookies, transport)
@@ -101,8 +101,8 @@ def _new_client(make: Callable[[], httpx.AsyncClient]) -> httpx.AsyncClient:
         is_import = isinstance(error, ImportError)
         if not is_import and not isinstance(error, ValueError) and type(error).__name__ != "InvalidURL":
             raise
-        # Proxies are the only client settings read from the environment. A proxy URL can contain a password, so the
-        # message does not show it.
+        # Proxies are the only client settings from the environment, so one of them is invalid. The message does not
+        # show its URL, which can contain a password.
         message = f"a proxy set in the environment cannot be used ({type(error).__name__}); check {_PROXIES}"
         raise EngineError("missing_dependency" if is_import else "invalid_engine", message) from error
 
@@ -140,7 +140,7 @@ _prepared: set[str] = set()
 async def prepare(modules: tuple[str, ...]) -> None:
     """Import `modules` and load the certificates in a thread, so that creating a client does not block."""
     if not _prepared.issuperset(modules):
-        await asyncio.shield(asyncio.wrap_future(_preparing(modules)))  # shielded, because other calls wait for it too
+        await asyncio.shield(asyncio.wrap_future(_preparing(modules)))  # other calls wait for it too
 
 
 @functools.cache
@@ -149,7 +149,7 @@ def _preparing(modules: tuple[str, ...]) -> Future[None]:
 
 
 def _prepare(modules: tuple[str, ...]) -> None:
-    # Clients put off some imports until they first connect. An import that fails here is tried again then.
+    # Clients put off some imports until they first connect. An import that fails here is retried then.
     with contextlib.suppress(Exception):
         for name in modules:
             import_module(name)
@@ -166,10 +166,7 @@ VARIABLE = "RXLLM_TRANSPORT"
 
 
 class Transport(NamedTuple):
-    """A client factory, the number of calls that can share a client, and the modules that a call needs.
-
-    If `calls` is None, any number of calls can share a client.
-    """
+    """A client factory, how many calls can share a client (None: any number), and the modules that a call needs."""
 
     make: Callable[[], httpx.AsyncClient]
     calls: int | None = None
@@ -198,18 +195,18 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
     The environment variable ``RXLLM_TRANSPORT`` sets the default. If it is not set, the default is httpx, even if other
     transports are installed.
 
-    The choice applies to rxllm's own clients. For engines such as ``"provider:model"``, it takes effect at once. An
-    adapter uses it on event loops where the adapter has not made a call yet. It does not apply to adapters created with
-    a `client`, or to ``"local"``.
+    The choice applies to rxllm's own clients. Engines such as ``"provider:model"`` use it at once; an existing adapter
+    uses it only on event loops on which it has not made a call yet. It does not apply to adapters created with a
+    `client`, or to ``"local"``.
 
     =============  ========================  ===========================================================================
     transport      needs                     differences
     =============  ========================  ===========================================================================
     ``"httpx"``    nothing                   A call disposed while connecting does not end until it is connected.
     ``"httpx2"``   ``rxllm[httpx2]``         A call disposed while connecting does not end until it is connected.
-    ``"aiohttp"``  ``rxllm[aiohttp]``        A good choice for services: if events arrive one by one, it uses about half
-                                             the CPU time, and concurrent streams delay each other less. A disposed
-                                             call ends at once. A SOCKS proxy raises ``EngineError("invalid_engine")``.
+    ``"aiohttp"``  ``rxllm[aiohttp]``        A good choice for services: it uses about half as much CPU time when events
+                                             arrive one by one, and concurrent streams delay each other less. Disposed
+                                             calls end at once. A SOCKS proxy raises ``EngineError("invalid_engine")``.
                                              Errors have the same classes and reasons, but aiohttp's messages. Mocks of
                                              httpx's transport do not see its requests.
     =============  ========================  ===========================================================================
@@ -247,7 +244,7 @@ class Clients:
 
     def __init__(self, client: Any = None) -> None:
         self._client: httpx.AsyncClient | None = None if callable(client) else client
-        # None for rxllm's own clients, whose transport is chosen at the first call on a loop.
+        # None for rxllm's own clients: their transport is chosen on the first call on a loop.
         self._transport = Transport(cast("Callable[[], httpx.AsyncClient]", client)) if callable(client) else None
         self._by_loop: dict[asyncio.AbstractEventLoop, Pools] = {}
         self._owner: weakref.ref[asyncio.AbstractEventLoop] | None = None
@@ -262,14 +259,14 @@ class Clients:
         if loop not in self._by_loop:
             await self._close_dead()
             await prepare((self._transport or chosen_transport()).modules)
-        if loop not in self._by_loop:  # checked again: another call might have been first
+        if loop not in self._by_loop:  # check again: another call might have been faster
             transport = self._transport or chosen_transport()
             pools = self._by_loop[loop] = Pools(transport.make, transport.calls, self._by_loop)
             await pools.open(self)
         return self._by_loop[loop].pick()
 
     def any(self) -> httpx.AsyncClient:
-        """Return a client for building requests; they need not be sent with the same client."""
+        """Return a client for building requests, which can be sent with any other client."""
         loop = running_loop()
         if self._client is not None:
             return self._client
@@ -293,6 +290,6 @@ class Clients:
     def _claim(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._owner is None:
             self._owner = weakref.ref(loop)
-        elif self._owner() is not loop:  # the client still has that loop's connections, even if it is gone
+        elif self._owner() is not loop:  # even if that loop is gone, the client still holds its connections
             message = "this client belongs to another event loop; pass a factory instead, client=lambda: ..."
             raise EngineError("wrong_loop", message)

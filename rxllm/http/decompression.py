@@ -24,7 +24,7 @@ _HEAD_BYTES = 2
 
 
 class DecompressionError(ValueError):
-    """A response body is not compressed as its headers claim."""
+    """A response body is not in the encoding that its headers name."""
 
 
 def is_decompressed_here(response: httpx.Response) -> bool:
@@ -33,7 +33,7 @@ def is_decompressed_here(response: httpx.Response) -> bool:
 
 
 def body_of(response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    """Yield the decompressed body in pieces; a piece is empty if the bytes read so far produce no output yet.
+    """Yield the decompressed body in pieces. A piece is empty if the bytes that were read produce no output yet.
 
     httpx itself decompresses encodings other than gzip and deflate, and bodies that a mock transport has already read.
     """
@@ -70,7 +70,7 @@ def _through(layers: list[_Decompressor], data: bytes) -> Iterable[bytes]:
 
 class _Decompressor:
     def __init__(self, name: str) -> None:
-        self._inflate = zlib.decompressobj(_GZIP) if name != "deflate" else None  # deflate: needs the first bytes
+        self._inflate = zlib.decompressobj(_GZIP) if name != "deflate" else None  # deflate: see `_has_head`
         self._head = b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:

@@ -2,8 +2,8 @@
 
 An httpx client is a pool of connections. Whenever a call starts or ends, httpcore 1.0.9 looks at every connection in
 the pool, and compares idle connections with each other; with a hundred calls and a hundred idle connections, calls wait
-for seconds. The calls on a loop are therefore spread over several small pools. Each call takes the first pool with
-room, so that successive calls reuse the same connection.
+for seconds. The calls on a loop are therefore spread over several small pools. Each call uses the first pool with
+room, so successive calls reuse the same connection.
 
 ==========================================  ========================================================================
 reason for closing pools                    pools that are closed
@@ -12,7 +12,7 @@ a pool has had no call for `IDLE_SECONDS`   this pool, unless it is the first on
 the loop ends                               all pools of the loop; ``shutdown_asyncgens`` closes them through their
                                             asynchronous generator
 the adapter is garbage-collected            all pools of the adapter; a finalizer has their own loop close them
-a loop has been closed without              all pools of the closed loop; `close_dead` closes them on another loop
+a loop has been closed without              all pools of that loop; `close_dead` closes them on another loop
 ``shutdown_asyncgens``
 ==========================================  ========================================================================
 """
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 CALLS = 4
 """The maximum number of calls that share one of rxllm's own clients.
 
-With a lower maximum, the additional clients would cost more than the smaller pools save.
+With a lower maximum, the additional clients would cost more than smaller pools save.
 """
 IDLE_SECONDS = 5.0
-"""The number of seconds for which an idle pool is kept for the next burst of calls."""
+"""The number of seconds that an idle pool is kept for the next burst of calls."""
 KEEPALIVE_SECONDS = 4.0
 """The number of seconds after which an idle connection is closed.
 
-It is less than httpx's default of 5 s, because uvicorn, Node and llama.cpp also close idle connections after 5 s, and a
-call sent at that moment fails.
+This is less than httpx's default of 5 s: uvicorn, Node and llama.cpp also close idle connections after 5 s, and a call
+sent at that moment would fail.
 """
 
 
 class Load:
-    """The number of calls that use a client, and the time at which the client became idle."""
+    """The number of calls that are using a client, and the time at which it became idle."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -58,7 +58,7 @@ _loads: weakref.WeakKeyDictionary[Any, Load] = weakref.WeakKeyDictionary()
 @contextlib.contextmanager
 def in_use(client: httpx.AsyncClient) -> Generator[None]:
     """Count one more call on `client` while the block runs."""
-    load = _loads.get(client) or Load()  # for a user's own client, nothing reads the load
+    load = _loads.get(client) or Load()  # nothing reads the load of a user's own client
     load.calls += 1
     try:
         yield
@@ -70,9 +70,9 @@ def in_use(client: httpx.AsyncClient) -> Generator[None]:
 class Pools:
     """The clients of an adapter on one event loop.
 
-    `make` creates a client that up to `calls` calls can share, or any number if `calls` is None. `by_loop` maps event
-    loops to the adapter's pools; closed pools remove themselves from it. Pools outlive their adapter until they are
-    closed, because the garbage collector cannot close a connection.
+    `make` creates a client that up to `calls` calls (if None, any number) can share. `by_loop` maps event loops to the
+    adapter's pools; closed pools remove themselves from it. Pools outlive their adapter until they are closed, because
+    the garbage collector cannot close a connection.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Pools:
         self._timers: dict[httpx.AsyncClient, asyncio.TimerHandle] = {}
 
     async def open(self, owner: object) -> None:
-        """Register with the loop and with `owner`, so that the pools are closed when either of them ends."""
+        """Register with the loop and with `owner`, so that the pools are closed when either is gone."""
         await anext(self._lifetime)
         self._finalizer = weakref.finalize(owner, self._close_soon)
         self._finalizer.atexit = False

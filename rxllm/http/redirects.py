@@ -43,7 +43,7 @@ async def followed(
         await _finish(response)
         if not _is_same_host(response.request.url, redirect.url):
             _strip_secrets(redirect, response.request)
-        response = await send(redirect, auth=None)  # it already has the headers of the client's ``auth``
+        response = await send(redirect, auth=None)  # the client's ``auth`` has already set its headers
     if response.next_request is None:
         return response
     await response.aclose()

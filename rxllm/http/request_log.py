@@ -1,4 +1,4 @@
-"""Log HTTP requests at level DEBUG, with the ``rxllm`` logger.
+"""Log HTTP requests with the ``rxllm`` logger, at level DEBUG.
 
 Each request is logged in four lines, which contain no content, keys or headers:
 
@@ -45,7 +45,7 @@ def request_log(request_id: str, request: httpx.Request, provider: str, model: s
 
 
 class RequestLog:
-    """Logs the lines of a request after the first, if `is_on` is True."""
+    """Logs all lines of a request except the first, if `is_on` is True."""
 
     def __init__(self, request_id: str, is_on: bool) -> None:
         self._request_id = request_id
@@ -58,7 +58,7 @@ class RequestLog:
         self._after(f"status {status}")
 
     def watched(self, decoder: Decoder) -> Decoder:
-        """Return `decoder`, wrapped if DEBUG is on, so that its events are also passed to `see_events`."""
+        """Return `decoder`; if DEBUG is on, wrap it so that its events are also passed to `see_events`."""
         return _Watched(decoder, self) if self._is_on else decoder
 
     def see(self, items: list[Any]) -> None:
@@ -107,5 +107,5 @@ class _Watched:
 
 
 def _named(error: Exception) -> str:
-    # The message is left out, because it might contain content or a key that the server has echoed.
+    # Leave out the message, because it might contain content, or a key that the server echoed.
     return f"{type(error).__name__} {error.reason}" if isinstance(error, LLMError) else type(error).__name__

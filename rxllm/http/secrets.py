@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 SECRET_LENGTH = 8
-"""The minimum length of secrets to mask.
+"""The minimum length of a secret to mask.
 
 No provider issues shorter keys, and a shorter string could be an ordinary word.
 """
@@ -32,7 +32,7 @@ _USER = re.compile(r"^(\w+://)?([^/?#]*)@")
 
 
 def secrets_in(value: Any, *, secret: bool = False) -> Iterator[str]:
-    """Yield the strings that `value` holds under secret names, and each word in them, such as KEY in ``Bearer KEY``."""
+    """Yield the strings in `value` whose names suggest a secret, and their words, such as KEY in ``Bearer KEY``."""
     # `seen` keeps the objects alive, so that no other object gets the same id.
     waiting, seen = [(value, secret)], dict[tuple[int, bool], Any]()
     while waiting:
@@ -52,7 +52,7 @@ def _entries(item: Any, secret: bool) -> list[tuple[Any, bool]]:
 
 
 def secrets_of_url(url: str) -> Iterator[str]:
-    """Yield the user and the password in `url`, and the values of query parameters with secret names."""
+    """Yield the user and password in `url`, and the values of query parameters whose names suggest a secret."""
     if user := _USER.match(url):
         yield from (unquote(part) for part in user[2].split(":") if part)
     _, _, query = url.partition("?")
@@ -76,7 +76,7 @@ def address(request: httpx.Request) -> str:
 
 
 def keyless_url(url: str) -> str:
-    """Return `url` without its user and password, and without query parameters that have secret names.
+    """Return `url` without its user and password, and without query parameters whose names suggest a secret.
 
     >>> keyless_url("https://me:pass@host/v1?api-version=2&key=abc")
     'https://host/v1?api-version=2'
@@ -87,7 +87,7 @@ def keyless_url(url: str) -> str:
 
 
 def _is_secret_parameter(name: str) -> bool:
-    return is_secret_name(name) or name == "code"  # where Azure Functions takes its key
+    return is_secret_name(name) or name == "code"  # the parameter that holds an Azure Functions key
 
 
 def without(value: Any, secrets: Iterable[str]) -> Any:
@@ -107,7 +107,7 @@ def redacted(error: E, secrets: str | Iterable[str] | None) -> E:
     try:
         causes = _text_of_causes(error)
         is_cause_clean = without(causes, secrets) == causes
-    except Exception:  # the causes have no text: one is too deeply nested, or has a number with too many digits
+    except Exception:  # a cause has no text, for example because it is too deeply nested
         is_cause_clean = False
     if clean == fields and is_cause_clean:
         return error

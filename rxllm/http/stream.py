@@ -6,21 +6,21 @@
                │
                └──> bytes ──> decoder.feed ──> events ──> ... ──> close ──> decoder.close ──> events ──> on_completed
 
-An error that occurs before the status arrives is passed to ``on_error``. After an error that occurs later, the decoder
-ends the stream with an ``ErrorEvent``.
+An error that occurs before the status arrives is passed to ``on_error``. After a later error, the decoder ends the
+stream with an ``ErrorEvent``.
 
-With httpcore 1.0.9, it is not always safe to cancel the task. `_send` holds and releases the pump as follows:
+With httpcore 1.0.9, it is not always safe to cancel the task, so `_send` delays cancellation by holding the pump:
 
 ============================  =================================  ===================================================
 state of the call             effect of a dispose                reason
 ============================  =================================  ===================================================
-waiting for a pool slot       The call is cancelled when it has  An earlier cancellation would cost the pool a slot.
+waiting for a pool slot       The call is cancelled once it has  Otherwise, the pool would lose the slot.
                               the slot.
-connecting                    The call is cancelled when it is   An earlier cancellation would cost the pool a slot.
+connecting                    The call is cancelled once it is   Otherwise, the pool would lose the slot.
                               connected.
-sending, over HTTP/2          The call is cancelled when the     An earlier cancellation would break the connection
-                              request has been sent.             for all calls that share it.
-waiting for headers, reading  The call is cancelled at once.     A cancellation is safe in this state.
+sending, over HTTP/2          The call is cancelled once the     Otherwise, the connection would break for all calls
+                              request has been sent.             that share it.
+waiting for headers, reading  The call is cancelled at once.     Cancelling is safe in this state.
 closing the response          The call is not cancelled; it is   Otherwise, the connection would never be closed.
                               already ending.
 ============================  =================================  ===================================================
@@ -65,7 +65,7 @@ ERROR_BODY_BYTES = 1 << 20
 _CANCELLABLE = frozenset({"http11.send_request_headers.started", "http2.receive_response_headers.started"})
 """The httpcore trace events after which a call can safely be cancelled.
 
-By then the call is connected and, over HTTP/2, its request has been sent.
+By then, the call is connected and, over HTTP/2, its request has been sent.
 """
 
 _LEFT_OPEN = (
@@ -88,8 +88,8 @@ class Decoder(Protocol):
 class Exchange(Protocol):
     """An adapter's description of a call.
 
-    `content_only` is True if bytes without content, such as pings, count as silence. `discreet` removes the call's
-    secrets from an error.
+    `content_only` is True if only content ends a silence, and pings do not. `discreet` removes the call's secrets from
+    an error.
     """
 
     provider: str
@@ -180,9 +180,9 @@ async def opened(
             finally:
                 with pump.holding():
                     await response.aclose()
-                    await asyncio.sleep(0)  # the loop closes the socket in its next turn; aiohttp does not wait
+                    await asyncio.sleep(0)  # wait one turn: that is when the loop closes aiohttp's socket
         finally:
-            request.extensions = extensions  # restored, in case the request is sent again
+            request.extensions = extensions  # in case the request is sent again
 
 
 async def _send(
@@ -204,7 +204,7 @@ async def _send(
         elif name == "http2.receive_response_body.complete":
             is_whole = True
         elif pump.disposed and name == "connection.connect_tcp.started":
-            pump.release()  # the call has its pool slot, and need not connect
+            pump.release()  # the call has its pool slot, and does not need to connect
         if user_trace is not None:
             await user_trace(name, info)
 
@@ -221,7 +221,7 @@ async def _send(
 
 
 def may_be_page(headers: Mapping[str, str]) -> bool:
-    """Return whether a response has an HTML content type, like a login page or an error page."""
+    """Return whether a response has an HTML content type, as login pages and error pages do."""
     return "html" in headers.get("content-type", "").lower()
 
 
@@ -246,7 +246,7 @@ async def _deliver(
 ) -> None:
     """Emit the events of `response`.
 
-    If `since` is a time, silence is measured from then, and only content ends it. If it is None, any bytes do.
+    If `since` is a time, silence is measured from then, and only content ends it. If it is None, any bytes end it.
     """
     if pump.disposed:
         return
@@ -271,11 +271,11 @@ async def _deliver(
                 await pump.ready()
                 watch.restart()
             elif since is None or not data.endswith(b"\n") or any(map(is_content, events)):
-                watch.restart()  # pings are whole lines, so an incomplete line is not a ping
+                watch.restart()  # a ping is a whole line, so an incomplete line is not a ping
 
 
 def _take_read_timeout(request: httpx.Request) -> float | None:
-    """Remove the read timeout from `request`, and return it in seconds."""
+    """Remove the read timeout from `request`, and return it (in seconds)."""
     # httpcore reads the extension again for the body. aiohttp does not, so its own timeout stays in force.
     limits: Mapping[str, float | None] = request.extensions.get("timeout", {})
     request.extensions["timeout"] = {**limits, "read": None}
@@ -302,7 +302,7 @@ async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
 
 
 def _explained(events: list[Event], failure: AdapterError) -> list[Event]:
-    """Return `events`, which end a broken stream, with `failure` as the explanation of a ``truncated`` error."""
+    """Return `events`, the end of a broken stream. If the error is ``truncated``, explain it with `failure`."""
     match events:
         case [*rest, ErrorEvent(error=StreamError(reason="truncated"))]:
             reason = "timeout" if failure.reason == "timeout" else "truncated"

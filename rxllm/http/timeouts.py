@@ -8,9 +8,9 @@ A single timer limits all silences in a body:
                             │ no
                             └──> another look after `LAST_CHANCE_SECONDS` ── no bytes ──> the read is cancelled
 
-httpx would set a timer for each read instead. Cancelled timers stay in asyncio's heap long enough to outlive the
+httpx would set a timer for each read instead. Cancelled timers stay in asyncio's heap so long that they outlive the
 garbage collector's young generations. With a thousand streams, the collector would run several times a second, and
-sometimes check all objects, which stops the process for tenths of a second.
+sometimes check all objects, which pauses the process for tenths of a second.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from rxllm.values.argument_checks import is_positive, must_be
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 600.0
-"""The longest silence that a provider is allowed; a model can think for minutes before its first word."""
+"""The longest silence allowed by default; a model can think for minutes before its first word."""
 WRITE_SECONDS = 60.0
 ERROR_BODY_SECONDS = 5.0
-"""The number of seconds to wait for the body of an error response; the error message omits later parts."""
+"""The number of seconds to wait for the body of an error response. The error omits any part that arrives later."""
 DRAIN_SECONDS = 0.25
 """The number of seconds to wait for the end of a finished response, so that its connection can be reused."""
 
@@ -80,7 +80,7 @@ NO_TIMEOUTS = Timeouts()
 
 
 LAST_CHANCE_SECONDS = 0.01
-"""The extra seconds before a read times out, so that a loop that was blocked can still read waiting bytes."""
+"""A grace period before a read times out, in seconds, so that a loop that was blocked can read waiting bytes."""
 
 
 class IdleTimeoutError(TimeoutError):
@@ -88,12 +88,12 @@ class IdleTimeoutError(TimeoutError):
 
 
 class IdleTimeout:
-    """A block that raises `IdleTimeoutError` when no bytes have arrived for `seconds`; None means no limit.
+    """Context manager that raises `IdleTimeoutError` when no bytes have arrived for `seconds`; None means no limit.
 
     Silence is measured from `since`, a ``time.monotonic()`` value, or from now if it is None. Call `restart` when bytes
     arrive. This is cheap: it only records the time; the timer is re-armed when it fires.
 
-    A held pump is not interrupted. ``asyncio.timeout`` would cancel httpcore 1.0.9 even while it is closing a
+    A held pump is not interrupted. ``asyncio.timeout`` would cancel httpcore 1.0.9 even while it was closing a
     connection, which would then never be closed.
     """
 

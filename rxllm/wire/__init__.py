@@ -10,8 +10,7 @@ module           purpose
 ===============  ==========================================================================================
 
 To write an adapter's decoder, subclass `FrameDecoder`. It takes frames from a `Framing`, such as `SSEDecoder` or
-`NDJSONFraming`, and reports their content to `Blocks`, which creates the events. `CallTracker` gives each tool call an
-id.
+`NDJSONFraming`, and reports their content to `Blocks`, which creates the events. `CallTracker` gives tool calls ids.
 """
 
 from typing import TYPE_CHECKING
@@ -36,8 +35,8 @@ __all__ = [
     "SSEDecoder",
 ]
 
-# Import the modules lazily: a program without HTTP adapters needs none of them. `__getattr__` is hidden from type
-# checkers, because they would then accept any name.
+# Import the modules lazily: a program without HTTP adapters needs none of them. Hide `__getattr__` from type checkers:
+# if they saw it, they would accept any name.
 if not TYPE_CHECKING:
     __getattr__ = lazy_exports(
         __name__,

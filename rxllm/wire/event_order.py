@@ -6,17 +6,17 @@ blocks of text and thinking as needed:
 =============  ==========================  ==========================================================================
 state          method                      effect
 =============  ==========================  ==========================================================================
-new            `start`                     Emits ``MessageStarted``. Without this call, the first content emits it.
+new            `start`                     Emits ``MessageStarted``. If it is not called, the first content does so.
 started        `text`, `thinking`, `call`  Emits a delta. Only one block is open at a time. It is completed when a
                                            block of another kind or id begins, or when a tool call starts.
 started        `source`, `file`, `part`    Emits an event. If a block is open, the event waits until it is complete.
 started        `finish`                    Emits nothing, since content, errors and usage may still follow.
-started        `error`                     Completes the open block and all unfinished tool calls, which it marks
-                                           as incomplete. Then emits ``ErrorEvent``.
+started        `error`                     Completes the open block and all unfinished tool calls, marks these calls
+                                           as incomplete, and emits ``ErrorEvent``.
 started        `end`                       Completes everything that is open, and emits ``MessageCompleted``. Without
-                                           a finish reason, `over` must be true; otherwise the stream fails with
-                                           ``StreamError("truncated")``. If the finish reason has an error, the
-                                           stream fails with that error.
+                                           a finish reason, `over` must be true; otherwise, the stream fails with
+                                           ``StreamError("truncated")``. If `finish` reported an error, the stream
+                                           fails with that error.
 ended          any method                  Emits nothing.
 =============  ==========================  ==========================================================================
 """
@@ -58,8 +58,8 @@ class BlockIds:
     >>> ids.of(None), ids.of("msg_1"), ids.of(None), ids.of("msg_1")
     ('block_0', 'msg_1', 'block_1', 'msg_1')
 
-    The provider's id is kept, unless this class has already made up the same id for an earlier block: blocks with equal
-    ids would be merged, and text would be lost. Such a clash can happen when an adapter emits some text before it
+    The provider's id is kept, unless this class has already given the same id to an earlier block: blocks with equal
+    ids would be merged, and text would be lost. Such a clash can happen if an adapter emits text of its own and then
     forwards another adapter's events.
 
     >>> ids.of("block_1")
@@ -89,7 +89,7 @@ _OF_BLOCKS = (TextDelta, TextCompleted, ThinkingDelta, ThinkingCompleted)
 
 
 class Blocks:
-    """Turns what a decoder reports into events. `take` returns the events since it was last called.
+    """Turns what a decoder reports into events. `take` returns the events since the previous `take`.
 
     >>> blocks = Blocks()
     >>> blocks.start(id="r1")
@@ -107,7 +107,7 @@ class Blocks:
         self.ended = False
         self.started = False
         self._events: list[Event] = []
-        self._folded: list[Event] = []  # all events except deltas; the message is folded from them
+        self._folded: list[Event] = []  # all events except deltas, to fold into the message
         self._open: Literal["text", "thinking"] | None = None
         self._reported_id: str | None = None  # The open block's id, as reported by the decoder.
         self._id = ""  # The open block's id, as emitted in its events.
@@ -115,7 +115,7 @@ class Blocks:
         self._pieces: list[str] = []
         self._signature: str | None = None
         self._provider_data: Mapping[str, Any] | None = None
-        self._waiting: list[Event] = []  # events to emit once the open block is complete
+        self._waiting: list[Event] = []  # the events to emit once the open block is complete
         self._usage: Usage | None = None
         self._finish: tuple[FinishReason | None, str | None] | None = None
         self._failure: LLMError | None = None  # the error behind the finish reason
@@ -168,7 +168,7 @@ class Blocks:
     def sign(
         self, signature: str | None = None, provider_data: Mapping[str, Any] | None = None, id: str | None = None
     ) -> None:
-        """Attach data to the open thinking block; it is sent back to the provider along with the block.
+        """Attach data to the open thinking block, to be sent back to the provider along with it.
 
         If no thinking block with this `id` is open, a new one is started.
         """
@@ -202,7 +202,7 @@ class Blocks:
         self._add(FileAdded(file))
 
     def part(self, part: ProviderPart) -> None:
-        """Report data that only the provider understands. It is sent back in the same position."""
+        """Report data that only the provider understands, to be sent back in the same position."""
         self._add(PartAdded(part))
 
     def raw(self, kind: str, data: Any) -> None:
@@ -217,7 +217,7 @@ class Blocks:
             self._events.append(event)
 
     def usage(self, usage: Usage) -> None:
-        """Report the response's usage so far. An event is emitted only if the usage has changed."""
+        """Report the response's usage so far. This emits an event only if the usage has changed."""
         if not self.ended and usage != self._usage:
             self.start()
             self._usage = usage
@@ -228,7 +228,7 @@ class Blocks:
         if not self.ended:
             self.close_block()
             if isinstance(event, _OF_BLOCKS) and event.id is not None:
-                self._ids.of(event.id)  # reserve this id, so that no other block gets it
+                self._ids.of(event.id)  # reserve the id, so that no other block gets it
             self._emit(event)
             self.started = True
             self.ended = isinstance(event, MessageCompleted | ErrorEvent)

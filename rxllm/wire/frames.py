@@ -1,8 +1,8 @@
 """The base class for decoders. It handles malformed frames, so a subclass only has to interpret valid ones.
 
-1. `feed` and `close` never raise. An exception inside them ends the stream with an error, after the events that
-   preceded it. An ``LLMError``, such as the framing's ``StreamError``, is reported unchanged; any other exception
-   becomes a ``malformed_event``.
+1. `feed` and `close` never raise. An exception inside them ends the stream with an error, after any events that precede
+   it. An ``LLMError``, such as the framing's ``StreamError``, is reported unchanged; any other exception becomes a
+   ``malformed_event``.
 2. ``[DONE]`` ends the stream, with an error if it is the first frame. Frames after the end are ignored.
 3. JSON that does not match the expected type is parsed again with Python's ``json``, this time accepting strings as
    numbers. If it still does not match, it becomes a ``RawChunk``; if the event is named ``error``, the stream then ends
@@ -14,7 +14,7 @@
 
 A subclass reports the content of frames to ``self.blocks``. It must define `FrameDecoder.read`, which interprets a
 decoded frame, and `FrameDecoder.error_of`, which returns the error that a payload describes. Every stream ends with a
-call to `fail` or `end`, and a subclass may extend both. To replace rule 3 or 4, override `read_unfit` or `read_plain`.
+call to `fail` or `end`; a subclass may extend both. Override `read_unfit` to replace rule 3, `read_plain` for rule 4.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HALVES = re.compile(
     rb'(?P<pair>\\ud[89ab]..\\ud[c-f]..)|(?P<high>\\ud[89ab]..(?="))|(?<=[^\\]")(?P<low>\\ud[c-f]..)|\\.',
     re.DOTALL | re.IGNORECASE,
 )
-"""Matches JSON escapes. `high` is the first half of a pair, at a string's end; `low` is the second, at its start."""
+"""Matches JSON escapes. `high` is a pair's first half at a string's end, `low` its second half at a string's start."""
 
 
 class Framing(Protocol):
@@ -64,8 +64,8 @@ class FrameDecoder(ABC):
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
     `framing` splits the bytes into frames, `typed` decodes each frame, and `blocks` turns what the subclass reports
-    into events. `provider` is the provider's name, for use in errors. `raw` asks the subclass to report a ``RawChunk``
-    for each frame.
+    into events. `provider` is the provider's name, for errors. If `raw` is true, the subclass should report a
+    ``RawChunk`` for each frame.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class FrameDecoder(ABC):
         self.blocks = blocks
         self._decode: Callable[[bytes], Any] = typed.decode
         self._shape: Any = typed.type
-        self._whole = False  # True once a non-streamed response has arrived.
+        self._whole = False  # True once a response that was not streamed has arrived.
         self._half = b""  # The first half of an escaped surrogate pair, until the second arrives.
 
     def feed(self, data: bytes) -> list[Event]:
@@ -104,7 +104,7 @@ class FrameDecoder(ABC):
 
     @abstractmethod
     def error_of(self, payload: Any) -> AdapterError:
-        """Return the error that a frame's `payload` describes. The payload is decoded JSON, or text."""
+        """Return the error described by `payload`, a frame's decoded JSON or text."""
 
     def fail(self, error: LLMError) -> None:
         """End the stream with `error`.
@@ -205,12 +205,12 @@ def unreadable(error: Exception, provider: str) -> StreamError:
 
 
 def raw_kind(kind: str) -> str:
-    """Return the kind of a frame's ``RawChunk``. It is never ``"usage"``, which the fold would read as token counts."""
+    """Return the kind of a frame's ``RawChunk``. It is never ``"usage"``, which would be read as token counts."""
     return "chunk" if kind in ("message", "usage") else kind
 
 
 def decode_base64(text: str) -> bytes:
-    """Return the bytes in base64 `text`, or empty bytes if it is malformed."""
+    """Return the bytes that `text` encodes as base64, or empty bytes if it is malformed."""
     try:
         return base64.b64decode(text)
     except ValueError:

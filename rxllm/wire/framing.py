@@ -6,9 +6,8 @@ element may exceed `max_frame` bytes, so the buffers cannot grow without limit.
 
 Server-sent events:
 
-1. A line ends with LF, CR or CRLF, even if one read ends after the CR and the next begins with the LF. Nothing else
-   ends a line: U+2028 and U+0085 are ordinary characters inside the JSON. The decoder therefore works on bytes and
-   never decodes the data.
+1. A line ends with LF, CR or CRLF, even if a CRLF is split between two reads. Nothing else ends a line: U+2028 and
+   U+0085 are ordinary characters inside the JSON. The decoder therefore works on bytes and never decodes the data.
 2. A blank line dispatches the event, unless its data is empty. Comments, ``id:``, ``retry:`` and empty heartbeats
    (``data:``) therefore never produce a frame. If an event has several data lines, they are joined with LF.
 3. The specification discards a final event that is not followed by a blank line. However, servers often close the
@@ -19,7 +18,7 @@ Server-sent events:
 
 Newline-delimited JSON:
 
-1. A line ends with LF or CRLF, and with nothing else. In particular, U+2028 and a lone CR do not end a line.
+1. A line ends only with LF or CRLF. In particular, U+2028 and a lone CR do not end it.
 2. Blank lines are skipped, and so is a BOM at the beginning.
 3. The last line does not need a line ending: `close` returns it if it is complete JSON.
 
@@ -38,8 +37,7 @@ inside     the end of the element      Return the element's bytes as they were s
 ended      anything                    Ignore it.
 =========  ==========================  =====================================================================
 
-Brackets inside strings have no effect. Each byte is scanned only once, so an element that arrives in many reads costs
-no more.
+Brackets inside strings have no effect. Each byte is scanned only once, however many reads an element is spread over.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ _Frame = TypeVar("_Frame")
 
 
 class PendingFrame:
-    """The base class for framings, which buffers an unfinished frame.
+    """Base class for framings: buffers an unfinished frame.
 
     An oversized frame raises an error once the frames before it have been returned.
     """
@@ -128,7 +126,7 @@ class SSEDecoder(PendingFrame):
 
     def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
         super().__init__(max_frame=max_frame)
-        self.is_json = False  # see rule 4 of server-sent events
+        self.is_json = False  # see rule 4 for server-sent events
         self._event = "message"
         self._data: list[bytes] = []
         self._size = 0  # bytes in `_data`, if it has more than one line
@@ -179,7 +177,7 @@ class SSEDecoder(PendingFrame):
     def _read(self, text: bytes) -> list[Frame]:
         if self._data or self._event != "message" or len(text) > self.max_frame:
             return self._read_lines(text.split(b"\n")[:-1])
-        # Nearly every event is a single data line. The first two returns are shortcuts for such events.
+        # Shortcuts for the usual events: a single data line, after an event line if the event is named.
         if text.find(b"\n") == len(text) - 2 > 6 and text.startswith(b"data: "):
             return [("message", text[6:-2])]
         if text.startswith(b"event: ") and text.endswith(b"\n\n"):
@@ -191,7 +189,7 @@ class SSEDecoder(PendingFrame):
         return self._read_lines(text.split(b"\n")[:-1])
 
     def _read_named(self, text: bytes) -> list[Frame]:
-        # A named event is nearly always one event line and one data line, which a regular expression can match.
+        # A named event is nearly always one event line and one data line, so a regular expression can match it.
         single = _NAMED.fullmatch(text)
         if single:
             return [(_name(single[1]), single[2])]
@@ -307,7 +305,7 @@ class NDJSONFraming:
 
 _SPACE = b" \t\r\n,"
 _BEFORE = re.compile(rb"[^\[]*\[")
-# Matches a string up to its closing quote, or up to a final backslash whose escaped character has not arrived.
+# Matches a string up to its closing quote, or up to a trailing backslash whose escaped character has not arrived.
 _TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 # Matches everything up to the next bracket, ignoring brackets inside complete strings.
 _PLAIN = re.compile(rb'(?:[^"{}\[\]]++|"%b")*+' % _TEXT.pattern, re.DOTALL)
@@ -330,7 +328,7 @@ class JSONArrayDecoder(PendingFrame):
         super().__init__(max_frame=max_frame)
         self.ended = False
         self._begun = False
-        self._tail = b""  # a final backslash whose escaped character has not arrived
+        self._tail = b""  # a trailing backslash whose escaped character has not arrived
         self._depth = 0
         self._in_string = False
         self._odd = False
@@ -367,7 +365,7 @@ class JSONArrayDecoder(PendingFrame):
         if byte == b"]":
             self.ended = True
             return at
-        # Nearly every read contains just one element. If the bytes up to the last brace are JSON, that is the element.
+        # Nearly every read contains just one element. If the bytes up to the last brace are JSON, they are the element.
         end = data.rfind(b"}") + 1
         if byte == b"{" and end - at <= self.max_frame and _is_element(data[at:end]):
             frames.append(data[at:end])

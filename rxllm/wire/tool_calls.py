@@ -14,13 +14,13 @@ new                  known                the call with that id, or a new call i
 new                  missing, or new      a new call
 missing or negative  known                the call with that id
 missing or negative  new                  a new call
-missing or negative  missing              the latest call, or a new call if the delta's name does not fit
+missing or negative  missing              the latest call, or a new call if the delta's name does not fit it
 ===================  ===================  =====================================================================
 
 A call starts once its id and name are known and all earlier calls have started. Until then, its deltas are held back.
-Only the first name is used: many providers repeat the name, but none sends it in pieces. A call whose id is missing or
-already taken gets the id ``call_<k>``, where k is the number of earlier calls in the thread plus the call's position in
-this response.
+Only the first name is used: many providers repeat the name, but none splits it. A call whose id is missing or already
+taken gets the id ``call_<k>``, where k is the number of earlier calls in the thread plus the call's position in this
+response.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Call:
     def is_whole(self) -> bool:
         if not self.pieces or not self.pieces[-1].endswith("}"):
             return False
-        # Search each piece only once: for a server that repeats the name with each piece, this runs once per piece.
+        # Search each piece only once: if a server repeats the name with each piece, this runs for every piece.
         if self.objects is None:
             self.objects = JSONArrayDecoder(max_frame=sys.maxsize)
             self.objects.feed(b"[")
@@ -81,7 +81,7 @@ class CallTracker:
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
         self._started = 0  # The number of calls that have started; calls start in order.
-        self._tried = 0  # The last k used in a `call_<k>`; the search for a free id starts there.
+        self._tried = 0  # The last k used in a `call_<k>`, where the search for a free id starts.
 
     @classmethod
     def after(cls, messages: Iterable[Message]) -> CallTracker:
@@ -117,7 +117,7 @@ class CallTracker:
         return self._start() if call.state == "waiting" else []
 
     def id_of(self, index: int) -> str:
-        """Return the id under which events report the call at `index`. It is empty until the call starts."""
+        """Return the id that events use for the call at `index`, or an empty string if the call has not started."""
         call = self._by_index.get(index)
         return call.id if call is not None else ""
 

@@ -27,7 +27,7 @@ _IS_OWN = re.compile(r"https://(api\.anthropic\.com|aws-external-anthropic\.[^/]
 VERSION = "2023-06-01"
 """The default API version.
 
-The newer version 2026-10-21, which has no temperature, can be chosen with the header ``anthropic-version``.
+To use the newer version 2026-10-21, which has no temperature, set the header ``anthropic-version``.
 """
 
 
@@ -42,14 +42,14 @@ class Anthropic(HTTPAdapter):
     ``Request.seed`` is not sent.
 
     Only the system messages at the start of a thread are sent as the body's ``system``. Later ones stay where they are,
-    so that the cached prefix remains valid. Models that obey messages with the role ``system`` receive such a message.
-    All other models receive text between ``<system>`` tags, which users could also type. To choose the form yourself,
-    set the option ``system_entries`` to True or False.
+    so that the cached prefix remains valid. Models that obey messages with the role ``system`` receive them as such;
+    all others receive text between ``<system>`` tags, which a user could type too. To choose the form yourself, set the
+    option ``system_entries`` to True or False.
 
     If a tool has ``metadata["strict"]``, its schema is enforced. A tool's ``metadata["anthropic"]`` is merged into its
     entry in the body, as in ``{"eager_input_streaming": True}``. Tools that the server runs have a ``"type"`` there, as
     in ``{"type": "web_search_20250305"}``; their entry has no description and no schema. To mark the end of a prefix to
-    cache, set ``metadata["cache"]`` of a part, a message or a tool to True, ``"5m"`` or ``"1h"``.
+    cache, set ``metadata["cache"]`` on a part, a message or a tool to True, ``"5m"`` or ``"1h"``.
     """
 
     provider = "anthropic"

@@ -3,9 +3,9 @@
 The stream is described at https://platform.claude.com/docs/en/build-with-claude/streaming. The decoder follows these
 rules:
 
-* Usage is cumulative. A counter in ``message_delta`` replaces the one in ``message_start``, unless it is null.
+* Usage is cumulative. A counter in ``message_delta`` that is not null replaces the one in ``message_start``.
 * The stream ends with ``message_stop`` or with an error. A stop reason does not end it.
-* The details of a stop reason become metadata. So does the container, which the next request must name.
+* The details of a stop reason become metadata, and so does the container, which the next request must name.
 * Pings are skipped. A frame with an unknown type, or with fields of unexpected types, becomes a ``RawChunk``.
 * A server that does not stream sends the message as a single JSON document.
 
@@ -15,7 +15,7 @@ frame are read too: some servers put the whole block there, and a message that i
 =====================  ==============================================================================================
 block                  events
 =====================  ==============================================================================================
-``text``               text, then a ``SourceAdded`` for each citation, even if the server sent it before the text
+``text``               text, then a ``SourceAdded`` for each citation, even if the citation was sent first
 ``thinking``,          thinking; its signature or ciphertext is kept in `provider_data`, so that it can be sent back
 ``redacted_thinking``
 ``tool_use``           a tool call; the arguments in the start frame are used if no delta has any
@@ -51,7 +51,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
     # `pause_turn` requires another request. `compaction` does not: the caller asked for that pause with
-    # `pause_after_compaction`. Unknown reasons become "other" too.
+    # `pause_after_compaction`. Both become "other", and so does any unknown reason.
     "pause_turn": "other",
     "compaction": "other",
 }
@@ -166,7 +166,7 @@ def use_type_as_code(error: AdapterError) -> AdapterError:
 
 
 class _Block:
-    """An open block. `data` is the block in its start frame; `position` is a tool call's index among the tool calls."""
+    """An open block. `data` is the start frame's block; `position` is a tool call's index among the tool calls."""
 
     __slots__ = ("citations", "data", "filled", "kind", "position")
 
@@ -281,7 +281,7 @@ class Content:
 
 
 def _pages(content: Any) -> Iterable[dict[str, Any]]:
-    # Yield the pages of a web search or fetch. Their text is encrypted or long, so only the part keeps it.
+    # Yield the pages of a web search or fetch, without their text, which is encrypted or long. The part keeps it.
     for page in dicts(content if isinstance(content, list) else [content]):
         if isinstance(page.get("url"), str):
             yield {k: v for k, v in page.items() if k not in ("encrypted_content", "content") and v is not None}

@@ -76,9 +76,8 @@ _SUMMED = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_
 def to_usage(counters: Mapping[str, Any]) -> Usage:
     """Return the counters of a ``usage`` object as `Usage`.
 
-    Anthropic's ``input_tokens`` excludes the tokens that were read from the cache or written to it; `Usage` includes
-    them. In both, the output includes thinking. See
-    https://platform.claude.com/docs/en/build-with-claude/prompt-caching.
+    Anthropic's ``input_tokens`` excludes the tokens read from the cache or written to it; `Usage` includes them. Both
+    count thinking as output. See https://platform.claude.com/docs/en/build-with-claude/prompt-caching.
 
     ``iterations`` lists the usage of each request that the server made to produce the answer. Only this list includes
     compactions and advisors, so if it is present, each count is the sum over its entries. `extra` then contains the

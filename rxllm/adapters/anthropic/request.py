@@ -1,15 +1,15 @@
 """Convert a request to the body of the Messages API: https://platform.claude.com/docs/en/api/messages.
 
-1. System messages at the start of the thread become ``system``. Later ones must not change that field, because that
-   would invalidate the cached prefix. A later system message is added after the user turn that it follows. If it
-   follows an assistant turn, it is added after the next user turn or, if there is none, becomes a user turn itself. A
-   model that obeys messages with the role ``system`` (see `takes_entries`) receives it as such a message. Any other
-   model receives it as text between ``<system>`` tags at the end of the user turn.
+1. System messages at the start of the thread become ``system``. Later ones must not change that field, or the cached
+   prefix would become invalid. A later system message is added after the user turn that it follows. If it follows an
+   assistant turn, it is added after the next user turn or, if there is none, becomes a user turn itself. Models that
+   obey messages with the role ``system`` (see `takes_entries`) receive it as one. Other models receive it as text
+   between ``<system>`` tags at the end of the user turn.
 2. Consecutive messages with the same role become one turn. The results of a turn's tool calls are placed together at
    the beginning of one user turn.
 3. The API rejects blank text, and whitespace at the end of a final assistant turn. Both are removed.
 4. Parts from another provider, such as its thinking or its server tools, are left out. Anthropic's own parts are sent
-   back unchanged, but thinking is left out if it has no signature, and a server-tool call if it is incomplete.
+   back unchanged, except that thinking without a signature and incomplete server-tool calls are left out too.
    Files are described at https://platform.claude.com/docs/en/build-with-claude/files; to send a file by its id, set
    the beta header named there.
 5. Ids may contain only letters, digits, ``_`` and ``-``. Any other character is replaced by ``_``, both in a tool call
@@ -44,7 +44,7 @@ Block = dict[str, Any]
 
 _FILES = {f"{kind}{by}" for kind in ("image", "pdf") for by in ("", " by url", " by id")}
 
-# A search result is sent back in a part of its own, a citation with the text to which it belongs.
+# Search results are sent back in their own parts, and citations with the text that they belong to.
 _SOURCES = {f"source {kind}" for kind in ("web_search_result", "web_fetch_result", *CITATIONS)}
 
 CARRIES: Carries = {
@@ -107,17 +107,17 @@ def count_body(request: Request, *, provider: str = "anthropic", is_own: bool = 
 def default_max_tokens(model: str) -> int:
     """Return the default for ``max_tokens``, which the API requires.
 
-    The default is the highest value that every model of a generation accepts: 4,096 for Claude 3, and 32,000 since
-    Claude 4 (https://platform.claude.com/docs/en/about-claude/models/overview). A limit that is not reached costs
-    nothing. For models whose limit is unknown, the default is 4,096.
+    The default is the highest value that every model of a generation accepts: 4,096 for Claude 3, and 32,000 from
+    Claude 4 on (https://platform.claude.com/docs/en/about-claude/models/overview). A high limit costs nothing unless it
+    is used. For models whose limit is unknown, the default is 4,096.
     """
     return 32_000 if "claude" in model and not re.search(r"claude-(3|instant|v?2)", model) else 4096
 
 
 def _effort_fields(effort: str | None, model: str, limit: int) -> dict[str, Any]:
     # Claude 4.6 and later accept an effort level: https://platform.claude.com/docs/en/build-with-claude/effort. Older
-    # models and models that are not Claude accept a token budget instead. It must be at least 1,024, and must leave
-    # part of the limit for the answer.
+    # models and models that are not Claude accept a token budget instead. The budget must be at least 1,024, and must
+    # leave part of the limit for the answer.
     if effort is None:
         return {}
     if effort in ("none", "disabled"):
@@ -136,7 +136,7 @@ _BUDGETS = {"low": 1024, "medium": 4096, "high": 16_384, "xhigh": 24_576, "max":
 
 
 def _container(request: Request, provider: str) -> str | None:
-    # The sandbox of the last turn is reused, because the next turn might need the files in it.
+    # Reuse the last turn's sandbox, because the next turn might need the files in it.
     last = next((message for message in reversed(request.messages) if message.role == "assistant"), None)
     return None if last is None else last.metadata.get(f"{provider}_container")
 
@@ -204,8 +204,8 @@ def system_of(messages: Iterable[Message]) -> str | list[Block]:
 def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = False) -> list[Block]:
     """Return the turns for the field ``messages``. Opaque parts are included only if they are from `provider`.
 
-    If `entries` is true, system messages remain messages; otherwise, they become text blocks. When a thread grows, its
-    earlier turns do not change.
+    If `entries` is true, system messages remain messages; otherwise, they become text blocks. The turns of a thread do
+    not change as it grows.
     """
     turns: list[Block] = []
     instructions: list[Block] = []  # the system messages to add after the current turn
@@ -260,7 +260,7 @@ def cache_control(metadata: Mapping[str, Any]) -> Block:
 
 
 def _mark_cached(message: Message, blocks: list[Block]) -> list[Block]:
-    # The mark is put on the message's last block that is not thinking, because thinking cannot be marked.
+    # Put the mark on the message's last block that is not thinking, because thinking cannot be marked.
     mark = cache_control(message.metadata)
     markable = [block for block in blocks if block["type"] not in ("thinking", "redacted_thinking")]
     if mark and markable:

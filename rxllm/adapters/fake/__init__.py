@@ -68,14 +68,14 @@ class Fake:
     ``("error", "rate_limited")``                      an ``ErrorEvent``, which ends the turn; the second item is an
                                                        `AdapterError` reason or an exception
     ``("finish", "stop")``                             the finish reason, which ends the turn
-    an exception                                       fails the call if it is the first piece; later, it becomes an
+    an exception                                       a failed call if it is the first piece; otherwise, an
                                                        ``ErrorEvent``
     an event                                           the event itself
     =================================================  =================================================================
 
-    The function can be async. A plain function blocks the event loop, so do not sleep in it: to wait, use ``("delay",
-    seconds)`` or an async function. Without an event loop, turns are played on the caller's thread. `requests` lists
-    all requests in order.
+    The function can be async. A plain function blocks the event loop, so do not sleep in one: use ``("delay",
+    seconds)`` or an async function instead. Without an event loop, turns are played on the caller's thread. `requests`
+    lists all requests in order.
 
     Raises ``ValidationError("invalid_option")`` for a piece that is not in the table. Pieces that a function returns
     are checked when they are played. After the last turn, calls fail with ``AdapterError("no_scripted_response")``.
@@ -162,8 +162,8 @@ class _Play:
         self._disposed = True
 
     def _schedule(self) -> None:
-        # Do not start the turn at once: the subscriber needs its disposable before the first event, or take(1) could
-        # not dispose it.
+        # Do not start the turn at once: the subscriber needs its disposable before the first event. Otherwise, take(1)
+        # could not dispose it.
         scheduler = self._scheduler or CurrentThreadScheduler.singleton()
         self._wait_for(lambda: scheduler.schedule(self._play))
 
@@ -180,7 +180,7 @@ class _Play:
         async def sleep(pump: Pump[Any]) -> None:
             await asyncio.sleep(seconds)
 
-        # This is a task rather than a timer, because a task ends when its event loop does.
+        # Use a task rather than a timer, because a task ends when its event loop does.
         waiting = pumped(sleep)
         return waiting.subscribe(on_error=self._observer.on_error, on_completed=self._play, scheduler=scheduler)
 
@@ -264,11 +264,11 @@ def _fits(cls: Callable[..., Any], fields: Mapping[str, Any]) -> bool:
 
 
 def _call_of(name: str, id: str = "", **fields: Any) -> ToolCall:
-    return ToolCall(id, name, **fields)  # a call without an id is given one later, as in real adapters
+    return ToolCall(id, name, **fields)  # a call without an id gets one later, as in real adapters
 
 
 def perform(pieces: list[Any], request: Request) -> Iterator[list[Event] | float]:
-    """Yield the events of each piece as a list, and each delay in seconds.
+    """Yield each piece's events as a list, and each delay as a number of seconds.
 
     If the first piece is an exception, raise it.
     """

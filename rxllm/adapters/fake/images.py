@@ -39,13 +39,13 @@ class FakeImages:
     ==========================================  ===============================================================
     an `Image`                                  an image in the response
     an `ImageUsage`, ``("usage", {..})``        the usage; by default, it contains only the number of images
-    an `ImageResponse`                          the response, to which the request's metadata is added
+    an `ImageResponse`                          the response; the request's metadata is added to it
     ``("delay", seconds)``                      a pause, timed by the subscription's scheduler
-    an exception, ``("error", "timeout")``      a failure of the call; the second item is one of
+    an exception, ``("error", "timeout")``      a failed call; the second item is one of
                                                 `ImageAdapterError.REASONS`
     ==========================================  ===============================================================
 
-    `requests` lists all requests in order, including any that `operations` does not allow.
+    `requests` lists all requests in order, including any whose operation is not in `operations`.
 
     Raises ``ValidationError("invalid_option")`` for a piece that is not in the table. After the last turn, calls fail
     with ``ImageAdapterError("unknown")``.

@@ -3,14 +3,14 @@
 The API is described at https://ai.google.dev/api/generate-content. The module ``parts`` reads the parts of the content.
 The decoder follows these rules:
 
-* Only candidate 0 is read. Content can follow a finish reason; the only end marker is the ``]`` of a JSON array.
+* Only candidate 0 is read. A finish reason can be followed by content; the only end marker is a JSON array's ``]``.
 * Grounding, citations and fetched URLs become sources. The complete grounding data is put into the completed message's
   metadata.
 * If the prompt is blocked, the finish reason is ``content_filter``.
 * Each usage object is a snapshot, so the last one counts.
 * Log-probabilities are put into the completed message's metadata, in OpenAI's format.
-* A finish reason that means failure, such as ``MALFORMED_FUNCTION_CALL``, ends the stream with an error whose code is
-  the reason.
+* A finish reason that means failure, such as ``MALFORMED_FUNCTION_CALL``, ends the stream with an error. The reason is
+  the error's code.
 * An error inside the stream ends it. A chunk or part without any known field becomes a ``RawChunk``.
 """
 
@@ -178,8 +178,8 @@ def sources_of(candidate: Candidate) -> Iterable[dict[str, Any]]:
     """Yield the sources in one chunk. Each has Gemini's fields, a ``"type"`` and, if there is one, a ``"url"``.
 
     Later chunks can repeat a source. The type of a grounding chunk is its kind: ``web``, ``maps``, ``retrievedContext``
-    or ``image``. A ``grounding_support`` maps a range of bytes in the text to the positions of the grounding chunks
-    that support it.
+    or ``image``. A ``grounding_support`` gives the positions of the grounding chunks that support a range of bytes in
+    the text.
     """
     grounding = candidate.grounding_metadata or {}
     for chunk in dicts(grounding.get("groundingChunks")):

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 _SHAPES = ((1, 1), (16, 9), (9, 16), (4, 3), (3, 4), (3, 2), (2, 3), (5, 4), (4, 5), (21, 9))
 _RATIOS = {f"{width}:{height}": width / height for width, height in _SHAPES}
 _TOLERANCE = 0.05
-"""The largest accepted difference from one of `_RATIOS`, as a fraction of that ratio."""
+"""The maximum difference from one of `_RATIOS`, as a fraction of that ratio."""
 
 
 class GeminiImages(GoogleKeys, HTTPImageAdapter):
     """An adapter for images from the Gemini API or Vertex AI.
 
     It sends ``POST {base_url}/models/{model}:generateContent`` requests. For the key and for Vertex AI, see `Gemini`.
-    If the size is given in pixels, the nearest aspect ratio is requested; ``"16:9"`` and ``"2K"`` are accepted too.
+    A size in pixels requests the nearest aspect ratio; sizes such as ``"16:9"`` and ``"2K"`` are accepted too.
     There are no fields for quality, style or background, so describe them in the prompt. ``ImageRequest.options`` is
     merged into the body, including nested objects.
     """

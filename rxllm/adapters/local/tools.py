@@ -14,7 +14,7 @@ It ends with tool results.                              The prompt has the quest
 It ends in any other way.                               The prompt is the text of the thread. The reply is text.
 ======================================================  ===========================================================
 
-Under ``tool_choice="none"``, no tool can be called. With the examples, SmolLM2-135M chooses well among tools; with a
+Under ``tool_choice="none"``, no tool can be called. Given the examples, SmolLM2-135M chooses well among tools; given a
 list of tools in the system prompt, it chooses badly. It cannot choose between a call and an answer, so under ``"auto"``
 it always calls a tool.
 
@@ -108,7 +108,7 @@ def _call_schema(tool: Tool, shared: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_bounds(schema: Any, prefix: str) -> Any:
-    """Return `schema` with missing limits added, empty objects closed, and referenced names prefixed with `prefix`."""
+    """Return `schema` with limits where it has none, empty objects closed, and `prefix` before referenced names."""
     if isinstance(schema, list):
         return [_add_bounds(item, prefix) for item in cast(list[Any], schema)]
     if not isinstance(schema, Mapping):
@@ -192,7 +192,7 @@ def _result_text(result: Message) -> str:
 
 
 def _as_text(messages: tuple[Message, ...], *, calls: bool) -> Iterator[Message]:
-    """Yield the thread as text. If `calls` is true, the JSON of its first call replaces an assistant message's text."""
+    """Yield the thread as text. If `calls` is true, an assistant message with calls becomes its first call's JSON."""
     after_assistant = False
     for message in messages:
         if message.role == "tool":
@@ -229,7 +229,7 @@ _TAIL = re.compile(r"[\s}]*\Z")
 
 
 class CallDecoder:
-    """Wraps a decoder for chat completions, and converts the answer's text to a tool call."""
+    """Wraps a Chat Completions decoder, and converts the answer's text to a tool call."""
 
     def __init__(self, inner: Decoder, request: Request) -> None:
         self._inner = inner

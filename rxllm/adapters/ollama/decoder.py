@@ -1,15 +1,15 @@
-"""Decoder for Ollama's own API, for responses from ``/api/chat`` and ``/api/generate``.
+"""Decoder for responses from ``/api/chat`` and ``/api/generate`` in Ollama's own API.
 
 The API is described at https://docs.ollama.com/api/chat. Each line of a response is a JSON object. The decoder follows
 these rules:
 
 * Text and thinking arrive in pieces. In responses from ``/api/generate``, they are top-level fields.
-* A tool call arrives whole, with its arguments as an object. Before version 0.12.10, it has no id, and some versions
-  give every call the ``index`` 0. Each entry therefore counts as a separate call.
-* The line with ``done`` is the last one, and it contains the usage. Older servers send no ``done_reason``, so a missing
-  one means ``stop``.
+* A tool call arrives whole, with its arguments as an object. Each entry counts as a separate call, because versions
+  before 0.12.10 send no ids, and some give every call the ``index`` 0.
+* The line with ``done`` is the last one, and contains the usage. A missing ``done_reason``, as sent by older servers,
+  means ``stop``.
 * Log-probabilities are put into the metadata of the completed message, under ``reasoning_logprobs`` for thinking.
-* An ``error`` ends the stream. Unless the message describes another error, the model's runner has failed.
+* An ``error`` ends the stream. If its message is not recognised, it is treated as a failure of the model's runner.
 * A line without any known field becomes a ``RawChunk``.
 """
 

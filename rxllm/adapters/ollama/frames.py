@@ -12,7 +12,7 @@ from rxllm.values.usage import whole
 
 PROVIDER = "ollama"
 OWN = {"provider": PROVIDER}
-"""The `provider_data` that marks thinking as Ollama's own. Only such thinking is sent back; Ollama signs nothing."""
+"""The `provider_data` that marks thinking as Ollama's, so that it is sent back. Ollama does not sign its thinking."""
 
 
 class Function(msgspec.Struct, gc=False):
@@ -50,7 +50,7 @@ _DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_d
 
 
 def to_usage(last: Mapping[str, Any]) -> Usage:
-    """Return the usage in the last line, with times in nanoseconds. A cached prompt is not counted."""
+    """Return the usage in the last line, with times in nanoseconds. Ollama does not count a cached prompt."""
     durations = {name: _count(last, name) for name in _DURATIONS}
     extra = {name: duration for name, duration in durations.items() if duration is not None}
     return Usage(_count(last, "prompt_eval_count"), _count(last, "eval_count"), extra=extra)

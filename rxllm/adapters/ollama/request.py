@@ -99,7 +99,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 def _think(effort: str | None) -> bool | str | None:
-    # Some models have several levels of thinking; for others, it is only on or off. See
+    # Some models have several levels of thinking; others can only turn it on or off. See
     # https://docs.ollama.com/capabilities/thinking.
     match effort:
         case None | "low" | "medium" | "high":

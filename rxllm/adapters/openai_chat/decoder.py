@@ -8,16 +8,16 @@ rules:
   because some servers send it twice.
 * Opaque ``reasoning_details``, such as signatures and ciphertext, are kept so that they can be sent back.
 * A refusal becomes text, and the finish reason becomes ``content_filter``.
-* Log-probabilities (``reasoning_logprobs`` for thoughts) and other details of the answer are put into the metadata of
-  the completed message.
+* Log-probabilities (``reasoning_logprobs`` for thoughts) and other details of the answer are put into the completed
+  message's metadata.
 * ``message`` is read if there is no ``delta``, or if the answer is not streamed. Some streams have both; their
   ``message`` contains all of the text so far. Azure's older "On Your Data" answers have ``messages`` instead.
 * A custom tool's free text becomes a single argument, ``{"input": ...}``. Gemini's signature for a tool call is kept in
   the call's metadata, so that it can be sent back.
 * A tool that Groq runs (``executed_tools``) becomes a call with the metadata ``{"server": True}``. Its result is put
   into the metadata of the completed message.
-* An error or ``[DONE]`` ends the stream. A finish reason does not, but if it means failure, such as ``network_error``,
-  the stream ends with an error.
+* An error or ``[DONE]`` ends the stream; a finish reason does not. If the finish reason means failure, as
+  ``network_error`` does, the stream ends with an error.
 * A chunk with fields of unexpected types, or without any known field, becomes a ``RawChunk``.
 """
 
@@ -180,7 +180,7 @@ class ChatDecoder(FrameDecoder):
         if delta.role == "tool":
             for citation in azure_citations(delta.content):
                 self._add_source(citation)
-        elif delta.content != "[DONE]":  # marks the end of a stream
+        elif delta.content != "[DONE]":  # the end of the stream
             self._read_delta(delta)
 
     def _read_usage(self, usage: Any) -> None:
@@ -234,7 +234,7 @@ class ChatDecoder(FrameDecoder):
             blocks.note({"channel": delta.channel})
 
     def _read_input(self, call: CallDelta, custom: Custom) -> None:
-        # The free text is streamed as the JSON of an object that has only the field "input".
+        # Stream the free text as the JSON of an object whose only field is "input".
         index, opening = call.index, ""
         if index not in self._inputs or call.id not in (None, "", self._inputs[index]):
             self._close_input(index)

@@ -1,7 +1,6 @@
 """Types for Chat Completions chunks, names of usage counters, and functions that read log-probabilities and media.
 
-The types accept the chunks of every supported server. They have only the fields that we read, so that decoding skips
-the others.
+The types accept the chunks of every supported server. They have only the fields that we read; decoding skips the rest.
 """
 
 from __future__ import annotations
@@ -152,7 +151,7 @@ def file_of(part: Mapping[str, Any]) -> dict[str, Any]:
 
 def audio_of(fields: Mapping[str, list[Any]]) -> dict[str, Any]:
     """Return the audio of a response as a file. `fields` maps each field's name to its values from all deltas."""
-    # The API streams audio only as 16-bit PCM. Each piece is a base64 string of its own.
+    # The API streams audio only as 16-bit PCM. Each piece is a separate base64 string.
     audio = {name: values[-1] for name, values in fields.items()}
     audio["data"] = b"".join(decode_base64(str(piece)) for piece in fields.get("data", ()))
     audio["transcript"] = "".join(str(piece) for piece in fields.get("transcript", ()))
@@ -160,7 +159,7 @@ def audio_of(fields: Mapping[str, list[Any]]) -> dict[str, Any]:
 
 
 def azure_citations(content: Any) -> Iterable[dict[str, Any]]:
-    """Return the citations in `content`, a message from Azure's tool with the JSON ``{"citations": [...], ...}``."""
+    """Return the citations in `content`, the JSON that Azure's tool sends: ``{"citations": [...], ...}``."""
     found = read_arguments(content) if isinstance(content, str) else None
     return dicts((found or {}).get("citations"))
 

@@ -61,7 +61,7 @@ class OpenAIImages(HTTPImageAdapter):
     operations = tuple(_PATHS)
 
     def refuse(self, request: ImageRequest) -> None:
-        """Raise ``ImageAdapterError`` if the model does not support the operation or cannot return requested URLs."""
+        """Raise ``ImageAdapterError`` if the model does not support the operation or the response format."""
         family = _family(request.model)
         refuse_operation(request, self.provider, family.operations)
         super().refuse(request)
@@ -103,7 +103,7 @@ class OpenAIImages(HTTPImageAdapter):
 
 
 def image_body(request: ImageRequest) -> dict[str, Any]:
-    """Return the JSON body for `request` or, if it is sent as a form, the form's fields without the files."""
+    """Return the fields of the JSON body or form for `request`, without the files."""
     optional = {
         "quality": request.quality,
         "style": request.style,
@@ -170,7 +170,7 @@ def _files(request: ImageRequest) -> Iterator[File]:
 
 
 def _file(image: Image, path: tuple[str | int, ...]) -> tuple[str, bytes, str]:
-    """Return a file name, the bytes and the MIME type of `image`. `path` is its place in the request."""
+    """Return a file name for `image`, its bytes and its MIME type. `path` is its place in the request."""
     if image.mime_type is None:
         raise ValidationError("invalid_image_request", errors=[(path, "missing_mime_type")])
     extension = image.mime_type.partition("/")[2].partition("+")[0]

@@ -40,7 +40,7 @@ OTHERS_CARRY: Carries = {
     "assistant": {"text", "tool call", "reasoning details"},
     "tool": _CONTENT,
 }
-"""The kinds of parts sent to other servers. Many accept more than OpenAI does, and reject the rest themselves."""
+"""The kinds of parts sent to other servers. Many accept more than OpenAI does, and can reject the rest themselves."""
 
 
 def chat_body(
@@ -142,7 +142,7 @@ def _tool_call(call: ToolCall, provider: str, *, with_details: bool) -> dict[str
 
 
 def _thoughts(message: Message) -> str:
-    # A thought with a signature or provider data is from another API, so it is left out.
+    # Leave out thoughts with a signature or provider data, because they are from another API.
     thoughts = (part for part in message.parts if isinstance(part, ThinkingPart))
     return "".join(part.text for part in thoughts if part.signature is None and not part.provider_data)
 
@@ -166,7 +166,7 @@ def _custom(tool: Tool, provider: str) -> dict[str, Any] | None:
     if own.get("type") != "custom":
         return None
     match own.get("format"):
-        case {"type": "grammar", "syntax": syntax, "definition": definition}:  # only this API nests them
+        case {"type": "grammar", "syntax": syntax, "definition": definition}:  # only this API nests these fields
             form = {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}
         case form:
             pass

@@ -1,9 +1,9 @@
 """Convert a response's output items to events, in the order in which they arrive.
 
-1. A frame belongs to the item with its id or, if there is none, to the latest item with its index. Some servers invent
+1. A frame belongs to the item with its id or, if no item has it, to the latest item with its index. Some servers invent
    a new id for each frame, and others send index 0 for everything.
 2. ``response.output_item.done`` contains the final item. Ciphertext is read only from this frame, because it differs in
-   every frame. Some servers omit deltas or whole items, so text that was in no delta is emitted when this frame
+   every frame. Some servers omit deltas or whole items, so text that no delta contained is emitted when this frame
    arrives, or at the end of the stream.
 3. Each text or thought is a block. If another block interrupts it, the rest becomes a new block, so that nothing is
    overwritten. If a server announces parts, a delta with an unannounced index continues the open block.
@@ -55,11 +55,11 @@ class Output:
         self._sources: set[str] = set()
 
     def finish(self, items: Sequence[Item]) -> None:
-        """End the items of the final response that no frame has ended."""
+        """End any of the final response's `items` that no frame has ended."""
         slots = [self._slot_of(item) for item in items]
         known = {*slots}
-        # If no slot has an item's id, the server has invented the id. The item then belongs to the next unmatched slot
-        # of its kind.
+        # If no slot has an item's id, the server has invented a new one. The item then belongs to the next unmatched
+        # slot of its kind.
         others: defaultdict[str, deque[Slot]] = defaultdict(deque)
         for slot in self._slots:
             if slot not in known:
@@ -167,7 +167,7 @@ class Output:
             self._blocks.call(slot.number, None, None, delta)
 
     def _add_free_text(self, argument: str, slot: Slot | None, delta: str | Item | None) -> None:
-        # The free text is streamed as the JSON of an object that has only this argument.
+        # Stream the free text as the JSON of an object whose only field is this argument.
         if slot is not None and isinstance(delta, str) and delta:
             escaped = json_text(delta)[1:-1]
             self._add_arguments(slot, escaped if slot.open_argument else f'{{"{argument}":"{escaped}')
@@ -189,7 +189,7 @@ class Output:
         elif "call_id" in item:  # the item is a result
             slot.call = self._calls.get(slot.wire_id)
         elif slot.kind == "message" and item.get("phase"):
-            # The phase marks the messages that were the answer, and must be sent back in the next request.
+            # The phase shows which messages are the answer, and must be sent back in the next request.
             self._close_block()
             self._blocks.part(ProviderPart(self.provider, {"type": "message", "phase": item["phase"]}))
         return slot
@@ -314,7 +314,7 @@ class Slot:
                 rest, streamed = text[len(streamed) :], ""
             elif any("".join(texts[later:]).startswith(streamed) for later in range(place, len(texts))):
                 rest = text  # The deltas skipped this text and began with a later one.
-            else:  # The deltas contained this text, perhaps in other words.
+            else:  # The deltas contained this text, perhaps worded differently.
                 streamed = streamed.partition(text)[2] or streamed
             rests.append(rest)
         return rests

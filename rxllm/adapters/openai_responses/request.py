@@ -5,7 +5,7 @@ Messages become input items by these rules:
 1. Texts and tool calls are sent without the server's ids. With an id, the server would require the stored item or the
    reasoning before it, either of which might be missing.
 2. A thought from this provider is sent back as its original item. If the server does not store its responses, the item
-   is sent without its id, for the same reason, and only if it has content (ciphertext or text).
+   is sent without its id, for the same reason, and only if it contains ciphertext or text.
 3. ``ProviderPart``s from this provider are sent back as items, unchanged. Parts from other providers are left out, and
    so are calls to tools that those providers ran themselves.
 4. A tool call is sent back in its original form, such as a function call or a computer call. So is its result.
@@ -263,7 +263,7 @@ def _result_item(message: Message, call: ToolCall | None, provider: str) -> Item
     fields = message.content if isinstance(message.content, dict) else {}
     has_files = any(isinstance(part, ImagePart | FilePart) for part in message.parts)
     if has_files and kind not in ("function_call", "custom_tool_call"):
-        fault = f"have a file in the result of {message.tool_call_id!r}, but a {kind} takes only text; leave it out"
+        fault = f"have a file in the result of {message.tool_call_id!r}, but a {kind} accepts only text; omit the file"
         raise ValidationError("invalid_request", errors=[(("messages",), fault)])
     match kind:
         case "function_call" | "custom_tool_call":

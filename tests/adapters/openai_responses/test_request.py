@@ -343,7 +343,7 @@ def test_calls_and_results_go_back_in_their_own_form(given: dict[str, Any], name
 def test_a_file_in_the_result_of_a_call_that_takes_text_is_refused(given: dict[str, Any]):
     result = Message("tool", (TextPart("1"), ImagePart(Image.from_binary(b"GIF89a", "image/gif"))), tool_call_id="c")
     request = Request((user("Hi"), answer(given, offered={"f"}), result), "m")
-    with pytest.raises(ValidationError, match=f"a file in the result of 'c', but a {given['type']} takes only text"):
+    with pytest.raises(ValidationError, match=f"a file in the result of 'c', but a {given['type']} accepts only text"):
         OpenAIResponses(api_key="k").build(request, Call())
 
 
