@@ -50,7 +50,7 @@ _META_KEYS = frozenset(
 
 
 class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
-    """The immutable state after some chunks. Its ``finalize_`` methods return the results.
+    """An immutable fold of the chunks so far. Its ``finalize_`` methods return the results.
 
     Successive states share an append-only log, and each state records how many of the log's chunks it includes, so a
     push takes O(1). Pushing a second chunk to the same state copies the log. Two states are equal if all their
@@ -330,7 +330,7 @@ def _gather(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Index
 
 
 def _assign_ids(calls: list[CallRecord]) -> list[str]:
-    """Return the calls' ids. A missing id becomes ``call_<k>``: k is the call's position or the next free number."""
+    """Return the calls' ids. A missing id becomes ``call_<k>``; k is the call's position or the next free number."""
     taken = {call.id for call in calls if call.id}
     ids: list[str] = []
     k = 0

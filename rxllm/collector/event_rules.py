@@ -14,7 +14,7 @@ rule, as in the table of ``operators.verify``       for an adapter's events
 all others                                          These rules are not checked.
 ==================================================  ====================================================================
 
-Events are also checked where they may have another source: in the fold, and when operators receive items.
+Events from other sources are checked too, by the fold and by operators that receive them.
 
 A stream moves through these phases:
 
@@ -140,7 +140,7 @@ class EventRules:
                 pass
 
     def cut(self, error: ev.ErrorEvent) -> None:
-        """Raise `BrokenRule` if a block or a tool call is still open, at any depth."""
+        """Raise `BrokenRule` if a block or a tool call is still open, here or in an agent."""
         if self._phase == "message":
             self._response.feed(error)
         for agent in self._agents.values():
@@ -291,7 +291,7 @@ class _Response:
     def _start_call(self, event: ev.ToolCallStarted) -> None:
         self._check_no_open_block()
         if not event.id or event.id in self.ids or event.id in self._used:
-            raise BrokenRule("call_id", f"{event.id!r} is empty, or was used before: a call id is unique in its thread")
+            raise BrokenRule("call_id", f"{event.id!r} is empty, or was used before: call ids are unique in a thread")
         self.ids.add(event.id)
         self._calls[event.id] = (event.name, [])
 

@@ -177,7 +177,7 @@ def is_encodable(text: str) -> bool:
 
 
 def check_encodable(reason: str, **texts: str | None) -> None:
-    """Raise ``ValidationError(reason)`` if a text has a lone surrogate, which stores, headers and logs reject."""
+    """Raise ``ValidationError(reason)`` if any text has a lone surrogate, which stores, headers and logs reject."""
     for name, text in texts.items():
         if text is not None and not text.isascii() and not is_encodable(text):
             fault = f"must not contain a lone surrogate: got {text[:80]!r}; write text.encode(errors='replace')"
@@ -197,7 +197,7 @@ def _well_formed(data: Any) -> Any:
             return data
 
 
-# Locate, from msgspec's and pydantic's errors, where data does not fit a type
+# The faults in errors from msgspec and pydantic
 
 
 def described(faults: list[tuple[Path, str]]) -> str:

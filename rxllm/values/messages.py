@@ -64,7 +64,7 @@ class FilePart(Value):
 
 @value
 class ToolCallPart(Value):
-    """The place among a message's parts where the model made the tool call with this id."""
+    """A marker among a message's parts: at this place, the model made the tool call with this id."""
 
     id: str
 
@@ -264,7 +264,7 @@ def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -
     """
     if isinstance(content, str) and not attachments:
         return Message("user", content)
-    # Other sequences are not unpacked, because a string is a sequence too.
+    # Only lists and tuples are unpacked, because a string is a sequence too.
     first = tuple(cast(Sequence[Any], content)) if isinstance(content, list | tuple) else (content,)
     parts: list[Part] = []
     has_text = False

@@ -13,7 +13,7 @@ from rxllm.values.messages import FilePart, ImagePart, Message, Part, SourcePart
 from rxllm.values.tools import Tool
 
 ApiKey = str | Callable[[], str | Awaitable[str]]
-"""An API key, or a function (sync or async) that returns one for each attempt, for example because tokens expire."""
+"""An API key, or a function (sync or async) that returns one for each attempt, in case tokens expire."""
 
 _NUMBERS = ("temperature", "max_tokens", "seed", "top_p")
 

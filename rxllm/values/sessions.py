@@ -1,4 +1,4 @@
-"""Sessions, the inputs that are accepted as a conversation, and the halted agents inside a thread.
+"""Sessions, the inputs accepted as a conversation, and the halted agents inside a thread.
 
 The status of a session determines which operations are legal:
 
@@ -118,7 +118,7 @@ class Session(Value):
     def submit_tool_results(
         self, results: Mapping[str, str | Mapping[str, Any]] | Iterable[tuple[str, str | Mapping[str, Any]]]
     ) -> Session:
-        """Return the session with several pending calls answered, by id. If this raises, none of them is answered."""
+        """Return the session with several pending tool calls answered. `results` maps their ids to the results."""
         by_id = dict(results)
         if not by_id:
             return self
@@ -307,7 +307,7 @@ def open_agents(thread: Thread) -> dict[str, Thread]:
 
 
 def with_open_agents(thread: Thread, agents: Mapping[str, Thread]) -> Thread:
-    """Return `thread` with the threads in `agents` (by call id) stored in it. Other agents' threads are kept."""
+    """Return `thread` with the threads in `agents`, keyed by call id, stored in it. Other agents' threads are kept."""
     if not agents:
         return thread
     return replace(thread, messages=tuple(_with_agents(message, agents) for message in thread))
@@ -360,7 +360,7 @@ def with_answer(thread: Thread, id: str, answer: Message) -> Thread:
 
 
 def with_answers(thread: Thread, answers: Mapping[str, Message]) -> Thread:
-    """Return `thread` with calls and questions answered at any depth. `answers` maps their ids to messages.
+    """Return `thread` with calls and questions, however deeply nested, answered. `answers` maps their ids to messages.
 
     A tool message is inserted after its call, and a user message after its question. An answer that matches no call is
     appended.

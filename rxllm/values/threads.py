@@ -27,7 +27,7 @@ AGENTS = "agents"
 """The metadata key under which an assistant message stores the threads of the halted agents that it called."""
 
 _LAST = 20
-"""The maximum number of messages shown from the end of a thread, in addition to its first message."""
+"""The maximum number of messages that a thread shows, besides its first message; they are the last ones."""
 
 MessageLike = Message | Response[Any] | Mapping[str, object] | Dumpable
 """A message, a response that contains one, or a message in OpenAI's format."""
@@ -68,7 +68,7 @@ class Thread(Value):
         ``developer`` becomes ``system``, and a refusal becomes text. Every function that takes a thread also accepts
         such a list.
 
-        Raises ``ValidationError("invalid_thread")``, with the path, for anything that a thread cannot keep: an unknown
+        Raises ``ValidationError("invalid_thread")``, with the path, for anything that a thread cannot hold: an unknown
         field, an unknown type of part, or ``function_call``, which is OpenAI's old format for tool calls.
         """
         return cls(as_messages(messages))

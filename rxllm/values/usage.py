@@ -57,9 +57,9 @@ def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> U
     """Return `usage` with its missing costs filled in by ``price(model, usage)``.
 
     If a provider uses several models for one answer, ``extra["iterations"]`` lists the usage of each as a dict, and
-    each iteration is priced separately. Its ``extra`` names its model, unless that is the model that gives the answer;
-    `price` then receives None as `model`. If the cost of any iteration is unknown, no costs are filled in. A reported
-    cost of 0 is replaced if a price is known.
+    each iteration is priced separately. Its `model` is the one named in its ``extra``, or None for the model that gives
+    the answer. If the cost of any iteration is unknown, no costs are filled in. A reported cost of 0 is replaced if a
+    price is known.
     """
     lacking = usage
     if usage.total_cost == 0:
@@ -79,10 +79,7 @@ def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> U
 
 
 def _iterations(usage: Usage) -> list[Usage]:
-    """Return the iterations of `usage`, or an empty list if their tokens do not add up to the tokens of `usage`.
-
-    That happens if `usage` is the total of several answers.
-    """
+    """Return the iterations of `usage`; none if their tokens do not add up, as in the total of several answers."""
     try:
         parts = [Usage(**fields) for fields in usage.extra.get("iterations") or ()]
         total = sum(parts, Usage())
@@ -124,7 +121,7 @@ class Spending(Value):
     `calls` is the number of calls that have ended, and `tokens` is the number of tokens that they used. `estimated`
     counts the calls whose tokens had to be estimated: they failed, were disposed early, or used a provider that reports
     no usage. `usd` is the sum of all known costs, or None if no cost is known. `unpriced` counts the calls whose cost
-    is unknown. `reserved` and `reserved_usd` are set aside for running calls.
+    is unknown. `reserved` and `reserved_usd` are the tokens and the money set aside for running calls.
     """
 
     tokens: int = 0
