@@ -1,8 +1,8 @@
 """Convert chunks to events, with the operator `from_chunks` or, without Rx, with `ChunkFeeder`.
 
 Text, thinking, the beginning of a call and its fragments are emitted at once. Calls are completed only at the end of
-the stream, because fragments can arrive late. They can even arrive before their call. A fragment belongs to the latest
-call with its index.
+the stream, because fragments can arrive late; they can even precede their call. A fragment belongs to the latest call
+with its index.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "content_filter": "content_filter",
     "error": "error",
 }
-"""Finish reasons by the names that chunks use for them. Any other name means ``other``."""
+"""rxllm's finish reasons, keyed by the names that chunks use. Any other name means ``other``."""
 
 _USAGE = {
     "input_tokens": ("input_tokens", "input"),
@@ -195,7 +195,7 @@ _USAGE = {
     "output_cost": ("output_cost",),
     "total_cost": ("total_cost", "cost"),
 }
-"""The counter names that can fill each field of `Usage`, the most trusted first."""
+"""The counter names that can fill each field of `Usage`, most trusted first."""
 
 
 class CallRecord(msgspec.Struct, frozen=True):

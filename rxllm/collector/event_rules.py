@@ -4,7 +4,7 @@
 and the fold accepts any order:
 
 ==================================================  ====================================================================
-rule, as in the table of ``operators.verify``       for an adapter's events
+rule (see ``operators.verify``)                     treatment of an adapter's events
 ==================================================  ====================================================================
 ``event``                                           The event is checked, including the types of its fields (see
                                                     `event_fault`). rxllm's own decoders are exempt, because
@@ -230,7 +230,7 @@ _FAULTS = {
     "lost": ("chat_completed", "only the end of the chat can follow a step that failed to begin", "chat_completed"),
     "chat": ("chat_completed", "nothing can follow ChatCompleted", ""),
 }
-"""For each phase: the rule that a misplaced event breaks, the reason for it, and the rule that an early end breaks."""
+"""For each phase: the rule broken by a misplaced event, the reason, and the rule broken by an early end."""
 
 
 class _Response:

@@ -44,7 +44,7 @@ def codes(text: str) -> list[str]:
 
 
 def filled(text: str, **words: object) -> str:
-    """Fill in the placeholders in a text from the table, leaving other braces alone, such as a dict's."""
+    """Fill in the placeholders in a text from the table. Other braces, such as a dict's, are left alone."""
     return re.sub(r"\{(\w+)\}", lambda match: str(words.get(match[1], match[0])), text)
 
 
@@ -58,7 +58,7 @@ def no_attribute(owner: str, name: str, known: Iterable[str], remedy: str = "") 
         hint = f"; write {remedy}"
     else:
         hint = "" if name.startswith("_") else did_you_mean(name, (other for other in known if other[:1] != "_"))
-    # The error does not get the object, because Python would then append a suggestion of its own.
+    # Do not pass the object to the error: Python would append a suggestion of its own.
     return AttributeError(f"{owner} has no attribute {name!r}{hint}", name=name)
 
 
@@ -471,6 +471,6 @@ Code in a text is enclosed in backticks, which error messages omit. The placehol
 * ``{owner}``: the class that the option was passed to;
 * ``{value}``: the option's value;
 * ``{data}``: the option's value if it is JSON data, otherwise ``...``;
-* ``{it}``: the word "it" or, for a value that is not JSON data, "JSON";
+* ``{it}``: the word "it", or "JSON" if the value is not JSON data;
 * ``{count}``, ``{attempts}``: the option's value as a number of items or attempts; 3 if it is not a number.
 """

@@ -168,7 +168,7 @@ def well_formed(text: str) -> str:
 
 
 def is_encodable(text: str) -> bool:
-    """Whether `text` can be encoded as UTF-8. Text that contains surrogates cannot."""
+    """Whether `text` can be encoded as UTF-8. It cannot if it contains surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -229,7 +229,7 @@ _SIGNATURES = {
     b"GIF89a": "image/gif",
     b"%PDF-": "application/pdf",
     b"ID3": "audio/mpeg",
-    b"\xff\xfb": "audio/mpeg",  # MPEG frames without an ID3 tag before them
+    b"\xff\xfb": "audio/mpeg",  # MPEG audio without an ID3 tag
     b"\xff\xf3": "audio/mpeg",
     b"\xff\xf2": "audio/mpeg",
 }
@@ -365,7 +365,7 @@ def data_part(data: bytes, name: str | None = None, mime_type: str | None = None
 
 
 def mime_type_of(data: bytes, name: str) -> str | None:
-    """Return a file's MIME type, recognized from its first bytes or else its name; None if it is not recognized.
+    """Return a file's MIME type, based on its first bytes or else its name, or None if neither is known.
 
     >>> mime_type_of(b"GIF89a", "cat.png"), mime_type_of(b"", "notes.pdf"), mime_type_of(b"", "notes")
     ('image/gif', 'application/pdf', None)

@@ -44,7 +44,7 @@ class Partial(Generic[T]):
     """The part of a `T` that has arrived so far, as emitted by ``operators.partials(T)``. Immutable.
 
     ``partial["name"]`` is the partial value of a field, or of a key in a mapping. ``partial[0]`` is the partial value
-    of an array element, and ``partial[-1]`` is the newest element. Both can be nested. A value is missing until its
+    of an array element, and ``partial[-1]`` is the newest element. Both can be chained. A value is missing until its
     first character arrives, and a missing value is falsy. Iteration yields the elements of an array, ``keys()`` returns
     the names in an object, and ``len(...)`` counts the elements or the names.
 
@@ -216,7 +216,7 @@ class Node:
         self.kind = kind  # the {, [ or " that opens the value; "" for other values
         self.start = start
         self.end = sys.maxsize
-        # Most nodes are strings and numbers. They all share the same empty containers, to save memory.
+        # Most nodes are strings and numbers. To save memory, these share the same empty containers.
         self.children: list[Node] = [] if kind in _CONTAINERS else _NO_CHILDREN
         self.keys: list[str] = [] if kind == "{" else _NO_KEYS  # the children's keys, as the model wrote them.
         self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # Indexes of children, by name.

@@ -91,7 +91,7 @@ MESSAGE_TOKENS = 4
 """The number of tokens that a message's role and delimiters add to its content."""
 
 FILE_TOKENS = 1000
-"""The estimated tokens of an image or a non-text file. Providers count an image as about 250 to 1,600 tokens."""
+"""The estimated token count of an image or a non-text file. Providers count an image as about 250 to 1,600 tokens."""
 
 LOW_DETAIL_TOKENS = 100
 

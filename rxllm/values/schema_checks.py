@@ -267,7 +267,7 @@ class _Document:
 
 
 def _parts(keyword: str, value: Any) -> Iterator[Schema]:
-    """Yield the subschemas in a keyword's `value`. References can point into unknown keywords too."""
+    """Yield the subschemas in a keyword's `value`. Unknown keywords count too, because references can point there."""
     if keyword in _DATA:
         return
     items: Any = [value]

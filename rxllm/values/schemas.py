@@ -122,7 +122,7 @@ def reader(response_format: Any) -> Callable[[str], Any] | None:
 
 
 def decoder(hint: Any) -> Callable[[str], Any]:
-    """Return the function that reads JSON text as the type `hint`; the value must not be wrapped in an object.
+    """Return the function that reads JSON text as the type `hint`, without unwrapping the value.
 
     The function raises ``ValidationError("invalid_output")`` if the text does not fit the type. `decoder` itself raises
     msgspec's error if JSON cannot express the type.
@@ -316,7 +316,7 @@ def _decode_other(cls: Any, value: Any) -> Any:
 
 @cached_by_type
 def _is_for_pydantic(hint: Any) -> bool:
-    """Whether `hint` must be read by pydantic: it uses pydantic, or is a union of objects that msgspec cannot read.
+    """Whether `hint` must be read by pydantic, because it uses it or is a union of objects that msgspec cannot read.
 
     Types that contain a Struct are always read by msgspec.
     """

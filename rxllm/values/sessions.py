@@ -163,8 +163,8 @@ class Session(Value):
         """Return the session after a turn with this `result`.
 
         If there are pending tool calls and a pending question, the session waits for the tool calls first. A cancelled
-        turn counts as one that ended after its last complete step. The thread has the user's message even if there was
-        no such step.
+        turn counts as one that ended after its last complete step. The thread keeps the user's message even if no step
+        was completed.
         """
         reason, ending = _ending(result)
         metadata = {**self.metadata, **ending}
@@ -286,12 +286,12 @@ def question(text: str, tool_call_id: str | None, metadata: Mapping[str, Any]) -
 
 
 def nested_id(id: str, inner: str) -> str:
-    """Return the id that the caller sees for `inner`, a call or question inside the agent that call `id` runs."""
+    """Return the caller's id for `inner`, the id of a call or question inside the agent that call `id` runs."""
     return f"{id}/{inner}"
 
 
 def nested_call(id: str, call: ToolCall) -> ToolCall:
-    """Return a pending `call` of the agent that tool call `id` runs, with the id that the caller sees."""
+    """Return `call`, pending inside the agent that tool call `id` runs, with the id that the caller sees."""
     return replace(call, id=nested_id(id, call.id))
 
 
@@ -360,7 +360,7 @@ def with_answer(thread: Thread, id: str, answer: Message) -> Thread:
 
 
 def with_answers(thread: Thread, answers: Mapping[str, Message]) -> Thread:
-    """Return `thread` with calls and questions, however deeply nested, answered. `answers` maps their ids to messages.
+    """Return `thread` with answers to calls and questions, however deeply nested. `answers` maps ids to messages.
 
     A tool message is inserted after its call, and a user message after its question. An answer that matches no call is
     appended.

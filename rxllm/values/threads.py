@@ -27,7 +27,7 @@ AGENTS = "agents"
 """The metadata key under which an assistant message stores the threads of the halted agents that it called."""
 
 _LAST = 20
-"""The maximum number of messages that a thread shows, besides its first message; they are the last ones."""
+"""The maximum number of messages shown from the end of a thread, in addition to its first message."""
 
 MessageLike = Message | Response[Any] | Mapping[str, object] | Dumpable
 """A message, a response that contains one, or a message in OpenAI's format."""
@@ -83,8 +83,8 @@ class Thread(Value):
         non-text parts of assistant messages. A tool result that is a mapping becomes JSON text. An image becomes its
         URL or a ``data:`` URL. `from_openai` restores everything else.
 
-        Raises ``ValidationError("not_serializable")`` if the format cannot express a part of any other message, such as
-        a file given by its URL, or an image in a tool result. Also raises the errors of ``Image.to_data_uri``.
+        In any other message, a part that the format cannot express raises ``ValidationError("not_serializable")``: for
+        example, a file given by its URL, or an image in a tool result. Also raises the errors of ``Image.to_data_uri``.
         """
         return [at(("messages", i), write_message, message) for i, message in enumerate(self)]
 

@@ -177,7 +177,7 @@ class Tool(Value):
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> Callable[[], Any]:
         """Return the handler with its arguments bound.
 
-        The handler receives the mapping `arguments` and, if it takes two arguments, the context. Raises
+        The handler receives the mapping `arguments` and, if it has a second parameter, the context. Raises
         ``ToolError("not_found")`` if there is no handler.
         """
         if self.handler is None:
