@@ -291,7 +291,7 @@ class _Response:
     def _start_call(self, event: ev.ToolCallStarted) -> None:
         self._check_no_open_block()
         if not event.id or event.id in self.ids or event.id in self._used:
-            raise BrokenRule("call_id", f"{event.id!r} is empty, or was used before: call ids are unique in a thread")
+            raise BrokenRule("call_id", f"{event.id!r} is empty or was used before; a thread's call ids must be unique")
         self.ids.add(event.id)
         self._calls[event.id] = (event.name, [])
 

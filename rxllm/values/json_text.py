@@ -207,7 +207,7 @@ def described(faults: list[tuple[Path, str]]) -> str:
 
 def faults_of(error: Any) -> list[tuple[Path, str]]:
     """Return the faults in an error from msgspec or pydantic, each with its path."""
-    if callable(getattr(error, "errors", None)):  # a pydantic error; validators can raise other errors
+    if callable(getattr(error, "errors", None)):  # a pydantic error
         entries = error.errors(include_url=False, include_context=False)
         return [(tuple(entry["loc"]), entry["msg"]) for entry in entries]
     fault, _, place = str(error).partition(" - at `$")

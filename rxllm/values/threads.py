@@ -83,8 +83,8 @@ class Thread(Value):
         non-text parts of assistant messages. A tool result that is a mapping becomes JSON text. An image becomes its
         URL or a ``data:`` URL. `from_openai` restores everything else.
 
-        In any other message, a part that the format cannot express raises ``ValidationError("not_serializable")``: for
-        example, a file given by its URL, or an image in a tool result. Also raises the errors of ``Image.to_data_uri``.
+        Outside assistant messages, a part that the format cannot express, such as a file given by its URL or an image
+        in a tool result, raises ``ValidationError("not_serializable")``. ``Image.to_data_uri`` can raise errors too.
         """
         return [at(("messages", i), write_message, message) for i, message in enumerate(self)]
 
