@@ -50,7 +50,7 @@ _META_KEYS = frozenset(
 
 
 class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
-    """The immutable state after some chunks. Its ``finalize_`` methods return the results.
+    """An immutable fold of the chunks so far. Its ``finalize_`` methods return the results.
 
     Successive states share an append-only log, and each state records how many of the log's chunks it includes, so a
     push takes O(1). Pushing a second chunk to the same state copies the log. Two states are equal if all their
@@ -73,7 +73,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         if not isinstance(chunk, StreamChunk) or not _is_used(chunk):
             return self
         log, length = self.log, self.length
-        if not length or len(log) != length:  # subscriptions share the empty state, so its log stays empty
+        if not length or len(log) != length:  # the empty state is shared, so its log must stay empty
             log = log[:length]
         log.append(chunk)
         return ChunkAccumulator(log, length + 1)
@@ -142,12 +142,12 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         """Return the tool calls in order of arrival.
 
         Each has the keys ``id``, ``name`` and ``arguments``, plus ``builtin?`` and ``metadata`` if they apply.
-        ``arguments`` is the parsed JSON of the fragments, of any type, or the call's own arguments if there are no
-        fragments. A missing id becomes ``call_<position>``.
+        ``arguments`` is the fragments' parsed JSON, of any type, or the call's own arguments if it has no fragments. A
+        missing id becomes ``call_<position>``.
 
         If the fragments are not JSON, or were announced but are missing, the call keeps its own arguments, and its
-        ``metadata["error"]`` is ``("args_lost", reason)``. The logger ``"rxllm"`` logs a warning that gives the number
-        of bytes lost, but not the bytes themselves.
+        ``metadata["error"]`` is ``("args_lost", reason)``. The logger ``"rxllm"`` logs a warning with the number of
+        bytes lost, but not the bytes themselves.
         """
         return [call.for_response() for call in _assemble_calls(self._chunks())]
 
@@ -311,7 +311,7 @@ def _assemble_calls(chunks: Iterable[StreamChunk]) -> list[_AssembledCall]:
 
 
 def _gather(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Index, str], dict[Index, dict[str, Any]]]:
-    """Return the calls, and the fragments' text and the metadata updates for each call index."""
+    """Return the calls, the joined fragments by call index, and the metadata updates by call index."""
     calls: list[CallRecord] = []
     fragments: dict[Index, list[str]] = {}
     updates: dict[Index, dict[str, Any]] = {}
@@ -330,7 +330,7 @@ def _gather(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Index
 
 
 def _assign_ids(calls: list[CallRecord]) -> list[str]:
-    """Return the calls' ids. A missing id becomes ``call_<k>``: k is the call's position or the next free number."""
+    """Return the calls' ids. A missing id becomes ``call_<k>``; k is the call's position or the next free number."""
     taken = {call.id for call in calls if call.id}
     ids: list[str] = []
     k = 0

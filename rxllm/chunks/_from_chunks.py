@@ -1,8 +1,8 @@
 """Convert chunks to events, with the operator `from_chunks` or, without Rx, with `ChunkFeeder`.
 
 Text, thinking, the beginning of a call and its fragments are emitted at once. Calls are completed only at the end of
-the stream, because fragments can arrive late. They can even arrive before their call. A fragment belongs to the latest
-call with its index.
+the stream, because fragments can arrive late; they can even precede their call. A fragment belongs to the latest call
+with its index.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class ChunkFeeder:
         return True
 
     def _read_part(self, part: Any) -> bool:
-        """Report a whole part to the blocks. Return False if `part` is not a message part."""
+        """Add a whole part to the blocks. Return False if `part` is not a message part."""
         if not isinstance(part, SourcePart):  # a source can arrive in the middle of a text block
             self._blocks.close_block()
         match part:
@@ -269,7 +269,7 @@ class _LiveCall:
 
 
 class _LiveCalls:
-    """The calls of one response, reported to `blocks`. `before` is the number of earlier calls in the thread."""
+    """The calls of one response, added to `blocks`. `before` is the number of earlier calls in the thread."""
 
     def __init__(self, blocks: Blocks, before: int) -> None:
         self._blocks = blocks
@@ -325,7 +325,7 @@ class _LiveCalls:
         return True
 
     def settle(self) -> None:
-        """Report the arguments of calls without fragments, and fragments and updates without a call."""
+        """Add the arguments of calls that got no fragments, and raw events for fragments and updates without a call."""
         for live in self._calls:
             arguments = live.call.arguments
             if not live.opened and arguments:
@@ -394,7 +394,7 @@ class Feeder(Protocol[T_in]):
 
 
 def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream[Event]]:
-    """Return an operator that calls `make` for each subscription, and feeds the chunks to the new feeder.
+    """Return an operator that feeds each subscription's chunks to a new feeder, made by `make`.
 
     If the source, ``feed`` or ``close`` raises an error, the operator emits the events that ``fail`` returns for it,
     and completes. Two kinds of error go to ``on_error`` instead: an ``LLMError`` from the source before the first
@@ -407,7 +407,7 @@ def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream
         ) -> abc.DisposableBase:
             feeder = make()
             pending = deque[Event]()  # events wait here while an earlier event is being delivered.
-            delivering = False  # Stays True if a subscriber raises, because the stream itself has not failed.
+            delivering = False  # stays True if a subscriber raises: the stream itself has not failed.
 
             def on_next(chunk: T) -> None:
                 nonlocal delivering

@@ -118,7 +118,7 @@ def content_part(part: Part, metadata: Mapping[str, Any] = NOTHING) -> StreamChu
 def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
     """Check that the fields of `chunk` fit its type, and return the chunk.
 
-    Otherwise, raises ``ValidationError("invalid_message")``, whose `errors` name the field.
+    Raises ``ValidationError("invalid_message")``, whose `errors` name the field, if one does not fit.
 
     >>> validate(StreamChunk("meta", metadata=None))
     Traceback (most recent call last):
@@ -182,7 +182,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "content_filter": "content_filter",
     "error": "error",
 }
-"""Finish reasons by the names that chunks use for them. Any other name means ``other``."""
+"""rxllm's finish reasons, keyed by the names that chunks use. Any other name means ``other``."""
 
 _USAGE = {
     "input_tokens": ("input_tokens", "input"),
@@ -195,7 +195,7 @@ _USAGE = {
     "output_cost": ("output_cost",),
     "total_cost": ("total_cost", "cost"),
 }
-"""The counter names that can fill each field of `Usage`, the most trusted first."""
+"""The counter names that can fill each field of `Usage`, most trusted first."""
 
 
 class CallRecord(msgspec.Struct, frozen=True):
@@ -266,7 +266,7 @@ def merge_usage(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, 
 
 
 def to_usage(counters: Mapping[str, Any]) -> Usage:
-    """Convert counters to a `Usage`. Those without a field are kept in `extra`.
+    """Convert counters to a `Usage`. Counters without a field of their own are kept in `extra`.
 
     >>> to_usage({"input_tokens": 5, "output_tokens": 2, "image_tokens": 1})
     Usage(input_tokens=5, output_tokens=2, extra={'image_tokens': 1})
@@ -324,7 +324,7 @@ def _drop_control_keys(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _index_of(metadata: Mapping[str, Any]) -> Index:
-    # None is an index of its own. A value that cannot be an index counts as missing, which means 0.
+    # None is a valid index. A missing or invalid index means 0.
     index = metadata.get("index", 0)
     return index if isinstance(index, str | int | None) else 0
 

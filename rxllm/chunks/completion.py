@@ -96,7 +96,7 @@ def _check_field(struct: msgspec.Struct, name: str, types: tuple[type, ...]) -> 
 
 @value
 class CompletionToolCall(Value):
-    """A complete tool call. `arguments` is the text that the provider sent, which may not be valid JSON."""
+    """A complete tool call. `arguments` is the text that the provider sent; it is not necessarily valid JSON."""
 
     id: str
     name: str

@@ -3,7 +3,7 @@
 =====================  ==============================================================================================
 file                   contents
 =====================  ==============================================================================================
-``_stream_collector``  the state of a fold, and the results that are built from it
+``_stream_collector``  the state of a fold, and the results built from it
 ``_message``           the fold of one response: text, thinking with its signature, tool calls, other parts
 ``_step``              a step's tools and agents, and the messages that the step adds to the thread
 ``_unfold``            the reverse of a fold, from a state to events
@@ -21,8 +21,8 @@ most events do not change. `fold_message` builds the message from the log only w
 A response's finish reason depends on its tool calls. If there are complete calls that the client must run, ``stop``,
 ``other`` and None become ``tool_calls``. ``length``, ``content_filter`` and ``error`` are not replaced.
 
-A malformed event, such as ``TextDelta(None)``, leaves the state unchanged. There are too many deltas to check each one,
-so a malformed delta is not noticed until the message is built.
+A malformed event leaves the state unchanged. There are too many deltas to check each one, so a malformed delta, such as
+``TextDelta(None)``, is not noticed until the message is built.
 """
 
 from rxllm.collector._event_faults import event_fault

@@ -102,7 +102,7 @@ def _are_counters(types: tuple[type[Any], ...]) -> bool:
 
 
 def _raw_fault(event: RawChunk) -> str | None:
-    """Return what is wrong with a raw event in an earlier form (see `current_form`). Other frames can be anything."""
+    """Return what is wrong with a raw event in an earlier form (see `current_form`). Other raw frames always pass."""
     try:
         current = current_form(event)
     except TypeError:  # unknown counters are not a fault here: the fold raises for them

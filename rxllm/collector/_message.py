@@ -62,7 +62,7 @@ def fold_message(events: Iterable[Event]) -> Message:
 
 
 def without_faults(fold: Callable[[list[Event]], T], log: list[Event]) -> T:
-    """Return ``fold(log)``. If a malformed delta makes it raise ``TypeError``, leave out the malformed events."""
+    """Return ``fold(log)``. If that raises ``TypeError``, because a delta is malformed, leave out malformed events."""
     try:
         return fold(log)
     except TypeError:
@@ -199,7 +199,7 @@ def _part(kind: type[Event], pieces: list[str]) -> Part:
 
 
 def content_of(parts: tuple[Part, ...]) -> str | tuple[Part, ...]:
-    """Return `parts` as a message's content: as plain text if they are one text followed by tool calls."""
+    """Return the content of a message with these parts: plain text if they are one text followed by tool calls."""
     match parts:
         case (TextPart(text=text, metadata=metadata), *marks) if not metadata and _only_marks(marks):
             return text
@@ -214,7 +214,7 @@ def _only_marks(parts: Iterable[Part]) -> bool:
 
 
 def check_delta(event: TextDelta | ThinkingDelta | ToolCallDelta, delta: object) -> None:
-    """Raise ``TypeError`` if a block's first delta is malformed. Later ones are noticed when the pieces are joined."""
+    """Raise ``TypeError`` if a block's first delta is malformed. Later ones are caught when the pieces are joined."""
     if not (isinstance(cast(object, event.id), str | None) and isinstance(delta, str)):
         raise TypeError(event_fault(event))
 

@@ -70,7 +70,7 @@ Executions = Mapping[str, Execution]
 def execute(
     executions: Executions, event: Nested | ToolExecutionStarted | ToolExecutionCompleted, start: StreamCollector
 ) -> Executions:
-    """Return the executions after `event`, or the same object if nothing changed. New agents begin with `start`."""
+    """Return the executions after `event`, or the same object if nothing changed. `start` is a new agent's state."""
     id = event.path[0] if isinstance(event, Nested) else event.id
     before = executions.get(id)
     execution = before or Execution(start)
@@ -115,7 +115,7 @@ def is_waiting(result: ChatResult) -> bool:
 
 
 def agent_usage(executions: Executions) -> Usage:
-    """Return the usage of the completed steps of all agents, at any depth."""
+    """Return the usage of the completed steps of all agents, however deeply nested."""
     agents = [execution.agent for execution in executions.values()]
     steps = sum((step.usage for agent in agents for step in agent.steps), Usage())
     return sum((agent_usage(agent.executions) for agent in agents), steps)
@@ -189,13 +189,13 @@ PAUSE = "pause_turn"
 """The raw finish reason of a message that the provider has paused and will continue in the next call."""
 
 STEERED = "steered"
-"""The raw finish reason of a response that a user's message ended early, after a complete sentence."""
+"""The raw finish reason of a response that a new user message cut short, after a complete sentence."""
 
 
 def answer(response: Response[Any]) -> tuple[Message, ...]:
     """Return the messages that `response` adds to its thread: its message, or nothing if that would be empty.
 
-    Tool calls that will never have a result are removed from the message. If a user's message ended the response early,
+    Tool calls that will never have a result are removed from the message. If a new user message cut the response short,
     parts that providers accept only whole are removed too.
     """
     message = response.message
@@ -236,7 +236,7 @@ def is_unfinished(response: Response[Any]) -> bool:
 
 
 def tool_message(event: Event) -> Message | None:
-    """Return the message that gives the model the outcome of a tool, or None for other events."""
+    """Return the ``tool`` message for the outcome of a tool, or None for other events."""
     match event:
         case ToolResultEncoded():
             return Message("tool", event.content, tool_call_id=event.id)

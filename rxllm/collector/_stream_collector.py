@@ -209,7 +209,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
 
     @property
     def halt(self) -> ToolHalt | AskUserRequested | None:
-        """The first event of the step that halts the chat."""
+        """The step's first event that halts the chat, or None if there is none."""
         halts = (event for event in self.log[: self.length] if isinstance(event, ToolHalt | AskUserRequested))
         return next(halts, None)
 

@@ -4,7 +4,7 @@
 and the fold accepts any order:
 
 ==================================================  ====================================================================
-rule, as in the table of ``operators.verify``       for an adapter's events
+rule (see ``operators.verify``)                     treatment of an adapter's events
 ==================================================  ====================================================================
 ``event``                                           The event is checked, including the types of its fields (see
                                                     `event_fault`). rxllm's own decoders are exempt, because
@@ -14,7 +14,7 @@ rule, as in the table of ``operators.verify``       for an adapter's events
 all others                                          These rules are not checked.
 ==================================================  ====================================================================
 
-Events are also checked where they may have another source: in the fold, and when operators receive items.
+Events from other sources are checked too, by the fold and by operators that receive them.
 
 A stream moves through these phases:
 
@@ -140,7 +140,7 @@ class EventRules:
                 pass
 
     def cut(self, error: ev.ErrorEvent) -> None:
-        """Raise `BrokenRule` if a block or a tool call is still open, at any depth."""
+        """Raise `BrokenRule` if a block or a tool call is still open, here or in an agent."""
         if self._phase == "message":
             self._response.feed(error)
         for agent in self._agents.values():
@@ -230,7 +230,7 @@ _FAULTS = {
     "lost": ("chat_completed", "only the end of the chat can follow a step that failed to begin", "chat_completed"),
     "chat": ("chat_completed", "nothing can follow ChatCompleted", ""),
 }
-"""For each phase: the rule that a misplaced event breaks, the reason for it, and the rule that an early end breaks."""
+"""For each phase: the rule broken by a misplaced event, the reason, and the rule broken by an early end."""
 
 
 class _Response:
@@ -291,7 +291,7 @@ class _Response:
     def _start_call(self, event: ev.ToolCallStarted) -> None:
         self._check_no_open_block()
         if not event.id or event.id in self.ids or event.id in self._used:
-            raise BrokenRule("call_id", f"{event.id!r} is empty, or was used before: a call id is unique in its thread")
+            raise BrokenRule("call_id", f"{event.id!r} is empty or was used before; a thread's call ids must be unique")
         self.ids.add(event.id)
         self._calls[event.id] = (event.name, [])
 

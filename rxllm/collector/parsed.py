@@ -33,12 +33,12 @@ def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
     except LLMError:
         raise
     except Exception as error:
-        message = f"the answer does not parse: {type(error).__name__}: {error}"
+        message = f"the answer cannot be parsed: {type(error).__name__}: {error}"
         raise ValidationError("invalid_output", message, metadata=metadata) from error
 
 
 def step_with_parsed(result: StepResult[Any], read: Read) -> StepResult[Any]:
-    """Return `result` with `parsed` or `error` set in its response, so that a bad answer does not lose the step."""
+    """Return `result` with `parsed` or `error` set in its response. A bad answer does not discard the step."""
     return replace(result, response=_parsed_or_failed(result.response, read))
 
 

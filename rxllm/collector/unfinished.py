@@ -30,7 +30,7 @@ from rxllm.values.threads import unanswered, with_results
 
 
 class Unfinished:
-    """The open blocks and tool calls of a stream. `see` takes each event; `close` returns the events that close them.
+    """The open blocks and tool calls of a stream. Pass each event to `see`; `close` returns the missing completions.
 
     The blocks and calls of running agents are included. Running tools are not closed: the stream's error ends them all.
     """
@@ -89,7 +89,7 @@ class Unfinished:
 
 
 def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
-    """Add the text and the answered tool calls of the unfinished step in `state` to `result`, the chat so far.
+    """Add the text and the answered tool calls of the unfinished step in `state` to the chat's `result` so far.
 
     The added message has the result's `halted_reason` as its ``metadata["partial"]``. Some parts are left out, so that
     every provider accepts the thread:

@@ -1,7 +1,6 @@
 """Advice for users who write another library's name or an unknown option, or who forget ``.run()``.
 
-All advice is in the table `ADVICE`, which has a section for each place where a user can write a wrong name. To add
-advice, add an entry to the table.
+The advice is in the table `ADVICE`, which has a section for each place where a user can write a wrong name.
 
 >>> advice("Response", "stop_reason")
 'finish_reason'
@@ -28,7 +27,7 @@ S = TypeVar("S")
 def advice(place: str, name: str, **words: object) -> str:
     """Return the table's advice on what to write at `place` instead of `name`, or "" if there is none.
 
-    `words` are the values of the placeholders in the advice.
+    `words` holds the values for the placeholders in the advice.
     """
     return filled(_entry(place, name).replace("`", ""), name=name, **words)
 
@@ -45,7 +44,7 @@ def codes(text: str) -> list[str]:
 
 
 def filled(text: str, **words: object) -> str:
-    """Fill in the placeholders in a text from the table. Other braces in its code, as in a dict, are left alone."""
+    """Fill in the placeholders in a text from the table. Other braces, such as a dict's, are left alone."""
     return re.sub(r"\{(\w+)\}", lambda match: str(words.get(match[1], match[0])), text)
 
 
@@ -59,7 +58,7 @@ def no_attribute(owner: str, name: str, known: Iterable[str], remedy: str = "") 
         hint = f"; write {remedy}"
     else:
         hint = "" if name.startswith("_") else did_you_mean(name, (other for other in known if other[:1] != "_"))
-    # Given the object, Python would append a guess of its own, so the error does not get it.
+    # Do not pass the object to the error: Python would append a suggestion of its own.
     return AttributeError(f"{owner} has no attribute {name!r}{hint}", name=name)
 
 
@@ -71,7 +70,7 @@ def no_field(value: object, name: str, known: Iterable[str]) -> AttributeError:
 
 
 def unknown_option(place: str, name: str, value: Any, known: Collection[str], owner: str = "") -> str:
-    """Return the message for an unknown option `name` of a call or, if `owner` is given, of that class."""
+    """Return the message for `name`, an unknown call option (or an unknown option of the class `owner`, if given)."""
     fault = f"{owner} has no option {name!r}" if owner else f"there is no option {name!r}"
     words = {"owner": owner, **_words(name, value)}
     remedy = advice(place, name, **words)
@@ -88,7 +87,7 @@ def unknown_option(place: str, name: str, value: Any, known: Collection[str], ow
 
 
 def explains_options(place: str) -> Callable[[Callable[Concatenate[S, P], None]], Callable[Concatenate[S, P], None]]:
-    """Decorate an ``__init__`` to raise ``EngineError("unknown_option")`` for arguments that do not fit.
+    """Decorate an ``__init__`` so that arguments it does not take raise ``EngineError("unknown_option")``.
 
     The error message includes the table's advice for `place`.
     """
@@ -142,13 +141,13 @@ def _is_json_data(value: Any) -> bool:
 
 
 ANY = "*"
-"""The key of a section's fallback advice, given for options that have no entry.
+"""The key of a section's fallback advice, for options without an entry of their own.
 
-If a section has no fallback advice, the error lists the valid options instead.
+If there is no fallback advice either, the error lists the valid options.
 """
 
 _OPTIONS_OF_MANY = ("concurrency", "journal", "on_progress", "ordered")
-"""Options that only ``generate_many`` has. They are suggested for misspelt options of other calls too."""
+"""Options of ``generate_many`` only, which are also suggested for misspelt options of other calls."""
 
 _SYSTEM = "pass the system prompt as a message: `[rxllm.system(...), rxllm.user(...)]`"
 _PASS_ON = "to pass {it} to the provider unchanged, write `options={'{name}': {data}}`"
@@ -286,7 +285,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "tokens deltas to_texts": "`text()`",
         "merge_labelled merge_labeled": "`rxllm.merge_labelled(...)`",
     },
-    # Options: if a text is a single name, it is rxllm's own name for the option.
+    # Options: a text that is a single name is rxllm's name for the option.
     "call": {
         "openai_api_key anthropic_api_key google_api_key": "api_key",
         "extra_headers": "headers",
@@ -464,7 +463,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "setting": "`.run()` or await is missing",
     },
 }
-"""Advice on what to write instead, keyed by the place where a wrong name is written, and then by the name.
+"""Advice on what to write instead of a wrong name, keyed by the place where it is written and then by the name.
 
 Code in a text is enclosed in backticks, which error messages omit. The placeholders for options are:
 
@@ -472,6 +471,6 @@ Code in a text is enclosed in backticks, which error messages omit. The placehol
 * ``{owner}``: the class that the option was passed to;
 * ``{value}``: the option's value;
 * ``{data}``: the option's value if it is JSON data, otherwise ``...``;
-* ``{it}``: the word "it" or, for a value that is not JSON data, "JSON";
+* ``{it}``: the word "it", or "JSON" if the value is not JSON data;
 * ``{count}``, ``{attempts}``: the option's value as a number of items or attempts; 3 if it is not a number.
 """

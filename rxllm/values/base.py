@@ -55,13 +55,13 @@ class Value(DataClassJsonMixin):
     def to_dict(self, encode_json: bool = False) -> dict[str, Any]:
         """Return the fields as JSON data; fields that have their default value are omitted.
 
-        Raises ``ValidationError("not_serializable")``, with the path, if an object inside has no JSON form.
+        Raises ``ValidationError("not_serializable")``, with the path, if anything in a field has no JSON form.
         """
         return encode_fields(self, self._written_fields)
 
     @classmethod
     def from_dict(cls, kvs: Any, *, infer_missing: bool = False) -> Self:
-        """Return the value that has these fields.
+        """Return a value with these fields.
 
         Raises ``ValidationError("invalid_request")``, with the path, if a field does not fit or is missing.
         """
@@ -69,10 +69,9 @@ class Value(DataClassJsonMixin):
 
     @classmethod
     def _check_decoded(cls, arguments: Mapping[str, Any]) -> None:
-        """Raise ``ValidationError("invalid_request")`` if a value with these fields must not be read from JSON."""
+        """Raise ``ValidationError("invalid_request")`` if JSON must not contain a value with these fields."""
 
-    # These methods are defined once, for all values. If each frozen dataclass compiled its own, importing rxllm would
-    # be slower.
+    # Defined once, for all values: if each frozen dataclass compiled its own, importing rxllm would be slower.
 
     def __setattr__(self, name: str, new: object) -> None:
         attributes = vars(self)
@@ -103,7 +102,7 @@ class Value(DataClassJsonMixin):
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value(cls: type[T]) -> type[T]:
-    """Make `cls` a dataclass that JSON can restore exactly, and register its name for ``decode``."""
+    """Make `cls` a dataclass whose instances survive a JSON round trip, and register its name for ``decode``."""
     cls = dataclass(eq=False, repr=False)(cls)
     target = cast(Any, cls)
     specs = fields(target)

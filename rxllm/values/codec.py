@@ -32,8 +32,8 @@ a mapping that has the key ``"$"``,   ``{"$": "map", "items": [[key, value], ...
 or a key that is not a string
 ====================================  ============================================
 
-The decoder rejects an unknown ``"$"``, because ignoring it would lose data. It makes the reader for an annotation on
-first use. A reader raises ``ValidationError("invalid_request")``, with the path, for data that does not fit.
+The decoder rejects an unknown ``"$"``, because ignoring it would lose data. Each annotation has a reader, which is made
+on first use and raises ``ValidationError("invalid_request")``, with the path, for data that does not fit.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ _OWN_TAGS = ("tuple", "map", "float", "bytes")
 def encode(item: Any, is_result: bool = False) -> Any:
     """Return JSON data for `item`.
 
-    Raises ``ValidationError("not_serializable")``, with the path, for any object that is not a value, an error or plain
-    data, such as a function or an open file. With `is_result`, models, datetimes, sets and similar objects are encoded
-    too, because a tool may return them.
+    Only values, errors and plain data can be encoded; anything else, such as a function or an open file, raises
+    ``ValidationError("not_serializable")``, with the path. With `is_result`, models, datetimes, sets and the like are
+    encoded too, because a tool may return them.
     """
     match item:  # only value classes have `_written_fields`
         case None | bool() | int() | str():
@@ -217,7 +217,7 @@ def decode(data: Any) -> Any:
 
     Raises ``ValidationError("invalid_request")`` for data that `encode` could not have written.
     """
-    # This function uses fewer stack frames than `encode`, so it can read data as deeply nested as `encode` can write.
+    # This function uses fewer stack frames than `encode`, so it can read anything that `encode` can write.
     match data:
         case list():
             return decode_each(count(), cast(list[Any], data), repeat(decode))
@@ -334,7 +334,7 @@ def _decode_tagged(data: dict[str, Any]) -> Any:
 
 def _decode_map(pairs: list[Any]) -> dict[Any, Any]:
     if not all(isinstance(pair, list) and len(cast(list[Any], pair)) == 2 for pair in pairs):
-        raise wrong("malformed_struct", "each item of a map must be a pair of a key and a value")
+        raise wrong("malformed_struct", "each item of a map must be a [key, value] pair")
     keys = decode_each(count(), (key for key, _ in pairs), repeat(decode))
     items = decode_each(map(str, keys), (item for _, item in pairs), repeat(decode))
     try:
@@ -404,7 +404,7 @@ def _base(option: Any) -> type:
     """Return the class whose instances fit `option`, or ``object`` if any data fits."""
     base = get_origin(option) or option
     if base is Literal:
-        return EllipsisType  # no data has this class.
+        return EllipsisType  # no data is an instance of it.
     if base is Iterable:  # the annotation of ``errors`` in ValidationError
         return tuple
     return base if isinstance(base, type) and option is not Any else object
@@ -417,7 +417,7 @@ def _sequence_reader(hints: tuple[Any, ...]) -> Callable[[list[Any]], tuple[Any,
 
     def read(items: list[Any]) -> tuple[Any, ...]:
         if is_fixed and len(items) != len(readers):
-            raise wrong("wrong_type", f"must be {len(readers)} items, not {len(items)}")
+            raise wrong("wrong_type", f"must have {len(readers)} items, not {len(items)}")
         return tuple(decode_each(count(), items, readers if is_fixed else repeat(readers[0])))
 
     return read

@@ -14,8 +14,8 @@
 
 Errors are exceptions that behave like values. Two errors are equal if they have the same class and equal fields. Errors
 are hashable and can be pickled, and an error read back from JSON equals the original. The cause of an error is not a
-field; it is kept only in ``__cause__``. If the transport failed, its own error is in ``__context__``, and the message
-includes the text of that error. All times are in seconds.
+field; it is kept only in ``__cause__``. If the transport failed, ``__context__`` is its own error, whose text the
+message includes. All times are in seconds.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LLMError(Exception):
     message: str
     metadata: Mapping[str, Any]
     is_logged: bool = False
-    """Whether this process has already logged the error. It is not one of the error's fields."""
+    """Whether this process has already logged the error. Not a field."""
 
     def __init_subclass__(cls) -> None:
         ERROR_CLASSES[cls.__name__] = cls
@@ -263,7 +263,7 @@ class ValidationError(LLMError):
         return f"{self.message} [at {', '.join(sorted(places))}]"
 
     def under(self, key: str | int) -> ValidationError:
-        """Return a copy of this error in which every path begins with `key`."""
+        """Return a copy of this error with `key` prepended to every path."""
         errors = [((key, *path), fault) for path, fault in self.errors]
         message = None if self.message == self.default_message() else self.message
         return ValidationError(self.reason, message, errors=errors, metadata=self.metadata)

@@ -59,7 +59,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     ``tool(name="double", description=..., schema={...}, handler=double)``. The `handler` receives all arguments in one
     mapping and, if it has two parameters, a `ToolContext` as well.
 
-    `timeout` is the maximum run time in seconds; None means no limit. The default is the call's option
+    `timeout` is the maximum run time in seconds; None means no limit. It defaults to the call's option
     ``tool_timeout``. rxllm never runs a `manual` tool: the chat halts, and the caller provides the result. A tool with
     `approval` runs only after the caller has approved the call. An `idempotent` tool may be run again after an
     interruption; see ``ops.journaled``.
@@ -68,10 +68,10 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     dataclass, a ``TypedDict``, a msgspec or pydantic model, and lists, dicts and unions of such types. The model
     receives a schema with each parameter's type, its default, its bounds from ``Annotated[int, Field(ge=1)]``, and its
     description from ``Annotated[str, "text"]`` or from a Google-style ``Args:`` section. The function receives objects
-    of the annotated types. rxllm fills in parameters that are annotated ``ToolContext``; the model does not see them.
+    of the annotated types. rxllm fills in parameters annotated with ``ToolContext``; the model does not see them.
 
-    Raises ``TypeError`` if the signature has no JSON schema. Raises ``ValidationError("invalid_tool")`` if the tool has
-    no name, as with a lambda, or if the arguments conflict.
+    Raises ``TypeError`` if the signature cannot be expressed as a JSON schema, and ``ValidationError("invalid_tool")``
+    if the tool has no name (a lambda has none) or if the arguments conflict.
     """
     _refuse_unknown(options)
     fields = ["name"] * (name is not None) + sorted(options.keys() - {"manual", "approval", "timeout", "idempotent"})
@@ -164,7 +164,7 @@ def as_tools(values: Any) -> tuple[Tool, ...]:
 
 
 def name_fault(tools: Iterable[Tool]) -> str | None:
-    """Return a fault if different tools share a name, because the model could call only one of them."""
+    """Return a fault if different tools share a name: the model could call only one of them."""
     by_name: dict[str, Tool] = {}
     for item in tools:
         other = by_name.setdefault(item.name, item)

@@ -22,7 +22,7 @@ ImageForm = Literal["binary", "base64", "url"]
 _DATA_URI = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(;[^;,]*)*),(?P<data>.*)", re.DOTALL | re.IGNORECASE)
 
 _NATIVE = ("image/png", "image/jpeg", "image/gif")
-"""The MIME types that every notebook can show. Other images are left to the browser, in an HTML ``img``."""
+"""The MIME types that every notebook can show. Other images are shown by the browser, in an ``img`` element."""
 
 
 @value
@@ -105,7 +105,7 @@ class Image(Value):
                 raise self._invalid("remote_source")
 
     def to_base64(self) -> str:
-        """Return the image as base64 text. If the image is given as base64 text, that text is not checked."""
+        """Return the image as base64 text. Text passed to `from_base64` is returned unchecked."""
         if self.source == "base64" and isinstance(self.data, str):
             return self.data
         return base64.b64encode(self.to_binary()).decode()
@@ -134,7 +134,7 @@ class Image(Value):
         return f"Image({', '.join(text for text in texts if text)})"
 
     def _place(self) -> str:
-        # The repr omits a URL's query, which is often a signature that grants access just as a key does.
+        # The repr omits a URL's query, which often contains a signature that grants access, as a key does.
         if isinstance(self.data, bytes):
             return f"{len(self.data)} bytes"
         if self.source == "base64":

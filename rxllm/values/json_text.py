@@ -168,7 +168,7 @@ def well_formed(text: str) -> str:
 
 
 def is_encodable(text: str) -> bool:
-    """Whether `text` can be encoded as UTF-8. Text that contains surrogates cannot."""
+    """Whether `text` can be encoded as UTF-8. It cannot if it contains surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -177,7 +177,7 @@ def is_encodable(text: str) -> bool:
 
 
 def check_encodable(reason: str, **texts: str | None) -> None:
-    """Raise ``ValidationError(reason)`` if a text has a lone surrogate, which stores, headers and logs reject."""
+    """Raise ``ValidationError(reason)`` if any text has a lone surrogate, which stores, headers and logs reject."""
     for name, text in texts.items():
         if text is not None and not text.isascii() and not is_encodable(text):
             fault = f"must not contain a lone surrogate: got {text[:80]!r}; write text.encode(errors='replace')"
@@ -197,7 +197,7 @@ def _well_formed(data: Any) -> Any:
             return data
 
 
-# Locate, from msgspec's and pydantic's errors, where data does not fit a type
+# The faults in errors from msgspec and pydantic
 
 
 def described(faults: list[tuple[Path, str]]) -> str:
@@ -207,7 +207,7 @@ def described(faults: list[tuple[Path, str]]) -> str:
 
 def faults_of(error: Any) -> list[tuple[Path, str]]:
     """Return the faults in an error from msgspec or pydantic, each with its path."""
-    if callable(getattr(error, "errors", None)):  # a pydantic error; validators can raise other errors
+    if callable(getattr(error, "errors", None)):  # a pydantic error
         entries = error.errors(include_url=False, include_context=False)
         return [(tuple(entry["loc"]), entry["msg"]) for entry in entries]
     fault, _, place = str(error).partition(" - at `$")

@@ -64,7 +64,7 @@ class FilePart(Value):
 
 @value
 class ToolCallPart(Value):
-    """The place among a message's parts where the model made the tool call with this id."""
+    """A marker among a message's parts: at this place, the model made the tool call with this id."""
 
     id: str
 
@@ -229,7 +229,7 @@ _SIGNATURES = {
     b"GIF89a": "image/gif",
     b"%PDF-": "application/pdf",
     b"ID3": "audio/mpeg",
-    b"\xff\xfb": "audio/mpeg",  # MPEG frames without an ID3 tag before them
+    b"\xff\xfb": "audio/mpeg",  # MPEG audio without an ID3 tag
     b"\xff\xf3": "audio/mpeg",
     b"\xff\xf2": "audio/mpeg",
 }
@@ -264,7 +264,7 @@ def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -
     """
     if isinstance(content, str) and not attachments:
         return Message("user", content)
-    # Other sequences are not unpacked, because a string is a sequence too.
+    # Only lists and tuples are unpacked, because a string is a sequence too.
     first = tuple(cast(Sequence[Any], content)) if isinstance(content, list | tuple) else (content,)
     parts: list[Part] = []
     has_text = False
@@ -365,7 +365,7 @@ def data_part(data: bytes, name: str | None = None, mime_type: str | None = None
 
 
 def mime_type_of(data: bytes, name: str) -> str | None:
-    """Return a file's MIME type, recognized from its first bytes or else its name; None if it is not recognized.
+    """Return a file's MIME type, based on its first bytes or else its name, or None if neither is known.
 
     >>> mime_type_of(b"GIF89a", "cat.png"), mime_type_of(b"", "notes.pdf"), mime_type_of(b"", "notes")
     ('image/gif', 'application/pdf', None)

@@ -206,8 +206,8 @@ def write_message(message: Message) -> dict[str, Any]:
     >>> write_message(Message("assistant", tool_calls=(ToolCall("a", "add", {"x": 1}),)))["tool_calls"]
     [{'id': 'a', 'type': 'function', 'function': {'name': 'add', 'arguments': '{"x":1}'}}]
 
-    Non-text parts of an assistant message are omitted. Raises ``ValidationError("not_serializable")`` if the format
-    cannot express a part of any other message.
+    Non-text parts of an assistant message are omitted. In any other message, a part that the format cannot express
+    raises ``ValidationError("not_serializable")``.
     """
     entry: dict[str, Any] = {"role": message.role, "content": _write_content(message)}
     for name in ("name", "tool_call_id"):

@@ -41,10 +41,10 @@ _NOT_READ: Any = msgspec.UNSET  # it stays the same object when copied or pickle
 
 
 class Partial(Generic[T]):
-    """The part of a `T` that has arrived so far, as ``operators.partials(T)`` emits it. It is immutable.
+    """The part of a `T` that has arrived so far, as emitted by ``operators.partials(T)``. Immutable.
 
     ``partial["name"]`` is the partial value of a field, or of a key in a mapping. ``partial[0]`` is the partial value
-    of an array element, and ``partial[-1]`` is the newest element. Both work at any depth. A value is missing until its
+    of an array element, and ``partial[-1]`` is the newest element. Both can be chained. A value is missing until its
     first character arrives, and a missing value is falsy. Iteration yields the elements of an array, ``keys()`` returns
     the names in an object, and ``len(...)`` counts the elements or the names.
 
@@ -207,7 +207,7 @@ class Pieces:
 class Node:
     """The position of a JSON value in the text.
 
-    Nodes only grow. A snapshot shows a node as it was when the text ended at the snapshot's position.
+    Nodes only grow, so a snapshot can show a node as it was when the text had reached the snapshot's position.
     """
 
     __slots__ = ("_positions", "children", "end", "keys", "kind", "start")
@@ -216,7 +216,7 @@ class Node:
         self.kind = kind  # the {, [ or " that opens the value; "" for other values
         self.start = start
         self.end = sys.maxsize
-        # Most nodes are strings and numbers. They all share the same empty containers, to save memory.
+        # Most nodes are strings and numbers. To save memory, these share the same empty containers.
         self.children: list[Node] = [] if kind in _CONTAINERS else _NO_CHILDREN
         self.keys: list[str] = [] if kind == "{" else _NO_KEYS  # the children's keys, as the model wrote them.
         self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # Indexes of children, by name.
@@ -249,7 +249,7 @@ class Node:
         return self.children[key] if self.kind == "[" and 0 <= key < count else None
 
     def shows(self, shape: Shape, at: int) -> bool:
-        """Whether the node is visible at `at`: it is complete, or its kind is visible while it grows."""
+        """Whether the node is visible at `at`: it is complete, or of a kind that is visible while it grows."""
         return self.end <= at or self.kind in _CONTAINERS or (self.kind == '"' and shape.grows)
 
 
@@ -267,7 +267,7 @@ _QUALIFIERS = ("Required", "NotRequired", "ReadOnly")
 class Shape:
     """The possible types of the value at one place in the JSON.
 
-    If `grows` is True, a string there is visible before it is complete.
+    If `grows` is True, strings are visible before they are complete.
     """
 
     def __init__(self, hint: Any) -> None:

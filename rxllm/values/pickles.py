@@ -16,9 +16,8 @@ an HTTP adapter            its arguments, without clients, API keys, secret head
                            secrets in the URL; the other process looks up its own API key
 a circuit breaker, traces  the arguments from which the other process makes a new object   its ``__reduce__``
 or a cassette
-a budget, a rate limit or  none: it cannot be pickled, because it is shared by calls or a  its ``__reduce__``
-a process of an MCP        process on this machine; the error suggests a remedy
-server
+a budget, a rate limit or  none: calls share it, or it is a local process, so it cannot    its ``__reduce__``
+an MCP server's process    be pickled; the error suggests a remedy
 =========================  ==============================================================  =========================
 """
 
@@ -92,7 +91,7 @@ def by_value(value: Any, what: str, reason: Exception | str) -> Any:
     except Exception as error:
         if isinstance(error.__cause__ or error, RecursionError):  # a function can refer to its own tool
             raise NotPortable(f"{what} cannot be pickled: it refers to itself; define it in a module") from None
-        # An object that calls share already suggests a remedy in its own message.
+        # The error of an object shared by calls already suggests a remedy.
         remedy = "" if "; " in str(error) else "; leave it out, or create it in the process that uses it"
         raise NotPortable(f"{what} cannot be pickled: {error}{remedy}") from error
 

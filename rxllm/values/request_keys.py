@@ -42,7 +42,7 @@ def request_key(request: Request, provider: str = "") -> str:
 
     Raises ``ValidationError("not_serializable")``, with the path, if a part of the request has no JSON form.
     """
-    check_instance("request", request, Request, "a Request, such as rxllm.request returns")
+    check_instance("request", request, Request, "a Request, as returned by rxllm.request(...)")
     check_instance("provider", provider, str, "a provider's name")
     sent = replace(
         request,
@@ -69,10 +69,10 @@ _MOST_HEADS = 8
 
 
 def hash_of_thread(head: str, messages: Iterable[Message], write: Callable[[Message], str]) -> Any:
-    """Return a SHA-256 object for `head` followed by ``write(message)`` for each message, separated by commas.
+    """Return a SHA-256 object fed with `head` and then ``write(message)`` for each message, separated by commas.
 
-    The caller can update it with more text. Each message remembers the hash of the thread up to itself, because every
-    step of a chat needs the hash of the whole thread.
+    The caller can feed it more text. Each message remembers the hash of the thread up to itself, because every step of
+    a chat needs the hash of the whole thread.
     """
     from hashlib import sha256  # imported late, because loading OpenSSL is slow
 

@@ -13,7 +13,7 @@ from rxllm.values.messages import FilePart, ImagePart, Message, Part, SourcePart
 from rxllm.values.tools import Tool
 
 ApiKey = str | Callable[[], str | Awaitable[str]]
-"""An API key, or a function (sync or async) that returns one for each attempt, for example because tokens expire."""
+"""An API key, or a function (sync or async) that returns one for each attempt, in case tokens expire."""
 
 _NUMBERS = ("temperature", "max_tokens", "seed", "top_p")
 
@@ -91,7 +91,7 @@ MESSAGE_TOKENS = 4
 """The number of tokens that a message's role and delimiters add to its content."""
 
 FILE_TOKENS = 1000
-"""The estimated tokens of an image or a non-text file. Providers count an image as about 250 to 1,600 tokens."""
+"""The estimated token count of an image or a non-text file. Providers count an image as about 250 to 1,600 tokens."""
 
 LOW_DETAIL_TOKENS = 100
 

@@ -5,11 +5,11 @@ Schemas may be untrusted, so the time that a check takes is limited:
 ====================  ===============================================================================================
 part                  treatment
 ====================  ===============================================================================================
-references            They are followed only inside the schema. Nothing is fetched.
-patterns              They are matched by a regex engine with linear run time. A pattern that it cannot read is
-                      not checked, nor are keywords that need all patterns, such as ``not`` and ``oneOf``.
-``format``            It is not checked, nor is encoded content in strings.
-``$schema``           An unknown value means draft 2020-12.
+references            Followed only inside the schema. Nothing is fetched.
+patterns              Matched by a regex engine with linear run time. If it cannot read a pattern, neither the pattern
+                      nor keywords that need all patterns, such as ``not`` and ``oneOf``, are checked.
+``format``            Not checked. Encoded content in strings is not checked either.
+``$schema``           An unknown value is treated as draft 2020-12.
 a large schema        A schema with more than `MAX_BYTES` bytes or `MAX_SCHEMAS` subschemas is not checked.
 nested branches       The subschemas that may apply are counted for each level of the data, through all references.
                       Data to which more than `MAX_APPLIED` subschemas may apply is not checked.
@@ -57,9 +57,9 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _APART = ("$defs", "definitions", *_REFERENCES)
 _UNEVALUATED = ("unevaluatedItems", "unevaluatedProperties")
 _UNEVALUATED_COST = 4
-"""The factor by which these keywords multiply the cost of their sibling branches.
+"""The factor by which an unevaluated keyword multiplies the cost of its sibling branches.
 
-They examine all those branches again, so each level takes three times as long.
+The keyword examines them all again, so each level takes three times as long.
 """
 _ONE_LEVEL_DOWN = {
     *("properties", "patternProperties", "additionalProperties", "propertyNames"),
@@ -203,7 +203,7 @@ class _Document:
                 self._by_anchor.setdefault(anchor, []).append(schema)
 
     def _remove_unread(self, schema: Schema, patterns: int) -> int:
-        """Remove all unreadable patterns from `schema`. Return the number of patterns found so far."""
+        """Remove all unreadable patterns from `schema`, and return `patterns` plus the number of its patterns."""
         names = schema.get("patternProperties")
         names = cast(Schema, names) if isinstance(names, dict) else {}
         own = schema.get("pattern")
@@ -234,7 +234,7 @@ class _Document:
             return 0
         key = (id(cast(Schema, schema)), levels)
         if key not in known:
-            known[key] = MAX_APPLIED + 1  # applies if the schema refers to itself on the same level
+            known[key] = MAX_APPLIED + 1  # the count for a schema that refers to itself on the same level
             if len(known) <= MAX_APPLIED:
                 known[key] = self._count_parts(cast(Schema, schema), levels, known)
         return known[key]
@@ -267,7 +267,7 @@ class _Document:
 
 
 def _parts(keyword: str, value: Any) -> Iterator[Schema]:
-    """Yield the subschemas in a keyword's `value`. References can point into unknown keywords too."""
+    """Yield the subschemas in a keyword's `value`. Unknown keywords count too, because references can point there."""
     if keyword in _DATA:
         return
     items: Any = [value]

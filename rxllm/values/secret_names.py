@@ -26,7 +26,7 @@ def is_secret_name(name: object) -> bool:
 
 
 def masked(value: Any) -> Any:
-    """Return `value` with all secrets masked, at any depth. Secrets are recognized by the names of their entries.
+    """Return `value` with all secrets in it masked. Secrets are recognized by the names of their entries.
 
     >>> masked({"options": {"extra_headers": {"api-key": "abc", "x-title": "Mine"}}})
     {'options': {'extra_headers': {'api-key': '[key]', 'x-title': 'Mine'}}}
@@ -41,10 +41,10 @@ def mapped(
     depth: int = DEPTH,
     memo: dict[int, tuple[Any, Any]] | None = None,
 ) -> Any:
-    """Return `value` with each scalar in its lists, tuples and mappings, at any depth, replaced by ``change(scalar)``.
+    """Return `value` with each scalar in it, however deeply nested, replaced by ``change(scalar)``.
 
-    Each item that has a name is first replaced by ``entry(name, item)``. Data from servers, models and tools can be
-    nested to any depth, so a part that contains itself or is nested deeper than `depth` becomes a placeholder.
+    Each item with a name, in a mapping or a pair, is first replaced by ``entry(name, item)``. A part that contains
+    itself or is nested deeper than `depth` becomes a placeholder.
     """
     if not isinstance(value, Mapping | list | tuple):
         return change(value)

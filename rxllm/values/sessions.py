@@ -1,4 +1,4 @@
-"""Sessions, the inputs that are accepted as a conversation, and the halted agents inside a thread.
+"""Sessions, the inputs accepted as a conversation, and the halted agents inside a thread.
 
 The status of a session determines which operations are legal:
 
@@ -118,7 +118,7 @@ class Session(Value):
     def submit_tool_results(
         self, results: Mapping[str, str | Mapping[str, Any]] | Iterable[tuple[str, str | Mapping[str, Any]]]
     ) -> Session:
-        """Return the session with several pending calls answered, by id. If this raises, none of them is answered."""
+        """Return the session with several pending tool calls answered. `results` maps their ids to the results."""
         by_id = dict(results)
         if not by_id:
             return self
@@ -163,8 +163,8 @@ class Session(Value):
         """Return the session after a turn with this `result`.
 
         If there are pending tool calls and a pending question, the session waits for the tool calls first. A cancelled
-        turn counts as one that ended after its last complete step. The thread has the user's message even if there was
-        no such step.
+        turn counts as one that ended after its last complete step. The thread keeps the user's message even if no step
+        was completed.
         """
         reason, ending = _ending(result)
         metadata = {**self.metadata, **ending}
@@ -286,12 +286,12 @@ def question(text: str, tool_call_id: str | None, metadata: Mapping[str, Any]) -
 
 
 def nested_id(id: str, inner: str) -> str:
-    """Return the id that the caller sees for `inner`, a call or question inside the agent that call `id` runs."""
+    """Return the caller's id for `inner`, the id of a call or question inside the agent that call `id` runs."""
     return f"{id}/{inner}"
 
 
 def nested_call(id: str, call: ToolCall) -> ToolCall:
-    """Return a pending `call` of the agent that tool call `id` runs, with the id that the caller sees."""
+    """Return `call`, pending inside the agent that tool call `id` runs, with the id that the caller sees."""
     return replace(call, id=nested_id(id, call.id))
 
 
@@ -307,7 +307,7 @@ def open_agents(thread: Thread) -> dict[str, Thread]:
 
 
 def with_open_agents(thread: Thread, agents: Mapping[str, Thread]) -> Thread:
-    """Return `thread` with the threads in `agents` (by call id) stored in it. Other agents' threads are kept."""
+    """Return `thread` with the threads in `agents`, keyed by call id, stored in it. Other agents' threads are kept."""
     if not agents:
         return thread
     return replace(thread, messages=tuple(_with_agents(message, agents) for message in thread))
@@ -360,7 +360,7 @@ def with_answer(thread: Thread, id: str, answer: Message) -> Thread:
 
 
 def with_answers(thread: Thread, answers: Mapping[str, Message]) -> Thread:
-    """Return `thread` with calls and questions answered at any depth. `answers` maps their ids to messages.
+    """Return `thread` with answers to calls and questions, however deeply nested. `answers` maps ids to messages.
 
     A tool message is inserted after its call, and a user message after its question. An answer that matches no call is
     appended.

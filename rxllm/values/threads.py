@@ -68,7 +68,7 @@ class Thread(Value):
         ``developer`` becomes ``system``, and a refusal becomes text. Every function that takes a thread also accepts
         such a list.
 
-        Raises ``ValidationError("invalid_thread")``, with the path, for anything that a thread cannot keep: an unknown
+        Raises ``ValidationError("invalid_thread")``, with the path, for anything that a thread cannot hold: an unknown
         field, an unknown type of part, or ``function_call``, which is OpenAI's old format for tool calls.
         """
         return cls(as_messages(messages))
@@ -83,8 +83,8 @@ class Thread(Value):
         non-text parts of assistant messages. A tool result that is a mapping becomes JSON text. An image becomes its
         URL or a ``data:`` URL. `from_openai` restores everything else.
 
-        Raises ``ValidationError("not_serializable")`` if the format cannot express a part of any other message, such as
-        a file given by its URL, or an image in a tool result. Also raises the errors of ``Image.to_data_uri``.
+        Outside assistant messages, a part that the format cannot express, such as a file given by its URL or an image
+        in a tool result, raises ``ValidationError("not_serializable")``. ``Image.to_data_uri`` can raise errors too.
         """
         return [at(("messages", i), write_message, message) for i, message in enumerate(self)]
 

@@ -166,7 +166,7 @@ def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, A
 
 
 def _spell_out(hint: Any, describe: Callable[[str], Any]) -> Any:
-    """Return `hint` with schema annotations made from ``Annotated[T, "text"]`` and from a datetime's format."""
+    """Return `hint` with the texts in ``Annotated`` turned into schema annotations, and datetimes annotated too."""
     if hint is datetime:
         return _DATETIME
     origin, args = get_origin(hint), get_args(hint)

@@ -51,9 +51,8 @@ class ToolCall(Value):
     """A model's call to a tool.
 
     `arguments` is the parsed JSON object, and `raw_arguments` is its text. Text passed as `arguments` is parsed. If it
-    is not a JSON object, `arguments` is empty, `raw_arguments` keeps the text, and ``metadata["error"]`` has the
-    reason. ``metadata["server"]`` marks a call that the provider runs itself. rxllm shows such calls, but does not run
-    them.
+    is not a JSON object, `arguments` is empty, `raw_arguments` keeps the text, and ``metadata["error"]`` says why.
+    ``metadata["server"]`` marks a call that the provider runs itself; rxllm shows such calls, but does not run them.
 
     Raises ``ValidationError("invalid_message")`` if `id`, `name` or `arguments` has the wrong type.
     """
@@ -113,7 +112,7 @@ class ToolContext:
 
     @cached_property
     def idempotency_key(self) -> str:
-        """Text that identifies this call, and stays the same if the call is run again, even in another process.
+        """A key that identifies this call, and stays the same if the call is run again, even in another process.
 
         Pass it to services that must not act twice, such as payment services. The key is a hash of the conversation
         before the call, the session's id, and the call with the model's arguments. For a call by an agent, the hash
@@ -132,7 +131,7 @@ class Tool(Value):
     Arguments are checked against `schema`, a JSON schema for an object. rxllm never runs a `manual` tool: the chat
     halts, and the caller provides the result. A tool with `approval` runs only after its call has been approved.
     `timeout` is the maximum run time in seconds; None means no limit. It overrides the call's option ``tool_timeout``.
-    If an `idempotent` tool was interrupted, it can be run again with the same arguments and the same
+    An `idempotent` tool that was interrupted can be run again with the same arguments and the same
     `ToolContext.idempotency_key`. A tool with a `handler` has no JSON form, because the handler is code.
 
     Raises ``ValidationError("invalid_tool")`` if `timeout` is invalid.
@@ -178,7 +177,7 @@ class Tool(Value):
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> Callable[[], Any]:
         """Return the handler with its arguments bound.
 
-        The handler receives the mapping `arguments` and, if it takes two arguments, the context. Raises
+        The handler receives the mapping `arguments` and, if it has a second parameter, the context. Raises
         ``ToolError("not_found")`` if there is no handler.
         """
         if self.handler is None:
@@ -334,9 +333,7 @@ def _name_of(function: Any) -> str:
     if name is None and isinstance(function, partial):
         return _name_of(cast(Any, function).func)
     if name == "<lambda>":
-        message = (
-            "a lambda has no name by which the model could call it; write a function with def or tool(name='...')(...)"
-        )
+        message = "a lambda has no name for the model to call it by; use def, or write tool(name='...')(...)"
         raise ValidationError("invalid_tool", message, errors=[(("name",), "required")])
     return name or type(function).__name__
 

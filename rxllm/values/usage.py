@@ -16,10 +16,10 @@ from rxllm.values.errors import ValidationError
 class Usage(Value):
     """The tokens that a response used, and their cost. A field is None if the provider does not report it.
 
-    `input_tokens` includes cached and cache-written tokens, and `output_tokens` includes reasoning tokens; each kind
-    also has a field of its own. `total_tokens` is the provider's own total; if it is None, `total` is the sum of input
-    and output. Costs are in the provider's currency. `extra` keeps the provider's other counters under their own names.
-    To add up the usage of several responses, write ``a + b`` or ``sum(usages, Usage())``.
+    `input_tokens` includes cached and cache-written tokens, and `output_tokens` includes reasoning tokens; each of
+    these also has its own field. `total_tokens` is the provider's total; if it is None, `total` is the sum of input and
+    output. Costs are in the provider's currency. `extra` keeps the provider's other counters under their own names. To
+    add up the usage of several responses, write ``a + b`` or ``sum(usages, Usage())``.
     """
 
     input_tokens: int | None = None
@@ -56,10 +56,9 @@ class Usage(Value):
 def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> Usage:
     """Return `usage` with its missing costs filled in by ``price(model, usage)``.
 
-    If a provider uses several models for one answer, ``extra["iterations"]`` lists the usage of each as a dict, and
-    each iteration is priced separately. Its ``extra`` names its model, unless that is the model that gives the answer;
-    `price` then receives None as `model`. If the cost of any iteration is unknown, no costs are filled in. A reported
-    cost of 0 is replaced if a price is known.
+    If a provider uses several models for one answer, ``extra["iterations"]`` lists the usage of each as a dict. Each is
+    priced separately; `model` is the one named in its ``extra``, or None for the model that gives the answer. If any of
+    these costs is unknown, no costs are filled in. A reported cost of 0 is replaced if a price is known.
     """
     lacking = usage
     if usage.total_cost == 0:
@@ -79,14 +78,11 @@ def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> U
 
 
 def _iterations(usage: Usage) -> list[Usage]:
-    """Return the iterations of `usage`, or an empty list if their tokens do not add up to the tokens of `usage`.
-
-    That happens if `usage` is the total of several answers.
-    """
+    """Return the iterations of `usage`, or none if their tokens do not add up, as in a total of several answers."""
     try:
         parts = [Usage(**fields) for fields in usage.extra.get("iterations") or ()]
         total = sum(parts, Usage())
-    except TypeError:  # the provider sends other fields
+    except TypeError:  # an iteration has a field that `Usage` lacks
         return []
     is_sum = (total.input_tokens, total.output_tokens) == (usage.input_tokens, usage.output_tokens)
     return parts if is_sum else []
@@ -122,9 +118,9 @@ class Spending(Value):
     """The tokens and money that calls with a shared `Budget` have used.
 
     `calls` is the number of calls that have ended, and `tokens` is the number of tokens that they used. `estimated`
-    counts the calls whose tokens had to be estimated: they failed, were disposed early, or used a provider that reports
-    no usage. `usd` is the sum of all known costs, or None if no cost is known. `unpriced` counts the calls whose cost
-    is unknown. `reserved` and `reserved_usd` are set aside for running calls.
+    counts the calls whose tokens had to be estimated, because they failed, were disposed early, or used a provider that
+    reports no usage. `usd` is the sum of all known costs, or None if no cost is known. `unpriced` counts the calls
+    whose cost is unknown. `reserved` and `reserved_usd` are the tokens and the money set aside for running calls.
     """
 
     tokens: int = 0
