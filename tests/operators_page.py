@@ -25,9 +25,9 @@ FUNCTIONS = ["rxllm.race", "rxllm.hedge", "rxllm.merge_labelled"]
 READING = """### In pictures
 
 Each picture is drawn from a real run in virtual time; the axis counts seconds. The first lane is the source, the last
-lane the output. A line is a subscription: it ends where the stream completes, fails or is disposed. Marks of the same
-time are stacked, the first at the bottom. An outlined mark completes a block, a call, a message or a step.
-`rxllm.display.marble_diagram(source, ops.words(), ...)` draws the same of your own streams.
+lane the output. A line is a subscription: it ends where the stream completes, fails or is disposed. Marks at the same
+time are stacked, with the first at the bottom. An outlined mark completes a block, a call, a message or a step.
+`rxllm.display.marble_diagram(source, ops.words(), ...)` draws the same picture for your own streams.
 """
 
 
