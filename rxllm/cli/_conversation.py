@@ -71,7 +71,7 @@ class Screen:
                 pass
 
     def interrupt(self) -> None:
-        """Note that the ``^C`` echoed by the terminal has left its line unfinished."""
+        """Remember that the terminal has echoed ``^C``, so the line on standard error is unfinished."""
         if sys.stderr.isatty() and not any(stream.isatty() for stream in self._unfinished):
             self._unfinished.add(sys.stderr)
 
@@ -100,7 +100,7 @@ def ask(options: Namespace) -> int:
     piped = "" if sys.stdin.isatty() else sys.stdin.read().strip()
     text = "\n\n".join(part for part in (" ".join(options.prompt), piped) if part)
     if not text and not options.file:
-        print('rxllm: there is no question: write ask "...", or pipe text in', file=sys.stderr)
+        print('rxllm: no question was given: write ask "...", or pipe text in', file=sys.stderr)
         return 2
     result = _Conversation(options).reply(rxllm.user(text, *options.file))
     return 130 if result.halted_reason == "cancelled" else 0

@@ -164,7 +164,7 @@ def provider_name(name: str) -> str:
     words = {word for source in _sources() for word in re.findall(r"\w+", source.read_text(encoding="utf-8"))}
     if adapter.startswith("Test") or adapter in words - {"Cohere"}:  # pytest would collect it, or the name is in use
         raise ArgumentTypeError(
-            f"{name} gives the class name {adapter}, which is taken; write, for example, the-{name}"
+            f"{name} gives the class name {adapter}, which is taken; choose another name, such as the-{name}"
         )
     return name
 
