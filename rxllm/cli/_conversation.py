@@ -71,7 +71,7 @@ class Screen:
                 pass
 
     def interrupt(self) -> None:
-        """Remember that the terminal has echoed ``^C``, so the line on standard error is unfinished."""
+        """Mark the line on standard error as unfinished, since the terminal has echoed ``^C``."""
         if sys.stderr.isatty() and not any(stream.isatty() for stream in self._unfinished):
             self._unfinished.add(sys.stderr)
 

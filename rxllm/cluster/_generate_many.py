@@ -96,8 +96,8 @@ def generate_many(
 
     The engine is pickled without its clients and keys. A worker takes its key from its own environment; keys from
     ``rxllm.keys.put`` and ``load_dotenv`` are not sent. Locks, files and connections cannot be sent, so functions must
-    create them on the worker. State that the engine's functions change on a worker does not change in this process. The
-    `journal` is written in this process, and `on_progress` and `on_event` are called in it. `on_event` is called once a
+    create them on the worker. If the engine's functions change any state on a worker, this process does not see the
+    change. The `journal` is written here, and `on_progress` and `on_event` are called here. `on_event` is called once a
     response is complete, and receives no deltas.
 
     Observers run on the workers. ``rxllm.otel.traces()`` writes to the worker's global providers, so each worker must

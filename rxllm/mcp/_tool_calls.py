@@ -172,7 +172,7 @@ class Questions(msgspec.Struct):
 
     @classmethod
     def required(cls, result: Json, known: Questions) -> Questions:
-        """Return the questions in a `result` that requires input, with the responses to them that `known` has.
+        """Return the questions in a `result` that requires input. If `known` has responses to them, keep these.
 
         Raises ``AdapterError`` if a request is not supported, and ``ValidationError`` if a URL is not a web address.
         """

@@ -3,9 +3,9 @@
 =============  =========================================================================================================
 for operators  `assert_operator` checks the `OPERATOR_RULES`. `marbles` draws timed streams as text.
 for adapters   `assert_adapter` checks the `ADAPTER_RULES`. `AdapterConformance`, `HTTPAdapterConformance` and
-               `ImageConformance` are test suites. For them you write a service that follows a `Script` and yields a
-               `Served`; `PNG`, `REQUEST_ID` and `refusal` are parts of its answers. `loopback` is a real server that
-               records who closed each connection, and when. `chunkings` and `cut` split bytes into chunks.
+               `ImageConformance` are test suites that call a service of yours. It follows a `Script`; a `Served`
+               counts its calls, and `PNG`, `REQUEST_ID` and `refusal` go into its answers. `loopback` is a real server
+               that records who closed each connection, and when. `chunkings` and `cut` split bytes into chunks.
 for tools      `assert_executor` checks the `EXECUTOR_RULES`, and `assert_encoder` the `ENCODER_RULES`.
 for programs   `sandbox` replaces the models named in code. `Cassette` records each answer once, and plays it back
                for equal requests. `record` stores a stream in a file, and `replay_file` plays it back. `backtest` runs

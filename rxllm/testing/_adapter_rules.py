@@ -41,7 +41,7 @@ JUNK = (
 """Bytes that a decoder might receive from the wrong server."""
 
 SHORTEST_KEY = 8
-"""The length of the shortest key to search for. A shorter key could be part of another word by chance."""
+"""The minimum length of a key to search for. A shorter key could occur in another word by chance."""
 
 PROMPT = 0.1
 """The maximum time, in seconds, that the fastest of three attempts to build a request may take."""
@@ -89,7 +89,7 @@ def assert_adapter(
     ``left``                    a disposed call does not affect the next    never
     ``subscriber``              a subscriber's error reaches on_error once  never
     ``scheduler``               subscribe() accepts a scheduler             never
-    ``secret``                  no key is in its repr or its events         never
+    ``secret``                  its repr and its events show no key         never
     ``prompt``                  `build` returns at once                     never
     ``decoder``                 its decoder accepts any bytes               never; skipped if there is no decoder
     ``chunks``                  chunk boundaries do not change the events   never; skipped if there is no decoder
@@ -127,7 +127,7 @@ def assert_adapter(
     report(broken)
 
 
-@ADAPTER_RULES.rule("adapter", "it has a stream(request, call) that returns an Observable, or is an async generator")
+@ADAPTER_RULES.rule("adapter", "its stream(request, call) returns an Observable, or it is an async generator")
 def _adapter(run: AdapterRun) -> None:
     try:
         run.bare()
@@ -263,7 +263,7 @@ def _scheduler(run: AdapterRun) -> None:
     run.expect_as_before("the call with a scheduler", observed)
 
 
-@ADAPTER_RULES.rule("secret", "no key is in its repr or its events")
+@ADAPTER_RULES.rule("secret", "its repr and its events show no key")
 def _secret(run: AdapterRun) -> None:
     adapter = run.engine.adapter
     keys = (run.options.get("api_key"), getattr(adapter, "_api_key", None))

@@ -52,9 +52,8 @@ class Script:
     """The answer that a service must give: `thinking` and `texts` in pieces, then `calls`, `usage` and the end.
 
     `finish_reason` defaults to ``"tool_calls"`` if there are calls, and to ``"stop"`` otherwise. If an `error` is
-    given, the answer ends with it, and the adapter must report the error's reason; if there are no texts and no calls,
-    the service refuses the call and streams nothing. If `stalls` is true, the service stops sending without ending its
-    answer.
+    given, the answer ends with it, and the adapter must report it; without any texts or calls, the service refuses the
+    call and streams nothing. If `stalls` is true, the service stops sending without ending its answer.
     """
 
     texts: tuple[str, ...] = ()

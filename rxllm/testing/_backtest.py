@@ -141,9 +141,8 @@ def backtest(
     No other engine is ever called. Answers that are not recorded are listed in the row's `missing`. Async functions
     fail, because virtual time has no event loop; use sync functions, or functions that return a stream.
 
-    An error that an operator raises while the pipeline is being applied propagates. Raises
-    ``ValidationError("invalid_option")`` if `pipeline` is not made of operators, and ``FileNotFoundError`` if a path
-    does not exist.
+    Errors raised while the pipeline is being applied propagate. Raises ``ValidationError("invalid_option")`` if
+    `pipeline` is not made of operators, and ``FileNotFoundError`` if a path does not exist.
     """
     operators = _operators(pipeline)
     if progress is not None:

@@ -194,7 +194,7 @@ class Cassette:
 
 @contextmanager
 def sandbox(engine: A) -> Generator[A]:
-    """Replace every engine that code in the block names by a string with `engine`.
+    """Inside the block, use `engine` in place of every engine given as a string, such as ``"openai:gpt-5"``.
 
     >>> from rxllm import Fake, generate
     >>> def name_primes():
@@ -205,9 +205,8 @@ def sandbox(engine: A) -> Generator[A]:
     >>> fake.requests[0].model
     'gpt-5'
 
-    Such a name is, for example, ``"openai:gpt-5"`` or ``"local"``. `engine` is an `Engine`, an adapter or an image
-    adapter. If the code generates both text and images, pass an `Engine` with both adapters. Requests keep the model
-    name given in the code.
+    `engine` is an `Engine`, an adapter or an image adapter. If the code generates both text and images, pass an
+    `Engine` with both adapters. Requests keep the model name given in the code.
 
     A sandbox affects the streams created in its block, even if they are subscribed to later. Like a context variable,
     it also applies in tasks, ``asyncio.run`` and ``asyncio.to_thread``. Concurrent and nested sandboxes are

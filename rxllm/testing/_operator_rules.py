@@ -148,7 +148,7 @@ class Tested:
         return run_operator(self.make, self.items, error, **options)
 
     def deliveries(self) -> list[tuple[int, int, int]]:
-        """Return emitted items, each with its number, its tick, and how long the source was silent in that run.
+        """Return the number and the tick of some emitted items, and the length of the source's silence in their run.
 
         These are all items of a run without silence, and the first two that a timer emits during a silence.
         """

@@ -62,8 +62,7 @@ def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
 
     Each subscription writes its own file: the first one writes to `path` (``hi.jsonl``), the second one to
     ``hi.2.jsonl``, and so on. Existing files are replaced. A file is written line by line. It is closed before the end
-    of the stream is passed on, or when the subscriber unsubscribes. The times are taken from the subscription's
-    scheduler.
+    of the stream is passed on, or when the subscriber unsubscribes. Times are taken from the subscription's scheduler.
 
     If an item cannot be written as JSON, the stream ends with ``ValidationError("not_serializable")``. If the file
     cannot be written, the stream ends with the ``OSError``. Raises ``TypeError`` if `path` is not a path.

@@ -20,7 +20,7 @@ FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
 """The kinds of fault; see `simulate`."""
 
 ENABLED = 0.3
-"""The probability that a run enables a kind of fault. Runs with at most one kind find as much as runs with all."""
+"""The probability that a run enables a kind of fault. Runs with at most one kind find as many bugs as runs with all."""
 RATES = (0.1, 0.4, 0.8)
 """Each run draws one of these as the probability that an enabled fault strikes at a given opportunity."""
 
@@ -98,7 +98,7 @@ LACKING = (
 """Event-loop methods that access the operating system. A `VirtualLoop` refuses them."""
 
 TIMER_SECONDS = 1e-9
-"""The virtual seconds that it takes to set a timer.
+"""The virtual time, in seconds, that setting a timer takes.
 
 This makes two timers with the same delay fire in the order in which they were set, but still in the same turn.
 """

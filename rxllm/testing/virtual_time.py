@@ -15,7 +15,7 @@ from rxllm.testing.marbles import Note, Operator
 Make = Callable[[], Operator]
 
 EVERY = 2
-"""The number of ticks from one item of a source to the next. A run can be disposed halfway between them."""
+"""The number of ticks from one item of a source to the next. A run can be disposed halfway between two items."""
 
 SILENCE = 600
 """The extra ticks that a silent source waits before its last item, so that an operator's timers fire."""
