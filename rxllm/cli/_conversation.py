@@ -117,7 +117,7 @@ def chat(options: Namespace) -> int:
                 is_interrupted, files = result.halted_reason == "cancelled", []
         except EOFError:
             break
-        except KeyboardInterrupt:  # raised at the prompt; `reply` handles its own
+        except KeyboardInterrupt:  # at the prompt; `reply` handles Ctrl-C during an answer
             if is_interrupted:
                 break
             is_interrupted = True

@@ -77,11 +77,11 @@ class AdapterConformance:
                 with service(script) as running:
                     yield Served(Mine(running.url), running.count_calls, running.count_hang_ups)
 
-    `reasons` are the reasons that the service can give when it refuses a call; cases for other reasons are skipped.
-    `breaks` is the reason for an error in the middle of a stream. Three attributes are times in seconds: `silence` is
-    the timeout used when the service stops sending, `patience` is the limit for the service to notice that the client
-    has disconnected, and `seconds` is how long a stream may take before it counts as hanging. If the adapter uses HTTP,
-    subclass ``HTTPAdapterConformance`` instead.
+    `reasons` are the reasons that the service can give for refusing a call; cases for other reasons are skipped.
+    `breaks` is the reason it gives for an error in the middle of a stream. Three attributes are times in seconds:
+    `silence` is the timeout used when the service stops sending, `patience` is how soon the service must notice that
+    the client has disconnected, and `seconds` is how long a stream may take before it counts as hanging. If the adapter
+    uses HTTP, subclass ``HTTPAdapterConformance`` instead.
 
     `without` maps the names of cases to the reasons for omitting them. These are the cases:
 

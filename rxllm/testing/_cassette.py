@@ -240,7 +240,7 @@ class _Take(Recording):
 
     def end(self, kind: str, json: str) -> Exception | None:
         with self._lock:
-            if kind == "disposed" and self._is_answer:  # the subscriber left after the complete answer
+            if kind == "disposed" and self._is_answer:  # the subscriber unsubscribed after the complete answer
                 kind = "completed"
             self._is_kept = self._keeps_all or (kind == "completed" and self._is_answer)
             return super().end(kind, json)
@@ -286,7 +286,7 @@ def _require_bare(engine: Engine) -> Engine:
     return bare
 
 
-def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  # pickles contain this name
+def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  # renaming this would break pickles
     return Cassette(path, engine, mode, speed=speed)
 
 

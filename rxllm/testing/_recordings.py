@@ -1,4 +1,4 @@
-"""Record streams, including their timing, in files, and play them back.
+"""Record streams with their timing in files, and play them back.
 
 A file has one line of JSON for each notification. Each line has an ``"at"`` field (the time in seconds since the
 subscription) and one of the following:

@@ -88,18 +88,18 @@ def simulate(
 
     The same seed gives the same run, step by step, in every process. A run fails if the app raises an error, waits
     forever, or leaves something behind: a task, a timer, an open connection, or a connection-pool slot that is never
-    released. After the app returns, its tasks have 30 virtual seconds to end. If a call fails after a fault, with an
-    `AdapterError` or a `StreamError`, the run does not fail; the error becomes the `error` of the result. A failed run
-    is repeated with fewer kinds of fault, and the `SimulationError` describes the failure that needs the fewest kinds.
+    released. After the app returns, its tasks have 30 virtual seconds to end. A call that fails after a fault, with an
+    `AdapterError` or a `StreamError`, does not fail the run; its error becomes the result's `error`. A failed run is
+    repeated with fewer kinds of fault, and the `SimulationError` describes the failure that needs the fewest kinds.
     rxllm's warnings, for example about retries, are not logged.
 
     These are the kinds of `faults`. Each kind is enabled in about a third of all runs:
 
     ===========  =====================================================================================================
     ``refuse``   A connection is refused.
-    ``cut``      The server's bytes stop at some point, with a FIN or a reset.
+    ``cut``      The server's output stops at some point, with a FIN or a reset.
     ``stall``    A connection attempt, or the server's output, stalls for some time or forever.
-    ``slow``     From some point on, the server's bytes arrive only a few at a time.
+    ``slow``     From some point on, the server's output arrives only a few bytes at a time.
     ``429``      A request is refused with status 429.
     ``cancel``   The app, or its `World.cancellable` section, is cancelled at some step of some task.
     ``reorder``  Tasks that wake up at the same time run in a different order, or one turn later.

@@ -313,7 +313,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return await connect(self, protocol_factory, int(port))
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
-        self._sockets[sock] = address[1]  # aiohttp then passes the socket to create_connection
+        self._sockets[sock] = address[1]  # aiohttp next passes the socket to create_connection
         sock.close()
 
 
