@@ -71,7 +71,7 @@ class Screen:
                 pass
 
     def interrupt(self) -> None:
-        """Note that the ``^C`` echoed by the terminal has left its line unfinished."""
+        """Mark the line on standard error as unfinished, since the terminal has echoed ``^C``."""
         if sys.stderr.isatty() and not any(stream.isatty() for stream in self._unfinished):
             self._unfinished.add(sys.stderr)
 
@@ -100,7 +100,7 @@ def ask(options: Namespace) -> int:
     piped = "" if sys.stdin.isatty() else sys.stdin.read().strip()
     text = "\n\n".join(part for part in (" ".join(options.prompt), piped) if part)
     if not text and not options.file:
-        print('rxllm: there is no question: write ask "...", or pipe text in', file=sys.stderr)
+        print('rxllm: no question was given: write ask "...", or pipe text in', file=sys.stderr)
         return 2
     result = _Conversation(options).reply(rxllm.user(text, *options.file))
     return 130 if result.halted_reason == "cancelled" else 0
@@ -117,7 +117,7 @@ def chat(options: Namespace) -> int:
                 is_interrupted, files = result.halted_reason == "cancelled", []
         except EOFError:
             break
-        except KeyboardInterrupt:  # raised at the prompt; `reply` handles its own
+        except KeyboardInterrupt:  # at the prompt; `reply` handles Ctrl-C during an answer
             if is_interrupted:
                 break
             is_interrupted = True

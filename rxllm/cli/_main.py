@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # the shell or a service manager has closed it
+        if getattr(sys, name) is None:  # closed by the shell or a service manager
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
         if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # text from a pipe or a model may not fit the encoding
@@ -164,7 +164,7 @@ def provider_name(name: str) -> str:
     words = {word for source in _sources() for word in re.findall(r"\w+", source.read_text(encoding="utf-8"))}
     if adapter.startswith("Test") or adapter in words - {"Cohere"}:  # pytest would collect it, or the name is in use
         raise ArgumentTypeError(
-            f"{name} gives the class name {adapter}, which is taken; write, for example, the-{name}"
+            f"{name} gives the class name {adapter}, which is taken; choose another name, such as the-{name}"
         )
     return name
 

@@ -1,7 +1,7 @@
 """The commands ``serve``, an OpenAI-compatible model server, and ``worker``, which continues durable runs.
 
 After a first signal, a worker gives its runs time to finish. When that time is up, or on a second signal, it releases
-the runs that remain.
+the remaining runs.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def serve(options: Namespace) -> int:
     """Serve the models under their own names. Other machines can connect only if a key is set."""
     key = os.environ.get(options.key) if options.key else None
     if options.key and not key:
-        return _wrong(f"the variable {options.key} holds no key: set the variable, or leave out --key")
+        return _wrong(f"the variable {options.key} holds no key: set it, or leave out --key")
     if key is None and options.host not in _HERE:
-        remedy = "name the variable that holds it, for example --key RXLLM_SERVE_KEY"
+        remedy = "pass the name of its variable, for example --key RXLLM_SERVE_KEY"
         return _wrong(f"--host {options.host} lets other machines connect, so a key is required; {remedy}")
     level = "debug" if options.debug else "critical"  # uvicorn would report an answer cut off by Ctrl-C as an error
     models = options.model or [options.default_model]
@@ -72,7 +72,7 @@ def _server(app: Any, level: str) -> Any:
     try:
         uvicorn = import_module("uvicorn")
     except ImportError:
-        message = 'serve needs uvicorn, which is not installed; write pip install "rxllm[web]"'
+        message = 'serve needs uvicorn, which is not installed; run pip install "rxllm[web]"'
         raise EngineError("missing_dependency", message) from None
     settings = {"lifespan": "on", "ws": "none", "timeout_graceful_shutdown": LEAVING}
     return uvicorn.Server(uvicorn.Config(app, log_config=None, log_level=level, **settings))

@@ -89,16 +89,16 @@ def generate_many(
             for response in rxllm.cluster.generate_many(engine, questions, client=client, concurrency=64):
                 print(response.output_text)
 
-    Responses are emitted one by one. Disposing the subscription closes the connections of all workers, as does the end
-    of this process. If a worker dies, other workers repeat only its unfinished requests. A request fails once three
-    workers have died while running it. Workers added later take part too, up to a total of 32 workers or the initial
-    number, whichever is larger.
+    Responses are emitted one by one. Disposing the subscription, or ending this process, closes the connections of all
+    workers. If a worker dies, other workers repeat only its unfinished requests. A request fails once three workers
+    have died while running it. Workers added later take part too, up to a total of 32 workers or the initial number,
+    whichever is larger.
 
     The engine is pickled without its clients and keys. A worker takes its key from its own environment; keys from
     ``rxllm.keys.put`` and ``load_dotenv`` are not sent. Locks, files and connections cannot be sent, so functions must
-    create them on the worker. This process does not see any state that the engine's functions change on a worker. It
-    writes the `journal` and calls `on_progress` and `on_event`. `on_event` is called once a response is complete, and
-    receives no deltas.
+    create them on the worker. If the engine's functions change any state on a worker, this process does not see the
+    change. The `journal` is written here, and `on_progress` and `on_event` are called here. `on_event` is called once a
+    response is complete, and receives no deltas.
 
     Observers run on the workers. ``rxllm.otel.traces()`` writes to the worker's global providers, so each worker must
     set these up: call ``client.register_plugin(plugin)`` with a ``distributed.WorkerPlugin`` whose ``setup`` calls
@@ -124,7 +124,7 @@ def generate_many(
     check("client", client, is_open, "an open distributed.Client, or None")
     if client is None and getattr(current_process(), "_inheriting", False):
         raise SystemExit(f"each worker of rxllm.cluster runs this script when it starts; {lanes.GUARD}")
-    # The requests are read twice, because the first call only checks the arguments and sends nothing.
+    # The requests are read twice: this first call only checks the arguments.
     many: Any = list(requests) if _are_several(requests) else requests
     rxllm.generate_many(engine, many, **opts)
     if opts.get("api_key") is not None:

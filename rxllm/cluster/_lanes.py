@@ -40,7 +40,7 @@ _GRACE = 3.0
 """The maximum time, in seconds, to wait for pending calls to workers when a run ends."""
 
 _DEATHS = 3
-"""The number of workers that may die while running a request before it fails. The request may be to blame."""
+"""A request fails once this many workers have died while running it, since the request may be to blame."""
 
 
 @asynccontextmanager
@@ -128,7 +128,7 @@ def _quiet(level: int) -> Generator[None]:
 
 @asynccontextmanager
 async def _open_resource(resource: Any, opening: Awaitable[Any] | None = None) -> AsyncGenerator[Any]:
-    """Open `resource`, and close it on exit. A dispose waits for the opening, so that nothing stays half-open."""
+    """Open `resource`, and close it on exit. A dispose waits until it is open, so that nothing stays half-open."""
     opened = asyncio.ensure_future(resource if opening is None else opening)
     try:
         yield await asyncio.shield(opened)
@@ -218,7 +218,7 @@ class Lanes:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._calls:  # a cluster that closes during a call logs an error
+        if self._calls:  # a cluster logs an error if it closes during a call
             await asyncio.wait(self._calls, timeout=_GRACE)
         for call in self._calls:
             call.cancel()
@@ -229,7 +229,7 @@ class Lanes:
         task.add_done_callback(self._tasks.discard)
 
     def place(self, source: Observable[Event]) -> Stream[Event]:
-        """Subscribe to `source` once a worker has room. Being the last operator, it waits before the limits do."""
+        """Subscribe to `source` once a worker has room. The limits in `source` only apply after that."""
 
         async def events() -> AsyncGenerator[Event]:
             async with self._room(), to_async_iter(source) as items:
@@ -361,7 +361,7 @@ class Lanes:
             if not lane.is_ready:
                 error = errors.exceptions[0]
                 message = f"the worker {lane.address} cannot load the engine: {type(error).__name__}: {error}"
-                remedy = "install the same packages there as here, and your own modules"
+                remedy = "install the same packages there as here, including your own modules"
                 self._fail(EngineError("invalid_engine", f"{message}; {remedy}"))
         finally:
             self._lose(lane)
@@ -391,7 +391,7 @@ class Lanes:
 
     def _forget_call(self, call: asyncio.Future[Any]) -> None:
         self._calls.discard(call)
-        _ = call.cancelled() or call.exception()  # retrieve it here, in case the caller was cancelled
+        _ = call.cancelled() or call.exception()  # retrieve the error, even if the caller was cancelled
 
     def _lose(self, lane: _Lane) -> None:
         """Remove `lane`, and hand its requests over to other lanes."""

@@ -38,7 +38,7 @@ async def serve(key: str, setup: bytes) -> None:
     """Serve a run. This is a Dask task, which is cancelled when the client releases its future or dies."""
     engine, options = pickle.loads(setup)
     worker, lane = get_worker(), Lane(engine, options)
-    # When Dask cancels a task, it does not stop the coroutine, but notifies plugins immediately.
+    # When Dask cancels a task, it notifies plugins immediately, but does not stop the coroutine.
     worker.plugins[key] = _Cancellation(key, lane)
     _lanes[key] = lane
     try:

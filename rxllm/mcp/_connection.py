@@ -213,7 +213,7 @@ class Connection(ABC):
             raise AdapterError("unsupported_feature", _OLD_TRANSPORT, provider=PROVIDER, status=405) from error
         version = found.get("protocolVersion")
         if version not in HANDSHAKES:
-            message = f"the MCP server speaks version {str(version)[:40]!r} only; rxllm speaks {MODERN}, {HANDSHAKES}"
+            message = f"the MCP server needs version {str(version)[:40]!r}; rxllm supports {MODERN}, {HANDSHAKES}"
             raise AdapterError("unsupported_feature", message, provider=PROVIDER)
         await self._notify(version, request(version, None, "notifications/initialized", {}), self._timeout)
         return version
@@ -297,7 +297,7 @@ def _client_info() -> Json:
 
 
 def response(message: Json, result: Json | None) -> Json:
-    """Return the response to a request from the server. Without a `result`, refuse any request except a ping."""
+    """Return the response to the server's request. Without a `result`, it refuses any request except a ping."""
     if result is None and message.get("method") != "ping":
         error = {"code": METHOD_NOT_FOUND, "message": "this client does not support the method"}
         return {"jsonrpc": "2.0", "id": message.get("id"), "error": error}
@@ -311,7 +311,7 @@ def messages_in(data: Any) -> Iterator[Json]:
     """
     for message in cast(list[Any], data) if isinstance(data, list) else [data]:
         if not isinstance(message, dict) or _is_too_deep(message):
-            fault = f"is over {DEPTH} levels deep" if isinstance(message, dict) else f"is {str(message)[:80]!r}"
+            fault = f"is nested over {DEPTH} levels deep" if isinstance(message, dict) else f"is {str(message)[:80]!r}"
             raise StreamError("malformed_event", f"a message from the MCP server {fault}", provider=PROVIDER)
         yield cast(Json, message)
 

@@ -116,7 +116,7 @@ class _Wire(HTTPAdapter):
     def build(self, request: Request, call: Call) -> httpx.Request:
         if self._left_behind:
             fault = "the MCP tools were pickled without the secrets in their headers and URL"
-            raise EngineError("missing_key", f"{fault}; list them in the process that runs them", provider=PROVIDER)
+            raise EngineError("missing_key", f"{fault}; list the tools again where they run", provider=PROVIDER)
         method, message = request.options["method"], request.options["message"]
         path = "/" if self._ends_in_slash else ""  # some servers treat the path without the slash as a different path
         built = self.post(path, message, call, headers={"accept": "application/json, text/event-stream"})
@@ -152,7 +152,7 @@ class _Decoder(FrameDecoder):
         for message in messages_in(payload):
             is_answer = self._id is not None and is_response_to(message, self._id)
             if is_answer and not has_result(message):
-                self.fail(error_of(message))  # not raised: keys are redacted only from events
+                self.fail(error_of(message))  # emitted, not raised: keys are redacted only in events
                 return
             self.blocks.raw("message", message)
             if is_answer:
@@ -187,7 +187,7 @@ def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
     """Return the header names for the parameters in `schema`, keyed by path.
 
     The path of a parameter is a tuple of property names. Raises ``ValueError`` if a header violates the specification;
-    the tool must then not be used.
+    such a tool must not be used.
     """
     headers: dict[Path, str] = {}
     for path, place in _places(schema, ()):

@@ -4,7 +4,7 @@ All tools of a connection share one server process, which is driven by a thread 
 can therefore be called from any loop and thread, and the server keeps running if one of those loops ends or is blocked.
 
 The server and its descendants end when the connection is closed, when the connection and all its tools have been
-garbage-collected, or when this process ends. Even if this process is killed, a shell script that runs next to the
+garbage-collected, or when this process ends. Even if this process is killed, a shell script that runs alongside the
 server ends them; see `_GUARD`.
 """
 
@@ -58,7 +58,7 @@ it waits for another `GRACE_SECONDS`.
 """
 
 _of_parent: list[Process] = []
-"""In a forked child, the parent's servers. They are kept because collecting them would break the parent's pipes."""
+"""The parent's servers, kept in a forked child because collecting them would break the parent's pipes."""
 
 
 class Stdio(Connection):
@@ -188,7 +188,7 @@ class Process(asyncio.SubprocessProtocol):
 
     @contextlib.contextmanager
     def sent(self, message: Json | None) -> Generator[Inbox | None]:
-        """Send `message` and yield the inbox for its answer, or None if it is not a request.
+        """Send `message`, and yield the inbox for its answer, or None if the message is not a request.
 
         Without a `message`, yield an inbox for all notifications. Raises `failure` if the server has become unusable.
         """
@@ -208,7 +208,7 @@ class Process(asyncio.SubprocessProtocol):
                 self._inboxes.pop(key, None)
 
     async def aclose(self) -> None:
-        """End the server and wait a few seconds at most for it to exit."""
+        """End the server, and wait at most a few seconds for it to exit."""
         self._on_loop(self._fail, "was closed")
         await asyncio.to_thread(self._thread.join, 5 * GRACE_SECONDS)
 
@@ -247,7 +247,7 @@ class Process(asyncio.SubprocessProtocol):
                 self.finalizer.detach()
 
     async def _start_guard(self) -> asyncio.subprocess.Process | None:
-        """Start `_GUARD` and return its process. If there is no shell, return None; only the group is then killed."""
+        """Start `_GUARD` and return its process. If there is no shell, return None; then only the group is killed."""
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         arguments = (f"{GRACE_SECONDS:.0f}", str(self._transport.get_pid()), self._mark)
         with contextlib.suppress(OSError):

@@ -172,7 +172,7 @@ class Questions(msgspec.Struct):
 
     @classmethod
     def required(cls, result: Json, known: Questions) -> Questions:
-        """Return the questions in a `result` that requires input, with any responses that `known` has to them.
+        """Return the questions in a `result` that requires input. If `known` has responses to them, keep these.
 
         Raises ``AdapterError`` if a request is not supported, and ``ValidationError`` if a URL is not a web address.
         """
@@ -188,7 +188,7 @@ class Questions(msgspec.Struct):
         return cls(params_by_key, {key: known.responses[key] for key in same if key in known.responses}, state)
 
     def is_forgotten(self, error: AdapterError) -> bool:
-        """Whether the server has refused its own state, because it was restarted or the answer was too late."""
+        """Whether the server no longer accepts its own state, after a restart or because the answer was too late."""
         return self.state is not None and error.reason == "invalid_request" and "requestState" in error.message
 
     @property

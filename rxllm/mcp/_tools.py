@@ -186,7 +186,7 @@ class _Handler(partial[Any]):
 def _legal_name(name: str) -> str:
     """Return `name` in a form that providers accept.
 
-    It has at most 64 characters, which are letters, digits, "_" and "-". The first is a letter or "_".
+    It has at most 64 characters: letters, digits, "_" and "-". The first is a letter or "_".
     """
     name = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
     return name if re.match(r"[A-Za-z_]", name) else f"_{name}"[:64]

@@ -3,17 +3,17 @@
 =============  =========================================================================================================
 for operators  `assert_operator` checks the `OPERATOR_RULES`. `marbles` draws timed streams as text.
 for adapters   `assert_adapter` checks the `ADAPTER_RULES`. `AdapterConformance`, `HTTPAdapterConformance` and
-               `ImageConformance` are test suites for which you write a service that follows a `Script`. A `Served`
-               counts its calls; `PNG`, `REQUEST_ID` and `refusal` help to write it. `loopback` is a real server that
-               records who closed each connection, and when. `chunkings` and `cut` split bytes into chunks.
+               `ImageConformance` are test suites that call a service of yours. It follows a `Script`; a `Served`
+               counts its calls, and `PNG`, `REQUEST_ID` and `refusal` go into its answers. `loopback` is a real server
+               that records who closed each connection, and when. `chunkings` and `cut` split bytes into chunks.
 for tools      `assert_executor` checks the `EXECUTOR_RULES`, and `assert_encoder` the `ENCODER_RULES`.
 for programs   `sandbox` replaces the models named in code. `Cassette` records each answer once, and plays it back
                for equal requests. `record` stores a stream in a file, and `replay_file` plays it back. `backtest` runs
-               operators over recordings; it returns a `Backtest`, with a `BacktestRow` for each. `simulate`,
-               `simulate_many` and `simulate_cancels` run a program in a `World` with virtual time, and with faults
-               (`FAULTS`) that depend on a seed; they return a `Simulation` or raise a `SimulationError`.
+               operators over recordings; it returns a `Backtest` with a `BacktestRow` for each recording. `simulate`,
+               `simulate_many` and `simulate_cancels` run a program in a `World` with virtual time and with `FAULTS`
+               that depend on a seed; a run gives a `Simulation` or raises a `SimulationError`.
                ``rxllm.Fake`` is a scripted model.
-for all        `events` builds an adapter's events. `strategies` has hypothesis strategies for all values and events.
+for all tests  `events` builds an adapter's events. `strategies` has hypothesis strategies for all values and events.
 =============  =========================================================================================================
 
 Check in virtual time that an operator keeps the Rx contract and that the events stay consistent:
@@ -27,10 +27,10 @@ Check that an adapter follows the adapter rules:
 
 To test an adapter's wire format over HTTP as well, use ``HTTPAdapterConformance``. If your code breaks a rule for a
 good reason, omit the rule, as in ``without={"at_once"}``. The docstrings of the ``assert_`` functions and of
-`AdapterConformance` list the rules and say when to omit each of them.
+`AdapterConformance` list the rules, and when to omit each one.
 
 With pytest, the fixture `loopback` starts a server that follows a script. After the test, it stops the server and
-raises any error that the script has raised::
+raises any error from the script::
 
     from rxllm.testing.loopback import STALL, Reply, chat_chunk
 

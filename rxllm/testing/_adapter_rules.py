@@ -41,10 +41,10 @@ JUNK = (
 """Bytes that a decoder might receive from the wrong server."""
 
 SHORTEST_KEY = 8
-"""The length of the shortest key to search for. A shorter key could be part of another word by chance."""
+"""The minimum length of a key to search for. A shorter key could occur in another word by chance."""
 
 PROMPT = 0.1
-"""The maximum time, in seconds, to build a request. The fastest of three attempts counts."""
+"""The maximum time, in seconds, that the fastest of three attempts to build a request may take."""
 
 ADAPTER_RULES = RuleTable()
 """Maps each rule's name to its text, in the order in which `assert_adapter` checks them."""
@@ -89,10 +89,10 @@ def assert_adapter(
     ``left``                    a disposed call does not affect the next    never
     ``subscriber``              a subscriber's error reaches on_error once  never
     ``scheduler``               subscribe() accepts a scheduler             never
-    ``secret``                  no key is in its repr or its events         never
+    ``secret``                  its repr and its events show no key         never
     ``prompt``                  `build` returns at once                     never
-    ``decoder``                 its decoder accepts any bytes               never; without a decoder it is not checked
-    ``chunks``                  any cut of the bytes gives the same events  never; without a decoder it is not checked
+    ``decoder``                 its decoder accepts any bytes               never; skipped if there is no decoder
+    ``chunks``                  chunk boundaries do not change the events   never; skipped if there is no decoder
     ``sends_system``            the request has the system prompt           if the service has no system prompt
     ``sends_user``              the request has the user's text             never
     ``sends_assistant``         the request has the model's earlier text    if the service stores the thread itself
@@ -105,11 +105,11 @@ def assert_adapter(
     ``sends_temperature``       temperature is sent as a JSON number        if the service has no temperature
     ``sends_options``           options={...} are passed through            if it accepts a fixed set of options
     ``sends_key``               api_key is in a header or the address       if the server needs no key
-    ``sends_max_tokens``        max_tokens changes the request              never; it may be refused if unsupported
-    ``sends_stop``              stop changes the request                    never; it may be refused if unsupported
-    ``sends_tool_choice``       tool_choice changes the request             never; it may be refused if unsupported
-    ``sends_response_format``   response_format changes the request         never; it may be refused if unsupported
-    ``sends_picture``           a picture changes the request               never; it may be refused if unsupported
+    ``sends_max_tokens``        max_tokens changes the request              never; unsupported settings may be refused
+    ``sends_stop``              stop changes the request                    never; unsupported settings may be refused
+    ``sends_tool_choice``       tool_choice changes the request             never; unsupported settings may be refused
+    ``sends_response_format``   response_format changes the request         never; unsupported settings may be refused
+    ``sends_picture``           a picture changes the request               never; unsupported settings may be refused
     ``hides_key``               api_key is not in the address               if the service accepts it only there
     ==========================  ==========================================  ==========================================
 
@@ -127,7 +127,7 @@ def assert_adapter(
     report(broken)
 
 
-@ADAPTER_RULES.rule("adapter", "it has stream(request, call), which returns an Observable, or is an async generator")
+@ADAPTER_RULES.rule("adapter", "its stream(request, call) returns an Observable, or it is an async generator")
 def _adapter(run: AdapterRun) -> None:
     try:
         run.bare()
@@ -263,7 +263,7 @@ def _scheduler(run: AdapterRun) -> None:
     run.expect_as_before("the call with a scheduler", observed)
 
 
-@ADAPTER_RULES.rule("secret", "no key is in its repr or its events")
+@ADAPTER_RULES.rule("secret", "its repr and its events show no key")
 def _secret(run: AdapterRun) -> None:
     adapter = run.engine.adapter
     keys = (run.options.get("api_key"), getattr(adapter, "_api_key", None))
@@ -287,7 +287,7 @@ def _prompt(run: AdapterRun) -> None:
 # Rules for decoders and requests
 
 
-@ADAPTER_RULES.rule("decoder", "its decoder emits lawful events for any bytes, and reports a missing end as truncated")
+@ADAPTER_RULES.rule("decoder", "its decoder emits valid events for any bytes, and a truncated error if there is no end")
 def _decoder(run: AdapterRun) -> None:
     if not hasattr(run.engine.adapter, "decoder"):
         return

@@ -52,8 +52,8 @@ class Script:
     """The answer that a service must give: `thinking` and `texts` in pieces, then `calls`, `usage` and the end.
 
     `finish_reason` defaults to ``"tool_calls"`` if there are calls, and to ``"stop"`` otherwise. If an `error` is
-    given, the answer ends with it, and the adapter must report its reason; without texts and calls, the service
-    refuses the call and streams nothing. If `stalls` is true, the service stops sending without ending its answer.
+    given, the answer ends with it, and the adapter must report it; without any texts or calls, the service refuses the
+    call and streams nothing. If `stalls` is true, the service stops sending without ending its answer.
     """
 
     texts: tuple[str, ...] = ()
@@ -76,11 +76,11 @@ class Script:
 
 @dataclass(frozen=True)
 class Served:
-    """An adapter whose service is running, and functions that report what the service has observed.
+    """An adapter with a running service, and functions that report what the service has observed.
 
-    ``asked()`` counts the calls that the service has received, and ``left()`` those that the client has left early.
-    ``requests()`` returns the HTTP requests, like ``Loopback.requests``. Without it, the rules about requests are
-    skipped, unless the adapter is an ``HTTPAdapter``.
+    ``asked()`` returns the number of calls that the service has received, and ``left()`` how many of them the client
+    has closed early. ``requests()`` returns the HTTP requests, like ``Loopback.requests``. If it is not given, the
+    rules about requests are checked only for an ``HTTPAdapter``.
     """
 
     adapter: Any
@@ -91,7 +91,7 @@ class Served:
 
 def missing(suite: object, hook: str) -> NoReturn:
     """Raise a ``NotImplementedError`` that names the missing `hook`."""
-    raise NotImplementedError(f"{type(suite).__name__} has no {hook}(): write this method as the base class describes")
+    raise NotImplementedError(f"{type(suite).__name__} has no {hook}(): define it as the base class describes")
 
 
 # The request that the adapter must send
@@ -106,7 +106,7 @@ SENT_RULES: dict[str, str] = {
     "sends_tool_name": "a tool's name is sent",
     "sends_tool_description": "a tool's description is sent",
     "sends_tool_schema": "a tool's schema is sent",
-    "sends_call_id": "a tool's result names its call, if the call has an id",
+    "sends_call_id": "a tool's result has the id of its call, if the call has one",
     "sends_temperature": "temperature is sent, as a JSON number",
     "sends_options": "options={...} are passed through",
     "sends_key": "the call's api_key is sent in a header or the address, and not in the body",
@@ -139,7 +139,7 @@ MESSAGES = (
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "string", "description": canary("sends_tool_schema")}}}
 
-# The earlier call is to `f`, so the name of the other tool is sent only if the tools are sent.
+# The earlier call is to `f`, so the other tool's name is in the request only if the tools are.
 TOOLS = (Tool("f", "A tool."), Tool(canary("sends_tool_name"), canary("sends_tool_description"), SCHEMA))
 
 OPTIONS = {"canary": canary("sends_options")}
@@ -147,7 +147,7 @@ OPTIONS = {"canary": canary("sends_options")}
 
 PICTURE = user("Look!", Image.from_base64("iVBORw0KGgpjYW5hcnk=", "image/png"))
 
-# Every wire format has its own fields for these settings, so a rule only checks that the setting changes the request.
+# Every wire format has its own fields for these settings, so the rules only check that a setting changes the request.
 VARIATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sends_max_tokens": ({}, {"max_tokens": 4321}),
     "sends_stop": ({}, {"stop": (canary("sends_stop"),)}),
@@ -172,7 +172,7 @@ def expect_sent(rule: str, requests: Sequence[Sent]) -> None:
             expect(all(KEY not in request.path for request in requests), "the key is in the address")
         case "sends_call_id":
             id = canary(rule)
-            expect(body.count(id) != 1, "the call is sent with its id, but its result is not")
+            expect(body.count(id) != 1, "the call is sent with its id, but the result is sent without it")
         case "sends_temperature":
             number = rf"[:,\[]\s*{TEMPERATURE}\s*[,}}\]]"
             expect(bool(re.search(number, body)), f"the number {TEMPERATURE} is not in {shorten(body, 120)}")
@@ -223,7 +223,7 @@ class AdapterRun:
         return self.observe(self.stream())
 
     def expect_as_before(self, which: str, observed: Observed) -> None:
-        """Raise ``AssertionError`` if what this call emitted differs from the reference call."""
+        """Raise ``AssertionError`` unless the events of this call agree with the reference call."""
         __tracebackhide__ = True
         before, now = (
             [*self.comparable_facts(call.events), *map(repr, call.errors), *["completed"] * call.completed]
@@ -250,13 +250,13 @@ class AdapterRun:
 
     @cached_property
     def sent(self) -> Sequence[Sent] | None:
-        """The HTTP requests that the adapter sends for the canary request, or None if they cannot be seen."""
+        """The HTTP requests that the adapter sends for the canary request, or None if they are unknown."""
         return self.sends()
 
     def sends(self, **changes: Any) -> Sequence[Sent] | None:
         """Return the HTTP requests that the adapter sends for the canary request with `changes`.
 
-        Return None if they cannot be seen. Raise the adapter's ``LLMError`` if it refuses the request.
+        Return None if they are unknown. Raise the adapter's ``LLMError`` if it refuses the request.
         """
         if not isinstance(self.engine.adapter, HTTPAdapter):
             return None

@@ -77,11 +77,11 @@ class AdapterConformance:
                 with service(script) as running:
                     yield Served(Mine(running.url), running.count_calls, running.count_hang_ups)
 
-    `reasons` are the reasons that the service can give when it refuses a call; cases for other reasons are skipped.
-    `breaks` is the reason for an error in the middle of a stream. Three attributes are times in seconds: `silence` is
-    the timeout used when the service stops sending, `patience` is how soon the service must notice that the client has
-    left, and `seconds` is how long a stream may take before it counts as hanging. If the adapter uses HTTP, subclass
-    ``HTTPAdapterConformance`` instead.
+    `reasons` are the reasons that the service can give for refusing a call; cases for other reasons are skipped.
+    `breaks` is the reason it gives for an error in the middle of a stream. Three attributes are times in seconds:
+    `silence` is the timeout used when the service stops sending, `patience` is how soon the service must notice that
+    the client has disconnected, and `seconds` is how long a stream may take before it counts as hanging. If the adapter
+    uses HTTP, subclass ``HTTPAdapterConformance`` instead.
 
     `without` maps the names of cases to the reasons for omitting them. These are the cases:
 
@@ -89,7 +89,7 @@ class AdapterConformance:
     name                what is tested                                when to omit it
     ==================  ============================================  =======================================
     ``calls``           tool calls are complete and have unique ids   if the service has no tools
-    ``thinking``        thinking arrives piece by piece               if the model shows no thinking
+    ``thinking``        thinking arrives piece by piece               if the service has no thinking
     ``usage``           the token counts arrive                       if the service counts no tokens
     ``length``          the finish reason ``length`` arrives          if the service does not report it
     ``content_filter``  the finish reason ``content_filter`` arrives  if it has no filter, or refuses instead
@@ -144,7 +144,7 @@ class AdapterConformance:
         try:
             yield
         except AssertionError as error:
-            hooks = f"Do the suite's hooks send all of the script ({rule})? " if rule in SCRIPT_RULES else ""
+            hooks = f"Do the suite's hooks send everything in the script ({rule})? " if rule in SCRIPT_RULES else ""
             if rule in (*SCRIPT_RULES, *SENT_RULES):
                 error.add_note(f"{hooks}If the service cannot do this, omit the case: without = {{{rule!r}: 'why'}}")
             raise
@@ -173,7 +173,7 @@ class AdapterConformance:
         return self.expect_reason(observed.error, reason)
 
     def broken(self, error: LLMError, **options: Any) -> None:
-        """Check that a stream that fails with `error` after some text keeps the text and ends with the error."""
+        """Check that a stream keeps its text and ends with `error` if the service fails after some text."""
         with self.running(Script(TEXTS, error=error)) as run:
             events = run.all_events(**options)
         for event in events:
@@ -184,7 +184,7 @@ class AdapterConformance:
         assert (response.output_text, response.finish_reason) == ("".join(TEXTS), "error")
 
     def seconds_until_left(self, run: ScriptedRun) -> float:
-        """Check that the service notices exactly once that the client left, and return how many seconds that took."""
+        """Check that the service notices the client's disconnect exactly once, and return the seconds it took."""
         left, began = run.served.left, time.monotonic()
         assert becomes(lambda: left() > 0, self.seconds), "the service never noticed that the client left"
         took = time.monotonic() - began
@@ -309,7 +309,7 @@ class AdapterConformance:
     def test_a_stream_without_its_end_is_truncated(self) -> None:
         self.broken(StreamError("truncated"))
 
-    # Calls that the client leaves
+    # Calls that the client ends early
 
     def test_a_stream_that_is_left_after_two_events_is_cleaned_up_once(self) -> None:
         took: list[float] = []
@@ -319,7 +319,7 @@ class AdapterConformance:
                 assert (len(observed.events), observed.completed) == (2, 1)
                 took.append(self.seconds_until_left(run))
         # A busy machine may delay one of the three calls.
-        assert statistics.median(took) <= self.patience, f"the service noticed it after {took} s"
+        assert statistics.median(took) <= self.patience, f"the service noticed the client's disconnect after {took} s"
 
     def test_a_call_that_is_left_before_its_first_byte_is_cleaned_up(self) -> None:
         events, ends = list[Event](), list[Any]()

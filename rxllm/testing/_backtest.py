@@ -44,10 +44,10 @@ class BacktestRow:
                     the file could not be read.
     `error`         The pipeline's error, or the reason why the file could not be read.
     `first_at`      The time of the first content.
-    `ended_at`      The time when the pipeline ended.
+    `ended_at`      The time at which the pipeline ended.
     `items`         The number of items that the pipeline emitted.
     `text`          The text of these items.
-    `cut_at`        The time when the pipeline left a recorded answer early.
+    `cut_at`        The time at which the pipeline unsubscribed from an unfinished recorded answer.
     `tokens`        The number of tokens reported, up to the cut if there was one.
     `cost`          The cost reported, up to the cut if there was one.
     `missing`       The unrecorded answers that the pipeline needed, each with its time. Nothing is emitted in their
@@ -132,8 +132,8 @@ def backtest(
     `recordings` is a ``.jsonl`` file that `record` or `Cassette` has written, a folder of such files, or a list of
     files and folders. The files are read one at a time. Instead of a file, you can pass a stream of events that runs in
     virtual time, such as ``from_iterable(events)``. `pipeline` is an operator or a list of operators. It is applied to
-    each recording, as an engine would apply it if the recording is from a cassette. ``progress(row)`` is called after
-    each row.
+    each recording, and to a cassette's recordings in the way an engine would apply it. ``progress(row)`` is called
+    after each row.
 
     If the pipeline subscribes again, as retry and ``hedge`` do, it gets the next recording of the same request, if the
     cassette has one. If the pipeline calls another engine, as ``fallback`` does, that engine answers only if its
@@ -141,9 +141,8 @@ def backtest(
     No other engine is ever called. Answers that are not recorded are listed in the row's `missing`. Async functions
     fail, because virtual time has no event loop; use sync functions, or functions that return a stream.
 
-    If an operator raises an error while the pipeline is being applied, the error propagates. Raises
-    ``ValidationError("invalid_option")`` if `pipeline` is not made of operators, and ``FileNotFoundError`` if a path
-    does not exist.
+    Errors raised while the pipeline is being applied propagate. Raises ``ValidationError("invalid_option")`` if
+    `pipeline` is not made of operators, and ``FileNotFoundError`` if a path does not exist.
     """
     operators = _operators(pipeline)
     if progress is not None:
@@ -191,7 +190,7 @@ def _run_tapes(origin: Path | Observable[Any], operators: Sequence[Operator]) ->
             Run(load_tapes(origin)[index], operators, shown).start()
 
         row = _run_tape(tape, operators)
-        # Rows do not keep their events, since a table would then keep the events of all files in memory.
+        # Rows hold no events; otherwise, a table would keep the events of all files in memory.
         yield row if row.outcome == "unreadable" else replace(row, _again=again)
 
 
@@ -219,7 +218,7 @@ def _run_tape(tape: Tape, operators: Sequence[Operator]) -> BacktestRow:
 
 
 PATIENCE = 3600.0
-"""The number of virtual seconds that a pipeline may run on after its recording has ended."""
+"""The number of virtual seconds for which a pipeline may continue after its recording has ended."""
 
 
 @dataclass(frozen=True)
@@ -313,13 +312,13 @@ class Run:
             return Disposable()
         source = play(take.notes(), 1.0) if isinstance(take, Recorded) else take
         source = add_costs(source, self._tape.description.get("provider"), self._tape.request.model)
-        return self._subscribe_to(source, "the rest of the answer, whose subscriber left", observer)
+        return self._subscribe_to(source, "the rest of an answer whose subscriber unsubscribed", observer)
 
     def _answer_of(self, engine: Any, model: str | None = None) -> Stream[Event]:
         """Return the answer of another `engine`. If that would call a model, list the answer as missing."""
         other = as_engine(engine)
         request = replace(self._tape.request, model=model or other.model or self._tape.request.model, options={})
-        what = f"an answer of {provider_name(other.adapter)}" + (f":{request.model}" if request.model else "")
+        what = f"an answer from {provider_name(other.adapter)}" + (f":{request.model}" if request.model else "")
 
         def subscribe(
             observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
@@ -334,7 +333,7 @@ class Run:
         return Stream(subscribe)
 
     def _subscribe_to(self, source: Observable[Any], what: str, observer: abc.ObserverBase[Any]) -> abc.DisposableBase:
-        """Subscribe to an answer, and record its usage and the time at which it is cut.
+        """Subscribe to an answer. Record its usage and, if the pipeline unsubscribes early, the time.
 
         If the answer is not recorded, `what` is added to the missing answers.
         """

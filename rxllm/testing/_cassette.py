@@ -66,7 +66,7 @@ class Cassette:
         ...
     rxllm.AdapterError: ...primes.jsonl has no recording of this request; the nearest recording differs in
       messages.0.content: recorded 'Name three primes.', now 'Name four primes.'
-    write mode="once" to record what is missing
+    pass mode="once" to record what is missing
     >>> folder.cleanup()
 
     `engine` is an adapter, the name of a model, or an `Engine` with only an adapter and a model. Other settings belong
@@ -76,26 +76,26 @@ class Cassette:
     `mode`          effect
     ==============  ====================================================================================================
     ``"once"``      Plays recorded answers, and calls the model for other requests. Only complete answers are recorded.
-                    If a call fails or its stream is left early, the next equal request calls the model again.
+                    If a call fails or is disposed early, the next equal request calls the model again.
     ``"replay"``    Never calls the model. A request that is not recorded fails with
                     ``AdapterError("no_scripted_response")``, which shows how it differs from the nearest recording.
     ``"record"``    Always calls the model. The first call with a request replaces all recordings of this request, and
-                    later calls add to them. Calls that fail are recorded, too. If a stream is left early, its recording
-                    ends with ``StreamError("cancelled")``.
+                    later calls add to them. Failed calls are recorded, too. The recording of a call that is disposed
+                    early ends with ``StreamError("cancelled")``.
     ==============  ====================================================================================================
 
     By default, recorded answers are played without delays. With ``speed=1`` they are played at their recorded times, on
     the subscription's scheduler; with ``speed=2``, twice as fast. Several recordings of one request (from retries, or
-    from equal requests in a batch) are played in turn. After the last one, the first one is played again.
+    from equal requests in a batch) are played in rotation.
 
     Two requests are equal if they have the same messages, tools, model, provider and settings. Request ids, keys,
     headers, `metadata`, and options whose names look like secrets are ignored. Keys are never written to the file,
     and bytes are written only as hashes.
 
     Each recording consists of a line with the request and the lines that `record` would write. An answer is written in
-    one piece when it is complete. Threads and processes can therefore share the file, and a process that is killed
-    during an answer leaves nothing behind. However, a process that replaces recordings must be the only one that writes
-    to the file. A missing folder is created. Images from ``generate_image`` are not recorded.
+    one piece when it is complete, so threads and processes can share the file, and a process that is killed during an
+    answer leaves nothing behind. However, while one process replaces recordings, no other may write to the file. A
+    missing folder is created. Images from ``generate_image`` are not recorded.
 
     Raises ``ValidationError("invalid_option")`` for an unknown `mode`, ``EngineError("invalid_engine")`` for an engine
     with other settings, ``ValueError`` if `speed` is not positive, and ``TypeError`` if `path` is not a path.
@@ -126,7 +126,7 @@ class Cassette:
             await close()
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
-        """Return a stream that plays a recording or calls the model, as decided at each subscription."""
+        """Return a stream that decides at each subscription whether to play a recording or call the model."""
         is_named = request.model is not None
         request = request if is_named else replace(request, model=self._engine.model)
 
@@ -136,7 +136,7 @@ class Cassette:
             return self._choose_source(request, call).subscribe(observer, scheduler=scheduler)
 
         stream = Stream(subscribe)
-        # If the request names its model, the pipeline adds the costs.
+        # If the request names a model, the pipeline adds the costs later.
         return stream if is_named else add_costs(stream, self.provider, request.model)
 
     def _choose_source(self, request: Request, call: Call) -> Stream[Event]:
@@ -150,7 +150,7 @@ class Cassette:
                 self._played[key] += 1
                 return play(recording.notes(), self.speed)
             if self.mode == "replay":
-                message = f'{self._describe_miss(description)}\nwrite mode="once" to record what is missing'
+                message = f'{self._describe_miss(description)}\npass mode="once" to record what is missing'
                 raise AdapterError("no_scripted_response", message, provider=self.provider)
             if self.mode == "once" and self._tapes and log.isEnabledFor(logging.INFO):
                 log.info("%s", self._describe_miss(description))
@@ -194,7 +194,7 @@ class Cassette:
 
 @contextmanager
 def sandbox(engine: A) -> Generator[A]:
-    """Use `engine` inside the block in place of any engine that is named by a string.
+    """Inside the block, use `engine` in place of every engine given as a string, such as ``"openai:gpt-5"``.
 
     >>> from rxllm import Fake, generate
     >>> def name_primes():
@@ -205,9 +205,8 @@ def sandbox(engine: A) -> Generator[A]:
     >>> fake.requests[0].model
     'gpt-5'
 
-    Such a string is, for example, ``"openai:gpt-5"`` or ``"local"``. `engine` is an `Engine`, an adapter or an image
-    adapter. If the code generates both text and images, pass an `Engine` with both adapters. Requests keep the model
-    name given in the code.
+    `engine` is an `Engine`, an adapter or an image adapter. If the code generates both text and images, pass an
+    `Engine` with both adapters. Requests keep the model name given in the code.
 
     A sandbox affects the streams created in its block, even if they are subscribed to later. Like a context variable,
     it also applies in tasks, ``asyncio.run`` and ``asyncio.to_thread``. Concurrent and nested sandboxes are
@@ -241,7 +240,7 @@ class _Take(Recording):
 
     def end(self, kind: str, json: str) -> Exception | None:
         with self._lock:
-            if kind == "disposed" and self._is_answer:  # the subscriber left after the complete answer
+            if kind == "disposed" and self._is_answer:  # the subscriber unsubscribed after the complete answer
                 kind = "completed"
             self._is_kept = self._keeps_all or (kind == "completed" and self._is_answer)
             return super().end(kind, json)
@@ -266,7 +265,7 @@ def _append(path: Path, entry: bytes) -> None:
         # The empty line separates the entries. It also ends a partial entry that a killed process has left behind.
         data = b"\n" + entry if file.tell() else entry
         if file.write(data) != len(data):
-            raise OSError(f"{path}: the recording could only be written in part")
+            raise OSError(f"{path}: only part of the recording could be written")
 
 
 def _replace(path: Path, data: bytes) -> None:
@@ -287,7 +286,7 @@ def _require_bare(engine: Engine) -> Engine:
     return bare
 
 
-def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  # pickles contain this name
+def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  # renaming this would break pickles
     return Cassette(path, engine, mode, speed=speed)
 
 
@@ -296,7 +295,7 @@ _SHOWN = 5
 
 
 def secrets_of(adapter: Any, request: Request, call: Call) -> list[str]:
-    """Return the keys and other secrets of a call, if they are known before the call is sent."""
+    """Return the keys and other secrets of a call that are known before it is sent."""
     if isinstance(adapter, HTTPBase):
         return adapter._secrets(request, call, None)  # pyright: ignore[reportPrivateUsage]
     sources = {"api_key": call.api_key, "headers": call.headers, "options": request.options}

@@ -66,7 +66,7 @@ class HTTPAdapterConformance(AdapterConformance):
         missing(self, "adapter")
 
     def said(self, script: Script) -> list[bytes]:
-        """Return the chunks of an answer without its end: a preamble, then the script's thinking, texts and calls."""
+        """Return the chunks of an answer, except its end: a preamble, then the script's thinking, texts and calls."""
         missing(self, "said")
 
     def ended(self, script: Script) -> list[bytes]:

@@ -83,7 +83,7 @@ def assert_operator(
     ``afresh``             a second subscription emits the same items            if it replays, or shares state
     ``apart``              concurrent subscriptions share nothing                if it limits concurrency
     ``at_once``            a source that emits all at once gives the same items  if it joins simultaneous items
-    ``reentrant``          items that arrive inside on_next give the same items  if it joins simultaneous items
+    ``reentrant``          items that arrive inside on_next change nothing       if it joins simultaneous items
     ``subscribed_inside``  it can be subscribed to inside on_next                if it limits concurrency
     ``subscriber``         a subscriber's exception reaches its on_error         never
     ``consistent``         deltas, completions and messages agree                if its output is not meant to be folded
@@ -148,9 +148,9 @@ class Tested:
         return run_operator(self.make, self.items, error, **options)
 
     def deliveries(self) -> list[tuple[int, int, int]]:
-        """Return the number and the tick of each emitted item, and how long the source was silent in that run.
+        """Return the number and the tick of some emitted items, and the length of the source's silence in their run.
 
-        This includes the first two items that a timer emits while the source is silent.
+        These are all items of a run without silence, and the first two that a timer emits during a silence.
         """
         last = len(self.items) * EVERY
         timed = [item for item in _ticks(self.run(silence=SILENCE)[0]) if last - EVERY < item[1] < last + SILENCE]
@@ -163,7 +163,7 @@ class Tested:
     def failure(self) -> tuple[str, Exception] | None:
         """Return the operator's own error with a description, or None if it raises no error.
 
-        The report begins with this error, since it breaks most of the rules.
+        The report begins with it, since an operator that fails breaks most of the rules.
         """
         moments = {0: "when it was subscribed", self.end: "at the source's end"}
         moments |= {(number + 1) * EVERY: f"at item {number}, {clip(item)}" for number, item in enumerate(self.items)}

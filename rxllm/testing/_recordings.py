@@ -1,14 +1,14 @@
-"""Record streams, including their timing, in files, and play them back.
+"""Record streams with their timing in files, and play them back.
 
-A file has one line of JSON for each notification. The line has the time ``"at"``, in seconds since the subscription,
-and one of these fields:
+A file has one line of JSON for each notification. Each line has an ``"at"`` field (the time in seconds since the
+subscription) and one of the following:
 
 =================  ===================================================================================
 ``"next"``         An event or a value, as ``rxllm.serializer`` writes it.
 ``"error"``        An `LLMError`, as ``rxllm.serializer`` writes it. Any other error is written as a
                    ``StreamError("adapter_error")`` whose message names the error.
-``"completed"``    ``true`` when the stream has completed.
-``"disposed"``     ``true`` when the subscriber has left.
+``"completed"``    ``true`` if the stream completed.
+``"disposed"``     ``true`` if the subscriber unsubscribed.
 =================  ===================================================================================
 
 The last line of each stream has ``"error"``, ``"completed"`` or ``"disposed"``. `record` writes one stream to a
@@ -62,7 +62,7 @@ def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
 
     Each subscription writes its own file: the first one writes to `path` (``hi.jsonl``), the second one to
     ``hi.2.jsonl``, and so on. Existing files are replaced. A file is written line by line. It is closed before the end
-    of the stream is passed on, or when the subscriber leaves. The times are taken from the subscription's scheduler.
+    of the stream is passed on, or when the subscriber unsubscribes. Times are taken from the subscription's scheduler.
 
     If an item cannot be written as JSON, the stream ends with ``ValidationError("not_serializable")``. If the file
     cannot be written, the stream ends with the ``OSError``. Raises ``TypeError`` if `path` is not a path.
@@ -87,8 +87,8 @@ def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
         replay_file(path, 0.5)      ----a-----b-----|
 
     With ``math.inf`` as the `speed`, all events are emitted at once. The stream ends as the recorded stream did. A
-    recorded error is passed to ``on_error``. If the subscriber of the recorded stream left, ``on_error`` receives
-    ``StreamError("cancelled")``.
+    recorded error is passed to ``on_error``. If the subscriber of the recorded stream unsubscribed early, ``on_error``
+    receives ``StreamError("cancelled")``.
 
     The file is read at each subscription. If it is malformed, the stream fails with
     ``ValidationError("invalid_request")``, whose message and `metadata` name the file and the line. If the file is
@@ -128,7 +128,7 @@ def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callabl
             recording = begin(stopwatch(scheduler))
             if (endings := current_reader.get().endings) is not None:
                 endings.expect()
-            delivering = False  # stays True if the subscriber raises, which does not mean that the stream failed
+            delivering = False  # still True in on_error if the subscriber failed, not the stream
 
             def on_next(item: T) -> None:
                 nonlocal delivering
@@ -219,7 +219,7 @@ _LEFT = "the recording ends here because its subscriber left"
 
 
 def is_left(error: Exception) -> bool:
-    """Return whether `error` means that the subscriber of the recorded stream left at this point."""
+    """Return whether `error` marks the point at which the recorded subscriber unsubscribed."""
     return isinstance(error, StreamError) and error.message == _LEFT
 
 

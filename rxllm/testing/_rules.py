@@ -79,7 +79,7 @@ class RuleTable(dict[str, str]):
             try:
                 call(lambda name=name: self.checks[name](subject))
             except catch as error:
-                failed = isinstance(error, AssertionError)  # if not, the subject itself raised the error
+                failed = isinstance(error, AssertionError)  # otherwise, the subject itself raised it
                 how, cause = (error, error.__cause__) if failed else (f"it raised {error!r}", error)
                 yield BrokenRule(name, f"{name}: {self[name]}, but {how}", error, cause)
 
@@ -123,7 +123,7 @@ def expect(condition: bool, why: str, cause: BaseException | None = None) -> Non
 def expect_same(
     what: str, expected: Sequence[Any], actual: Sequence[Any], key: Callable[[Any], Any] = lambda item: item
 ) -> None:
-    """Raise an ``AssertionError`` that shows the first difference, unless all items are equal by their `key`."""
+    """Raise an ``AssertionError`` that shows the first difference if any items differ in their `key`."""
     __tracebackhide__ = True
     for index, (left, right) in enumerate(zip_longest(expected, actual, fillvalue=_END)):
         if key(left) != key(right):

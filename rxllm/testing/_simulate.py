@@ -88,18 +88,18 @@ def simulate(
 
     The same seed gives the same run, step by step, in every process. A run fails if the app raises an error, waits
     forever, or leaves something behind: a task, a timer, an open connection, or a connection-pool slot that is never
-    released. After the app returns, its tasks have 30 virtual seconds to end. If a call fails after a fault, with an
-    `AdapterError` or a `StreamError`, the run does not fail; the error becomes the `error` of the result. A failed run
-    is repeated with fewer kinds of fault, and the `SimulationError` describes the failure that needs the fewest kinds.
+    released. After the app returns, its tasks have 30 virtual seconds to end. A call that fails after a fault, with an
+    `AdapterError` or a `StreamError`, does not fail the run; its error becomes the result's `error`. A failed run is
+    repeated with fewer kinds of fault, and the `SimulationError` describes the failure that needs the fewest kinds.
     rxllm's warnings, for example about retries, are not logged.
 
     These are the kinds of `faults`. Each kind is enabled in about a third of all runs:
 
     ===========  =====================================================================================================
     ``refuse``   A connection is refused.
-    ``cut``      The server's bytes stop at some point, with a FIN or a reset.
-    ``stall``    While a client connects or the server sends, nothing happens for some time, or forever.
-    ``slow``     From some point on, the server's bytes arrive only a few at a time.
+    ``cut``      The server's output stops at some point, with a FIN or a reset.
+    ``stall``    A connection attempt, or the server's output, stalls for some time or forever.
+    ``slow``     From some point on, the server's output arrives only a few bytes at a time.
     ``429``      A request is refused with status 429.
     ``cancel``   The app, or its `World.cancellable` section, is cancelled at some step of some task.
     ``reorder``  Tasks that wake up at the same time run in a different order, or one turn later.
@@ -109,9 +109,9 @@ def simulate(
     `limit` is the maximum virtual time in seconds.
 
     Blocking functions, such as sync tools, run on the same thread. If they sleep, their results are delayed. The app
-    must not start a thread, or call ``run()``, which would wait for its own event loop; both raise an error. These are
-    not simulated: ``datetime.now()``, waiting for ``threading`` locks, and the order of a set of strings. A process
-    runs one simulation at a time; simulations on other threads wait.
+    must not start a thread, or call ``run()``, which would block its own event loop; both raise an error. These are not
+    simulated: ``datetime.now()``, waiting for ``threading`` locks, and the order of a set of strings. A process runs
+    one simulation at a time; simulations on other threads wait.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """
@@ -132,7 +132,7 @@ def simulate(
 
 
 def _drop_faults(failed: SimulationError, kinds: list[str], run: Callable[..., object]) -> SimulationError:
-    """Leave out one kind of fault after another, and return the failure with the fewest kinds and the same problem."""
+    """Repeat the run with fewer and fewer kinds of fault, and return the same failure with the fewest kinds."""
     for kind in list(kinds):
         fewer = [other for other in kinds if other != kind]
         try:
@@ -145,7 +145,7 @@ def _drop_faults(failed: SimulationError, kinds: list[str], run: Callable[..., o
 
 @functools.cache
 def _import_modules(modules: tuple[str, ...]) -> None:
-    # If the first run had to import these modules itself, it would differ from later runs.
+    # A first run that had to import these modules itself would differ from later runs.
     daemon_threads().submit(asyncio.run, prepare(modules)).result()
 
 
@@ -238,8 +238,8 @@ class _Run:
             self.problems.append(f"tasks were left behind{self._format_stacks()}")
         self.pools.count_all()
         if self.pools.lost:
-            what = f"a connection pool of httpcore has lost {self.pools.lost} of its slots"
-            self.problems.append(f"{what}: a call was cancelled, and later calls of its client wait for that slot")
+            what = f"an httpcore connection pool has lost {self.pools.lost} of its slots"
+            self.problems.append(f"{what}: a cancelled call did not release its slot, so later calls wait for it")
         self._run_outside(self.loop.shutdown_asyncgens())
         self._run_outside(asyncio.sleep(SETTLING_SECONDS))
         for server in self.world.servers:

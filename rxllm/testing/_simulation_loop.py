@@ -17,12 +17,12 @@ from typing import Any, NamedTuple, NoReturn, cast
 from rxllm.testing._simulation_network import connect, of_world, world_context
 
 FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
-"""The kinds of faults. The docstring of `simulate` describes them."""
+"""The kinds of fault; see `simulate`."""
 
 ENABLED = 0.3
-"""The probability that a run enables a kind of fault. Runs with one kind or none find as much as runs with all."""
+"""The probability that a run enables a kind of fault. Runs with at most one kind find as many bugs as runs with all."""
 RATES = (0.1, 0.4, 0.8)
-"""Possible probabilities that an enabled fault strikes when it can. Each run draws one of them."""
+"""Each run draws one of these as the probability that an enabled fault strikes at a given opportunity."""
 
 
 class Moment(NamedTuple):
@@ -76,7 +76,7 @@ class Faults:
         return float("inf") if self.random.random() < 0.2 else 10 ** self.random.uniform(-3, 2.5)
 
     def latency(self) -> float:
-        """Draw the seconds that some bytes take to arrive."""
+        """Draw the number of seconds that a write takes to arrive."""
         return self.random.uniform(0.0002, 0.003)
 
 
@@ -98,7 +98,7 @@ LACKING = (
 """Event-loop methods that access the operating system. A `VirtualLoop` refuses them."""
 
 TIMER_SECONDS = 1e-9
-"""The virtual seconds that it takes to set a timer.
+"""The virtual time, in seconds, that setting a timer takes.
 
 This makes two timers with the same delay fire in the order in which they were set, but still in the same turn.
 """
@@ -159,7 +159,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.trace: list[Moment] = []
         self.steps = 0
         self.limits: tuple[float, int] = (limit, MAX_STEPS)
-        """The maximum virtual time and number of steps."""
+        """The maximum virtual time, and the maximum number of steps."""
         self.slept = 0.0
         """The seconds that the running blocking function has slept so far."""
         self.listeners: dict[int, Callable[[], Any]] = {}
@@ -313,7 +313,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return await connect(self, protocol_factory, int(port))
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
-        self._sockets[sock] = address[1]  # aiohttp then passes the socket to create_connection
+        self._sockets[sock] = address[1]  # aiohttp next passes the socket to create_connection
         sock.close()
 
 

@@ -58,7 +58,7 @@ class World:
         self._loop.note(task.label if isinstance(task, NumberedTask) else "a callback", what)
 
     async def cancellable(self, work: Awaitable[T]) -> T | None:
-        """Run `work` and return its result, or None if the run's `cancel` has cancelled it.
+        """Run `work` and return its result, or None if the simulation cancelled it.
 
         Only `work` is cancelled. The app continues, so it can check what the cancelled work has left behind.
         """
@@ -102,7 +102,7 @@ class SimulatedServer(Loopback):
         return [connection for connection in self.connections if connection.closed_at is None]
 
     def __enter__(self) -> Self:
-        return self  # it already serves, but code for a Loopback uses a with block
+        return self  # it is already serving, but code written for a Loopback uses a with block
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -221,7 +221,7 @@ class InlineThreads(DaemonThreads):
 
 
 class SimulatedPortal(Portal):
-    """A portal to the simulated loop. Timers run on this loop, and blocking to wait for it raises an error."""
+    """A portal to the simulated loop. Timers run on this loop. A blocking wait for it raises an error."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.live = Live()
@@ -230,7 +230,7 @@ class SimulatedPortal(Portal):
 
 
 class PoolWatch:
-    """Counts, at each request and at the end of a run, the slots that its connection pools have lost.
+    """Counts the slots that connection pools have lost, at each request and at the end of a run.
 
     A closed pool has no connections, and therefore no lost slots.
     """

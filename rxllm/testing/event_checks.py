@@ -57,9 +57,9 @@ def chunkings(data: bytes, *, cuts: int | None = None, seed: int = 0) -> Iterato
     [b'h', b'i!']
     [b'hi', b'!']
 
-    The data is yielded whole, byte by byte, byte by byte with empty chunks in between, and cut in two at every place,
-    which makes about one list per byte. For long data, pass `cuts`: the data is then yielded only twice, whole and cut
-    at that number of random places, which depend only on `seed`.
+    By default, `data` is yielded whole, byte by byte (without and with empty chunks in between), and cut in two at
+    every place: about one list per byte. For long data, pass `cuts`. Then there are only two lists: the whole `data`,
+    and `data` cut at that many random places, which depend only on `seed`.
     """
     yield [data]
     if cuts is not None:
@@ -116,8 +116,8 @@ def events(
     MessageCompleted(message=Message('assistant', 'Hello'), finish_reason='stop', raw_finish_reason=None, metadata={})
 
     `pieces` are one turn of a `Fake` script, in any order; delays take no time. Events for `thinking` precede the
-    pieces, and events for `tool_calls`, `usage` and `finish_reason` follow them. If `thinking` is a string, it is a
-    single delta. If the first piece is an exception, it is raised; a later exception becomes an ``ErrorEvent``.
+    pieces, and events for `tool_calls`, `usage` and `finish_reason` follow them. If `thinking` is a string, it becomes
+    a single delta. If the first piece is an exception, it is raised; a later exception becomes an ``ErrorEvent``.
 
     Raises ``ValidationError("invalid_option")`` if `Fake` does not accept a piece.
     """

@@ -173,7 +173,7 @@ class Loopback:
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
         if self.errors and (kind is None or issubclass(kind, Exception)):
-            raise self.errors[0]  # it may have caused the block's exception, which becomes its context
+            raise self.errors[0]  # an exception from the block becomes this error's context
 
     def _serve(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -399,7 +399,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def chat_event(delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
-    """Return a frame with one choice, whose delta is `delta`. `more` are other top-level fields, such as ``usage``."""
+    """Return a frame with one choice, whose delta is `delta`. `more` has other top-level fields, such as ``usage``."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
     frame = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": "loopback"}
     return b"data: " + json.dumps({**frame, "choices": [choice], **more}).encode() + b"\n\n"

@@ -322,7 +322,7 @@ lawful_events = _lawful()
 
 @st.composite
 def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event]:
-    """Draw a chat with agents nested up to `depth` deep. If `ends` is ``"approval"``, its last call stays open."""
+    """Draw a chat with up to `depth` levels of agents. If `ends` is ``"approval"``, its last call stays open."""
     events: list[ev.Event] = []
     state = StreamCollector(va.Thread((va.user("Hi"),)))
     for number in range(draw(st.integers(1, 3)), 0, -1):
@@ -371,7 +371,7 @@ lawful_chats = st.sampled_from([2, 1, 0]).flatmap(
 )
 """The events of a valid chat, as ``stream`` emits them.
 
-A chat has steps, tools, agents nested up to two deep, and corrections by the user. Some chats end awaiting approval.
+A chat has steps, tools, up to two levels of agents, and corrections by the user. Some chats end awaiting approval.
 """
 
 

@@ -15,7 +15,7 @@ from rxllm.testing.marbles import Note, Operator
 Make = Callable[[], Operator]
 
 EVERY = 2
-"""The ticks from one item of a source to the next. A run can be disposed at the tick in between."""
+"""The number of ticks from one item of a source to the next. A run can be disposed halfway between two items."""
 
 SILENCE = 600
 """The extra ticks that a silent source waits before its last item, so that an operator's timers fire."""
@@ -68,8 +68,8 @@ class Source(Observable[Any]):
 
     Before the last item it stays silent for another `silence` ticks. Without a clock, it emits everything at once. If a
     subscriber raises an exception, the source ends and passes the exception to ``on_error``, as rxllm's own sources do.
-    `uses` has the ticks at which each subscription began and ended, `unheard` the exceptions that subscribers raised
-    when they received the end.
+    `uses` holds the ticks at which each subscription began and ended; `unheard` holds the exceptions that subscribers
+    raised when they received the end.
     """
 
     def __init__(

@@ -218,7 +218,7 @@ def failure(connection: mcp.Stdio) -> LLMError:
         ("while True: sys.stderr.write('x' * 65536)", "did not answer"),
         ("while True: send(method='notifications/message', params={})", "did not answer"),
         ("while True: send(id=1, method='ping')", ""),
-        ("RESULTS['initialize']['protocolVersion'] = '1999-01-01'; serve()", "speaks version '1999-01-01' only"),
+        ("RESULTS['initialize']['protocolVersion'] = '1999-01-01'; serve()", "needs version '1999-01-01'"),
         ("RESULTS['tools/list'] = {'tools': [], 'nextCursor': 'x'}; serve()", "100 pages"),
     ],
 )

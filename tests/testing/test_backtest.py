@@ -103,11 +103,11 @@ def test_a_fallback_answers_from_a_cassette_or_says_what_it_lacks(tmp_path: Path
     (row,) = backtest(path, ops.fallback(Engine(Cassette(other, Fake("no"), "replay"), "n")))
     assert (row.outcome, row.text, row.missing) == ("completed", "From the other.", ())
     (row,) = backtest(path, ops.fallback(Engine(Cassette(other, Fake("no"), "replay"), "unknown")))
-    assert (row.outcome, row.missing) == ("unanswered", ((row.missing[0][0], "an answer of Fake:unknown"),))
+    assert (row.outcome, row.missing) == ("unanswered", ((row.missing[0][0], "an answer from Fake:unknown"),))
     with Loopback() as server:
         (row,) = backtest(path, ops.fallback(Engine(OpenAIChat(base_url=server.url), "gpt")))
         assert server.requests == []
-    assert (row.outcome, row.missing[0][1]) == ("unanswered", "an answer of openai:gpt")
+    assert (row.outcome, row.missing[0][1]) == ("unanswered", "an answer from openai:gpt")
     (row,) = backtest(path, ops.fallback(Fake("Scripted.")))
     assert row.text == "Scripted."
 
@@ -119,7 +119,7 @@ def test_a_recording_that_was_left_lacks_the_rest(tmp_path: Path) -> None:
     assert (row.outcome, row.text, row.missing[0][1]) == (
         "unanswered",
         "Hello",
-        "the rest of the answer, whose subscriber left",
+        "the rest of an answer whose subscriber unsubscribed",
     )
     (row,) = backtest(path, rx.take(2))
     assert (row.outcome, row.missing) == ("completed", ())

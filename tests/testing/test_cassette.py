@@ -109,7 +109,7 @@ def test_a_request_that_has_changed_says_what_has_changed(path: Path) -> None:
         "  messages.0.content: recorded 'Name three primes.', now 'Name four primes.'",
         "  temperature: recorded 0.5, now 1.0",
         "  seed: recorded nothing, now 3",
-        'write mode="once" to record what is missing',
+        'pass mode="once" to record what is missing',
     ]
 
 
