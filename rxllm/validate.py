@@ -207,7 +207,7 @@ _STATEMENTS = {
     "must_be_empty": "must be empty to generate an image",
     "invalid_count": "must contain at least one image for an edit, and exactly one for a variation",
 }
-"""Descriptions of faults for which there is no value to show, or for which it would not help."""
+"""Descriptions of faults that have no value to show, or whose value it would not help to show."""
 
 
 def in_words(root: Any, path: Path, code: str, expected: str) -> str:
@@ -439,7 +439,7 @@ def number_faults(name: str, value: Any, is_allowed: Callable[[float], bool], fa
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
         yield (name,), "wrong_type"
-    elif value != value or not is_allowed(value):  # only NaN differs from itself; math.isnan raises for huge integers
+    elif value != value or not is_allowed(value):  # true only for NaN; math.isnan raises for huge integers
         yield (name,), fault
 
 
