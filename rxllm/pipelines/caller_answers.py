@@ -112,7 +112,7 @@ def agent_setup(tool: AgentTool, settings: ToolSettings, **ids: str) -> Setup:
 
 
 def agent_ids(call: AgentCall) -> dict[str, str]:
-    """Return the ids for the agent's chat. Its request id is the step's request id followed by the tool call's id."""
+    """Return the ids for the agent's chat. The request id is the step's request id followed by the tool call's id."""
     ids: dict[str, str] = {}
     if call.request_id is not None:
         ids["request_id"] = f"{call.request_id}/{call.call.id}"
@@ -133,7 +133,7 @@ class Answers(msgspec.Struct, frozen=True):
     results: Mapping[str, Any]
 
     def check(self, halted: HaltedStep | None, settings: ToolSettings) -> None:
-        """Raise if an answer matches no call, or if a call has neither an answer nor an ``approve`` to decide it."""
+        """Raise if an answer matches no call, or if a call has no answer and there is no ``approve`` to decide it."""
         calls, agents = (halted.calls, halted.agents) if halted else ((), {})
         self._refuse_unknown(calls, agents)
         waiting = list(self._waiting(calls, agents, settings, lambda call: call))
@@ -165,7 +165,7 @@ class Answers(msgspec.Struct, frozen=True):
         settings: ToolSettings,
         outside: Callable[[ToolCall], ToolCall],
     ) -> Iterator[tuple[ToolCall, ToolCall, Answers, ToolSettings]]:
-        """Yield each call that needs an answer, at any depth.
+        """Yield each call that needs an answer, even inside agents.
 
         Each item has the call as the caller sees it, the call in its own chat, and that chat's answers and settings.
         """
@@ -220,7 +220,7 @@ class Answers(msgspec.Struct, frozen=True):
         scope: Scope,
         agent: Thread | None = None,
     ) -> Observable[Event]:
-        """Return the events that result from answering `call`, or the calls pending inside its `agent`."""
+        """Return the events that result from answering `call` or the calls that are pending inside its `agent`."""
         if agent is not None and (not self._decides(call) or self._calls_again(call, agent)):
             tool = replace(self._begun(call, agent, settings), approval=False)
             edited = self._edited_call(tool, call, call.id)
@@ -283,7 +283,7 @@ def _is_denial(approval: object) -> bool:
 
 
 def _asking(agents: Mapping[str, Thread]) -> Iterator[str]:
-    """Yield the ids of calls, even inside agents, whose tool has asked the user and runs again with the answer."""
+    """Yield the ids of calls, even inside agents, whose tools asked the user and will run again with the answer."""
     for id, agent in agents.items():
         if any(map(is_question, agent.messages[:1])) and not _is_replied(agent):
             yield id

@@ -124,5 +124,5 @@ class Limiter(Protocol):
         ...
 
     def hold_back(self, seconds: float, /) -> None:
-        """Start no calls for `seconds`, because the provider has rate-limited a call or asked for a pause."""
+        """Start no calls for `seconds` seconds: the provider has rate-limited a call, or asked for a pause."""
         ...

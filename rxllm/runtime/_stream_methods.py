@@ -28,7 +28,7 @@ _hinted: set[str] = set()
 
 
 def hint_at_error_events(method: str) -> Callable[[Observable[Any]], Observable[Any]]:
-    """Return an operator that logs a warning if an `ErrorEvent` arrives, which reactivex's `method` ignores."""
+    """Return an operator that logs a warning if an `ErrorEvent` arrives, because reactivex's `method` ignores it."""
 
     def operator(source: Observable[Any]) -> Observable[Any]:
         def subscribe(

@@ -1,4 +1,4 @@
-"""Back-pressure: sources wait for a slow reader, and a reader waits for functions that run after a dispose.
+"""Back-pressure: sources wait for a slow reader, and a reader waits for functions that run after it stops reading.
 
 Reactivex has no notion of demand. A consumer that buffers items, such as an iterator, therefore puts a `Gate` into a
 context variable, the `Reader`, while it subscribes. Sources find the gate through any chain of operators, and stop
@@ -64,7 +64,7 @@ class Endings:
             await asyncio.wait(map(asyncio.wrap_future, running), timeout=60)
 
     def wait_blocking(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Block a user's thread until the functions end, for at most two minutes; the stream ran on `loop`."""
+        """Block a user's thread until the functions end, for at most two minutes. The stream ran on `loop`."""
         if self._is_expected and running_loop() is not loop:
             # An operator such as `take` wakes the reader before it disposes its source, in the same turn of the loop.
             has_turned = threading.Event()
@@ -78,7 +78,7 @@ MAX_WAITING = 64
 """The default number of items that can wait for an iterator before its source stops reading."""
 
 HELD_BACK = 1024
-"""The default maximum number of held-back items; then the source waits, or a busy consumer gets the items anyway."""
+"""The default maximum number of held-back items. After that, the source waits, or a busy consumer gets them anyway."""
 
 LIMIT = 65_536
 """The default number of waiting items at which a source that cannot wait is cut off."""
@@ -150,7 +150,7 @@ class Gate:
             self._wake(self._idlers)
 
     def before_tools(self, start: Callable[[], None]) -> None:
-        """Call `start`, which runs a step's tools, at once; an operator that checks the step can delay the call."""
+        """Call `start` at once to run a step's tools. An operator that checks the step can delay the call."""
         start()
 
     def when_requested(self, wake: Callable[[], None]) -> None:
