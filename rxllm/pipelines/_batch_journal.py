@@ -193,8 +193,8 @@ class Journal:
     def _check_unchanged(self, index: int, line: _Line) -> None:
         if line.request_key != self._lines[index].request_key:
             fault = (
-                f"differs from the request that {self.path!r} answers under this id, in its messages, model, tools or "
-                "options; use another journal, or give the request a different id"
+                f"differs in its messages, model, tools or options from the request with this id in {self.path!r}; "
+                "use another journal, or give the request a different id"
             )
             raise ValidationError("invalid_request", errors=[(("requests", str(line.id)), fault)])
 
@@ -259,8 +259,8 @@ class Journal:
 
     def _journal_error(self, error: OSError | LLMError) -> EngineError:
         message = (
-            f"the journal {self.path!r} cannot be read or written: {error}; its existing lines are safe: free some "
-            "space or pass a path that can be written, and run the batch again"
+            f"the journal {self.path!r} cannot be read or written: {error}; its existing lines are safe; free some "
+            "space or pass a path that can be written to, and run the batch again"
         )
         return EngineError("journal_failed", message)
 

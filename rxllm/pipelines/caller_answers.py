@@ -207,7 +207,7 @@ class Answers(msgspec.Struct, frozen=True):
         )
         if is_question(thread[0]):
             message = (
-                f"the tool call {call.id} asks the user, but there is no tool named {call.name!r}; "
+                f"the tool call {call.id} has asked the user a question, but there is no tool named {call.name!r}; "
                 "pass it again in tools=[...]"
             )
         raise EngineError("unknown_tool", message, metadata={"tool_name": call.name})
@@ -267,7 +267,7 @@ class Answers(msgspec.Struct, frozen=True):
         answers: dict[str, Mapping[str, Any]] = {"approvals": self.approvals, "results": self.results}
         faults = [((name, id), fault) for name, by_id in answers.items() for id in by_id if id not in known]
         asking = set(_asking(agents))
-        asks = "is the id of a tool call that asks the user; answer under {!r}, or deny the call in approvals"
+        asks = "is the id of a tool call that asked the user; answer with the id {!r}, or deny the call in approvals"
         faults += [(("results", id), asks.format(nested_id(id, QUESTION))) for id in self.results if id in asking]
         faults += [(("approvals", id), "has a result too; choose one") for id in self.approvals if id in self.results]
         faults += [((name, id), _AMBIGUOUS) for name, by_id in answers.items() for id in by_id if known[id] > 1]

@@ -111,7 +111,7 @@ class RecallingJournal(Journal, Protocol):
 
 
 class Ask(Protocol):
-    """A function that sends the same request to another engine, or to an adapter and a model name."""
+    """A function that sends the same request to another engine, or to an adapter with a model name."""
 
     def __call__(self, engine: Any, model: str | None = None) -> Observable[Event]: ...
 

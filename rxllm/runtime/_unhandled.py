@@ -16,9 +16,9 @@ retry it or pass it to a model. The waiting callers are ``run``, ``await`` and t
 Otherwise, if an operator raised an exception in ``on_completed``, they would wait forever, because ``on_error`` cannot
 be called after that.
 
-The log shows those frames of an error that belong to the user's code, or all frames if the ``rxllm`` logger is set to
-DEBUG. A failed call without such frames is logged in one line. Logging does not change ``error.__traceback__``. If the
-error is raised in the caller, its traceback is cut to the same frames.
+The log shows only the frames that belong to the user's code, or all frames if the ``rxllm`` logger is set to DEBUG. A
+failed call without such frames is logged in one line. Logging does not change ``error.__traceback__``. If the error is
+raised in the caller, its traceback is cut to the same frames.
 """
 
 from __future__ import annotations

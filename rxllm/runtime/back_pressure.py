@@ -48,7 +48,7 @@ class Endings:
     def begin(self) -> Callable[[], None]:
         """Make the reader wait until the returned function is called."""
         ending = Future[None]()
-        # A future marked as running is not cancelled with the reader's wait.
+        # A future that is marked as running is not cancelled along with the reader's wait.
         ending.set_running_or_notify_cancel()
         self._running[ending] = None
 

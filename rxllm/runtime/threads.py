@@ -97,7 +97,7 @@ class DaemonThreads(ThreadPoolExecutor):
         job.add_done_callback(self._on_returned)  # called at once if the job is done
         logging.getLogger("rxllm").warning(
             "%s was cancelled or timed out, but keeps running, because Python cannot stop a thread "
-            "(running threads of this kind: %d)",
+            "(such threads still running: %d)",
             what,
             self.left,
         )
