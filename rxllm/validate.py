@@ -10,8 +10,8 @@ function                    codes for each field
 `request`                   messages: ``empty``; tools: ``duplicate_name``; temperature: ``out_of_range``
                             (allowed: 0 to 2); top_p: ``out_of_range`` (allowed: above 0, up to 1); max_tokens:
                             ``must_be_positive``; response_format: ``invalid_shape``; structured_finalize:
-                            ``requires_json_schema``. Its messages and tools are checked too; so are its tool results, as
-                            in `thread`, if its `options` lack ``previous_response_id`` and ``conversation``
+                            ``requires_json_schema``. Its messages and tools are checked too; so are its tool results,
+                            as in `thread`, if its `options` lack ``previous_response_id`` and ``conversation``
 `thread`                    tool_call_id: ``result_without_call`` (the message answers a call that no earlier message
                             contains). Its messages are checked too
 `message`                   role: ``unknown``; content: ``invalid_type`` or ``invalid_part_type``; tool_call_id:
