@@ -176,7 +176,7 @@ class Engine:
         if "api_key" in self.params:
             message = (
                 "an engine does not store keys, but its params contain an api_key; "
-                "pass the key to the call or to the adapter, or call rxllm.keys.put(provider, key)"
+                "pass the key to each call or to the adapter, or store it with rxllm.keys.put(provider, key)"
             )
             raise EngineError("invalid_engine", message)
         if isinstance(self.adapter, str):
@@ -244,7 +244,7 @@ class Engine:
         system: str = "",
         **options: Unpack[ChatOptions],
     ) -> AgentTool:
-        """Return this engine as an agent: a tool that other chats can call, and that runs a chat of its own.
+        """Return this engine as an agent: a tool that other chats can call, and that runs its own chat.
 
         >>> from rxllm import Fake, ToolCall, chat
         >>> poet = Engine(Fake("Roses are red.")).as_tool(name="poet", description="Write a line of poetry.")

@@ -182,7 +182,7 @@ def find(
 
 
 async def resolved(provider: str, key: ApiKey) -> str:
-    """Return `key` or, if it is a function, the key that it returns. Adapters call this.
+    """Return `key`, or the key that it returns if it is a function. Adapters call this.
 
     Raises ``EngineError("missing_key")`` if the function fails or does not return a key. An `LLMError` from the
     function is raised unchanged, so the call is retried in the same way as after an error from the provider.
@@ -228,7 +228,7 @@ def missing(provider: str, variable: str | None = None) -> EngineError:
     )
     message = (
         f"no API key for {provider}: set the environment variable {variable}, call rxllm.keys.put({provider!r}, ...), "
-        f"or pass it as the call's api_key= or the adapter's api_key=; also searched: {places[-1]}"
+        f"or pass api_key=... to the call or the adapter; also searched: {places[-1]}"
     )
     return EngineError("missing_key", message, provider=provider, metadata={"checked_sources": list(places)})
 

@@ -99,7 +99,7 @@ def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usa
     >>> priced("acme:unknown", Usage(1_000_000, 100_000)).total_cost is None
     True
 
-    The prices are taken from the entry for ``"provider:model"``. If that has no prices, genai-prices is searched: first
+    The prices are taken from the entry for ``"provider:model"``. If it has no prices, genai-prices is searched: first
     for `response_model` (the model's name in the provider's response), then for the model in `name`.
 
     Raises ``EngineError("missing_dependency")`` if genai-prices is needed but not installed, and

@@ -83,7 +83,7 @@ USAGE = {
     "cache_write_input_tokens": "cache_write.input_tokens",
     "reasoning_tokens": "reasoning.output_tokens",
 }
-"""The conventional names of usage fields, without the prefixes that span attributes and the newest `TOKENS` add."""
+"""The names of usage fields in the conventions, without the prefixes of span attributes and the newest `TOKENS`."""
 
 PROVIDERS = {
     "gemini": "gcp.gemini",
@@ -93,7 +93,7 @@ PROVIDERS = {
     "openai-responses": "openai",
     "xai": "x_ai",
 }
-"""The conventional names of providers, where they differ from ours."""
+"""The names of providers in the conventions, where they differ from ours."""
 
 _ABSENT = {"input_tokens": 0, "output_tokens": 0}
 RELEASED, NEWEST = "gen_ai.client.operation", "gen_ai.client.inference"

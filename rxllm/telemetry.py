@@ -100,7 +100,7 @@ class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallStarted(_ModelSpan, frozen=True):
-    """A model call has started. `provider` is the adapter's provider or, if it has none, the adapter's name.
+    """A model call has started. `provider` is the adapter's provider, or the adapter's name if it has none.
 
     `content` is a `Request` with only the messages and the tools.
     """

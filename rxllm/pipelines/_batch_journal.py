@@ -50,7 +50,7 @@ Count = Callable[[int, Hashable, Response[Any] | None], object]
 """A function that receives a request's index, a name for its line, and the stored response (None if it is new)."""
 
 WAIT = 1.0
-"""The number of seconds to wait for the lock, because a disposed stream might still be closing the file."""
+"""The number of seconds to wait for the lock; a disposed stream might still be closing the file."""
 
 SYNC_EVERY = 1.0
 """The minimum number of seconds between syncs to disk."""
@@ -78,7 +78,7 @@ def _read_line(text: bytes) -> _Line:
 class Journal:
     """The journal for one subscription to a batch of `requests`.
 
-    `complete` fills in all fields of a request, as it will be sent to `provider`.
+    `complete` returns a request with all its fields filled in, as it is sent to `provider`.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class Journal:
         head = json.dumps({name: value for name, value in names.items() if value is not None})
         try:
             data = serializer.to_json(replace(response, parsed=None))
-        except ValidationError as error:  # an operator has put something into the metadata that JSON cannot express
+        except ValidationError as error:  # an operator has put something that JSON cannot express into the metadata
             raise self._journal_error(error) from error
         text = f'{head[:-1]}, "response": {data}}}\n'.encode()
         with self._lock, self._typed_errors():

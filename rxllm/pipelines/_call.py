@@ -10,7 +10,7 @@ retry             try again after a failure before the first content          al
 total timeout     fail the call if its attempts take too long in total        ``Timeouts(total=)`` is set
 cost              add the costs to the usage                                  ``rxllm.models`` has the prices
 watch             notify the observers                                        ``Engine(observers=)`` is set
-journal           record the answer, or emit the recorded one                 the stream is in ``ops.journaled``
+journal           record the answer, or emit the recorded one                 ``ops.journaled`` wraps the stream
 budget            count the usage against a budget                            an ``ops.budget`` applies to the stream
 operators         apply the engine's own operators, in order                  ``Engine(operators=)`` is set
 raise errors      turn an `ErrorEvent` into ``on_error``                      ``Engine(errors="raise")`` is set

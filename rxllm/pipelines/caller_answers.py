@@ -123,7 +123,7 @@ def agent_ids(call: AgentCall) -> dict[str, str]:
 
 
 _BEGUN = "is a call to an agent that has already started; answer the calls pending inside it, or deny it with False"
-_AMBIGUOUS = "is the id of several pending tool calls, because ids can contain a '/'; pass approve=... to decide"
+_AMBIGUOUS = "is the id of several pending tool calls, because ids can contain a '/'; pass approve=... instead"
 
 
 class Answers(msgspec.Struct, frozen=True):
@@ -148,7 +148,7 @@ class Answers(msgspec.Struct, frozen=True):
                 answers._edited_call(answers._approved_tool(call, settings, outer.id), call, outer.id)
 
     def replied(self, thread: Thread) -> tuple[Thread, Answers]:
-        """Return `thread` with the answers to its questions, even inside agents, and the remaining answers."""
+        """Return `thread` with its questions answered, even inside agents, and the answers that remain."""
         replies = {id: self.results[id] for id in open_questions(thread) if id in self.results}
         known = Counter(open_ids(thread))
         for id, reply in replies.items():

@@ -175,9 +175,9 @@ def resume(
     - A mapping: the tool runs with these arguments. The thread keeps the arguments that the model wrote.
     - False, or a string with the reason: the call is denied, and the model receives a ``ToolError("denied")``.
 
-    The option ``approve`` decides calls to approval tools that you leave unanswered. If a call is pending inside an
-    agent, answer it under its id in the result, such as ``"c1/c2"``, and the agent continues. To answer a question to
-    the user, pass a string in `results` (or a mapping, for a form), under the id of the tool call that asks it. A
+    If you leave a call to an approval tool unanswered, the option ``approve`` decides it. If a call is pending inside
+    an agent, answer it under its id in the result, such as ``"c1/c2"``, and the agent continues. To answer a question
+    to the user, pass a string (or, for a form, a mapping) in `results`, under the id of the tool call that asks it. A
     question without an answer stays open.
 
     The first of the result's `steps` is the halted step, which is now complete. The model is not called again for this

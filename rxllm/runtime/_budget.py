@@ -84,7 +84,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
     """
 
     reserves = True
-    """Whether requests reserve tokens. Otherwise, tokens are counted as they arrive; dollars are always reserved."""
+    """Whether requests reserve tokens; if not, tokens are counted as they arrive. Dollars are always reserved."""
 
     @explains_options("Budget(...)")
     def __init__(
@@ -284,7 +284,7 @@ def _refusal(name: str, limit: float, used: float, needed: float | None) -> Stre
 
 
 def unpriced_call(name: str) -> ValidationError:
-    """Return the error for a call to the model `name`, whose price is not known, under a dollar limit."""
+    """Return the error for a call under a dollar limit to the model `name`, whose price is not known."""
     fault = f"is a dollar limit, but the price of {shown(name)} is not known, so the request is not sent"
     remedy = 'pass price=lambda usage: dataclasses.replace(usage, total_cost=...) with usd, or unpriced="allow"'
     package = "" if find_spec("genai_prices") else "; pip install 'rxllm[cost]' installs a price list"

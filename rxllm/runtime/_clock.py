@@ -178,7 +178,7 @@ def loop_of(scheduler: abc.SchedulerBase | None) -> asyncio.AbstractEventLoop:
 
 
 def unpaced(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase | None:
-    """Return `scheduler`, or a scheduler that does not wait for the reader if `scheduler` is an iterator's."""
+    """Return `scheduler`; if it is an iterator's, return one that does not wait for the reader instead."""
     return scheduler.plain() if isinstance(scheduler, PacedScheduler) else scheduler
 
 

@@ -118,9 +118,9 @@ def _wake_now(wake: Callable[[], None]) -> None:
 class Hold(Gate):
     """An operator's own gate; the source waits for this gate and for the reader's gate, if there is one.
 
-    The gate is full while `maxsize` items are `waiting`, or, if `is_full` is given, while ``is_full()`` returns True;
-    the operator must then call `open` when it has room again. While the gate is `closed`, it is neither idle nor
-    requested. The operator can pass `before_tools` to delay tools; see `Gate`.
+    The gate is full while `maxsize` items are `waiting`. With `is_full`, it is full while ``is_full()`` returns True
+    instead, and the operator must call `open` when it has room again. While the gate is `closed`, it is neither idle
+    nor requested. The operator can pass `before_tools` to delay tools; see `Gate`.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class Hold(Gate):
     def _wake_when_both(
         self, is_ready: Callable[[], bool], at_gate: _Listen, at_reader: _Listen, wake: Callable[[], None]
     ) -> None:
-        # The other gate can change while the source is waiting for one of them.
+        # While the source is waiting for one gate, the other can change.
         def recheck() -> None:
             if is_ready():
                 at_reader(finish)

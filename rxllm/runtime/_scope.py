@@ -142,7 +142,7 @@ def engine_call() -> EngineCall | None:
     """Return the call to which operators are being applied, or None if they are applied in a pipe.
 
     Operators that are closures call this function instead of reading the context variable, because cloudpickle cannot
-    pickle a context variable, but stores this function by name.
+    pickle a context variable, but can store this function by name.
     """
     return current_engine_call.get()
 

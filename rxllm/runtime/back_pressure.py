@@ -85,7 +85,7 @@ LIMIT = 65_536
 
 
 class Gate:
-    """A gate that is full when `maxsize` items are `waiting`, and opens when half of them are taken. Thread-safe.
+    """A gate that is full when `maxsize` items are `waiting`, and opens when half of them have been taken. Thread-safe.
 
     It is not a `Backlog`, because the reader takes the items itself and the source has to wait.
     """
@@ -196,7 +196,7 @@ class Gate:
 
 @contextlib.contextmanager
 def read_by(gate: Gate | None, listener: ErrorListener, endings: Endings | None = None) -> Generator[None]:
-    """Make sources subscribed to in the block wait for `gate`, and pass unhandled errors to `listener`.
+    """Make sources that are subscribed to in the block wait for `gate`, and pass unhandled errors to `listener`.
 
     Without a `gate`, the sources never wait. `endings` collects the functions that are called after the reader has
     stopped reading.

@@ -103,7 +103,7 @@ def has_ended(loop: asyncio.AbstractEventLoop) -> bool:
 def live_on(loop: asyncio.AbstractEventLoop) -> Live | None:
     """Return the calls and timers on `loop` if it is the portal's loop, or else None.
 
-    Interpreter exit waits for the calls on the portal's loop only.
+    Interpreter exit waits only for the calls on the portal's loop.
     """
     return _portal.live if _portal is not None and loop is _portal.loop else None
 

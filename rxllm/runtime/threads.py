@@ -11,8 +11,8 @@ yet, a tool, or a wait for a retry
 ==========================================  ==========================================================================
 
 A call that has been silent for too long is closed with ``StreamError("cancelled")``, and one line is logged. Ctrl-C
-closes all calls, whether it ended the program or is pressed during the exit, but not if it was pressed at the prompt of
-an interactive interpreter.
+closes all calls, whether it ended the program or is pressed during the exit. A Ctrl-C at the prompt of an interactive
+interpreter does not count.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class DaemonThreads(ThreadPoolExecutor):
         return future
 
     def leave(self, job: Future[Any], what: str) -> None:
-        """Stop waiting for `job`; the log calls it `what`."""
+        """Stop waiting for `job`; `what` is its name in the log."""
         if job.cancel():  # the job had not started yet
             return
         with self._guard:
@@ -158,7 +158,7 @@ def daemon_threads() -> DaemonThreads:
 async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
     """Run the blocking function `fn` in a thread, in the caller's context, and return its result.
 
-    If the caller is cancelled, `fn` keeps running, and its result is dropped. In the log, `fn` is called `what`.
+    If the caller is cancelled, `fn` keeps running, and its result is dropped. `what` is the name of `fn` in the log.
     """
     job = daemon_threads().submit(contextvars.copy_context().run, fn)
     try:
