@@ -1,6 +1,6 @@
 """Convert values, errors and events to JSON, and read the JSON back as equal objects.
 
-There is one exception: an object that a tool returned, in a tool event or in ``halt_result``, is read back as plain
+There is one exception: an object that a tool returned (in a tool event or in ``halt_result``) is read back as plain
 data. In such an object, models, dataclasses and events are written as JSON objects; datetimes, decimals, enums and
 paths as text; and sets as lists. Plain data that a tool returned is read back as equal data.
 

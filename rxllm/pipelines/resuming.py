@@ -88,7 +88,7 @@ def _merge_outcomes(sources: Iterable[Observable[Event]], limit: int) -> Stream[
 
         def run(_: abc.SchedulerBase, __: object = None) -> abc.DisposableBase:
             def end(index: int, error: Exception | None) -> None:
-                if error is not None:  # from the caller's code, so do not wait for the other tools
+                if error is not None:  # raised by the caller's code, so stop the other tools
                     running.dispose()
                     observer.on_error(error)
 
