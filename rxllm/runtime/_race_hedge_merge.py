@@ -32,7 +32,7 @@ _ENDS = frozenset({MessageCompleted, StepCompleted, ChatCompleted})
 
 
 def race(*streams: Observable[Event]) -> Stream[Event]:
-    """Emit the events of the first stream to produce content; dispose the others, and close their connections.
+    """Emit the events of the stream whose content arrives first; dispose the others and close their connections.
 
     ::
 
@@ -59,7 +59,7 @@ def race(*streams: Observable[Event]) -> Stream[Event]:
 
 
 def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
-    """Subscribe a second time if `stream` emits no content within `after` seconds.
+    """Subscribe a second time if `stream` emits no content within `after` seconds; the faster subscription wins.
 
     ::
 
@@ -72,10 +72,10 @@ def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
     >>> hedge(stream_generate(answers, "When?"), after=0.01).pipe(ops.to_text()).run()
     'In time.'
 
-    The first subscription to emit content wins. The other is disposed, and its connection is closed. Content means the
-    same as in ``race``. If the first subscription fails before the second has started, the second starts at once.
-    ``MessageCompleted`` has the metadata ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe, or to hedge
-    every call of an engine, use ``ops.hedge``.
+    The slower subscription is disposed, and its connection is closed. Content means the same as in ``race``. If the
+    first subscription fails before the second has started, the second starts at once. ``MessageCompleted`` has the
+    metadata ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe, or to hedge every call of an engine, use
+    ``ops.hedge``.
 
     Raises ``ValidationError("invalid_option")`` if `stream` is not an Observable or `after` is not a number above 0.
     """
