@@ -156,7 +156,6 @@ def _path(journal: Any) -> str:
 def _run_with_journal(
     journal: Journal, run: Callable[[], abc.DisposableBase], emitter: _Emitter, scheduler: abc.SchedulerBase | None
 ) -> abc.DisposableBase:
-    """Open `journal`, run the requests, and close the journal."""
     # `closing` can be set before `running`, because the last request might end before ``run`` returns.
     scope, running, closing = current_scope.get(), SerialDisposable(), SerialDisposable()
 

@@ -297,7 +297,6 @@ class _SpanWithAttempts(Span):
         return dataclasses.replace(call, trace_headers=headers) if headers else call
 
     def _details(self, response: Response[Any] | ImageResponse) -> CallDetails:
-        """Return the details of the finished call."""
         return replace(
             self._start,
             attempts=self._attempts,
