@@ -141,8 +141,7 @@ class PlainStepOptions(PlainOptions, total=False):
     """"continue" sends a tool's error to the model, and "halt" ends the chat. A function is called with the tool call
     and the error; it returns a result to use instead, or ``halt(...)``. Default: ``"continue"``."""
     tool_timeout: float | None
-    """The number of seconds for which a tool can run, unless it has its own timeout. None means no limit. Default:
-    ``30.0``."""
+    """The time limit in seconds for a tool without its own timeout. None means no limit. Default: ``30.0``."""
     max_concurrency: int | None
     """The maximum number of tools that run at the same time. None means no limit. Default: ``None``."""
     tool_executor: Executor | None
@@ -154,8 +153,7 @@ class PlainStepOptions(PlainOptions, total=False):
     reason to deny the call, a mapping to run the tool with other arguments, or ``halt("approval")`` to halt the chat.
     It can also return an awaitable or an Observable. Default: a call to such a tool halts the chat."""
     approve_timeout: float | None
-    """The number of seconds that `approve` can take before the call is denied. None means no limit. Default:
-    ``None``."""
+    """The time limit in seconds for `approve`; after that, the call is denied. None means no limit. Default: ``None``."""
 
 
 class StepOptions(PlainStepOptions, GenerateOptions, total=False):

@@ -40,7 +40,7 @@ T = TypeVar("T")
 Body = Callable[["Pump[T]"], Awaitable[None]]
 
 HOLD_SECONDS = 15.0
-"""The maximum number of seconds for which cancellation waits for a transport to report its connection."""
+"""The maximum number of seconds that cancellation waits for a transport to report its connection."""
 
 
 def pumped(body: Body[T]) -> Stream[T]:

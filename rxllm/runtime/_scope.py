@@ -241,7 +241,7 @@ class Setting(Generic[T]):
 
 
 class ScopedObserver(abc.ObserverBase[Any]):
-    """Calls `observer` in the scope in which it subscribed, even if the source runs in another scope.
+    """Calls `observer` in the scope of its subscription, even if the source runs in another scope.
 
     Operators such as ``concat``, ``repeat``, ``retry`` and ``flat_map`` make a new call when another call ends. Without
     this class, the new call would count as part of the call that has ended. When the source ends or emits an

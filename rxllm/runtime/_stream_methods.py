@@ -24,7 +24,7 @@ T = TypeVar("T", covariant=True)
 
 
 _hinted: set[str] = set()
-"""The names of the methods for which the warning has already been logged."""
+"""Methods for which the warning has already been logged."""
 
 
 def hint_at_error_events(method: str) -> Callable[[Observable[Any]], Observable[Any]]:

@@ -81,7 +81,7 @@ HELD_BACK = 1024
 """The default maximum number of held-back items. After that, the source waits, or a busy consumer gets them anyway."""
 
 LIMIT = 65_536
-"""The default number of waiting items at which a source that cannot wait is cut off."""
+"""The default limit on waiting items; a source that cannot wait is cut off there."""
 
 
 class Gate:
