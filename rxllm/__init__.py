@@ -253,7 +253,7 @@ def _draw(value: Any) -> str | None:
 
 
 class _Module(_ModuleType):
-    """The class of this module. It rejects an assignment to ``rxllm.api_key``, which would have no effect."""
+    """The class of this module. It rejects assignments to ``rxllm.api_key``, which would have no effect."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "api_key":
@@ -265,13 +265,13 @@ class _Module(_ModuleType):
 
 
 _sys.modules[__name__].__class__ = _Module
-# Lower layers need these two objects but cannot import them; `values.drawing` and `tools._agent` explain why.
+# Lower layers use these two objects but cannot import them; see `values.drawing` and `tools._agent`.
 _drawing.draw_with(_draw)
 _run_agents_with(_Chats())
 
 
 def _is_help() -> bool:
-    # ``help(rxllm)`` would print every class, 14,000 lines in all. If the module lists no names, it prints only the
+    # By default, ``help(rxllm)`` prints every class, 14,000 lines in all. If ``dir()`` is empty, it prints only the
     # docstring.
     frame = _sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     callers = (frame, frame.f_back, frame.f_back and frame.f_back.f_back)

@@ -49,8 +49,8 @@ class Prepared:
 
     `metadata` must be JSON data. It is added to the metadata of the answer's message, so it stays in the thread, where
     the next call can read it. `event` is emitted right after the answer's ``MessageStarted``. `usage` covers the calls
-    that the function itself made. It is added to the answer's usage or, if the answer fails before it begins, stored in
-    the error's ``metadata["usage"]``.
+    that the function itself made. It is added to the answer's usage, or stored in the error's ``metadata["usage"]`` if
+    the answer fails before it begins.
     """
 
     request: Request
@@ -75,11 +75,11 @@ def alongside(check: Callable[[Request], Any]) -> Alongside:
     """Run ``check(request)`` while the model answers, and hold the answer back until the check has passed.
 
     Use it in an engine's `prepare` to guard the input without slowing down the answer. `check` returns a verdict, or an
-    awaitable or Observable of one verdict, as for ``ops.guard``. None and True let the answer through. False, a string
-    with the reason, or anything else blocks it: none of its events are emitted, its connection is closed, and
-    ``on_error`` receives a ``StreamError`` (``guard_tripped`` or ``guard_failed``). An exception in `check` also blocks
-    the answer, and goes to ``on_error`` itself. The answer pauses while 1,024 of its events are waiting for the
-    verdict.
+    awaitable or Observable of one, as for ``ops.guard``. None and True let the answer through. Any other verdict, such
+    as False or a string with the reason, blocks the answer: none of its events are emitted, its connection is closed,
+    and ``on_error`` receives a ``StreamError`` (``guard_tripped`` or ``guard_failed``). An exception in `check` also
+    blocks the answer, and is passed to ``on_error`` unchanged. The answer pauses when 1,024 of its events are waiting
+    for the verdict.
 
     >>> from rxllm import Fake, generate
     >>> async def moderate(request):
@@ -152,7 +152,7 @@ class Engine:
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     errors: Literal["events", "raise"] = "events"
 
-    if TYPE_CHECKING:  # the fields hold tuples, but lists are accepted, and functions as tools
+    if TYPE_CHECKING:  # the fields hold tuples, but lists and plain functions are also accepted
 
         def __init__(
             self,
@@ -176,7 +176,7 @@ class Engine:
         if "api_key" in self.params:
             message = (
                 "an engine does not store keys, but its params contain an api_key; "
-                "pass the key to the call or to the adapter, or write rxllm.keys.put(provider, key)"
+                "pass the key to each call or to the adapter, or store it with rxllm.keys.put(provider, key)"
             )
             raise EngineError("invalid_engine", message)
         if isinstance(self.adapter, str):
@@ -244,7 +244,7 @@ class Engine:
         system: str = "",
         **options: Unpack[ChatOptions],
     ) -> AgentTool:
-        """Return this engine as an agent: a tool that other chats can call, and that runs a chat of its own.
+        """Return this engine as an agent: a tool that other chats can call, and that runs its own chat.
 
         >>> from rxllm import Fake, ToolCall, chat
         >>> poet = Engine(Fake("Roses are red.")).as_tool(name="poet", description="Write a line of poetry.")
@@ -254,15 +254,15 @@ class Engine:
 
         The tool's result is the text of the agent's answer or, with a `response_format`, the parsed value. `options`
         are options of ``rxllm.chat``, and `system` is the agent's system prompt. The agent's user message is the
-        argument ``prompt`` or, if you pass a `schema`, all arguments as JSON. An agent has no timeout, and is never run
+        argument ``prompt``, or all arguments as JSON if you pass a `schema`. An agent has no timeout, and is never run
         by a ``tool_executor``. It uses the outer chat's `approve` unless it has its own. Its tools receive the outer
         chat's context, overridden by the agent's own.
 
         The outer chat's stream emits the agent's events as they arrive, each wrapped in a ``Nested`` with the ids of
-        the enclosing tool calls. The agent's usage is counted in the step's `agent_usage`. If the agent's chat fails,
+        the enclosing tool calls. The agent's usage is included in the step's `agent_usage`. If the agent's chat fails,
         the outer model receives the error. If it stops early, for example at `max_turns`, the outer model receives the
         text so far and the reason. If it halts for an approval, a manual tool or a question, so does the outer chat;
-        answer with ``rxllm.resume``, under the ids in the result, such as ``"c1/c2"``.
+        answer with ``rxllm.resume``, using the ids in the result, such as ``"c1/c2"``.
 
         Raises ``ValidationError("invalid_option")`` and ``EngineError("unknown_option")``, as ``rxllm.chat`` does.
         """
@@ -320,7 +320,7 @@ def _model_of(name: str) -> str | None:
 
 
 def _adapter_of(name: str, model: str | None, options: Mapping[str, Any]) -> Any:
-    """Return the adapter for the provider in `name`, or the adapter that currently replaces it."""
+    """Return the adapter for the provider in `name`, or the adapter of the sandbox's engine, if there is one."""
     replacement = current_place.get().engine
     if replacement is not None:
         return replacement.adapter
@@ -385,7 +385,7 @@ def as_engine(value: Any) -> Engine:
 
 
 async def aclose(engine: Any) -> None:
-    """Close the connections that an engine or adapter has open on the running event loop.
+    """Close the connections that an engine or an adapter has opened on the running event loop.
 
     The engine or adapter can still be used afterwards.
     """

@@ -13,8 +13,8 @@ follows these rules:
 5. The same bytes always give equal events, no matter where the reads split them.
 
 Each block has an `id` that is unique within its response: the provider's id, or ``block_0``, ``block_1`` and so on. If
-an adapter emits an event without an id, rxllm fills it in. In events from elsewhere, such as old recordings, None means
-the latest open block of the same kind, or a new block if none is open.
+an adapter emits an event without an id, rxllm fills it in. In events from other sources, such as old recordings, an id
+of None refers to the latest open block of the same kind, or to a new block if none is open.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def __dir__() -> list[str]:
 Source = Literal["call", "adapter", "store", "environment", "dotenv"]
 
 _VARIABLES = {"google": ("GOOGLE_API_KEY", "GEMINI_API_KEY")}
-"""Environment variables with unusual names, by provider, in the order in which the provider's own SDKs read them."""
+"""Environment variables with unusual names, by provider, in the order that the provider's own SDKs read them."""
 
 _PROVIDERS = {
     *("alibaba", "anthropic", "cerebras", "deepseek", "fireworks", "gemini", "google", "groq", "huggingface"),
@@ -73,7 +73,7 @@ _PROVIDERS = {
 
 
 class _Dotenv:
-    """The variables that were in the dotenv file when it was read. They are not added to the environment."""
+    """The variables read from the dotenv file. They are not added to the environment."""
 
     def __init__(self) -> None:
         self.path: str | None = None
@@ -120,7 +120,7 @@ def clear() -> None:
 
 
 def load_dotenv(path: str | Path | None = None) -> bool:
-    """Read a dotenv file, so that keys are looked up in it from now on. Return whether the file exists.
+    """Read a dotenv file, which becomes a source of keys. Return whether the file exists.
 
     The file is `path` or, by default, the nearest ``.env`` in the working directory or its parents. It is read only
     once, and the process's environment does not change. Raises ``EngineError("missing_dependency")`` if
@@ -182,10 +182,10 @@ def find(
 
 
 async def resolved(provider: str, key: ApiKey) -> str:
-    """Return `key` or, if it is a function, the key that it returns. Adapters call this.
+    """Return `key`, or the key that it returns if it is a function. Adapters call this.
 
     Raises ``EngineError("missing_key")`` if the function fails or does not return a key. An `LLMError` from the
-    function is raised unchanged, so the call is retried as it is after a provider's error.
+    function is raised unchanged, so the call is retried in the same way as after an error from the provider.
     """
     if isinstance(key, str):
         return key
@@ -227,18 +227,18 @@ def missing(provider: str, variable: str | None = None) -> EngineError:
         _dotenv.described(variable),
     )
     message = (
-        f"no API key for {provider}: set the environment variable {variable}, write rxllm.keys.put({provider!r}, ...), "
-        f"or pass it as the call's api_key= or the adapter's api_key=; also searched: {places[-1]}"
+        f"no API key for {provider}: set the environment variable {variable}, call rxllm.keys.put({provider!r}, ...), "
+        f"or pass api_key=... to the call or the adapter; also searched: {places[-1]}"
     )
     return EngineError("missing_key", message, provider=provider, metadata={"checked_sources": list(places)})
 
 
 def left_behind(provider: str, arguments: Sequence[str], variable: str | None = None) -> EngineError:
-    """Return the error for an adapter that lost its key when it was pickled, if no other source has one."""
+    """Return the error for an adapter that lost its key when it was pickled, if no other source has a key."""
     variable = " or ".join(_variables(provider, variable))
     message = (
         f"no API key for {provider}: the adapter was pickled without the secrets in its {' and '.join(arguments)}; "
-        f"set {variable} in the environment of the process that calls it, or write rxllm.keys.put({provider!r}, ...) "
+        f"set {variable} in the environment of the process that calls it, or call rxllm.keys.put({provider!r}, ...) "
         "there"
     )
     return EngineError("missing_key", message, provider=provider, metadata={"left_behind": list(arguments)})

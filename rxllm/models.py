@@ -21,9 +21,9 @@ prices are set                    The costs that the provider does not report ar
 ================================  =====================================================================================
 
 If a model has no entry, or a field of its entry is not set, rxllm checks nothing and leaves the decision to the
-provider. The name of an entry begins with the adapter's provider, in upper or lower case, or with the name of the
-adapter's class or function if it has no provider. If an adapter always uses the same model, the name is the provider
-alone.
+provider. An entry's name begins with the adapter's provider (case does not matter), or with the name of the adapter's
+class or function if the adapter has no provider. For an adapter that always uses the same model, the name is the
+provider alone.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usa
     >>> priced("acme:unknown", Usage(1_000_000, 100_000)).total_cost is None
     True
 
-    The prices are taken from the entry for ``"provider:model"``. If it has none, they are looked up in genai-prices:
-    first for `response_model`, the model's name in the provider's response, and then for the model in `name`.
+    The prices are taken from the entry for ``"provider:model"``. If it has no prices, genai-prices is searched: first
+    for `response_model` (the model's name in the provider's response), then for the model in `name`.
 
     Raises ``EngineError("missing_dependency")`` if genai-prices is needed but not installed, and
     ``ValidationError("invalid_option")`` if `name` is not ``"provider:model"`` or `usage` is not a `Usage`.
@@ -122,7 +122,7 @@ def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usa
 def price_of(entry: ModelInfo) -> Callable[[Usage], Usage]:
     """Return a function that adds costs to a `Usage`, at the prices in `entry`.
 
-    An iteration that another model ran is charged at that model's prices.
+    An iteration handled by another model is charged at that model's prices.
     """
 
     def price(other: str | None, part: Usage) -> Usage:
@@ -174,7 +174,7 @@ def _canonical(provider: str) -> str:
 
 
 _PROVIDERS = {**_ALIASES, "moonshot": "moonshotai"}
-"""genai-prices' names for providers, where they differ from ours."""
+"""The names that genai-prices uses for providers, where they differ from ours."""
 
 _EXTRA = {
     "cache_write_1h_tokens": ("cache_creation.ephemeral_1h_input_tokens",),
@@ -199,7 +199,7 @@ _EXTRA = {
     "input_video_tokens": ("promptTokensDetails.VIDEO", "toolUsePromptTokensDetails.VIDEO"),
     "web_searches": ("num_search_queries",),
 }
-"""The counters in ``Usage.extra`` that make up each count in genai-prices; every provider has its own."""
+"""The counters in ``Usage.extra`` that make up each of genai-prices' counts; they differ from provider to provider."""
 
 _CONTEXT = ("service_tier", "speed")
 """Details of an answer that affect its price."""
@@ -223,7 +223,7 @@ def _fill_costs(usage: Usage, provider: str | None, models: Iterable[str | None]
         if price is not None:
             input_cost = float(price.input_price) if usage.input_cost is None else usage.input_cost
             output_cost = float(price.output_price) if usage.output_cost is None else usage.output_cost
-            # Searches and requests can have prices of their own, beyond the prices for input and output.
+            # Searches and requests can be charged separately, in addition to input and output.
             total = input_cost + output_cost + float(price.total_price - price.input_price - price.output_price)
             total = total if usage.total_cost is None else usage.total_cost
             return replace(usage, input_cost=input_cost, output_cost=output_cost, total_cost=total)
@@ -245,7 +245,7 @@ def _price(usage: Usage, provider: str | None, model: str, context: Mapping[str,
 
 
 def price_list() -> tuple[Callable[..., PriceCalculation], type]:
-    """Return the price function of genai-prices and its class for counts.
+    """Return genai-prices' price function and its class for counts.
 
     Raises ``EngineError("missing_dependency")`` if genai-prices is not installed.
     """
@@ -259,7 +259,7 @@ def price_list() -> tuple[Callable[..., PriceCalculation], type]:
 
 
 def token_counts(usage: Usage) -> dict[str, int | None]:
-    """Return the counts that every model has a price for."""
+    """Return the counts for which every model has a price."""
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,

@@ -15,11 +15,11 @@ span                        kind       covers
 ==========================  =========  =============================================================================
 
 A span ends as soon as its stream completes, fails or is disposed. A span's parent is looked up by its telemetry id, so
-no context token has to be kept between events. A tool runs in a copy of the context, where its span is the current
-span.
+no context token has to be kept from one event to the next. A tool runs in a copy of the context, where its span is the
+current span.
 
-The conventions' names are still changing. This module's tables have all of them, as of November 2026
-(https://github.com/open-telemetry/semantic-conventions-genai).
+The names in the conventions are still changing. All the names that rxllm uses are in this module's tables, as of
+November 2026 (https://github.com/open-telemetry/semantic-conventions-genai).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ USAGE = {
     "cache_write_input_tokens": "cache_write.input_tokens",
     "reasoning_tokens": "reasoning.output_tokens",
 }
-"""The conventions' names for usage fields, without the prefixes that span attributes and the newest `TOKENS` add."""
+"""The names of usage fields in the conventions, without the prefixes of span attributes and the newest `TOKENS`."""
 
 PROVIDERS = {
     "gemini": "gcp.gemini",
@@ -93,7 +93,7 @@ PROVIDERS = {
     "openai-responses": "openai",
     "xai": "x_ai",
 }
-"""The conventions' names for providers, where they differ from ours."""
+"""The names of providers in the conventions, where they differ from ours."""
 
 _ABSENT = {"input_tokens": 0, "output_tokens": 0}
 RELEASED, NEWEST = "gen_ai.client.operation", "gen_ai.client.inference"
@@ -136,10 +136,10 @@ def traces(
 ) -> Traces:
     """Return an observer that writes spans and metrics, for ``Engine(..., observers=[rxllm.otel.traces()])``.
 
-    It also observes the calls that the engine's agents make, and the calls of any engine that answers in its place. By
-    default, it uses OpenTelemetry's global providers. If a span is current when a call is subscribed to, that span is
-    the parent of the call's span; otherwise the call starts a new trace. With `propagate`, each attempt sends a
-    ``traceparent`` header, unless the caller sets that header.
+    It also observes calls made by the engine's agents, and by any engine that answers in place of this one. By default,
+    it uses OpenTelemetry's global providers. If a span is current when a call is subscribed to, that span is the parent
+    of the call's span; otherwise the call starts a new trace. With `propagate`, each attempt sends a ``traceparent``
+    header, unless the caller sets that header.
 
     `content` adds messages, tools, arguments and results to the spans, but not the model's reasoning. By default, it is
     on if the environment variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` is ``span_only``,
@@ -339,8 +339,8 @@ class Traces(rxllm.telemetry.Tracer):
         opened = self._open.get(value.id)
         if opened is None:
             return None
-        # The span is added to the ended spans before it is removed from the open ones. A child that starts in another
-        # thread can therefore always find it.
+        # The span is added to the ended spans before it is removed from the open ones, so that a child that starts in
+        # another thread can always find it.
         light = trace.NonRecordingSpan(opened.span.get_span_context())
         self._ended[value.id] = trace.set_span_in_context(light, opened.context)
         if len(self._ended) > LATEST:
@@ -391,9 +391,9 @@ def _body(here: Context) -> _Body | None:
 
 
 def _around(value: Any) -> Context:
-    """Return the current context or, if it belongs to a tool that `value` is not part of, the context outside it."""
+    """Return the current context, or the context outside the current tool if `value` is not part of that tool."""
     here = context.get_current()
-    # The next step starts in the context of the tool that ended last, but is not part of that tool.
+    # The next step starts in the context of the last tool to end, but is not part of that tool.
     while (body := _body(here)) is not None and body.depth > len(value.path):
         here = body.around
     return here
@@ -427,7 +427,7 @@ class _Metrics:
         chunks = value.details.chunks
         if chunks:
             self._first_chunk.record(chunks[0], labels, where)
-        nowhere = Context()  # has no span: an exemplar for every chunk would double the cost
+        nowhere = Context()  # without a span: an exemplar for every chunk would double the cost
         for earlier, later in pairwise(chunks):
             self._per_chunk.record(later - earlier, labels, nowhere)
         if cost is not None:
@@ -477,7 +477,7 @@ def _price(value: rxllm.telemetry.CallFinished | rxllm.telemetry.ImagesFinished)
     if not isinstance(value.usage, Usage) or not value.model:
         return None
     name = f"{value.provider}:{value.model}"
-    with suppress(Exception):  # an error in a price must not keep the span open
+    with suppress(Exception):  # a failed price lookup must not keep the span open
         return rxllm.models.priced(name, value.usage, response_model=value.details.response_model).total_cost
     return None
 

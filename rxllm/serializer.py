@@ -1,15 +1,15 @@
 """Convert values, errors and events to JSON, and read the JSON back as equal objects.
 
-There is one exception: an object that a tool returned, in a tool event or in ``halt_result``, is read back as plain
-data. Models, dataclasses and events are written as JSON objects there; datetimes, decimals, enums and paths as text;
-and sets as lists. Plain data that a tool returned is read back as equal data.
+There is one exception: an object that a tool returned (in a tool event or in ``halt_result``) is read back as plain
+data. In such an object, models, dataclasses and events are written as JSON objects; datetimes, decimals, enums and
+paths as text; and sets as lists. Plain data that a tool returned is read back as equal data.
 
 Obsolete uses of ``RawChunk`` are converted to the events that have replaced them; see ``rxllm.events.current_form``.
 
 A value or an error is written as an object that names its class, such as
 ``{"$": "Message", "role": "user", ..., "v": 1}``, and an event as an object with a type, such as
-``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the outermost object has a version, ``"v"``. Fields with their
-default value are not written, and unknown fields are skipped when an object is read.
+``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the outermost object has a version, ``"v"``. Fields that have
+their default values are omitted, and unknown fields are skipped when an object is read.
 
 Text that cannot be read raises ``ValidationError("invalid_request")``. Each of its `errors` has a path and a code:
 
@@ -102,7 +102,7 @@ def to_json(value: Value | LLMError | Event | list[Any]) -> str:
     '{"$": "Message", "role": "user", "content": "Hi", "v": 1}'
 
     Raises ``ValidationError("not_serializable")`` if `value` contains an object that cannot be written as JSON. The
-    error has the path of that object.
+    error contains the path of that object.
     """
     try:
         data = to_data(value)
@@ -166,8 +166,8 @@ def from_json(text: str | bytes, type: Any = None, *, response_format: Any = Non
     >>> from_json(text).parsed, from_json(text, response_format=City).parsed
     ({'name': 'Lima'}, City(name='Lima'))
 
-    An image from ``Image.from_file`` is rejected, because untrusted text could make the program read any local file and
-    send it to a provider. If your program wrote the text itself, pass ``local_files=True``.
+    An image from ``Image.from_file`` is rejected, because untrusted text could otherwise make the program read any
+    local file and send it to a provider. If your program wrote the text itself, pass ``local_files=True``.
 
     Raises ``ValidationError("invalid_request")`` if the text cannot be read; the module's docstring lists the `errors`.
     Raises ``ValidationError("invalid_output")`` if a response's answer does not fit `response_format`. A result with

@@ -11,8 +11,8 @@ first event is ``Custom("session_turn")``. It holds the whole session and its co
 unfiltered. The same applies to ``StepCompleted`` and ``ChatCompleted``.
 
 A stream that is stopped emits no `Turn`. The example below saves the session anyway: ``save(turn, outcome)`` is called
-no matter how the stream ends. With `keep_partial`, the session includes the text that has arrived so far, not just the
-user's message::
+however the stream ends. With `keep_partial`, the session includes the text that has arrived so far, not just the user's
+message::
 
     keep = ops.finally_result(save, ops.to_session(chat, keep_partial=True))
     answer = session.stream_reply(engine, chat, "A story!").pipe(keep, ops.text()).subscribe(show)
@@ -23,9 +23,9 @@ the engine's context, updated first with the session's context and then with the
 `session_id` or, by default, the session's id.
 
 If the session's status does not allow the operation, ``on_error`` receives a `SessionError` that lists the allowed
-operations. If the session's fields contradict its status, it receives a ``ValidationError("invalid_session")``. In both
-cases, the model is not called. If the first model call fails, ``on_error`` receives its error, and the session that you
-passed in is still valid.
+operations. If the session's fields contradict its status, ``on_error`` receives a
+``ValidationError("invalid_session")``. In both cases, the model is not called. If the first model call fails,
+``on_error`` receives its error, and the session that you passed in is still valid.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def _turn_events(
                 return None
             return None if subscription.is_disposed else events.subscribe(observer, scheduler=scheduler)
 
-        # Scheduled, because the subscriber must have its disposable before the first event arrives.
+        # Scheduled, so that the subscriber has its disposable before the first event arrives.
         subscription.disposable = clock(scheduler).schedule(begin)
         return subscription
 

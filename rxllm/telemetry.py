@@ -100,7 +100,7 @@ class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallStarted(_ModelSpan, frozen=True):
-    """A model call has started. `provider` is the adapter's provider or, if it has none, the adapter's name.
+    """A model call has started. `provider` is the adapter's provider, or the adapter's name if it has none.
 
     `content` is a `Request` with only the messages and the tools.
     """
@@ -110,7 +110,7 @@ class CallStarted(_ModelSpan, frozen=True):
 
 
 class FirstToken(_ModelSpan, frozen=True):
-    """The first content has arrived, `seconds` after the call started, including any waits between attempts."""
+    """The first content has arrived. `seconds` is the time since the call started, including waits between attempts."""
 
     seconds: float
 
@@ -157,8 +157,8 @@ class StepFinished(_RequestSpan, frozen=True):
 class ToolStarted(_RequestSpan, frozen=True):
     """A tool is about to run. `content` holds its arguments.
 
-    If the tool is an agent, values about its chat follow. A context variable that an observer sets when it receives
-    this value is visible only to the tool's function.
+    If the tool is an agent, values about its chat follow. If an observer sets a context variable when it receives this
+    value, only the tool's function sees the change.
     """
 
     tool: str
@@ -236,8 +236,8 @@ Telemetry = (
 class Tracer:
     """The base class of observers that write traces, such as the observer from ``rxllm.otel``.
 
-    A tracer also observes the agents among its engine's tools, at every depth, even agents with another engine. If
-    `content` is True, values include messages, tools, arguments and results, but not the model's reasoning.
+    A tracer also observes the agents among its engine's tools, however deeply nested, even agents with another engine.
+    If `content` is True, values include messages, tools, arguments and results, but not the model's reasoning.
 
     >>> from rxllm import Engine, Fake, generate
     >>> from rxllm.telemetry import Tracer

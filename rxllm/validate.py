@@ -10,8 +10,8 @@ function                    codes for each field
 `request`                   messages: ``empty``; tools: ``duplicate_name``; temperature: ``out_of_range``
                             (allowed: 0 to 2); top_p: ``out_of_range`` (allowed: above 0, up to 1); max_tokens:
                             ``must_be_positive``; response_format: ``invalid_shape``; structured_finalize:
-                            ``requires_json_schema``. Its messages and tools are checked too, and its tool results as
-                            in `thread`, unless its `options` contain ``previous_response_id`` or ``conversation``
+                            ``requires_json_schema``. Its messages and tools are checked too; so are its tool results,
+                            as in `thread`, if its `options` lack ``previous_response_id`` and ``conversation``
 `thread`                    tool_call_id: ``result_without_call`` (the message answers a call that no earlier message
                             contains). Its messages are checked too
 `message`                   role: ``unknown``; content: ``invalid_type`` or ``invalid_part_type``; tool_call_id:
@@ -207,7 +207,7 @@ _STATEMENTS = {
     "must_be_empty": "must be empty to generate an image",
     "invalid_count": "must contain at least one image for an edit, and exactly one for a variation",
 }
-"""Descriptions of faults for which there is no value to show, or for which it would not help."""
+"""Descriptions of faults that have no value to show, or whose value it would not help to show."""
 
 
 def in_words(root: Any, path: Path, code: str, expected: str) -> str:

@@ -116,7 +116,7 @@ def test_another_prompt_under_the_id_of_an_answer_is_refused(tmp_path: Path) -> 
         assert python(*write(tmp_path, "one"), env=environment(server)).returncode == 0
         ran = python(*write(tmp_path, "other", "two"), env=environment(server))
         assert ran.returncode == 1
-        assert "requests.0 differs from the request that" in ran.stderr
+        assert "requests.0 differs in its messages" in ran.stderr
         assert len(server.requests) == 1
 
 

@@ -149,7 +149,7 @@ def missing() -> EngineError:
 
 def test_a_missing_key_names_every_place_and_what_became_of_the_dotenv_file(tmp_path: Path) -> None:
     error = missing()
-    for place in ("call's api_key=", "adapter's api_key=", "keys.put('openai'", "OPENAI_API_KEY", "none is loaded"):
+    for place in ("api_key=... to the call or the adapter", "keys.put('openai'", "OPENAI_API_KEY", "none is loaded"):
         assert place in error.message
     assert len(error.metadata["checked_sources"]) == 5
     keys.load_dotenv()

@@ -1,8 +1,8 @@
 """The journal of a batch: a file with one line for each answered request, so that the batch can be resumed.
 
 Each line is ``{"request_key": "...", "id": ..., "response": {...}}``, followed by a newline. The key is the request's
-``rxllm.values.request_key``, which includes all its options. The id is the one that the caller passed. Without ids,
-``"nth"`` is the number of equal requests before this one, if there are any. The response is written by
+``rxllm.values.request_key``, which includes all its options. The id is the caller's id for the request. Without ids,
+lines for repeated requests have ``"nth"``: the number of equal requests before this one. The response is written by
 ``rxllm.serializer`` without `parsed`; a later run parses the text again.
 
 ==============================  ======================================================================================
@@ -47,10 +47,10 @@ T = TypeVar("T")
 RequestId = str | int
 
 Count = Callable[[int, Hashable, Response[Any] | None], object]
-"""A function that receives a request's index, a name for its line, and the stored response, or None for a new one."""
+"""A function that receives a request's index, a name for its line, and the stored response (None if it is new)."""
 
 WAIT = 1.0
-"""The number of seconds to wait for the lock, because a disposed stream might still be closing the file."""
+"""The number of seconds to wait for the lock; a disposed stream might still be closing the file."""
 
 SYNC_EVERY = 1.0
 """The minimum number of seconds between syncs to disk."""
@@ -78,7 +78,7 @@ def _read_line(text: bytes) -> _Line:
 class Journal:
     """The journal for one subscription to a batch of `requests`.
 
-    `complete` returns a request as it will be sent to `provider`, with all fields filled in.
+    `complete` returns a request with all its fields filled in, as it is sent to `provider`.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Journal:
         self._is_closed = False
         self._size = 0
         self._synced_at = 0.0
-        # `_lines` has a line for each request, without the response. `_places` has the start and the size of each line
+        # `_lines` holds each request's line without the response. `_places` holds the start and the size of each line
         # in the file, by request index.
         self._lines: list[_Line] = []
         self._places: dict[int, tuple[int, int]] = {}
@@ -146,7 +146,7 @@ class Journal:
             if self._is_closed:
                 return
             self._file = FileIO(self.path, "a+")
-            if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):  # reading a pipe or a device might never end
+            if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):  # reading a pipe or a device might never finish
                 raise OSError(f"{self.path!r} is not a regular file")
             _lock_file(self._file, self.path)
             self._lines = self._lines_of_requests()
@@ -193,8 +193,8 @@ class Journal:
     def _check_unchanged(self, index: int, line: _Line) -> None:
         if line.request_key != self._lines[index].request_key:
             fault = (
-                f"differs from the request that {self.path!r} answers under this id, in its messages, model, tools or "
-                "options; use another journal, or give the request a different id"
+                f"differs in its messages, model, tools or options from the request with this id in {self.path!r}; "
+                "use another journal, or give the request a different id"
             )
             raise ValidationError("invalid_request", errors=[(("requests", str(line.id)), fault)])
 
@@ -219,7 +219,7 @@ class Journal:
         head = json.dumps({name: value for name, value in names.items() if value is not None})
         try:
             data = serializer.to_json(replace(response, parsed=None))
-        except ValidationError as error:  # an operator has put an object into the metadata that JSON cannot express
+        except ValidationError as error:  # an operator has put something that JSON cannot express into the metadata
             raise self._journal_error(error) from error
         text = f'{head[:-1]}, "response": {data}}}\n'.encode()
         with self._lock, self._typed_errors():
@@ -259,8 +259,8 @@ class Journal:
 
     def _journal_error(self, error: OSError | LLMError) -> EngineError:
         message = (
-            f"the journal {self.path!r} cannot be read or written: {error}; its existing lines are safe: free some "
-            "space or pass a path that can be written, and run the batch again"
+            f"the journal {self.path!r} cannot be read or written: {error}; its existing lines are safe; free some "
+            "space or pass a path that can be written to, and run the batch again"
         )
         return EngineError("journal_failed", message)
 

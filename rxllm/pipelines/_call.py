@@ -10,7 +10,7 @@ retry             try again after a failure before the first content          al
 total timeout     fail the call if its attempts take too long in total        ``Timeouts(total=)`` is set
 cost              add the costs to the usage                                  ``rxllm.models`` has the prices
 watch             notify the observers                                        ``Engine(observers=)`` is set
-journal           record the answer, or emit the recorded one                 the stream is in ``ops.journaled``
+journal           record the answer, or emit the recorded one                 ``ops.journaled`` wraps the stream
 budget            count the usage against a budget                            an ``ops.budget`` applies to the stream
 operators         apply the engine's own operators, in order                  ``Engine(operators=)`` is set
 raise errors      turn an `ErrorEvent` into ``on_error``                      ``Engine(errors="raise")`` is set
@@ -65,7 +65,7 @@ def model_events(setup: Setup, request: Request) -> Stream[Event]:
         scope, call = current_scope.get(), setup.call(request_id(setup.options))
         chat = {} if scope.chat is None else scope.chat
         below = scope.below_model().under(setup.engine.operators, chat)
-        if scope.counted:  # the call of the adapter that uses this engine already counts against these budgets
+        if scope.counted:  # the adapter that uses this engine has already counted its call against these budgets
             below = msgspec.structs.replace(below, counted=scope.counted)
 
         def answer(sent: Request) -> Stream[Event]:
@@ -119,7 +119,7 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
     shares = current_scope.get().shares
     operators = [operator for operator in engine.operators if not isinstance(operator, HoldsBudget)]
     if shares and operators:
-        # A call that another operator makes in response to an event is not part of the answer that is counted here.
+        # If another operator reacts to an event with a call of its own, that call is not part of this answer.
         yield "scope", scoped
     for share in shares:
         share.is_taken = True
@@ -181,7 +181,7 @@ def budget_counter(setup: Setup, requests: Sequence[Request]) -> Callable[[int, 
 def _engine_call(
     setup: Setup, request: Request, sent: Request, call: Call, scope: Scope, chat: dict[Any, Budget]
 ) -> EngineCall:
-    """Return the information that operators have about this call. `sent` is `request`, completed and prepared."""
+    """Return the information that operators get about this call. `sent` is `request` after completion and `prepare`."""
     ask = partial(_ask_other, setup, request, sent, call, scope)
     engine = setup.engine
     return EngineCall(sent, call, ask, provider_name(engine.adapter), scope.usage, chat, engine.operators)
@@ -190,7 +190,7 @@ def _engine_call(
 def _ask_other(
     setup: Setup, request: Request, sent: Request, call: Call, scope: Scope, engine: Any, model: str | None = None
 ) -> Stream[Event]:
-    """Return another engine's answer to `request`. `sent` is what `setup` would send for the same request."""
+    """Return another engine's answer to `request`. `sent` is the request that `setup` itself would send."""
     other = other_engine(engine, model, setup.engine)
     other_setup = Setup.of(other, ChatOptions, {**other_options(setup.own_options), "request_id": call.request_id})
     request = replace(request, messages=sent.messages)

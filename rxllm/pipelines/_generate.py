@@ -50,7 +50,7 @@ def stream_generate(
 
     `engine` is an `Engine`, an adapter, or ``"provider:model"``; `request` is a string, messages, a `Thread` or a
     `Request`. An unknown option raises an `EngineError` at once, and an invalid one a `ValidationError`. Any other
-    error goes to ``on_error`` or, after the first event, is emitted as an ``ErrorEvent``.
+    error is passed to ``on_error``, or emitted as an ``ErrorEvent`` if it occurs after the first event.
     """
     setup = Setup.of(engine, GenerateOptions, opts)
     request = as_request(request)
@@ -122,7 +122,7 @@ def step(
 def step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOptions]) -> Stream[StepResult]: ...
 @with_options(StepOptions)
 def step(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[StepResult[Any]]:
-    """Run one step, and return its result: the events of `stream_step`, folded.
+    """Run one step, and return its result, folded from the events of `stream_step`.
 
     >>> from rxllm import Fake
     >>> step(Fake("Hello"), "Hi").run().thread.last
@@ -151,7 +151,7 @@ Ask = Callable[[Thread], Stream[Event]]
 
 
 def ask_functions(setup: Setup, thread: Thread) -> tuple[Ask, Ask | None]:
-    """Return a function that runs a step of the chat, and one that runs its final step, or None if it needs none.
+    """Return two functions: one runs a step of the chat, the other its final step (None if there is no final step).
 
     Raises ``ValidationError("invalid_request")`` if the final step would have no schema.
     """
@@ -164,7 +164,7 @@ def ask_functions(setup: Setup, thread: Thread) -> tuple[Ask, Ask | None]:
         validate.capabilities(replace(request, tools=()), model)  # checked before the first tool runs
     final = setup.without(_without_tools(setup.engine), "structured_finalize", "tools", "tool_choice")
     nudge = setup.options.get("structured_finalize_nudge", NUDGE)
-    # The nudge joins the chat's thread only after the model has answered it, so a failed chat can be run again.
+    # The nudge is added to the chat's thread only after the model has answered it, so a failed chat can be run again.
     return (
         partial(step_events, setup.without(setup.engine, "structured_finalize", "response_format")),
         lambda thread: step_events(final, thread.add_user(nudge) if nudge else thread),
@@ -213,7 +213,7 @@ def chat(
 def chat(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[ChatResult]: ...
 @with_options(ChatOptions)
 def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatResult[Any]]:
-    """Run a chat, step after step, until it halts, and return its result: the events of `stream`, folded.
+    """Run a chat, step after step, until it halts, and return its result, folded from the events of `stream`.
 
     >>> from rxllm import Fake, ToolCall, tool
     >>> @tool
@@ -223,7 +223,7 @@ def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatR
     ('completed', 2, '42')
 
     With a `response_format`, the final response's `parsed` is the validated value. If the answer does not fit the
-    format, the result has an `error`. It is not raised, because tools might already have run; to raise it, use
+    format, the result has an `error`, which is not raised, because tools might already have run. To raise it, use
     ``.map(ChatResult.raise_for_error)``. See ``operators.to_chat_result``.
     """
     setup = Setup.of(engine, ChatOptions, opts)

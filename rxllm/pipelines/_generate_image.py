@@ -88,8 +88,8 @@ def generate_image(
     adapter, ``on_error`` receives an ``EngineError("no_image_adapter")``. An unknown option raises an `EngineError` at
     once, and an invalid one a `ValidationError`. All other errors go to ``on_error``.
 
-    An engine's params are for chat models only. So is its model, if the engine has an ``adapter``. The request is not
-    checked before it is sent; to check it, call ``validate.image_request``.
+    An engine's params apply only to chat models. So does its model, if the engine has an ``adapter``. The request is
+    not checked before it is sent; to check it, call ``validate.image_request``.
     """
     return _responses("generate_image", engine, lambda: _as_request(prompt_or_request), opts)
 
@@ -103,7 +103,7 @@ def edit_image(
     mask: Image | None = None,
     **opts: Unpack[ImageOptions],
 ) -> Stream[ImageResponse]:
-    """Edit `images` as the prompt asks. All of them are sent as input images; only `mask` is sent as a mask.
+    """Edit `images` as the prompt describes. All of them are sent as input images; only `mask` is sent as a mask.
 
     >>> from rxllm.images import FakeImages
     >>> bird, fake = Image.from_binary(b"GIF89a", "image/gif"), FakeImages(Image.from_url("https://example.org/a.png"))

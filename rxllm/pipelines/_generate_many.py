@@ -106,8 +106,8 @@ def generate_many(
 
     `journal` is the path of a file to which each answer is appended before it is emitted. If you run the batch again
     with the same file, even after a crash, the stored answers are emitted, and only the other requests are sent. Failed
-    requests are not stored. A request is recognized by its id or, if there are no ids, by its `request_key`, which
-    includes all options. The file is synced to disk every second, and at the end.
+    requests are not stored. A request is recognized by its id. Without ids, it is recognized by its `request_key`,
+    which includes all options. The file is synced to disk every second, and at the end.
 
     ``on_progress(progress)`` is called with a `Progress` whenever a request ends; ``rxllm.display.progress_bar()``
     returns such a function.
@@ -156,8 +156,7 @@ def _path(journal: Any) -> str:
 def _run_with_journal(
     journal: Journal, run: Callable[[], abc.DisposableBase], emitter: _Emitter, scheduler: abc.SchedulerBase | None
 ) -> abc.DisposableBase:
-    """Open `journal`, run the requests, and close the journal."""
-    # The last request might end before ``run`` returns, so `running` and `closing` can be set in either order.
+    # `closing` can be set before `running`, because the last request might end before ``run`` returns.
     scope, running, closing = current_scope.get(), SerialDisposable(), SerialDisposable()
 
     def begin(_: None) -> None:
@@ -175,7 +174,7 @@ def _run_with_journal(
 
 
 def _response(setup: Setup, index: int, request: Request, journal: Journal | None) -> Stream[Response[Any]]:
-    """Return the response to `request` from the journal or, if there is none, from the model.
+    """Return the response to `request` from the journal, or from the model if the journal has none.
 
     A response from the model is written to the journal before it is emitted.
     """
@@ -227,7 +226,7 @@ class _Emitter:
         self.fail: Callable[[Any], None] = observer.on_error
 
     def receive(self, index: int, response: Response[Any]) -> None:
-        # An exception in the subscriber does not mean that the request has failed.
+        # An exception raised by the subscriber does not mean that the request has failed.
         try:
             self._count(index, response)
             if not self._ordered:

@@ -1,8 +1,8 @@
 """`count_tokens`, `trim_thread` and `compact_thread`, which keep a long conversation within the context window.
 
-A summary is stored in the answer that it was made for, as ``metadata["summary"]``, and therefore in the thread and its
-JSON. It has a `text`, the number of `messages` that it replaces (not counting system messages), and a `digest` of these
-messages. A later call uses the last summary whose messages are still the first ones in the thread.
+A summary is stored as ``metadata["summary"]`` of the answer that it was made for, and is therefore part of the thread
+and its JSON. It has a `text`, the number of `messages` that it replaces (not counting system messages), and a `digest`
+of these messages. A later call uses the last summary whose messages are still at the start of the thread.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ def count_tokens(
     >>> count_tokens(Fake("2, 3, 5."), "Name three primes.").run()
     TokenCount(tokens=9, estimated=True)
 
-    Anthropic, Gemini, OpenAI's Responses API and the local model count the tokens themselves. This takes one request,
-    with the same key, retries and errors as any other request. For all other models, and for compatible servers that
-    cannot count, the number is an estimate, and ``estimated`` is True: 1 token per 4 bytes of text, plus 4 per message,
-    1,000 per image or non-text file, and 100 per image with ``detail="low"``.
+    Anthropic, Gemini, OpenAI's Responses API and the local model count the tokens themselves. Counting takes one
+    request, with the same key, retries and errors as any other request. For all other models, and for compatible
+    servers that cannot count, the number is an estimate, and ``estimated`` is True: 1 token per 4 bytes of text, plus 4
+    per message, 1,000 per image or non-text file, and 100 per image with ``detail="low"``.
 
     The engine's `prepare` functions are not called. An adapter that can count tokens has a method
     ``count_tokens(request, call)``, which returns an Observable of one `TokenCount`.
@@ -94,7 +94,7 @@ def _count(setup: Setup, request: Request) -> Observable[TokenCount]:
 
 @explains_call("trim_thread(tokens=8000)")
 def trim_thread(*, tokens: int) -> Callable[[Request], Request]:
-    """Return a function for ``Engine(prepare=[...])`` that sends the newest exchanges, up to about `tokens` tokens.
+    """Return a function for ``Engine(prepare=[...])`` that keeps the newest exchanges, up to about `tokens` tokens.
 
     >>> from rxllm import Engine, Fake, Thread, assistant, chat
     >>> model = Fake("2, 3, 5.")
@@ -159,8 +159,8 @@ def compact_thread(
     than `keep` exchanges is never summarized, even if it is long. Put this function first in `prepare`.
 
     Each summary is made only once. It is stored in the metadata of the answer's message, and therefore in the thread's
-    JSON. Later steps and turns reuse it as long as the messages that it replaces do not change. When the request
-    exceeds `at` again, the old summary and the messages since then are summarized together.
+    JSON. Later steps and turns reuse it as long as the messages that it replaces do not change. When a request exceeds
+    `at` again, the old summary and the messages after it are summarized together.
 
     The summary is written by `engine`, in a call with the options `opts` and with `instructions` as its system message.
     Disposing the answer cancels this call. Its usage is added to the answer's usage. Right after the answer starts, its
@@ -172,7 +172,7 @@ def compact_thread(
     ``count=lambda request: rxllm.count_tokens(engine, request)``.
 
     Raises ``ValidationError("invalid_option")`` if an argument is invalid, and the same errors as ``generate`` if an
-    option is.
+    option is wrong.
     """
     check_count("at", at)
     check_count("keep", keep)
@@ -221,7 +221,7 @@ def _spoken(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _last_summary(spoken: Sequence[Message]) -> _Summary:
-    """Return the last summary in `spoken` that still matches the first messages in it, or an empty summary."""
+    """Return the last summary in `spoken` whose messages are still the first ones there, or an empty summary."""
     for message in reversed(spoken):
         match message.metadata.get("summary"):
             case {"messages": int(number), "digest": str(digest), "text": str(text)}:
@@ -285,7 +285,7 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
 
     Messages before the first user message, other than system messages, form an exchange too. A user message between a
     tool call and its result does not start an exchange, because a result must stay with its call. Nor does a user
-    message after a call without a result: such a call is rejected, and trimming a long thread must not hide it.
+    message after a call without a result: a request with such a call is rejected, and trimming must not hide the fault.
     """
     starts: list[int] = []
     reach = _last_results(messages)

@@ -1,7 +1,7 @@
 """Notify an engine's observers of calls, steps, chats and images.
 
-Each of them is a span, which begins once and finishes once. A span watches the events of a stream and changes nothing.
-When the stream ends, its span finishes before the subscriber is notified. A span also finishes when its stream is
+Each of these has a span, which begins once and finishes once. A span watches the events of a stream without changing
+them. When the stream ends, its span finishes before the subscriber is notified. A span also finishes when its stream is
 disposed. If this happens after the last event, the stream does not count as cancelled.
 """
 
@@ -89,7 +89,7 @@ Clock = Callable[[], float]
 
 
 class Observers:
-    """An engine's observers during a call. The first error of each observer is logged, and the call continues."""
+    """An engine's observers during a call. Each observer's first error is logged, and the call continues."""
 
     def __init__(self, functions: Iterable[Callable[[Telemetry], object]]) -> None:
         self._functions = tuple(functions)
@@ -244,16 +244,16 @@ def _without_reasoning(message: Message) -> Message:
 
 
 def _bare(call: ToolCall) -> ToolCall:
-    """Return `call` without its metadata, such as a reasoning signature, except the flag for server-side calls."""
+    """Return `call` without metadata such as a reasoning signature; only the flag for server-side calls is kept."""
     return dataclasses.replace(call, metadata={name: note for name, note in call.metadata.items() if name == "server"})
 
 
 _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, FileAdded})
-"""The events that add a piece to the answer. Completions only repeat pieces that have already arrived."""
+"""Events that add a piece to the answer. Completions only repeat pieces that have already arrived."""
 
 
 class Span:
-    """The base class for spans. A span follows one stream on behalf of the observers, with a clock and ids."""
+    """The base class of spans. A span follows one stream for the observers, and has a clock and ids."""
 
     def __init__(self, observers: Observers, now: Clock, ids: Ids) -> None:
         self._observers = observers
@@ -297,7 +297,6 @@ class _SpanWithAttempts(Span):
         return dataclasses.replace(call, trace_headers=headers) if headers else call
 
     def _details(self, response: Response[Any] | ImageResponse) -> CallDetails:
-        """Return the details of the finished call."""
         return replace(
             self._start,
             attempts=self._attempts,
@@ -384,7 +383,7 @@ class StepSpan(Span):
 
     def _finish_tool(self, id: str, outcome: Outcome, error: LLMError | None, result: Any = None) -> None:
         running = self._tools.pop(id, None)
-        if running is None:  # another thread has already reported its end
+        if running is None:  # another thread has already reported the tool's end
             return
         name, began = running
         about, seconds = (self._ids.request_id, name, id), self._now() - began

@@ -1,4 +1,4 @@
-"""Prepare a request before it is sent: change it, refuse it, or check it while the model answers.
+"""Change or refuse a request before it is sent, or check it while the model answers.
 
 If a check runs alongside the answer, its state decides what happens to the answer:
 
@@ -141,7 +141,7 @@ class _Annotator:
 
 
 def _run_check(guard: Alongside, request: Request) -> Stream[None]:
-    """Complete if `request` passes; otherwise, fail with the check's exception or an error for its verdict."""
+    """Return a stream that completes if `request` passes, and fails if it does not."""
 
     def judge(verdict: Any) -> None:
         if (error := verdict_error(guard.check, verdict)) is not None:
@@ -163,7 +163,7 @@ class _HeldBack:
     """One subscription to a check, and to the answer that waits for it.
 
     This is not a `Backlog`, because the answer itself must pause while too many events are waiting. If the answer
-    fails, its error also waits, after these events, until the check has passed.
+    fails, its error waits too, behind these events, until the check has passed.
     """
 
     def __init__(self, observer: abc.ObserverBase[Event]) -> None:
@@ -172,7 +172,7 @@ class _HeldBack:
         self._lock = threading.Lock()
         self._waiting: deque[Event] | None = deque()  # None once all events have been released
         self._gate = Hold(is_full=self._is_full)
-        self._end: Callable[[], None] | None = None  # ends the stream; set if the answer ends before its release
+        self._end: Callable[[], None] | None = None  # ends the stream; set if the answer ends before it is released
         self._answer = SingleAssignmentDisposable()
 
     def start(
@@ -214,7 +214,7 @@ class _HeldBack:
         try:
             while (event := self._next()) is not None:  # more events can arrive while these are emitted
                 self._observer.on_next(event)
-        except BaseException as error:  # an error in the subscriber, which no caller would report
+        except BaseException as error:  # raised by the subscriber, with no caller to report it
             self._answer.dispose()
             fail(self._observer, error)
         else:

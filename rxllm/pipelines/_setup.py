@@ -1,4 +1,4 @@
-"""`Setup`, which holds the engine and the checked options of a call, and uses them to complete a request.
+"""`Setup`, which holds a call's engine and checked options, and completes requests with them.
 
 If another engine answers the same request, as with ``fallback``, its request has settings from several sources:
 
@@ -114,7 +114,7 @@ class Setup(msgspec.Struct, frozen=True):
         return merge_tools(self.engine.tools, (*params, *requested, *self.own_options.get("tools", ())))
 
     def option(self, name: str, value: Any) -> Any:
-        """Return the call's own option or, if it is not set, the request's `value`, or else the engine's option."""
+        """Return the value of an option: the call's own, or else the request's `value`, or else the engine's."""
         if name in self.own_options:
             return self.own_options[name]
         return value if value not in (None, ()) else self.options.get(name)
@@ -144,7 +144,7 @@ class Setup(msgspec.Struct, frozen=True):
         return self.with_observer(*added) if added else self
 
     def with_observer(self, *added: Callable[[Telemetry], object]) -> Setup:
-        """Return a copy with the `added` observers as well."""
+        """Return a copy that also has the `added` observers."""
         own = replace(self.engine, observers=(*added, *self.engine.observers))
         return msgspec.structs.replace(self, engine=own, observers=Observers(own.observers))
 
@@ -261,7 +261,7 @@ _LEFT_OUT = (
     "structured_finalize",
     "on_event",
 )
-"""Call options that another engine does not get: they depend on the provider, or are already in the request."""
+"""Call options not passed on to another engine: they depend on the provider, or are already in the request."""
 
 
 def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:
@@ -278,7 +278,7 @@ def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:
 
 
 def other_request(request: Request, sent: Request, own_options: Mapping[str, Any], other: Engine) -> Request:
-    """Return the request to send to `other`. `sent` is what the original engine would send for `request`."""
+    """Return the request to send to `other`. `sent` is the request that the original engine would send."""
     return replace(
         request,
         model=other.model or other.params.get("model") or own_options.get("model") or request.model,
@@ -291,5 +291,5 @@ def other_request(request: Request, sent: Request, own_options: Mapping[str, Any
 
 
 def other_options(own_options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the call's options that another engine also gets."""
+    """Return the call's options that are passed on to another engine."""
     return {name: value for name, value in own_options.items() if name not in _LEFT_OUT}

@@ -112,7 +112,7 @@ def agent_setup(tool: AgentTool, settings: ToolSettings, **ids: str) -> Setup:
 
 
 def agent_ids(call: AgentCall) -> dict[str, str]:
-    """Return the ids for the agent's chat. Its request id is the step's request id followed by the tool call's id."""
+    """Return the ids for the agent's chat. The request id is the step's request id followed by the tool call's id."""
     ids: dict[str, str] = {}
     if call.request_id is not None:
         ids["request_id"] = f"{call.request_id}/{call.call.id}"
@@ -123,7 +123,7 @@ def agent_ids(call: AgentCall) -> dict[str, str]:
 
 
 _BEGUN = "is a call to an agent that has already started; answer the calls pending inside it, or deny it with False"
-_AMBIGUOUS = "is the id of several pending tool calls, because ids can contain a '/'; pass approve=... to decide"
+_AMBIGUOUS = "is the id of several pending tool calls, because ids can contain a '/'; pass approve=... instead"
 
 
 class Answers(msgspec.Struct, frozen=True):
@@ -133,7 +133,7 @@ class Answers(msgspec.Struct, frozen=True):
     results: Mapping[str, Any]
 
     def check(self, halted: HaltedStep | None, settings: ToolSettings) -> None:
-        """Raise if an answer matches no call, or if a call has neither an answer nor an ``approve`` to decide it."""
+        """Raise if an answer matches no call, or if a call has no answer and there is no ``approve`` to decide it."""
         calls, agents = (halted.calls, halted.agents) if halted else ((), {})
         self._refuse_unknown(calls, agents)
         waiting = list(self._waiting(calls, agents, settings, lambda call: call))
@@ -148,7 +148,7 @@ class Answers(msgspec.Struct, frozen=True):
                 answers._edited_call(answers._approved_tool(call, settings, outer.id), call, outer.id)
 
     def replied(self, thread: Thread) -> tuple[Thread, Answers]:
-        """Return `thread` with the answers to its questions, even inside agents, and the remaining answers."""
+        """Return `thread` with its questions answered, even inside agents, and the answers that remain."""
         replies = {id: self.results[id] for id in open_questions(thread) if id in self.results}
         known = Counter(open_ids(thread))
         for id, reply in replies.items():
@@ -165,7 +165,7 @@ class Answers(msgspec.Struct, frozen=True):
         settings: ToolSettings,
         outside: Callable[[ToolCall], ToolCall],
     ) -> Iterator[tuple[ToolCall, ToolCall, Answers, ToolSettings]]:
-        """Yield each call that needs an answer, at any depth.
+        """Yield each call that needs an answer, even inside agents.
 
         Each item has the call as the caller sees it, the call in its own chat, and that chat's answers and settings.
         """
@@ -207,7 +207,7 @@ class Answers(msgspec.Struct, frozen=True):
         )
         if is_question(thread[0]):
             message = (
-                f"the tool call {call.id} asks the user, but there is no tool named {call.name!r}; "
+                f"the tool call {call.id} has asked the user a question, but there is no tool named {call.name!r}; "
                 "pass it again in tools=[...]"
             )
         raise EngineError("unknown_tool", message, metadata={"tool_name": call.name})
@@ -220,7 +220,7 @@ class Answers(msgspec.Struct, frozen=True):
         scope: Scope,
         agent: Thread | None = None,
     ) -> Observable[Event]:
-        """Return the events that result from answering `call`, or the calls pending inside its `agent`."""
+        """Return the events that result from answering `call` or the calls that are pending inside its `agent`."""
         if agent is not None and (not self._decides(call) or self._calls_again(call, agent)):
             tool = replace(self._begun(call, agent, settings), approval=False)
             edited = self._edited_call(tool, call, call.id)
@@ -267,7 +267,7 @@ class Answers(msgspec.Struct, frozen=True):
         answers: dict[str, Mapping[str, Any]] = {"approvals": self.approvals, "results": self.results}
         faults = [((name, id), fault) for name, by_id in answers.items() for id in by_id if id not in known]
         asking = set(_asking(agents))
-        asks = "is the id of a tool call that asks the user; answer under {!r}, or deny the call in approvals"
+        asks = "is the id of a tool call that asked the user; answer with the id {!r}, or deny the call in approvals"
         faults += [(("results", id), asks.format(nested_id(id, QUESTION))) for id in self.results if id in asking]
         faults += [(("approvals", id), "has a result too; choose one") for id in self.approvals if id in self.results]
         faults += [((name, id), _AMBIGUOUS) for name, by_id in answers.items() for id in by_id if known[id] > 1]
@@ -283,7 +283,7 @@ def _is_denial(approval: object) -> bool:
 
 
 def _asking(agents: Mapping[str, Thread]) -> Iterator[str]:
-    """Yield the ids of calls, even inside agents, whose tool has asked the user and runs again with the answer."""
+    """Yield the ids of calls, even inside agents, whose tools asked the user and will run again with the answer."""
     for id, agent in agents.items():
         if any(map(is_question, agent.messages[:1])) and not _is_replied(agent):
             yield id

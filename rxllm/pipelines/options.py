@@ -1,12 +1,12 @@
-"""The options that calls accept. ``help(...)`` and signatures show them, and they are checked when a call is made.
+"""The options that calls accept. They appear in ``help(...)`` and in signatures, and are checked when a call is made.
 
-The call's options take precedence over the request's, and these over the engine's. An option that is set nowhere has
-its default. None means that an option is not set, so a wrapper can pass on an option that its caller has not set. For
-the options in `UNLIMITED`, None means that there is no limit.
+The call's options take precedence over the request's, which take precedence over the engine's. An option that is not
+set anywhere has its default value. None means that an option is not set, so a wrapper can pass on an option that its
+own caller has not set. For the options in `UNLIMITED`, None means that there is no limit.
 
-The docstring under each field explains the option, and editors show it. ``help(...)`` and the signatures read these
-docstrings from the source file; without it, they contain only names and types. A default in double backticks is also
-the default in the signature.
+The docstring under each field explains the option, and is shown by editors. ``help(...)`` and signatures read these
+docstrings from the source file; if it is not available, they show only names and types. A default in double backticks
+becomes the default in the signature.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class PlainOptions(TypedDict, total=False):
     temperature: float | None
     """The randomness of the answer, from 0 to 2. Default: the provider's."""
     top_p: float | None
-    """A limit on sampling: the model picks only from the most likely tokens whose probabilities add up to this number.
-    It is above 0 and at most 1. Default: the provider's."""
+    """A limit on sampling: the model picks only from the most likely tokens, whose probabilities add up to this number
+    (above 0, at most 1). Default: the provider's."""
     max_tokens: int | None
     """The maximum length of the answer, in tokens. Anthropic has no default, so rxllm sends 32,000 for Claude 4 and
     later, and 4,096 for other models. Default: the provider's."""
@@ -110,8 +110,8 @@ class PlainOptions(TypedDict, total=False):
     True for the default policy, or False for no retries. Default: the engine's, which makes up to three attempts."""
     timeout: float | Timeouts | None
     """The number of seconds that the model can stay silent during a response, or a `Timeouts`. A number also limits the
-    wait for bytes, and so do `first` and `idle` if both are set. Default: only the connection's limit, which is 600
-    seconds without a byte."""
+    wait for bytes, as do `first` and `idle` if both are set. Default: only the connection's limit, which is 600 seconds
+    without a byte."""
     emit_text_deltas: bool | None
     """Whether event streams include `TextDelta` events. Results are the same either way. Default: ``True``."""
     emit_tool_deltas: bool | None
@@ -125,7 +125,7 @@ class PlainOptions(TypedDict, total=False):
 
 
 class GenerateOptions(PlainOptions, total=False):
-    """The options of `generate`, which set the request's fields, control the call, and select the events to emit."""
+    """The options of `generate`, which set fields of the request, control the call, and select the events to emit."""
 
     response_format: ResponseFormat | None
     """The answer's format: a type (a dataclass, a pydantic model, ``list[City]``, ``bool``, ...), ``json_schema(...)``,
@@ -141,8 +141,7 @@ class PlainStepOptions(PlainOptions, total=False):
     """"continue" sends a tool's error to the model, and "halt" ends the chat. A function is called with the tool call
     and the error; it returns a result to use instead, or ``halt(...)``. Default: ``"continue"``."""
     tool_timeout: float | None
-    """The number of seconds that a tool can run if it has no timeout of its own. None means no limit. Default:
-    ``30.0``."""
+    """The time limit in seconds for a tool without its own timeout. None means no limit. Default: ``30.0``."""
     max_concurrency: int | None
     """The maximum number of tools that run at the same time. None means no limit. Default: ``None``."""
     tool_executor: Executor | None
@@ -154,8 +153,7 @@ class PlainStepOptions(PlainOptions, total=False):
     reason to deny the call, a mapping to run the tool with other arguments, or ``halt("approval")`` to halt the chat.
     It can also return an awaitable or an Observable. Default: a call to such a tool halts the chat."""
     approve_timeout: float | None
-    """The number of seconds that `approve` can take before the call is denied. None means no limit. Default:
-    ``None``."""
+    """The time limit in seconds for `approve`; then the call is denied. None means no limit. Default: ``None``."""
 
 
 class StepOptions(PlainStepOptions, GenerateOptions, total=False):
@@ -295,14 +293,14 @@ def set_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def request_id(options: Mapping[str, Any]) -> str:
-    """Return the option `request_id` or, if it is not set, the id of the enclosing chat, or else a new id."""
+    """Return the option `request_id`, or else the id of the enclosing chat, or else a new id."""
     return options.get("request_id") or current_scope.get().request_id or new_id()
 
 
 def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments for ``repeat_until_halt``.
 
-    `max_turns` is the option or, if it is not set, ``RXLLM_MAX_TURNS`` from the environment, or else 8.
+    `max_turns` is the option, or else ``RXLLM_MAX_TURNS`` from the environment, or else 8.
     """
     value = options.get("max_turns") or os.environ.get("RXLLM_MAX_TURNS") or MAX_TURNS
     try:

@@ -13,7 +13,7 @@ Its agent has halted.                 The agent's chat continues with the answer
 None of these applies.                An ``EngineError("missing_tool_results")`` is raised before any tool runs.
 ====================================  ==================================================================================
 
-The halted step's response is rebuilt from the thread. Its usage is empty, because it has already been reported.
+The halted step's response is rebuilt from the thread, without its usage, which has already been reported.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _merge_outcomes(sources: Iterable[Observable[Event]], limit: int) -> Stream[
                 return
             try:
                 observer.on_next(event)
-            except BaseException as error:  # an error in the subscriber, which no caller would report
+            except BaseException as error:  # raised by the subscriber, with no caller to report it
                 fail(observer, error)
 
         def finish() -> None:
@@ -88,7 +88,7 @@ def _merge_outcomes(sources: Iterable[Observable[Event]], limit: int) -> Stream[
 
         def run(_: abc.SchedulerBase, __: object = None) -> abc.DisposableBase:
             def end(index: int, error: Exception | None) -> None:
-                if error is not None:  # from the caller's code, so do not wait for the other tools
+                if error is not None:  # raised by the caller's code, so stop the other tools
                     running.dispose()
                     observer.on_error(error)
 
@@ -96,7 +96,7 @@ def _merge_outcomes(sources: Iterable[Observable[Event]], limit: int) -> Stream[
             running.start(scheduler)
             return running
 
-        # Switch to the call's event loop, because everything else runs there.
+        # Switch to the call's event loop, where everything else runs.
         return clock(scheduler).schedule(run)
 
     return Stream(subscribe)
@@ -113,8 +113,8 @@ def stream_resume(
 ) -> Stream[Event]:
     """Continue a halted chat, and return its events. The last event is ``ChatCompleted``. See `resume`.
 
-    The stream first emits the events of the tools that now run, and the halted step's ``StepCompleted``. Then it emits
-    the model's events.
+    The stream first emits the events of the tools that now run, then the halted step's ``StepCompleted``, and then the
+    model's events.
     """
     setup, chat, answers = Setup.of(engine, ChatOptions, opts), thread, _answers(approvals, results)
     thread = as_thread(chat)
@@ -158,7 +158,7 @@ def resume(
     results: Mapping[str, str | Mapping[str, Any]] | None = None,
     **opts: Any,
 ) -> Stream[ChatResult[Any]]:
-    """Continue a halted chat, and return its result: the events of `stream_resume`, folded.
+    """Continue a halted chat, and return its result, folded from the events of `stream_resume`.
 
     >>> from rxllm import Fake, ToolCall, chat, tool
     >>> @tool(approval=True)
@@ -175,9 +175,9 @@ def resume(
     - A mapping: the tool runs with these arguments. The thread keeps the arguments that the model wrote.
     - False, or a string with the reason: the call is denied, and the model receives a ``ToolError("denied")``.
 
-    The option ``approve`` decides calls to approval tools that you leave unanswered. If a call is pending inside an
-    agent, answer it under its id in the result, such as ``"c1/c2"``, and the agent continues. To answer a question to
-    the user, pass a string in `results` (or a mapping, for a form), under the id of the tool call that asks it. A
+    If you leave a call to an approval tool unanswered, the option ``approve`` decides it. If a call is pending inside
+    an agent, answer it under its id in the result, such as ``"c1/c2"``, and the agent continues. To answer a question
+    to the user, pass a string (or, for a form, a mapping) in `results`, under the id of the tool call that asks it. A
     question without an answer stays open.
 
     The first of the result's `steps` is the halted step, which is now complete. The model is not called again for this

@@ -5,7 +5,7 @@ files                                      contents
 =========================================  ===========================================================================
 ``_stream``, ``_reading``                  the `Stream` class; reading a stream with ``run``, ``await`` or ``for``
 ``_stream_methods``, ``stream_arguments``  type hints for the reactivex methods of a `Stream`; argument checks
-``_pump``                                  the task that drives a subscription and is cancelled by a dispose
+``_pump``                                  the task that drives a subscription until it is disposed
 ``portal``, ``threads``, ``_clock``        event loops, threads and timers; calls still running at interpreter exit
 ``back_pressure``, ``_held_back``          gates that make sources wait for readers; operators that hold items back
 ``_unhandled``, ``_guard_verdict``         errors that no subscriber has handled; the verdicts of users' checks

@@ -154,7 +154,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return usd or (self._tokens is not None and self._committed() > self._tokens)
 
     def catch_up(self, usage: Usage) -> None:
-        """Raise each spent amount to the amount in `usage` if that is higher."""
+        """Raise each spent amount to the amount in `usage`, if that is higher."""
         with self._lock:
             if usage.total > self._settled.tokens:
                 self._settled = replace(self._settled, tokens=usage.total)
@@ -164,7 +164,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
     def count_journaled(self, key: Hashable, spent: Callable[[], Spending] | None = None) -> None:
         """Count the answer that a journal holds under `key`, unless it has been counted before.
 
-        Without `spent`, the answer is only marked as counted.
+        Without `spent`, only mark the answer as counted.
         """
         with self._lock:
             if key not in self._journaled and spent is not None:
@@ -263,7 +263,7 @@ class HoldsBudget:
 
 
 def _with_reserved(spent: Spending) -> Spending:
-    """Return `spent` with reserved amounts counted as spent, because the provider might charge for those calls."""
+    """Return `spent`, with reserved amounts counted as spent, because the provider might charge for those calls."""
     running = Spending(spent.reserved, spent.reserved_usd or None, estimated=spent.reserved)
     return _sum(replace(spent, reserved=0, reserved_usd=0.0), running)
 
@@ -284,7 +284,7 @@ def _refusal(name: str, limit: float, used: float, needed: float | None) -> Stre
 
 
 def unpriced_call(name: str) -> ValidationError:
-    """Return the error for a call to the model `name`, whose price is not known although there is a dollar limit."""
+    """Return the error for a call under a dollar limit to the model `name`, whose price is not known."""
     fault = f"is a dollar limit, but the price of {shown(name)} is not known, so the request is not sent"
     remedy = 'pass price=lambda usage: dataclasses.replace(usage, total_cost=...) with usd, or unpriced="allow"'
     package = "" if find_spec("genai_prices") else "; pip install 'rxllm[cost]' installs a price list"
@@ -292,7 +292,7 @@ def unpriced_call(name: str) -> ValidationError:
 
 
 def budget_passed(budget: Budget) -> StreamError:
-    """Return the error for a stream that is cut off while no response of its own is running."""
+    """Return the error for a stream that is cut off between its own responses."""
     limits = {"tokens": budget.tokens, "dollars": budget.usd}
     amounts = " or ".join(f"{limit:.10g} {unit}" for unit, limit in limits.items() if limit is not None)
     return StreamError("budget_exceeded", f"the stream has exceeded its budget of {amounts} and was cut off; raise it")

@@ -67,7 +67,7 @@ class LoopScheduler(PeriodicScheduler):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the scheduler's loop has ended; nothing can then be scheduled, and dispose has nothing to cancel."""
+        """Whether the scheduler's loop has ended, so that nothing can be scheduled and nothing is left to cancel."""
         return has_ended(self._loop)
 
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
@@ -106,7 +106,7 @@ class LoopScheduler(PeriodicScheduler):
         return subscription
 
     def _cancel(self, handle: asyncio.TimerHandle) -> None:
-        # If a disposed timer stayed in the loop, it would keep its action in memory until it was due.
+        # A disposed timer that stayed in the loop would keep its action in memory until it was due.
         def cancel() -> None:
             handle.cancel()
             self._timers.discard(handle)
@@ -155,7 +155,7 @@ class CallScheduler(LoopScheduler):
 
     @cached_property
     def _timers(self) -> set[asyncio.TimerHandle]:
-        return set()  # interpreter exit ignores these timers, because an `interval` never ends
+        return set()  # ignored at interpreter exit, because an `interval` never ends
 
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
         return CurrentThreadScheduler.singleton().schedule(action, state)
@@ -178,7 +178,7 @@ def loop_of(scheduler: abc.SchedulerBase | None) -> asyncio.AbstractEventLoop:
 
 
 def unpaced(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase | None:
-    """Return `scheduler`, or, if it belongs to an iterator, one that does not wait for the reader."""
+    """Return `scheduler`; if it is an iterator's, return one that does not wait for the reader instead."""
     return scheduler.plain() if isinstance(scheduler, PacedScheduler) else scheduler
 
 

@@ -19,8 +19,8 @@ the subscriber disposes     the waiting items are dropped, and the source and th
 An operator that needs other rules has its own queue, and its docstring states the difference.
 
 If the source has to wait too, the operator creates a `Hold` and subscribes to its source with `paced`. The source then
-waits while the operator or its reader is full. The operator delivers its items outside the `Hold`, so that calls made
-by the subscriber wait only for the reader.
+waits while the gate of the operator or of its reader is full. The operator delivers its items outside the `Hold`, so
+that calls made by the subscriber wait only for the reader.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Backlog(ABC, Generic[T, R]):
         self._observer = observer
         self._scheduler = scheduler
         self._timer = SerialDisposable()
-        self._lock = RLock()  # a source without a loop and the timer can run on different threads
+        self._lock = RLock()  # the timer and a source without a loop can run on different threads
         self._delivering = False
         self._subscriber_raised = False
 
@@ -118,9 +118,9 @@ def _wake_now(wake: Callable[[], None]) -> None:
 class Hold(Gate):
     """An operator's own gate; the source waits for this gate and for the reader's gate, if there is one.
 
-    The gate is full while `maxsize` items are `waiting`, or, if `is_full` is given, while ``is_full()`` returns True;
-    the operator must then call `open` when it has room again. While the gate is `closed`, it is neither idle nor
-    requested. The operator can pass `before_tools` to delay tools; see `Gate`.
+    The gate is full while `maxsize` items are `waiting`. With `is_full`, it is full while ``is_full()`` returns True
+    instead, and the operator must call `open` when it has room again. While the gate is `closed`, it is neither idle
+    nor requested. The operator can pass `before_tools` to delay tools; see `Gate`.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Hold(Gate):
         return self._is_idle() and (self._reader is None or self._reader.requested)
 
     def let_through(self) -> None:
-        """Set `closed` to False, and wake the sources that are waiting for an idle gate."""
+        """Set `closed` to False, and wake sources that are waiting for the gate to be idle."""
         self.closed = False
         self._wake_if_idle()
 
@@ -244,7 +244,7 @@ class _ReaderObserver(abc.ObserverBase[Any]):
 
 @contextlib.contextmanager
 def behind(gate: Gate | None) -> Generator[None]:
-    """Make sources subscribed to in the block wait for `gate`; if it is None, they never wait."""
+    """Make sources that are subscribed to in the block wait for `gate`; if it is None, they never wait."""
     token = current_reader.set(replace(current_reader.get(), gate=gate))
     try:
         yield

@@ -40,7 +40,7 @@ T = TypeVar("T")
 Body = Callable[["Pump[T]"], Awaitable[None]]
 
 HOLD_SECONDS = 15.0
-"""The maximum number of seconds for which a dispose waits for a transport to report its connection."""
+"""The maximum number of seconds that cancellation waits for a transport to report its connection."""
 
 
 def pumped(body: Body[T]) -> Stream[T]:
@@ -143,11 +143,11 @@ class Pump(abc.DisposableBase, Generic[T]):
             self._holding = False
 
     def hold(self) -> None:
-        """Hold back cancellation until the body ends; the body calls this before it closes its resources."""
+        """Hold back cancellation until the body ends. The body calls this before it closes its resources."""
         self._holding = True
 
     def release(self) -> None:
-        """End a hold early, and cancel the task if a dispose is waiting for that."""
+        """End a hold early, and cancel the task if the subscription has been disposed."""
         self._holding = False
         if self.disposed:
             self._cancel()
@@ -189,11 +189,11 @@ class Pump(abc.DisposableBase, Generic[T]):
         try:
             await self._body(self)
         except asyncio.CancelledError:
-            if not self.disposed:  # not cancelled by a dispose: the loop is ending
+            if not self.disposed:  # the loop is ending, and has cancelled the task
                 self._finish(StreamError("cancelled", "the event loop ended the call"))
                 raise
         except BaseException as error:
-            if isinstance(error, GeneratorExit) and not self._is_running():  # an ended loop's task is being discarded
+            if isinstance(error, GeneratorExit) and not self._is_running():  # the task outlived its loop
                 raise
             self._finish(error)
         else:

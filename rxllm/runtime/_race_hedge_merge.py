@@ -72,10 +72,10 @@ def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
     >>> hedge(stream_generate(answers, "When?"), after=0.01).pipe(ops.to_text()).run()
     'In time.'
 
-    The subscription that emits content first wins. The other is disposed, and its connection is closed. Content means
-    the same as in ``race``. If the first subscription fails before the second has started, the second starts at once.
-    ``MessageCompleted`` has the metadata ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe, or to hedge
-    every call of an engine, use ``ops.hedge``.
+    The slower subscription is disposed, and its connection is closed. Content means the same as in ``race``. If the
+    first subscription fails before the second has started, the second starts at once. ``MessageCompleted`` has the
+    metadata ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe, or to hedge every call of an engine, use
+    ``ops.hedge``.
 
     Raises ``ValidationError("invalid_option")`` if `stream` is not an Observable or `after` is not a number above 0.
     """
@@ -173,7 +173,7 @@ class _Race:
             else:
                 self._lose(index, None, lambda: conclude(self._observer, waiting))
 
-        with within(self._scope):  # the failure of another source can start this one, in that source's context
+        with within(self._scope):  # another source's failure can start this one, in that source's context
             entry.disposable = self._sources[index].subscribe(receive, on_failure, complete, scheduler=self._scheduler)
 
     def _win(self, index: int, waiting: deque[Event]) -> None:
@@ -229,7 +229,7 @@ class _Race:
             self._begin_safely(next_index)
 
     def _take_next(self) -> int | None:
-        """Return the index of the next source to start if all started sources have dropped out, or else None."""
+        """Return the index of the next source if all started sources have dropped out, or else None."""
         if self._timers.keys() != self._entries.keys():
             return None
         next_index = min(self._timers, key=self._delays.__getitem__)

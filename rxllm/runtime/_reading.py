@@ -44,8 +44,8 @@ _FORKED = "this process was forked while the stream was being read, and the call
 def to_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int | None = None) -> Items[T]:
     """Return an iterator over `source`, best used as ``with to_iter(source) as items:``.
 
-    A source that can wait does so while `maxsize` items, or `limit` items if that is less, are waiting for the reader.
-    Any other source is cut off when `limit` items, by default 65,536, are waiting. The iterator returns these items,
+    A source that can wait does so while `maxsize` items (or `limit` items, if that is less) are waiting for the reader.
+    Any other source is cut off when `limit` items (65,536 by default) are waiting. The iterator returns these items,
     and then raises ``StreamError("overflow")``.
     """
     check_source(source, "to_iter")
@@ -101,7 +101,7 @@ class Buffer(abc.ObserverBase[T]):
         self.take_error(error)
 
     def take_error(self, error: BaseException) -> bool:
-        """Keep an unhandled error if the stream is still being read; return whether it is."""
+        """Keep an unhandled error if the stream is still being read, and return whether it is."""
         if self.ended:
             return False
         self.error = error

@@ -54,7 +54,7 @@ class Plan(Protocol):
 
 
 class Attempts:
-    """One subscription, which makes attempts according to `plan`; `start` returns its disposable."""
+    """One subscription, which makes attempts according to `plan`. `start` returns its disposable."""
 
     def __init__(
         self, plan: Plan, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
@@ -204,12 +204,12 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     """The rules for retrying a failed call.
 
     `max_attempts` includes the first attempt, so 1 means no retries. The first wait takes `base_delay` seconds, and
-    each further wait is twice as long, up to `max_delay`. A random time of up to `jitter` seconds is added to every
-    wait. A longer wait in the provider's Retry-After header is respected, but if it is longer than `max_retry_after`
-    seconds, the call is not retried.
+    each wait after that is twice as long as the one before, up to `max_delay`. A random time of up to `jitter` seconds
+    is added to every wait. If the provider's Retry-After header asks for a longer wait, the call waits for that long,
+    or is not retried if that is more than `max_retry_after` seconds.
 
-    A call is retried only if it failed with an `AdapterError` or a `StreamError` whose reason is in `retry_on`, and
-    never if the account has no credit left.
+    A call is retried only if it failed with an `AdapterError` or a `StreamError` whose reason is in `retry_on`. It is
+    never retried if the account has no credit left.
 
     Raises ``ValidationError("invalid_option")`` if a value is invalid.
     """
@@ -256,7 +256,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 
 _SPENT = ("insufficient_quota", "billing_error", "payment_required")
-"""Error codes for an account that has no credit left; waiting would not help."""
+"""Error codes for an account that has no credit left, where waiting would not help."""
 
 _SECONDS = ("base_delay", "max_delay", "jitter", "max_retry_after")
 _REASONS = AdapterError.REASONS | StreamError.REASONS

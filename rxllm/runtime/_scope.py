@@ -27,7 +27,7 @@ and ``journal`` to the subscriptions that it makes, because calls by an adapter 
 belong to the step. A tool passes on the same fields, and appends the id of its call to the path.
 
 A pipeline also sets `current_engine_call` while it applies ``engine.operators``, before anything is subscribed to. An
-operator that needs to know more than the events must read the variable when it is applied, because it is unset later.
+operator that needs more than the events must read the variable when it is applied, because the variable is unset later.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ T = TypeVar("T")
 class ToolRecord(msgspec.Struct, frozen=True):
     """A journal's record of a tool call.
 
-    `call` has the arguments that the tool was started with, and `events` are the outcome. If there are no `events`, the
-    tool was interrupted. If there is no `call`, the call was denied before the tool started.
+    `call` has the arguments that the tool was started with, and `events` are the outcome. Without `events`, the tool
+    was interrupted. Without `call`, the call was denied before the tool started.
     """
 
     call: ToolCall | None = None
@@ -67,9 +67,9 @@ class Journal(Protocol):
 
     It holds entries from earlier runs of the same stream and from the current run. `path` holds the ids of the tool
     calls that enclose a request or a tool call, outermost first. The same call has the same path and key in every run.
-    If several calls share a key, the first call gets the first entry, the second call the second, and so on. The
-    methods can be called on any thread and any event loop. A journal that also has the methods of `RecallingJournal`
-    keeps ``steer`` corrections too.
+    If several calls share a key, the first call gets the first entry, the second call gets the second one, and so on.
+    The methods can be called on any thread and any event loop. A journal with the methods of `RecallingJournal` also
+    keeps ``steer`` corrections.
     """
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
@@ -85,11 +85,11 @@ class Journal(Protocol):
         ...
 
     async def begin(self, path: Sequence[str], key: str, call: ToolCall) -> None:
-        """Record that the tool is about to start. It starts when this method returns; an exception ends the stream."""
+        """Record that the tool will start when this method returns. An exception ends the stream."""
         ...
 
     async def finish(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
-        """Record the outcome, which is emitted when this method returns; an exception ends the stream."""
+        """Record the outcome. It is emitted when this method returns; an exception ends the stream."""
         ...
 
 
@@ -111,7 +111,7 @@ class RecallingJournal(Journal, Protocol):
 
 
 class Ask(Protocol):
-    """A function that sends the same request to another engine, or to an adapter and a model name."""
+    """A function that sends the same request to another engine, or to an adapter with a model name."""
 
     def __call__(self, engine: Any, model: str | None = None) -> Observable[Event]: ...
 
@@ -142,7 +142,7 @@ def engine_call() -> EngineCall | None:
     """Return the call to which operators are being applied, or None if they are applied in a pipe.
 
     Operators that are closures call this function instead of reading the context variable, because cloudpickle cannot
-    pickle a context variable, but stores this function by name.
+    pickle a context variable, but can store this function by name.
     """
     return current_engine_call.get()
 
@@ -162,8 +162,8 @@ class Scope(msgspec.Struct, frozen=True):
 
     The table at the top of this module shows what writes and reads each field. `path` holds the ids of the enclosing
     tool calls, outermost first. `tool_key` returns the idempotency key of the innermost tool call. Before a retry, each
-    ``before_retry(error, seconds)`` is called, and returns the shortest wait that it allows, in seconds. `queued` is
-    the number of seconds that a call waited before it started.
+    ``before_retry(error, seconds)`` is called, and returns the shortest wait allowed, in seconds. `queued` is the
+    number of seconds that a call waited before it started.
     """
 
     request_id: str | None = None
@@ -241,7 +241,7 @@ class Setting(Generic[T]):
 
 
 class ScopedObserver(abc.ObserverBase[Any]):
-    """Calls `observer` in the scope in which it subscribed, even if the source runs in another scope.
+    """Calls `observer` in the scope of its subscription, even if the source runs in another scope.
 
     Operators such as ``concat``, ``repeat``, ``retry`` and ``flat_map`` make a new call when another call ends. Without
     this class, the new call would count as part of the call that has ended. When the source ends or emits an

@@ -118,7 +118,7 @@ class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
 
     def _hand_over(self, call: Callable[[], None]) -> None:
         self._waiting.append(call)
-        with contextlib.suppress(RuntimeError):  # the loop has just been closed, which ends the subscription too
+        with contextlib.suppress(RuntimeError):  # the loop has just been closed, which also ends the subscription
             cast(AbstractEventLoop, self._loop).call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
@@ -363,7 +363,7 @@ class Stream(StreamMethods[T]):
 
 
 class Deferred(Stream[S]):
-    """A stream that calls `make` for each subscription, and subscribes to the Observable returned.
+    """A stream that calls `make` for each subscription, and subscribes to the Observable that it returns.
 
     An exception raised by `make` is passed to ``on_error``.
     """
@@ -390,6 +390,6 @@ class Deferred(Stream[S]):
 def returned_by(
     function: str, stream: Stream[_A], model: str | None = None, items: type[Any] | str = "events"
 ) -> Stream[_A]:
-    """Set the `Origin` that the repr of `stream` shows, and return `stream`."""
+    """Set the `Origin` to show in the repr of `stream`, and return `stream`."""
     stream._origin = Origin(function, model or "", items)  # pyright: ignore[reportPrivateUsage]
     return stream

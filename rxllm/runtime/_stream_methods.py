@@ -24,11 +24,11 @@ T = TypeVar("T", covariant=True)
 
 
 _hinted: set[str] = set()
-"""The names of the methods for which the warning has already been logged."""
+"""Methods for which the warning has already been logged."""
 
 
 def hint_at_error_events(method: str) -> Callable[[Observable[Any]], Observable[Any]]:
-    """Return an operator that logs a warning if an `ErrorEvent` arrives, which reactivex's `method` ignores."""
+    """Return an operator that logs a warning if an `ErrorEvent` arrives, because reactivex's `method` ignores it."""
 
     def operator(source: Observable[Any]) -> Observable[Any]:
         def subscribe(

@@ -13,12 +13,12 @@ or a pytest outcome such as a skip     passing through the operators     the log
 
 An ``Exception`` means that the stream has failed. Any other exception is meant for the program, so no operator may
 retry it or pass it to a model. The waiting callers are ``run``, ``await`` and the iterators, which raise the exception.
-Otherwise they would wait forever if an operator raised an exception in ``on_completed``, because ``on_error`` cannot be
-called after that.
+Otherwise, if an operator raised an exception in ``on_completed``, they would wait forever, because ``on_error`` cannot
+be called after that.
 
-The log shows those frames of an error that belong to the user's code, or all frames if the ``rxllm`` logger is set to
-DEBUG. A failed call without such frames is logged in one line. Logging does not change ``error.__traceback__``. If the
-error is raised to the caller, its traceback is cut to the same frames.
+The log shows only the frames that belong to the user's code, or all frames if the ``rxllm`` logger is set to DEBUG. A
+failed call without such frames is logged in one line. Logging does not change ``error.__traceback__``. If the error is
+raised in the caller, its traceback is cut to the same frames.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _INTERNAL = tuple(os.path.join(os.path.dirname(file), "") for file in (os.path.d
 def conclude(observer: abc.ObserverBase[T], items: Iterable[T] = ()) -> None:
     """Emit `items`, then complete.
 
-    Operators call this after their source has ended, when no pump is left to catch an exception from the subscriber; it
-    is passed to ``on_error`` here.
+    Operators call this after their source has ended. There is no pump left to catch an exception from the subscriber,
+    so this function passes it to ``on_error``.
     """
     try:
         for item in items:
@@ -69,7 +69,7 @@ def fail(observer: abc.ObserverBase[Any], error: BaseException) -> None:
             report_unheard(unhandled)
     elif not _pass_to_caller(error):
         _log(error)
-        with contextlib.suppress(BaseException):  # the operators must still release what they hold
+        with contextlib.suppress(BaseException):  # the operators must still release their resources
             observer.on_error(cast(Exception, error))
 
 
@@ -107,7 +107,7 @@ def log_hidden(error: LLMError, text: str, *arguments: object) -> None:
     if error.is_logged:
         return
     error.is_logged = True
-    if error.reason in ("cancelled", "denied"):  # calls end like this on purpose
+    if error.reason in ("cancelled", "denied"):  # calls are ended for these reasons on purpose
         level = logging.DEBUG
     else:
         level = logging.WARNING if isinstance(error, ToolError) else logging.ERROR

@@ -1,4 +1,4 @@
-"""Back-pressure: sources wait for a slow reader, and a reader waits for functions that run after a dispose.
+"""Back-pressure: sources wait for a slow reader, and a reader waits for functions that run after it stops reading.
 
 Reactivex has no notion of demand. A consumer that buffers items, such as an iterator, therefore puts a `Gate` into a
 context variable, the `Reader`, while it subscribes. Sources find the gate through any chain of operators, and stop
@@ -48,7 +48,7 @@ class Endings:
     def begin(self) -> Callable[[], None]:
         """Make the reader wait until the returned function is called."""
         ending = Future[None]()
-        # A future marked as running is not cancelled with the reader's wait.
+        # A future that is marked as running is not cancelled along with the reader's wait.
         ending.set_running_or_notify_cancel()
         self._running[ending] = None
 
@@ -64,7 +64,7 @@ class Endings:
             await asyncio.wait(map(asyncio.wrap_future, running), timeout=60)
 
     def wait_blocking(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Block a user's thread until the functions end, for at most two minutes; the stream ran on `loop`."""
+        """Block a user's thread until the functions end, for at most two minutes. The stream ran on `loop`."""
         if self._is_expected and running_loop() is not loop:
             # An operator such as `take` wakes the reader before it disposes its source, in the same turn of the loop.
             has_turned = threading.Event()
@@ -78,14 +78,14 @@ MAX_WAITING = 64
 """The default number of items that can wait for an iterator before its source stops reading."""
 
 HELD_BACK = 1024
-"""The default maximum number of held-back items; then the source waits, or a busy consumer gets the items anyway."""
+"""The default maximum number of held-back items. After that, the source waits, or a busy consumer gets them anyway."""
 
 LIMIT = 65_536
-"""The default number of waiting items at which a source that cannot wait is cut off."""
+"""The default limit on waiting items; a source that cannot wait is cut off there."""
 
 
 class Gate:
-    """A gate that is full when `maxsize` items are `waiting`, and opens when half of them are taken. Thread-safe.
+    """A gate that is full when `maxsize` items are `waiting`, and opens when half of them have been taken. Thread-safe.
 
     It is not a `Backlog`, because the reader takes the items itself and the source has to wait.
     """
@@ -150,7 +150,7 @@ class Gate:
             self._wake(self._idlers)
 
     def before_tools(self, start: Callable[[], None]) -> None:
-        """Call `start`, which runs a step's tools, at once; an operator that checks the step can delay the call."""
+        """Call `start` at once to run a step's tools. An operator that checks the step can delay the call."""
         start()
 
     def when_requested(self, wake: Callable[[], None]) -> None:
@@ -196,7 +196,7 @@ class Gate:
 
 @contextlib.contextmanager
 def read_by(gate: Gate | None, listener: ErrorListener, endings: Endings | None = None) -> Generator[None]:
-    """Make sources subscribed to in the block wait for `gate`, and pass unhandled errors to `listener`.
+    """Make sources that are subscribed to in the block wait for `gate`, and pass unhandled errors to `listener`.
 
     Without a `gate`, the sources never wait. `endings` collects the functions that are called after the reader has
     stopped reading.

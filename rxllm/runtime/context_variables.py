@@ -1,7 +1,7 @@
 """Two context variables that carry a call's place and reader to its source, through any chain of operators.
 
-A scheduler passed to ``subscribe`` would not do, because retry, merge and concat would then subscribe again on other
-threads.
+Passing a scheduler to ``subscribe`` would not be enough, because retry, merge and concat would then resubscribe on
+other threads.
 
 ===========================  ==========================================  ===============================================
 field of `Place`             written by                                  read by

@@ -96,20 +96,20 @@ class Portal:
 
 
 def has_ended(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether `loop` is closed, or its thread exists only in the parent of this forked process."""
+    """Return whether `loop` is closed, or runs in the parent of this forked process."""
     return loop.is_closed() or loop in _parent_loops
 
 
 def live_on(loop: asyncio.AbstractEventLoop) -> Live | None:
     """Return the calls and timers on `loop` if it is the portal's loop, or else None.
 
-    Interpreter exit waits for the calls on the portal's loop only.
+    Interpreter exit waits only for the calls on the portal's loop.
     """
     return _portal.live if _portal is not None and loop is _portal.loop else None
 
 
 def portal() -> Portal:
-    """Return the stand-in portal of the current `Place`, or else the process's portal, which starts on first use."""
+    """Return the current `Place`'s stand-in portal, or else the process's portal, which starts on first use."""
     global _portal
     if (stand_in := current_place.get().portal) is not None:
         return stand_in
@@ -154,7 +154,7 @@ def awaiting_loop() -> asyncio.AbstractEventLoop:
 
 
 def call_context() -> contextvars.Context:
-    """Return a copy of the current context for a task, whose own subscriptions will run on the task's loop."""
+    """Return a copy of the current context for a task, so that the task's own subscriptions run on the task's loop."""
     context = contextvars.copy_context()
     place = context.get(current_place)
     if place is not None and place.loop is not None:
@@ -163,7 +163,7 @@ def call_context() -> contextvars.Context:
 
 
 class Starts:
-    """Functions to call when subscribing is finished; `is_subscribing` is True until then."""
+    """Functions to call when subscribing has finished; `is_subscribing` is True until then."""
 
     def __init__(self) -> None:
         self.is_subscribing = True
@@ -247,7 +247,7 @@ def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:
 
 
 def _in_notebook() -> bool:
-    # Libraries import these modules outside notebooks too, so it is not enough that they are loaded.
+    # Libraries import these modules outside notebooks too, so checking that they are loaded is not enough.
     ipython: Any = sys.modules.get("IPython")
     marimo: Any = sys.modules.get("marimo")
     in_ipython = ipython is not None and ipython.get_ipython() is not None

@@ -11,8 +11,8 @@ yet, a tool, or a wait for a retry
 ==========================================  ==========================================================================
 
 A call that has been silent for too long is closed with ``StreamError("cancelled")``, and one line is logged. Ctrl-C
-closes all calls, whether it is pressed during the exit or has ended the program, but not if it was pressed at the
-prompt of an interactive interpreter.
+closes all calls, whether it ended the program or is pressed during the exit. A Ctrl-C at the prompt of an interactive
+interpreter does not count.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ THREADS = 1_000
 """The maximum number of plain tool functions that run at once, to limit the cost of a burst of calls."""
 
 THREADS_LEFT = 100
-"""The number of plain functions still running after a timeout or a dispose at which no new ones start."""
+"""The limit on plain functions still running after a timeout or a cancellation; once reached, no new ones start."""
 
 _Job = tuple["Future[Any]", Callable[[], Any]]
 
@@ -89,15 +89,15 @@ class DaemonThreads(ThreadPoolExecutor):
         return future
 
     def leave(self, job: Future[Any], what: str) -> None:
-        """Stop waiting for `job`, which is called `what` in the log."""
-        if job.cancel():  # it has not started yet
+        """Stop waiting for `job`; `what` is its name in the log."""
+        if job.cancel():  # the job had not started yet
             return
         with self._guard:
             self.left += 1
         job.add_done_callback(self._on_returned)  # called at once if the job is done
         logging.getLogger("rxllm").warning(
             "%s was cancelled or timed out, but keeps running, because Python cannot stop a thread "
-            "(running threads of this kind: %d)",
+            "(such threads still running: %d)",
             what,
             self.left,
         )
@@ -158,7 +158,7 @@ def daemon_threads() -> DaemonThreads:
 async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
     """Run the blocking function `fn` in a thread, in the caller's context, and return its result.
 
-    If the caller is cancelled, `fn` keeps running, and its result is dropped. In the log, `fn` is called `what`.
+    If the caller is cancelled, `fn` keeps running, and its result is dropped. `what` is the name of `fn` in the log.
     """
     job = daemon_threads().submit(contextvars.copy_context().run, fn)
     try:
@@ -204,7 +204,7 @@ class Drain:
         self._ticks = 0
 
     async def run(self) -> None:
-        """Wait for the loop's calls and timers, and close calls that have lost their reader or become silent."""
+        """Wait for the loop's calls and timers, and close calls that have lost their readers or fallen silent."""
         _name_current_task()
         for call in tuple(self._live.calls):
             if call.read:
