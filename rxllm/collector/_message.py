@@ -199,7 +199,7 @@ def _part(kind: type[Event], pieces: list[str]) -> Part:
 
 
 def content_of(parts: tuple[Part, ...]) -> str | tuple[Part, ...]:
-    """Return the content of a message with these parts: plain text if they are one text followed by tool calls."""
+    """Return the content of a message made of `parts`: a string if they are a single text followed by tool calls."""
     match parts:
         case (TextPart(text=text, metadata=metadata), *marks) if not metadata and _only_marks(marks):
             return text

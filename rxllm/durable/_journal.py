@@ -400,7 +400,7 @@ def _events(items: Any) -> Sequence[Event]:
 def _replay_left(seconds: float, events: Sequence[Event]) -> Observable[Event]:
     async def wait() -> None:
         await asyncio.sleep(seconds + LEFT_SECONDS)
-        message = "the run waits for a response that an earlier attempt disposed; its factory builds a different stream"
+        message = "the factory builds a different stream: in an earlier attempt, this response was disposed of"
         raise RunError("diverged", message)
 
     return _emit(events, wait)

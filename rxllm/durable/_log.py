@@ -52,7 +52,7 @@ WAIT_SECONDS = 30.0
 
 
 class _End(NamedTuple):
-    """The result of a step or chat, and the event number of the previous end."""
+    """The result of a step or chat, and the number of the event that ended the previous one."""
 
     before: int
     result: StepResult | ChatResult

@@ -347,7 +347,7 @@ def has_result(response: Json) -> bool:
 
 
 def error_of(message: Any, status: int | None = None) -> AdapterError:
-    """Return the error in a response that has no result. The error's metadata contains its data."""
+    """Return the error from a response that has no result, with the response's ``error.data`` in its metadata."""
     match message:
         case {"error": {"code": int(code), **fields}}:
             text, data = str(fields.get("message", ""))[:500], fields.get("data")

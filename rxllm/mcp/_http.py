@@ -186,8 +186,8 @@ Path = tuple[str, ...]
 def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
     """Return the header names for the parameters in `schema`, keyed by path.
 
-    The path of a parameter is a tuple of property names. Raises ``ValueError`` if a header violates the specification;
-    such a tool must not be used.
+    The path of a parameter is a tuple of property names. Raises ``ValueError`` if a header violates the specification,
+    in which case the tool must not be used.
     """
     headers: dict[Path, str] = {}
     for path, place in _places(schema, ()):

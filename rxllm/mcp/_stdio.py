@@ -247,7 +247,7 @@ class Process(asyncio.SubprocessProtocol):
                 self.finalizer.detach()
 
     async def _start_guard(self) -> asyncio.subprocess.Process | None:
-        """Start `_GUARD` and return its process. If there is no shell, return None; then only the group is killed."""
+        """Start `_GUARD` and return its process. Without a shell, return None: only the group is killed."""
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         arguments = (f"{GRACE_SECONDS:.0f}", str(self._transport.get_pid()), self._mark)
         with contextlib.suppress(OSError):

@@ -92,7 +92,7 @@ class HaltedStep(msgspec.Struct, frozen=True):
 
     @property
     def agents(self) -> dict[str, Thread]:
-        """The threads of the agents that the calls have started, by call id."""
+        """The threads of the agents started by the calls, keyed by call id."""
         return open_agents(self.thread)
 
 

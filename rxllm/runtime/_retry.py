@@ -37,7 +37,7 @@ log = logging.getLogger("rxllm")
 
 
 class Plan(Protocol):
-    """The plan for the attempts of one subscription; attempts are numbered from 1."""
+    """The retry plan for a single subscription. Attempts are numbered from 1."""
 
     late: bool
     """Whether `again` is also called for failures after the first content."""

@@ -210,9 +210,9 @@ else:
 
     class StreamMethods(Observable[T]):
         def retry(self, retry_count=None):
-            """See reactivex's ``Observable.retry``. It ignores an `ErrorEvent`; see ``ops.raise_errors``."""
+            """Like reactivex's ``Observable.retry``. An `ErrorEvent` causes no retry; see ``ops.raise_errors``."""
             return Observable.retry(self.pipe(hint_at_error_events("retry")), retry_count)
 
         def catch(self, handler):
-            """See reactivex's ``Observable.catch``. It ignores an `ErrorEvent`; see ``ops.raise_errors``."""
+            """Like reactivex's ``Observable.catch``. An `ErrorEvent` is not caught; see ``ops.raise_errors``."""
             return Observable.catch(self.pipe(hint_at_error_events("catch")), handler)

@@ -268,10 +268,10 @@ def _secret(run: AdapterRun) -> None:
     adapter = run.engine.adapter
     keys = (run.options.get("api_key"), getattr(adapter, "_api_key", None))
     for key in (key for key in keys if isinstance(key, str) and len(key) >= SHORTEST_KEY):
-        expect(key not in repr(adapter), "its repr shows the key")
-        expect(key not in repr(run.observed), "an event or error shows the key")
+        expect(key not in repr(adapter), "its repr exposes the key")
+        expect(key not in repr(run.observed), "an event or error exposes the key")
     if not any(isinstance(key, str) and len(key) >= SHORTEST_KEY for key in keys):  # use an invented key
-        expect(KEY not in repr(run.observe(run.stream(api_key=KEY))), "an event or error shows the key")
+        expect(KEY not in repr(run.observe(run.stream(api_key=KEY))), "an event or error exposes the key")
 
 
 @ADAPTER_RULES.rule("prompt", "build returns at once, because it runs on the event loop")

@@ -37,7 +37,7 @@ from rxllm.values.responses import shorten
 PNG = Image.from_base64(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==", "image/png"
 )
-"""A picture with one pixel."""
+"""A one-pixel image."""
 
 WITHOUT_STATUS = ("malformed_response", "unsupported_feature", "unknown")
 """Reasons for a refusal that have no HTTP status of their own."""

@@ -65,7 +65,7 @@ def parse(marbles: str, values: Mapping[str, Any]) -> Iterator[Note]:
             case "(" | ")":
                 raise _malformed(marbles, tick, "brackets must be in pairs, and cannot be nested")
             case _ if ended:
-                raise _malformed(marbles, tick, "there is a notification after the end")
+                raise _malformed(marbles, tick, "no notification can follow the end")
             case "|":
                 yield at, "end", None
             case "X" if isinstance(values.get("X"), Exception):

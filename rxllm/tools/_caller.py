@@ -84,7 +84,7 @@ class Caller(abc.DisposableBase):
         on_item: Callable[[Any], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """Call `fn`, and then `done` with its result, now or later; `on_item` receives each item of a stream."""
+        """Call `fn`, then `done` with its result, now or later. If the result is a stream, `on_item` gets each item."""
 
         def unwrap(result: Any) -> None:
             if isinstance(result, Observable):

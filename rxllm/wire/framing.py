@@ -177,7 +177,7 @@ class SSEDecoder(PendingFrame):
     def _read(self, text: bytes) -> list[Frame]:
         if self._data or self._event != "message" or len(text) > self.max_frame:
             return self._read_lines(text.split(b"\n")[:-1])
-        # Shortcuts for the usual events: a single data line, after an event line if the event is named.
+        # Shortcuts for common events: a single data line, preceded by an event line if the event is named.
         if text.find(b"\n") == len(text) - 2 > 6 and text.startswith(b"data: "):
             return [("message", text[6:-2])]
         if text.startswith(b"event: ") and text.endswith(b"\n\n"):

@@ -109,7 +109,7 @@ def test_an_async_function_fails_as_a_plain_one_does() -> None:
 
     with pytest.raises(ValueError, match="not today"):
         rxllm.generate(Fake(fail), "Hi").run()
-    with pytest.raises(ValidationError, match="None is not a valid piece of script"):
+    with pytest.raises(ValidationError, match="None is not a valid script item"):
         rxllm.generate(Fake(nothing), "Hi").run()
 
 

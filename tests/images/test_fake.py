@@ -118,7 +118,7 @@ def test_dispose_ends_a_delay() -> None:
     ],
 )
 def test_a_script_that_means_nothing(given: Any) -> None:
-    with pytest.raises(ValidationError, match="not a valid piece of script"):
+    with pytest.raises(ValidationError, match="not a valid script item"):
         FakeImages(*given)
 
 

@@ -785,7 +785,7 @@ def test_a_key_that_is_said_is_found_also_where_the_author_gives_none() -> None:
     async def telling(request: Request, call: Call) -> AsyncIterator[Event]:
         yield TextDelta(f"your key is {call.api_key}")
 
-    with pytest.raises(AssertionError, match=r"secret: .*an event or error shows the key"):
+    with pytest.raises(AssertionError, match=r"secret: .*an event or error exposes the key"):
         assert_adapter(telling, only=["secret"])
 
 

@@ -104,7 +104,7 @@ def test_it_works_from_inside_a_stream() -> None:
 
 
 def test_a_piece_that_means_nothing_is_refused() -> None:
-    with pytest.raises(ValidationError, match="is not a valid piece of script"):
+    with pytest.raises(ValidationError, match="is not a valid script item"):
         events(("txt", "Hi"))
 
 

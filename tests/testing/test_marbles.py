@@ -23,9 +23,9 @@ def test_a_diagram_is_read_from_left_to_right() -> None:
 @pytest.mark.parametrize(
     ("marbles", "values", "what"),
     [
-        ("-a|b", {}, "at 3: there is a notification after the end"),
-        ("-a||", {}, "at 3: there is a notification after the end"),
-        ("-a|X", {"X": ValueError()}, "at 3: there is a notification after the end"),
+        ("-a|b", {}, "at 3: no notification can follow the end"),
+        ("-a||", {}, "at 3: no notification can follow the end"),
+        ("-a|X", {"X": ValueError()}, "at 3: no notification can follow the end"),
         ("-(a", {}, "at 1: this bracket is not closed"),
         ("-(a(b))", {}, "at 3: brackets must be in pairs"),
         ("-a)", {}, "at 2: brackets must be in pairs"),

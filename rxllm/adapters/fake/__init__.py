@@ -50,7 +50,7 @@ class Fake:
     'Hello'
 
     Pass each turn as an argument, a single turn as ``script=[...]``, or several turns as ``scripts=[[...], ...]``.
-    Alternatively, pass a function that takes the request and returns a turn. A turn is one piece of script, or a list
+    Alternatively, pass a function that takes the request and returns a turn. A turn is one script item, or a list
     of pieces:
 
     =================================================  =================================================================
@@ -216,7 +216,7 @@ def pieces_of(turn: Any) -> list[Piece]:
     pieces = cast(list[Piece], turn) if isinstance(turn, list) else [cast(Piece, turn)]
     for piece in pieces:
         if not _is_valid(piece):
-            raise ValidationError("invalid_option", f"{shown(piece)} is not a valid piece of script; {_remedy(piece)}")
+            raise ValidationError("invalid_option", f"{shown(piece)} is not a valid script item; {_remedy(piece)}")
     return pieces
 
 

@@ -31,7 +31,7 @@ class FakeImages:
     True
 
     Pass each turn as an argument, a single turn as ``script=[...]``, or several turns as ``scripts=[[...], ...]``.
-    Alternatively, pass a function that takes the request and returns a turn. A turn is one piece of script, or a list
+    Alternatively, pass a function that takes the request and returns a turn. A turn is one script item, or a list
     of pieces:
 
     ==========================================  ===============================================================
@@ -115,8 +115,8 @@ def _check_piece(piece: Any) -> Piece:
             pass
     reasons = ", ".join(sorted(ImageAdapterError.REASONS))
     message = (
-        f"{shown(piece)} is not a valid piece of script; "
-        "write an Image, an ImageUsage, an ImageResponse, an exception, ('delay', seconds), ('usage', {...}) "
+        f"{shown(piece)} is not a valid script item; "
+        "use an Image, an ImageUsage, an ImageResponse, an exception, ('delay', seconds), ('usage', {...}) "
         f"or ('error', reason), where reason is one of {reasons}"
     )
     raise ValidationError("invalid_option", message)

@@ -245,7 +245,7 @@ def test_ids_are_unique_in_the_thread() -> None:
     ],
 )
 def test_a_script_that_means_nothing_is_refused_when_it_is_made(make: Any) -> None:
-    with pytest.raises(ValidationError, match=r"piece of script|takes its turns") as caught:
+    with pytest.raises(ValidationError, match=r"script item|takes its turns") as caught:
         make()
     assert caught.value.reason == "invalid_option"
 
@@ -263,7 +263,7 @@ def test_a_script_that_means_nothing_is_refused_when_it_is_made(make: Any) -> No
 def test_what_is_no_piece_is_told_what_it_might_be(piece: Any, remedy: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Fake(["a", piece])
-    assert re.match(re.escape(f"{piece!r} is not a valid piece of script; ") + ".*" + remedy, caught.value.message)
+    assert re.match(re.escape(f"{piece!r} is not a valid script item; ") + ".*" + remedy, caught.value.message)
 
 
 def test_every_reason_of_an_adapter_error_can_be_scripted() -> None:
@@ -274,7 +274,7 @@ def test_every_reason_of_an_adapter_error_can_be_scripted() -> None:
 @pytest.mark.parametrize("turn", [42, ["a", ("error", "nope")]])
 def test_a_function_whose_turn_means_nothing_is_an_error_of_the_call(turn: Any) -> None:
     fake = Fake(lambda request: turn)
-    with pytest.raises(ValidationError, match="piece of script"):
+    with pytest.raises(ValidationError, match="script item"):
         generate(fake, "Hi").run()
     assert len(fake.requests) == 1
 
