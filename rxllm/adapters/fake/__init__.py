@@ -51,10 +51,10 @@ class Fake:
 
     Pass each turn as an argument, a single turn as ``script=[...]``, or several turns as ``scripts=[[...], ...]``.
     Alternatively, pass a function that takes the request and returns a turn. A turn is one script item, or a list
-    of pieces:
+    of them:
 
     =================================================  =================================================================
-    piece                                              meaning
+    item                                               meaning
     =================================================  =================================================================
     ``"Hello"``, ``("text", "Hello")``                 a text delta
     ``("thinking", "hm")``                             a thinking delta
@@ -65,10 +65,10 @@ class Fake:
     a `Usage`, ``("usage", {"input_tokens": 3})``      the usage; the mapping has the field names of `Usage`
     ``("raw_chunk", data)``, ``(.., (kind, data))``    a ``RawChunk``
     ``("delay", seconds)``                             a pause, timed by the subscription's scheduler
-    ``("error", "rate_limited")``                      an ``ErrorEvent``, which ends the turn; the second item is an
+    ``("error", "rate_limited")``                      an ``ErrorEvent``, which ends the turn; the second element is an
                                                        `AdapterError` reason or an exception
     ``("finish", "stop")``                             the finish reason, which ends the turn
-    an exception                                       a failed call if it is the first piece; otherwise, an
+    an exception                                       a failed call if it is the first item; otherwise, an
                                                        ``ErrorEvent``
     an event                                           the event itself
     =================================================  =================================================================
@@ -77,7 +77,7 @@ class Fake:
     seconds)`` or an async function instead. Without an event loop, turns are played on the caller's thread. `requests`
     lists all requests in order.
 
-    Raises ``ValidationError("invalid_option")`` for a piece that is not in the table. Pieces that a function returns
+    Raises ``ValidationError("invalid_option")`` for an item that is not in the table. Items that a function returns
     are checked when they are played. After the last turn, calls fail with ``AdapterError("no_scripted_response")``.
     """
 
