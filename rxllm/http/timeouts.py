@@ -80,7 +80,7 @@ NO_TIMEOUTS = Timeouts()
 
 
 LAST_CHANCE_SECONDS = 0.01
-"""A grace period before a read times out, in seconds, so that a loop that was blocked can read waiting bytes."""
+"""The seconds of grace before a read times out, in which a loop that was blocked can read the waiting bytes."""
 
 
 class IdleTimeoutError(TimeoutError):

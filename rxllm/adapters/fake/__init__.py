@@ -50,8 +50,8 @@ class Fake:
     'Hello'
 
     Pass each turn as an argument, a single turn as ``script=[...]``, or several turns as ``scripts=[[...], ...]``.
-    Alternatively, pass a function that takes the request and returns a turn. A turn is one script item, or a list
-    of pieces:
+    Alternatively, pass a function that takes the request and returns a turn. A turn is one of these pieces, or a
+    list of them:
 
     =================================================  =================================================================
     piece                                              meaning
@@ -162,8 +162,7 @@ class _Play:
         self._disposed = True
 
     def _schedule(self) -> None:
-        # Do not start the turn at once: the subscriber needs its disposable before the first event. Otherwise, take(1)
-        # could not dispose it.
+        # Start the turn later: the subscriber must have its disposable by the first event, when take(1) disposes it.
         scheduler = self._scheduler or CurrentThreadScheduler.singleton()
         self._wait_for(lambda: scheduler.schedule(self._play))
 
@@ -174,13 +173,13 @@ class _Play:
 
     def _pause(self, seconds: float) -> abc.DisposableBase:
         scheduler = clock(self._scheduler)
-        if not isinstance(scheduler, LoopScheduler):  # the scheduler has virtual time
+        if not isinstance(scheduler, LoopScheduler):  # the scheduler uses virtual time
             return scheduler.schedule_relative(seconds, self._play)
 
         async def sleep(pump: Pump[Any]) -> None:
             await asyncio.sleep(seconds)
 
-        # Use a task rather than a timer, because a task ends when its event loop does.
+        # Use a task, not a timer, because a task ends when its event loop does.
         waiting = pumped(sleep)
         return waiting.subscribe(on_error=self._observer.on_error, on_completed=self._play, scheduler=scheduler)
 

@@ -31,8 +31,8 @@ class FakeImages:
     True
 
     Pass each turn as an argument, a single turn as ``script=[...]``, or several turns as ``scripts=[[...], ...]``.
-    Alternatively, pass a function that takes the request and returns a turn. A turn is one script item, or a list
-    of pieces:
+    Alternatively, pass a function that takes the request and returns a turn. A turn is one of these pieces, or a
+    list of them:
 
     ==========================================  ===============================================================
     piece                                       meaning
