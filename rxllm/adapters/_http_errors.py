@@ -1,4 +1,4 @@
-"""Convert provider errors to `AdapterError`s, with a reason for each error code and HTTP status.
+"""Convert provider errors to `AdapterError`s, with a reason based on the code, the message and the HTTP status.
 
 Providers use different codes and statuses for the same error. The first of these that applies decides the reason:
 

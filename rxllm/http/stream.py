@@ -188,7 +188,7 @@ async def opened(
 async def _send(
     client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any], options: Mapping[str, Any]
 ) -> httpx.Response:
-    # httpcore reports its progress through the "trace" extension. The table at the top shows when to cancel.
+    # httpcore reports its progress through the "trace" extension. For the rules, see the table at the top.
     user_trace: Callable[[str, Any], Awaitable[None]] | None = request.extensions.get("trace")
     is_whole = False
 

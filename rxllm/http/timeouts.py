@@ -80,7 +80,7 @@ NO_TIMEOUTS = Timeouts()
 
 
 LAST_CHANCE_SECONDS = 0.01
-"""The seconds of grace before a read times out, in which a loop that was blocked can read the waiting bytes."""
+"""The grace period before a read times out, in seconds. It lets a loop that was blocked read waiting bytes."""
 
 
 class IdleTimeoutError(TimeoutError):

@@ -137,7 +137,7 @@ class Caller(abc.DisposableBase):
             )
 
     def _drain(self, result: Any) -> Any:
-        """Return `result` or, if it is a plain generator, report its items as progress and return the last one."""
+        """Return `result`. If it is a plain generator, report its items as progress and return only the last one."""
         if not inspect.isgenerator(result):
             return result
         last: Any = None

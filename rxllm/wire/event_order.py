@@ -9,7 +9,7 @@ state          method                      effect
 new            `start`                     Emits ``MessageStarted``. Optional: the first content also emits it.
 started        `text`, `thinking`, `call`  Emits a delta. Only one block is open at a time. It is completed when a
                                            block of another kind or id begins, or when a tool call starts.
-started        `source`, `file`, `part`    Emits an event. If a block is open, the event waits until it is complete.
+started        `source`, `file`, `part`    Emits an event, or holds it back until the open block is complete.
 started        `finish`                    Emits nothing, since content, errors and usage may still follow.
 started        `error`                     Completes the open block and all unfinished tool calls, marks these calls
                                            as incomplete, and emits ``ErrorEvent``.
