@@ -114,7 +114,7 @@ class HTTPExchange:
 
 
 class _GuardedDecoder:
-    """Wraps a decoder that, unlike `FrameDecoder`, can raise, and ends the stream with any error it raises."""
+    """Wraps a decoder that can raise (a `FrameDecoder` cannot). If it raises, the stream ends with that error."""
 
     def __init__(self, decoder: Decoder, provider: str) -> None:
         self._decoder = decoder

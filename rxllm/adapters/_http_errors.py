@@ -1,10 +1,10 @@
-"""Convert provider errors to `AdapterError`s, with a reason for each error code and HTTP status.
+"""Convert provider errors to `AdapterError`s, with a reason based on the code, the message and the HTTP status.
 
 Providers use different codes and statuses for the same error. The first of these that applies decides the reason:
 
 1. A code or message about an overlong context or filtered content. Neither error has a status of its own.
 2. A message about a rejected key. Some servers send it with status 400.
-3. If the status is 400 or unknown: the first code with a reason other than ``invalid_request``.
+3. If the status is 400 or unknown: the first code that maps to a reason other than ``invalid_request``.
 4. The status or, if it maps to no reason, the last known code.
 """
 
@@ -29,7 +29,7 @@ _TOO_LONG = re.compile(
     r"|token count.*exceeds|too long.{0,40}\btokens",
     re.IGNORECASE,
 )
-_UNKNOWN_KEY = re.compile(  # "%20", because xAI's message has these words in a URL
+_UNKNOWN_KEY = re.compile(  # "%20" because xAI puts these words in a URL
     r"(incorrect|invalid)( |%20)api( |%20)key|api( |%20)key( |%20)(is |was )?(not valid|invalid|incorrect|missing)",
     re.IGNORECASE,
 )

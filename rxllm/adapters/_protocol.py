@@ -119,7 +119,7 @@ class _EventCheck:
 
     def __init__(self) -> None:
         self._ids = BlockIds()
-        self._usage: Usage | None = None  # the latest usage so far
+        self._usage: Usage | None = None  # the latest usage
 
     def read(self, event: Event, open_blocks: Reversible[BlockKey]) -> Event | None:
         """Return the `current_form` of `event`, with its block's id if it belongs to a block.

@@ -22,7 +22,7 @@ kind                                       part
 ``tool call``                              `ToolCallPart`
 =========================================  =============================================================================
 
-These kinds are for images and files that contain their data. If they are given by URL or id, they have separate kinds,
+For images and files, these kinds apply if the part contains the data. A part given by URL or id has a separate kind,
 such as ``pdf by id``. If an API does not accept text files, their content is sent as text.
 """
 
@@ -173,7 +173,7 @@ def _is_utf_8(data: bytes) -> bool:
 
 
 def _decode_data_uri(part: Part) -> Part:
-    """Return `part`. If it is an image with a data URI, decode the URI."""
+    """Return `part`, decoded if it is an image given as a data URI."""
     match part:
         case ImagePart(image=Image(source="url", data=str(url))) if url.startswith("data:"):
             return replace(part, image=Image.from_data_uri(url))

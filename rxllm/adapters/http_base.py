@@ -132,7 +132,7 @@ class HTTPBase(ABC):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Return the base URL for `text`, the value of `base_url_variable`. Some SDKs append an API version to it."""
+        """Return the base URL for `text`, the value of `base_url_variable`. Subclasses may add an API version."""
         return text
 
     def _environment_url(self) -> str | None:

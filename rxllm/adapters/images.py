@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 class ImageAdapter(Protocol):
     """Turns a request into a cold Observable of one response; every failure goes to ``on_error``.
 
-    `operations` lists which of ``"generate"``, ``"edit"`` and ``"variation"`` are supported. The others fail with
+    `operations` lists which of ``"generate"``, ``"edit"`` and ``"variation"`` are supported. Any other fails with
     ``ImageAdapterError("unsupported_operation")``, before the key is looked up and before any I/O.
     """
 
@@ -243,7 +243,7 @@ class Fetcher:
     async def fetch(self, image: Image) -> Image:
         """Fetch the URL of `image`, and return `image` with the fetched data and MIME type.
 
-        Raises ``ImageAdapterError``: ``invalid_request`` if there is no image at the URL, or a reason from `send`.
+        Raises ``ImageAdapterError``: ``invalid_request`` if there is no image at the URL, or a reason listed in `send`.
         """
         url = str(image.data)
         if url[:5].lower() == "data:":
@@ -298,6 +298,6 @@ class Fetcher:
             if len(body) > limit:
                 message = f"{address(response.request)} sent more than {limit} bytes"
                 raise AdapterError("malformed_response", message, provider=self._provider)
-            if self._pump.disposed:  # disposed while connecting, which cannot be cancelled
+            if self._pump.disposed:  # disposed while connecting, when a call cannot be cancelled
                 break
         return bytes(body)

@@ -5,10 +5,10 @@ A connection belongs to the event loop that opened it, so an adapter has separat
 ====================  ===============================================  =================================================
 `client` argument     clients that calls use                           closed
 ====================  ===============================================  =================================================
-None                  several of rxllm's own clients per loop; see     when their loop or adapter ends, or on `aclose`
+None                  several of rxllm's own clients per loop; see     with their loop or adapter, or by `aclose`
                       ``pools``
-a function            one client per loop, returned by the function    when their loop or adapter ends, or on `aclose`
-a client              this client, on the loop of its first call only  when its owner closes it
+a function            one client per loop, returned by the function    with their loop or adapter, or by `aclose`
+a client              this client, on the loop of its first call only  by its owner
 ====================  ===============================================  =================================================
 """
 

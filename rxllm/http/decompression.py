@@ -24,7 +24,7 @@ _HEAD_BYTES = 2
 
 
 class DecompressionError(ValueError):
-    """A response body is not in the encoding that its headers name."""
+    """The response body is not in the encoding given in its headers."""
 
 
 def is_decompressed_here(response: httpx.Response) -> bool:

@@ -32,7 +32,7 @@ _USER = re.compile(r"^(\w+://)?([^/?#]*)@")
 
 
 def secrets_in(value: Any, *, secret: bool = False) -> Iterator[str]:
-    """Yield the strings in `value` whose names suggest a secret, and their words, such as KEY in ``Bearer KEY``."""
+    """Yield the strings in `value` under names that suggest a secret, and their words (KEY in ``Bearer KEY``)."""
     # `seen` keeps the objects alive, so that no other object gets the same id.
     waiting, seen = [(value, secret)], dict[tuple[int, bool], Any]()
     while waiting:
@@ -107,7 +107,7 @@ def redacted(error: E, secrets: str | Iterable[str] | None) -> E:
     try:
         causes = _text_of_causes(error)
         is_cause_clean = without(causes, secrets) == causes
-    except Exception:  # a cause has no text, for example because it is too deeply nested
+    except Exception:  # a cause cannot be shown as text, for example because it is too deeply nested
         is_cause_clean = False
     if clean == fields and is_cause_clean:
         return error

@@ -9,7 +9,7 @@
 An error that occurs before the status arrives is passed to ``on_error``. After a later error, the decoder ends the
 stream with an ``ErrorEvent``.
 
-With httpcore 1.0.9, it is not always safe to cancel the task, so `_send` delays cancellation by holding the pump:
+With httpcore 1.0.9, a call cannot always be cancelled safely, so `_send` delays cancellation by holding the pump:
 
 ============================  =================================  ===================================================
 state of the call             effect of a dispose                reason
@@ -88,8 +88,8 @@ class Decoder(Protocol):
 class Exchange(Protocol):
     """An adapter's description of a call.
 
-    `content_only` is True if only content ends a silence, and pings do not. `discreet` removes the call's secrets from
-    an error.
+    `content_only` means that only content, not a ping, ends a silence. `discreet` removes the call's secrets from an
+    error.
     """
 
     provider: str
@@ -180,7 +180,7 @@ async def opened(
             finally:
                 with pump.holding():
                     await response.aclose()
-                    await asyncio.sleep(0)  # wait one turn: that is when the loop closes aiohttp's socket
+                    await asyncio.sleep(0)  # aiohttp's socket is closed on the loop's next turn
         finally:
             request.extensions = extensions  # in case the request is sent again
 
@@ -188,7 +188,7 @@ async def opened(
 async def _send(
     client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any], options: Mapping[str, Any]
 ) -> httpx.Response:
-    # httpcore reports its progress through the "trace" extension; the table at the top of this module lists the rules.
+    # httpcore reports its progress through the "trace" extension. For the rules, see the table at the top.
     user_trace: Callable[[str, Any], Awaitable[None]] | None = request.extensions.get("trace")
     is_whole = False
 
@@ -246,7 +246,7 @@ async def _deliver(
 ) -> None:
     """Emit the events of `response`.
 
-    If `since` is a time, silence is measured from then, and only content ends it. If it is None, any bytes end it.
+    If `since` is None, any bytes end a silence. Otherwise, silence is measured from `since`, and only content ends it.
     """
     if pump.disposed:
         return
@@ -302,7 +302,7 @@ async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
 
 
 def _explained(events: list[Event], failure: AdapterError) -> list[Event]:
-    """Return `events`, the end of a broken stream. If the error is ``truncated``, explain it with `failure`."""
+    """Return `events`, the last events of a broken stream. If the error is ``truncated``, explain it with `failure`."""
     match events:
         case [*rest, ErrorEvent(error=StreamError(reason="truncated"))]:
             reason = "timeout" if failure.reason == "timeout" else "truncated"

@@ -80,7 +80,7 @@ NO_TIMEOUTS = Timeouts()
 
 
 LAST_CHANCE_SECONDS = 0.01
-"""A grace period before a read times out, in seconds, so that a loop that was blocked can read waiting bytes."""
+"""The grace period before a read times out, in seconds. It lets a loop that was blocked read waiting bytes."""
 
 
 class IdleTimeoutError(TimeoutError):

@@ -66,7 +66,7 @@ def _remedy(url: str) -> str:
 
 
 def may_be_cancelled(client: Any) -> bool:
-    """Return whether `client` uses aiohttp, which, unlike httpcore, can be cancelled safely while connecting."""
+    """Return whether `client` uses aiohttp. Unlike httpcore, it can be cancelled safely while connecting."""
     return any(_class_names(part, "httpx_aiohttp") for part in (client, getattr(client, "_transport", None)))
 
 

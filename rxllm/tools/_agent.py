@@ -51,7 +51,7 @@ class AgentTool(Tool):
 class AgentCall(msgspec.Struct, frozen=True):
     """One run of an agent: its `tool` and `call`, and the `settings` and `request_id` of the step that called it.
 
-    To resume a halted run, `halted` is the thread to continue, and `answers` are the caller's answers.
+    If the run resumes a halted one, `halted` is the halted run's thread, and `answers` are the caller's answers.
     """
 
     tool: AgentTool

@@ -78,7 +78,7 @@ def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | Tool
 def edited(tool: Tool, call: ToolCall, arguments: Mapping[str, Any], *path: str) -> ToolCall:
     """Return `call` with the model's arguments replaced by `arguments`, copied and converted to JSON data.
 
-    Raises ``ValidationError("invalid_option")`` if the arguments do not fit `tool`. Its error paths begin with `path`.
+    If the arguments do not fit `tool`, raises ``ValidationError("invalid_option")`` with paths that begin with `path`.
     """
     try:
         data = json_data(dict(arguments))
@@ -104,7 +104,7 @@ def _edit_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, s
 
 
 class WaitingCalls:
-    """The tool calls whose approval has been requested and that have since been neither run nor denied."""
+    """The tool calls for which approval has been requested, until they are run or denied."""
 
     def __init__(self) -> None:
         self._notes: dict[str, Mapping[str, Any]] = {}

@@ -84,7 +84,7 @@ class Caller(abc.DisposableBase):
         on_item: Callable[[Any], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """Call `fn`, then `done` with its result, now or later. If the result is a stream, `on_item` gets each item."""
+        """Call `fn`, and pass its result to `done`. If the result is a stream, pass each of its items to `on_item`."""
 
         def unwrap(result: Any) -> None:
             if isinstance(result, Observable):
@@ -117,7 +117,7 @@ class Caller(abc.DisposableBase):
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
         """Pass each item of `source` to `on_item`, and the last one to `done` when `source` completes."""
-        if self._running.is_disposed:  # another thread may have disposed it
+        if self._running.is_disposed:  # another thread may have disposed the call
             return
         last: Any = None if self.is_approved else NO_ANSWER
         subscription = self._running.disposable = SingleAssignmentDisposable()
@@ -137,7 +137,7 @@ class Caller(abc.DisposableBase):
             )
 
     def _drain(self, result: Any) -> Any:
-        """Return `result`. If it is a plain generator, report its items as progress and return the last one."""
+        """Return `result`. If it is a plain generator, report its items as progress and return only the last one."""
         if not inspect.isgenerator(result):
             return result
         last: Any = None
@@ -170,7 +170,7 @@ class Caller(abc.DisposableBase):
 
 
 def _start_fault() -> str:
-    """Return why no plain function may start at the moment, and what to do about it, or "" if one may."""
+    """Return the reason why no plain function may start now, with a remedy, or "" if one may start."""
     threads = daemon_threads()
     if threads.left >= THREADS_LEFT:
         fault = f"{threads.left} others are still running in threads after they timed out or were disposed"

@@ -204,7 +204,7 @@ class ToolExecution(abc.DisposableBase):
         self._run()
 
     def _run(self) -> None:
-        if self._resumed is not None and self._context.reply is None:  # the user has answered only other calls
+        if self._resumed is not None and self._context.reply is None:  # the user has not answered this call
             self._finish(repeat_question(self._resumed[0], self._call))
             return
         try:
@@ -212,7 +212,7 @@ class ToolExecution(abc.DisposableBase):
         except ToolError as error:
             self._fail(error)
             return
-        self._arm()  # only after the arguments have been checked: the first check may have to import jsonschema-rs
+        self._arm()  # the timeout must not include `bind`, which may have to import jsonschema-rs
         function = self._settings.executor or self._tool.handler
         self._caller.call(handler, is_async(function), self._return, self._progress)
 
@@ -289,11 +289,11 @@ class ToolExecution(abc.DisposableBase):
 
 
 class AgentExecution(ToolExecution):
-    """A single run of an agent; with `resumed`, it continues from the thread given there."""
+    """A single run of an agent; if `resumed` is given, the run continues from its thread."""
 
     def _run(self) -> None:
         agent = cast(AgentTool, self._tool)
-        self._journal = None  # its own model calls and tools are recorded, so its outcome need not be
+        self._journal = None  # its model calls and tools are recorded, so its outcome need not be recorded
         if len(self._caller.scope.path) > MOST_DEEP:
             message = f"the agent {agent.name!r} was not run: it is nested in {MOST_DEEP} tool calls, the maximum"
             self._fail(tool_error(self._call, "handler_raised", f"{message}; nest fewer agents inside agents"))

@@ -1,4 +1,4 @@
-"""`ToolSettings` holds the options for running tools, and checks tool arguments and encodes tool results."""
+"""`ToolSettings`, the options for running tools, and functions that check arguments and encode results."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
             raise invalid_option("tools", f"must all have different names, not {names}")
 
     def concurrency(self, calls: int) -> int:
-        """Return how many of a step's `calls` tool calls may run at once: all of them if there is no limit."""
+        """Return the number of tool calls that may run at once in a step with `calls` of them."""
         return self.max_concurrency or max(1, calls)
 
     def timeout_of(self, tool: Tool) -> float | None:
@@ -155,7 +155,7 @@ def _not_encoded(call: ToolCall, why: str) -> ToolError:
 def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, str]]:
     """Return a path and a fault for each argument that violates the tool's schema; see `schema_faults` and `Tool`.
 
-    An invalid schema is a fault too, unless the tool's handler ``checks_arguments`` itself, as an MCP tool's does.
+    An invalid schema is a fault too, unless the handler's ``checks_arguments`` is true, as it is for MCP tools.
     """
     if tool.schema == PROMPT:
         faults: list[tuple[Path, str]] = []

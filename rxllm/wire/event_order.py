@@ -6,15 +6,15 @@ blocks of text and thinking as needed:
 =============  ==========================  ==========================================================================
 state          method                      effect
 =============  ==========================  ==========================================================================
-new            `start`                     Emits ``MessageStarted``. If it is not called, the first content does so.
+new            `start`                     Emits ``MessageStarted``. Optional: the first content also emits it.
 started        `text`, `thinking`, `call`  Emits a delta. Only one block is open at a time. It is completed when a
                                            block of another kind or id begins, or when a tool call starts.
-started        `source`, `file`, `part`    Emits an event. If a block is open, the event waits until it is complete.
+started        `source`, `file`, `part`    Emits an event, or holds it back until the open block is complete.
 started        `finish`                    Emits nothing, since content, errors and usage may still follow.
 started        `error`                     Completes the open block and all unfinished tool calls, marks these calls
                                            as incomplete, and emits ``ErrorEvent``.
-started        `end`                       Completes everything that is open, and emits ``MessageCompleted``. Without
-                                           a finish reason, `over` must be true; otherwise, the stream fails with
+started        `end`                       Completes everything that is open, and emits ``MessageCompleted``. If no
+                                           finish reason was reported and `over` is false, the stream fails with
                                            ``StreamError("truncated")``. If `finish` reported an error, the stream
                                            fails with that error.
 ended          any method                  Emits nothing.
@@ -99,7 +99,7 @@ class Blocks:
     >>> [type(event).__name__ for event in blocks.take()]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
-    If the provider sends no id for a block, its id is ``block_<k>``; see `BlockIds`.
+    A block for which the provider sends no id gets the id ``block_<k>``; see `BlockIds`.
     """
 
     def __init__(self, calls: CallTracker | None = None) -> None:
@@ -242,7 +242,7 @@ class Blocks:
         self._metadata.setdefault(name, []).extend(items)
 
     def finish(self, reason: FinishReason | None, raw: str | None, failure: LLMError | None = None) -> None:
-        """Report a finish reason. It replaces an earlier one, unless it is ``stop``.
+        """Report a finish reason. Any reason but ``stop`` replaces an earlier one.
 
         `failure` is the error behind the reason ``"error"``. If it is given, the stream ends with this error.
         """

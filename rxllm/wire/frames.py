@@ -1,6 +1,6 @@
 """The base class for decoders. It handles malformed frames, so a subclass only has to interpret valid ones.
 
-1. `feed` and `close` never raise. An exception inside them ends the stream with an error, after any events that precede
+1. `feed` and `close` never raise. An exception inside them ends the stream with an error, after the events that precede
    it. An ``LLMError``, such as the framing's ``StreamError``, is reported unchanged; any other exception becomes a
    ``malformed_event``.
 2. ``[DONE]`` ends the stream, with an error if it is the first frame. Frames after the end are ignored.
@@ -13,8 +13,8 @@
    frame begins with the other half.
 
 A subclass reports the content of frames to ``self.blocks``. It must define `FrameDecoder.read`, which interprets a
-decoded frame, and `FrameDecoder.error_of`, which returns the error that a payload describes. Every stream ends with a
-call to `fail` or `end`; a subclass may extend both. Override `read_unfit` to replace rule 3, `read_plain` for rule 4.
+decoded frame, and `FrameDecoder.error_of`, which returns the error that a payload describes. It may replace
+`read_unfit` (rule 3) and `read_plain` (rule 4), and extend `fail` and `end`, one of which is called to end the stream.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HALVES = re.compile(
     rb'(?P<pair>\\ud[89ab]..\\ud[c-f]..)|(?P<high>\\ud[89ab]..(?="))|(?<=[^\\]")(?P<low>\\ud[c-f]..)|\\.',
     re.DOTALL | re.IGNORECASE,
 )
-"""Matches JSON escapes. `high` is a pair's first half at a string's end, `low` its second half at a string's start."""
+"""Matches JSON escapes. `high`, at the end of a string, and `low`, at the start of one, are halves of split pairs."""
 
 
 class Framing(Protocol):

@@ -105,7 +105,7 @@ class PendingFrame:
 
 BOM = b"\xef\xbb\xbf"
 DONE = b"[DONE]"
-_CR = 13  # an int, because searching bytes for an int is faster than for bytes
+_CR = 13  # an int, because bytes are searched faster for an int
 _NAMED = re.compile(rb"^event: ([^\n]++)\ndata: ([^\n]++)\n\n", re.MULTILINE)
 
 Frame = tuple[str, bytes]
@@ -167,7 +167,7 @@ class SSEDecoder(PendingFrame):
         return document if self.is_json else body
 
     def _with_lf(self, data: bytes) -> bytes:
-        # A CR at the end of a read ends the line at once. An LF at the start of the next read is then skipped.
+        # A CR at the end of a read ends the line at once. If the next read begins with an LF, the LF is skipped.
         if self._after_cr and data:
             data = data.removeprefix(b"\n")
             self._after_cr = False

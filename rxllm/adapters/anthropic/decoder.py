@@ -21,8 +21,8 @@ block                  events
 ``tool_use``           a tool call; the arguments in the start frame are used if no delta has any
 ``server_tool_use``,   a tool call with the metadata ``{"server": True}``
 ``mcp_tool_use``
-any other              a message part that is sent back unchanged: a server tool's result, a compaction, an upload or
-                       a block of an unknown type; search results also emit a ``SourceAdded`` for each page
+any other, such as a   a message part that is sent back unchanged; for search results, also a ``SourceAdded`` for
+server tool's result   each page
 =====================  ==============================================================================================
 """
 
@@ -166,7 +166,7 @@ def use_type_as_code(error: AdapterError) -> AdapterError:
 
 
 class _Block:
-    """An open block. `data` is the start frame's block; `position` is a tool call's index among the tool calls."""
+    """An open block. `data` is its start frame's block. For a tool call, `position` is its index among the calls."""
 
     __slots__ = ("citations", "data", "filled", "kind", "position")
 
@@ -250,7 +250,7 @@ class Content:
                 self._blocks.complete_call(block.position)
 
     def flush(self) -> None:
-        """Report the remaining content of blocks that are still open at the end; do not complete their tool calls."""
+        """Report the remaining content of blocks that are still open at the end, without completing any tool calls."""
         for block in self._open.values():
             self._blocks.close_block()
             self._add_rest(block)
@@ -281,7 +281,7 @@ class Content:
 
 
 def _pages(content: Any) -> Iterable[dict[str, Any]]:
-    # Yield the pages of a web search or fetch, without their text, which is encrypted or long. The part keeps it.
+    # Yield the pages of a web search or fetch. Their text, which is encrypted or long, stays in the message part.
     for page in dicts(content if isinstance(content, list) else [content]):
         if isinstance(page.get("url"), str):
             yield {k: v for k, v in page.items() if k not in ("encrypted_content", "content") and v is not None}

@@ -2,8 +2,8 @@
 
 1. System messages at the start of the thread become ``system``. Later ones must not change that field, or the cached
    prefix would become invalid. A later system message is added after the user turn that it follows. If it follows an
-   assistant turn, it is added after the next user turn or, if there is none, becomes a user turn itself. Models that
-   obey messages with the role ``system`` (see `takes_entries`) receive it as one. Other models receive it as text
+   assistant turn, it is added after the next user turn or, if there is none, becomes a user turn itself. For models
+   that obey messages with the role ``system`` (see `takes_entries`), it keeps that role. For other models, it is text
    between ``<system>`` tags at the end of the user turn.
 2. Consecutive messages with the same role become one turn. The results of a turn's tool calls are placed together at
    the beginning of one user turn.
@@ -44,7 +44,7 @@ Block = dict[str, Any]
 
 _FILES = {f"{kind}{by}" for kind in ("image", "pdf") for by in ("", " by url", " by id")}
 
-# Search results are sent back in their own parts, and citations with the text that they belong to.
+# Search results are sent back in their own parts; citations are sent back with the text that they belong to.
 _SOURCES = {f"source {kind}" for kind in ("web_search_result", "web_fetch_result", *CITATIONS)}
 
 CARRIES: Carries = {
@@ -58,8 +58,8 @@ CARRIES: Carries = {
 def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
     """Return the JSON body for `request`. Opaque parts are included only if they are from `provider`.
 
-    `is_own` means that the server is Anthropic's own. The option ``system_entries`` is not sent: if it is True, later
-    system messages keep their role; if it is False, they become text. Its default depends on the model and the server.
+    `is_own` means that the server is Anthropic's own. If the option ``system_entries``, which is not sent, is True,
+    later system messages keep their role; if it is False, they become text. The default depends on model and server.
     """
     request = select_parts(request, f"the Messages API of {provider}", provider, CARRIES)
     model = request.model or ""

@@ -50,11 +50,11 @@ class Fake:
     'Hello'
 
     Pass each turn as an argument, a single turn as ``script=[...]``, or several turns as ``scripts=[[...], ...]``.
-    Alternatively, pass a function that takes the request and returns a turn. A turn is one script item, or a list
-    of them:
+    Alternatively, pass a function that takes the request and returns a turn. A turn is one of these pieces, or a
+    list of them:
 
     =================================================  =================================================================
-    item                                               meaning
+    piece                                              meaning
     =================================================  =================================================================
     ``"Hello"``, ``("text", "Hello")``                 a text delta
     ``("thinking", "hm")``                             a thinking delta
@@ -65,10 +65,10 @@ class Fake:
     a `Usage`, ``("usage", {"input_tokens": 3})``      the usage; the mapping has the field names of `Usage`
     ``("raw_chunk", data)``, ``(.., (kind, data))``    a ``RawChunk``
     ``("delay", seconds)``                             a pause, timed by the subscription's scheduler
-    ``("error", "rate_limited")``                      an ``ErrorEvent``, which ends the turn; the second element is an
+    ``("error", "rate_limited")``                      an ``ErrorEvent``, which ends the turn; the second item is an
                                                        `AdapterError` reason or an exception
     ``("finish", "stop")``                             the finish reason, which ends the turn
-    an exception                                       a failed call if it is the first item; otherwise, an
+    an exception                                       a failed call if it is the first piece; otherwise, an
                                                        ``ErrorEvent``
     an event                                           the event itself
     =================================================  =================================================================
@@ -77,7 +77,7 @@ class Fake:
     seconds)`` or an async function instead. Without an event loop, turns are played on the caller's thread. `requests`
     lists all requests in order.
 
-    Raises ``ValidationError("invalid_option")`` for an item that is not in the table. Items that a function returns
+    Raises ``ValidationError("invalid_option")`` for a piece that is not in the table. Pieces that a function returns
     are checked when they are played. After the last turn, calls fail with ``AdapterError("no_scripted_response")``.
     """
 
@@ -162,8 +162,7 @@ class _Play:
         self._disposed = True
 
     def _schedule(self) -> None:
-        # Do not start the turn at once: the subscriber needs its disposable before the first event. Otherwise, take(1)
-        # could not dispose it.
+        # Start the turn later: the subscriber must have its disposable by the first event, when take(1) disposes it.
         scheduler = self._scheduler or CurrentThreadScheduler.singleton()
         self._wait_for(lambda: scheduler.schedule(self._play))
 
@@ -174,13 +173,13 @@ class _Play:
 
     def _pause(self, seconds: float) -> abc.DisposableBase:
         scheduler = clock(self._scheduler)
-        if not isinstance(scheduler, LoopScheduler):  # the scheduler has virtual time
+        if not isinstance(scheduler, LoopScheduler):  # the scheduler uses virtual time
             return scheduler.schedule_relative(seconds, self._play)
 
         async def sleep(pump: Pump[Any]) -> None:
             await asyncio.sleep(seconds)
 
-        # Use a task rather than a timer, because a task ends when its event loop does.
+        # Use a task, not a timer, because a task ends when its event loop does.
         waiting = pumped(sleep)
         return waiting.subscribe(on_error=self._observer.on_error, on_completed=self._play, scheduler=scheduler)
 

@@ -31,23 +31,23 @@ class FakeImages:
     True
 
     Pass each turn as an argument, a single turn as ``script=[...]``, or several turns as ``scripts=[[...], ...]``.
-    Alternatively, pass a function that takes the request and returns a turn. A turn is one script item, or a list
-    of them:
+    Alternatively, pass a function that takes the request and returns a turn. A turn is one of these pieces, or a
+    list of them:
 
     ==========================================  ===============================================================
-    item                                        meaning
+    piece                                       meaning
     ==========================================  ===============================================================
     an `Image`                                  an image in the response
     an `ImageUsage`, ``("usage", {..})``        the usage; by default, it contains only the number of images
     an `ImageResponse`                          the response; the request's metadata is added to it
     ``("delay", seconds)``                      a pause, timed by the subscription's scheduler
-    an exception, ``("error", "timeout")``      a failed call; the second element is one of
+    an exception, ``("error", "timeout")``      a failed call; the second item is one of
                                                 `ImageAdapterError.REASONS`
     ==========================================  ===============================================================
 
     `requests` lists all requests in order, including any whose operation is not in `operations`.
 
-    Raises ``ValidationError("invalid_option")`` for an item that is not in the table. After the last turn, calls fail
+    Raises ``ValidationError("invalid_option")`` for a piece that is not in the table. After the last turn, calls fail
     with ``ImageAdapterError("unknown")``.
     """
 

@@ -82,7 +82,7 @@ class Gemini(GoogleKeys, HTTPAdapter):
 
 
 def model_path(model: str) -> str:
-    """Return the URL path for `model`. It begins with ``models/``, unless the name begins with another collection.
+    """Return the URL path for `model`. Add ``models/`` unless the name already has a collection.
 
     >>> model_path("gemini-2.5-pro"), model_path("tunedModels/mine"), model_path("a/b?c")
     ('models/gemini-2.5-pro', 'tunedModels/mine', 'models/a%2Fb%3Fc')

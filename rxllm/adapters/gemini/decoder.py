@@ -175,10 +175,10 @@ def _finish_error(reason: str, message: str | None) -> AdapterError:
 
 
 def sources_of(candidate: Candidate) -> Iterable[dict[str, Any]]:
-    """Yield the sources in one chunk. Each has Gemini's fields, a ``"type"`` and, if there is one, a ``"url"``.
+    """Yield the sources in one frame. Each has Gemini's fields, a ``"type"`` and, if it has a URL, a ``"url"``.
 
-    Later chunks can repeat a source. The type of a grounding chunk is its kind: ``web``, ``maps``, ``retrievedContext``
-    or ``image``. A ``grounding_support`` gives the positions of the grounding chunks that support a range of bytes in
+    Later frames can repeat a source. The type of a grounding chunk is its kind: ``web``, ``maps``, ``retrievedContext``
+    or ``image``. A ``grounding_support`` lists the indices of the grounding chunks that support a range of bytes in
     the text.
     """
     grounding = candidate.grounding_metadata or {}

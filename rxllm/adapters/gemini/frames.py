@@ -132,7 +132,7 @@ def _flatten(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
 class GeminiFrames:
     """Splits an event stream (``?alt=sse``) or a JSON array into frames.
 
-    The first byte shows which of the two it is, so servers that ignore ``alt`` are supported too.
+    The format is detected from the first byte, so servers that ignore ``alt`` are supported too.
     """
 
     def __init__(self) -> None:

@@ -5,9 +5,8 @@ https://ai.google.dev/gemini-api/docs/thought-signatures. They are read by these
 
 * A tool call arrives whole, or value by value (``partialArgs``). Most calls have no id; the name is not used as one.
 * A whole call is held back until something other than a call arrives. If that is a ``functionResponse``, which can even
-  follow a finish reason, Gemini has run the call on an MCP server. If it is another part or the end of the response,
-  the client must run the call.
-* A ``thoughtSignature`` is kept, so that it can be sent back with its part: in the call's metadata, in the file, in the
+  follow a finish reason, Gemini has run the call on an MCP server. Otherwise, the client must run the call.
+* A ``thoughtSignature`` is sent back with its part. Until then, it is kept in the call's metadata, in the file, in the
   thinking block or, for text, in a ``ProviderPart`` after the text. Signed and unsigned text are never joined.
 * Code execution and other server tools become tool calls with the metadata ``{"server": True}``. Their parts and their
   results also become ``ProviderPart``s, which are sent back unchanged.

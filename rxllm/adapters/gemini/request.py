@@ -1,10 +1,9 @@
 """Convert a request to the body of ``streamGenerateContent``: https://ai.google.dev/api/generate-content.
 
-An assistant message becomes a ``model`` turn. Any other message becomes a ``user`` turn, as described at
-https://ai.google.dev/api/caching#Content. The results of a turn's tool calls must all be in one turn, so consecutive
-results are joined. System messages become ``systemInstruction``. A part with a ``thoughtSignature`` is sent back
-unchanged and is not joined with other parts (https://ai.google.dev/gemini-api/docs/thought-signatures). Parts signed
-by other providers are left out.
+System messages become ``systemInstruction``, assistant messages become ``model`` turns, and all other messages become
+``user`` turns (https://ai.google.dev/api/caching#Content). The results of a turn's tool calls must all be in one turn,
+so consecutive results are joined. A part with a ``thoughtSignature`` is sent back unchanged, never joined with other
+parts (https://ai.google.dev/gemini-api/docs/thought-signatures). Parts signed by other providers are left out.
 
 Files of every type are sent; Gemini itself rejects the types that it does not support. To send an uploaded file, pass
 its URL (https://ai.google.dev/gemini-api/docs/file-input-methods).
@@ -93,7 +92,7 @@ def gemini_body(request: Request) -> dict[str, Any]:
 
 
 def count_body(request: Request, *, is_vertex: bool = False) -> dict[str, Any]:
-    """Return the body for ``countTokens``. The Gemini API expects the whole request; Vertex AI expects some fields."""
+    """Return the body for ``countTokens``: the whole request for the Gemini API, only some fields for Vertex AI."""
     body, model = gemini_body(request), request.model or ""
     if is_vertex:
         fields = ("contents", "systemInstruction", "tools", "generationConfig")

@@ -116,7 +116,7 @@ def _server_params(llama: Any, path: Path, n_ctx: int) -> Any:
     # Threads spin while they wait for each other. With one thread per CPU, any other work on the machine would make an
     # answer many times slower.
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = max(1, (os.cpu_count() or 1) // 2)
-    params.cache_ram_mib = 0  # by default, up to 8 GiB of finished calls' prompts would be kept
+    params.cache_ram_mib = 0  # by default, llama.cpp keeps up to 8 GiB of earlier prompts
     return params
 
 
@@ -184,7 +184,7 @@ def fetch_weights() -> Path:
 
 
 def report(message: str, *, end: str = "\n", notebook: bool = True) -> None:
-    """Print `message` in a terminal or, if `notebook` is true, in a notebook. Whole lines are also logged."""
+    """Print `message` in a terminal and, if `notebook` is true, in notebooks too. Whole lines are also logged."""
     if end == "\n":
         _log.info(message)
     if sys.stderr is not None and (sys.stderr.isatty() or (notebook and _in_notebook())):  # pyright: ignore[reportUnnecessaryComparison]
@@ -255,7 +255,7 @@ def _folder_size(folder: Path) -> int:
         for name in names:
             try:
                 total += os.lstat(os.path.join(where, name)).st_size
-            except OSError:  # the file has just been moved
+            except OSError:  # the file has been moved since it was listed
                 continue
     return total
 

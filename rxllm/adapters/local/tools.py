@@ -108,7 +108,7 @@ def _call_schema(tool: Tool, shared: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_bounds(schema: Any, prefix: str) -> Any:
-    """Return `schema` with limits where it has none, empty objects closed, and `prefix` before referenced names."""
+    """Return a copy of `schema` with missing limits added, empty objects closed and referenced names prefixed."""
     if isinstance(schema, list):
         return [_add_bounds(item, prefix) for item in cast(list[Any], schema)]
     if not isinstance(schema, Mapping):

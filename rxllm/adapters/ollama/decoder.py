@@ -4,8 +4,8 @@ The API is described at https://docs.ollama.com/api/chat. Each line of a respons
 these rules:
 
 * Text and thinking arrive in pieces. In responses from ``/api/generate``, they are top-level fields.
-* A tool call arrives whole, with its arguments as an object. Each entry counts as a separate call, because versions
-  before 0.12.10 send no ids, and some give every call the ``index`` 0.
+* A tool call arrives whole, with its arguments as an object. Each entry in ``tool_calls`` is treated as a new call,
+  because versions before 0.12.10 send no ids, and some give every call the ``index`` 0.
 * The line with ``done`` is the last one, and contains the usage. A missing ``done_reason``, as sent by older servers,
   means ``stop``.
 * Log-probabilities are put into the metadata of the completed message, under ``reasoning_logprobs`` for thinking.

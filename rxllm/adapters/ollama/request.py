@@ -24,7 +24,7 @@ CARRIES: Carries = {
 def ollama_body(request: Request) -> dict[str, Any]:
     """Return the JSON body for `request`.
 
-    Ollama has no field for the tool choice. With ``"none"``, no tools are sent; with a name, only that tool.
+    Ollama has no tool-choice field. For ``"none"``, no tools are sent; for a tool's name, only that tool is sent.
     """
     request = select_parts(request, "Ollama", PROVIDER, CARRIES)
     body = {

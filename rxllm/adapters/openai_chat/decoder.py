@@ -150,7 +150,7 @@ class ChatDecoder(FrameDecoder):
         self._note(chunk, *choices, *(choice.get(name) for choice in choices for name in ("delta", "message")))
 
     def _note(self, *parts: Any) -> None:
-        """Store the metadata in `parts` of a frame, and any costs outside the usage object."""
+        """Store the metadata that `parts` of a frame contain, and any costs outside the usage object."""
         for part in parts:
             if found := metadata_of(part):
                 self.blocks.note(found)
@@ -210,7 +210,7 @@ class ChatDecoder(FrameDecoder):
         if content:
             if isinstance(content, str):
                 blocks.text(content)
-            elif isinstance(content, dict):  # Cloudflare sends a JSON answer as an object
+            elif isinstance(content, dict):  # Cloudflare sends a JSON answer already parsed
                 blocks.text(json_text(content))
             else:
                 self._read_parts(content)

@@ -61,7 +61,7 @@ def is_call(item: Item) -> bool:
 def is_server(item: Item, offered: Collection[str]) -> bool:
     """Whether the provider itself runs the call. `offered` contains the names of the request's tools.
 
-    xAI reports its own searches as custom tool calls too, but for tools that are not in the request.
+    xAI reports its own searches as calls to custom tools that are not in the request.
     """
     match item:
         case {"type": "function_call" | "computer_call" | "local_shell_call" | "apply_patch_call"}:
