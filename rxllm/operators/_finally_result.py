@@ -108,7 +108,7 @@ def _check_fold(fold: Fold[Any]) -> None:
 
 
 class _FoldSubscription(Generic[R]):
-    """A subscription to a fold. `add` passes an event to the fold, and `result` completes it."""
+    """A subscription to a fold. `add` passes an event to the fold; `result` completes the fold."""
 
     def __init__(self, fold: Fold[R]) -> None:
         self._observer: abc.ObserverBase[Event] | None = None
@@ -210,7 +210,7 @@ class _Ending:
             self._call_soon("failed" if self._has_failed else "cancelled", lambda: None)
 
     def _take_end(self) -> bool:
-        """Return True for the first end only, and make the reader wait for `fn`, even if the reader is cancelled."""
+        """Return whether this is the first end. If so, make the reader wait for `fn`, even after a cancellation."""
         is_first = self._ended.acquire(blocking=False)
         if is_first and self._endings is not None:
             self._release_reader = self._endings.begin()

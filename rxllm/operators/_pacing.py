@@ -218,7 +218,7 @@ class _Snapshots(Backlog[Event, Response[Any]]):
                 if type(event) not in EVENTS:
                     raise not_an_event("snapshots", event)
                 self._state = self._state.apply_event(event)
-            except Exception as error:  # for example, raw usage with unknown keys
+            except Exception as error:  # raised, for example, by raw usage with unknown keys
                 self._observer.on_error(error)
                 return
             if not self._armed:
@@ -263,7 +263,7 @@ def gate(
     boolean, the stream ends at once.
 
     While `maxsize` items are waiting, the source is paused, all the way down to its socket. A source that cannot be
-    paused, such as a `Subject`, may send more. Once more than `limit` items (65,536 by default) would have to wait, the
+    paused, such as a `Subject`, may send more. If more than `limit` items (65,536 by default) would have to wait, the
     stream ends with ``StreamError("overflow")``. Operators before a closed gate treat it like a busy consumer:
     `keep_latest` drops all items except the newest, and `conflate` joins them.
 

@@ -100,12 +100,12 @@ def rate_limited(
     Before it starts, a call reserves tokens: as many as ``rxllm.count_tokens`` estimates for its messages and tools,
     plus its `max_tokens`, or 1,000 if that is not set. When the call ends, the usage reported by the provider replaces
     the reservation. If the call used more than it reserved, the excess counts from that moment. A call that reserves
-    more than the whole limit waits until no other tokens count towards it. `tokens_per_minute` works only in
+    more than the whole limit waits until no other tokens count towards the limit. `tokens_per_minute` works only in
     ``Engine(operators=[...])``; in a pipe, where the request is unknown, it raises ``EngineError``.
 
     If a call fails with a Retry-After, all calls are held back for that time, up to 600 seconds. In an engine, this
-    also applies to retried failures. If a ``rate_limited`` failure has no Retry-After, calls, including the retries of
-    other calls, are held back for the retry policy's delay. Each attempt counts towards `requests_per_minute`.
+    also applies to retried failures. If a ``rate_limited`` failure has no Retry-After, all calls and retries are held
+    back for the retry policy's delay. Each attempt counts towards `requests_per_minute`.
 
     A `Limiter` passed as `per_second` decides when each call starts. Several machines can share one limit that way.
 
@@ -283,7 +283,7 @@ class _QueuedCall(_Call):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the call's loop is closed, so that no timer on it can ever wake the call."""
+        """Whether the call's loop is closed. If it is, no timer on the loop can ever wake the call."""
         return self.loop is not None and self.loop.is_closed()
 
     def start(self) -> abc.DisposableBase:

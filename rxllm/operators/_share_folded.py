@@ -156,7 +156,7 @@ class _Shared:
                 watchers = tuple(self._watchers)
                 for watcher in watchers:
                     watcher.add(event)
-        except Exception as error:  # for example, raw usage with unknown keys
+        except Exception as error:  # raised, for example, by raw usage with unknown keys
             self._end(error)
             self._subscription.dispose()
         else:
@@ -365,7 +365,7 @@ def _is_usage(event: Event) -> bool:
 
 
 def _is_kept(event: Event) -> bool:
-    if type(innermost(event)) is ToolExecutionCompleted:  # an empty state would ignore it, not having seen its start
+    if type(innermost(event)) is ToolExecutionCompleted:  # an empty state, without its start, would ignore it
         return True
     state = StreamCollector()
     return state.apply_event(event) is not state

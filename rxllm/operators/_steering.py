@@ -1,4 +1,4 @@
-"""Collect the user's messages for a chat's next step; when one arrives, cut off the response at a sentence end."""
+"""Collect the user's messages for a chat's next step; when one arrives, cut off the response at the end of a sentence."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class _UntilSentence:
             self._seen.append(event)
 
     def _end_of_sentence(self, event: Event) -> int | None:
-        """Return where a sentence ends in the delta (0 if just before it), or None if no sentence ends there."""
+        """Return the position in the delta where a sentence ends (0 if just before it), or None if none ends there."""
         if self._is_after_text:
             return 0
         if not isinstance(event, TextDelta):

@@ -59,8 +59,8 @@ def time_limits(
     so far. The source is disposed, which closes its connection. While the consumer is behind, only `total` applies.
     After a ``MessageCompleted``, no limit applies until another event arrives.
 
-    The call option ``timeout``, a number or a `Timeouts`, sets the same limits for each attempt separately. An attempt
-    whose first content is late fails and is retried.
+    The call option ``timeout``, a number or a `Timeouts`, sets the same limits for each attempt separately. If the
+    first content is late, the attempt fails and is retried.
 
     Raises ``ValidationError("invalid_option")`` if a limit is not a number above 0.
     """

@@ -221,7 +221,7 @@ def _spoken(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _last_summary(spoken: Sequence[Message]) -> _Summary:
-    """Return the last summary in `spoken` whose messages are still the first ones there, or an empty summary."""
+    """Return the last summary whose messages are still at the start of `spoken`, or an empty summary."""
     for message in reversed(spoken):
         match message.metadata.get("summary"):
             case {"messages": int(number), "digest": str(digest), "text": str(text)}:
@@ -233,7 +233,7 @@ def _last_summary(spoken: Sequence[Message]) -> _Summary:
 
 
 def _digest(messages: Sequence[Message]) -> str:
-    """Return a hash of the messages without their metadata."""
+    """Return a hash of the messages, ignoring their metadata."""
     calls = [[(call.id, call.name, call.arguments) for call in message.tool_calls] for message in messages]
     texts = [(message.role, message.name, message.content, message.tool_call_id) for message in messages]
     return sha256(json_bytes([texts, calls])).hexdigest()[:32]

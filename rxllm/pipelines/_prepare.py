@@ -106,7 +106,7 @@ def _with_usage(error: Exception, usage: Usage) -> Exception:
 
 
 class _Annotator:
-    """Adds the contents of `prepared` to one answer, which can start over after a ``StepRestarted``."""
+    """Add the contents of `prepared` to one answer, which can start over after a ``StepRestarted``."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
@@ -214,7 +214,7 @@ class _HeldBack:
         try:
             while (event := self._next()) is not None:  # more events can arrive while these are emitted
                 self._observer.on_next(event)
-        except BaseException as error:  # raised by the subscriber, with no caller to report it
+        except BaseException as error:  # raised by the subscriber; no caller would report it
             self._answer.dispose()
             fail(self._observer, error)
         else:
