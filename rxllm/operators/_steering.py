@@ -1,4 +1,4 @@
-"""Collect the user's messages for a chat's next step; when one arrives, cut off the response at the end of a sentence."""
+"""Collect a user's messages for a chat's next step; when one arrives, end the response after the current sentence."""
 
 from __future__ import annotations
 

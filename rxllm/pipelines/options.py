@@ -153,7 +153,7 @@ class PlainStepOptions(PlainOptions, total=False):
     reason to deny the call, a mapping to run the tool with other arguments, or ``halt("approval")`` to halt the chat.
     It can also return an awaitable or an Observable. Default: a call to such a tool halts the chat."""
     approve_timeout: float | None
-    """The time limit in seconds for `approve`. After that, the call is denied. None means no limit. Default: ``None``."""
+    """The number of seconds `approve` has before the call is denied. None means no limit. Default: ``None``."""
 
 
 class StepOptions(PlainStepOptions, GenerateOptions, total=False):
