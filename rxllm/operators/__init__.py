@@ -124,7 +124,7 @@ def _no_operator(name: str) -> AttributeError:
     return no_attribute("module 'rxllm.operators'", name, __all__, remedy)
 
 
-if not TYPE_CHECKING:  # a type checker that saw a __getattr__ would accept any name
+if not TYPE_CHECKING:  # A type checker that saw a __getattr__ would accept any name.
     # Each file is imported when one of its operators is first used.
     __getattr__ = lazy_exports(
         __name__,

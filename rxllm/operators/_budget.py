@@ -92,7 +92,7 @@ def budget(
     A dollar limit needs prices, but does not need ``ops.cost()``. Prices are looked up in the model's entry in
     ``rxllm.models``, in `price`, in the engine's ``ops.cost`` and in the genai-prices list, in this order. Each request
     reserves the most it can cost (see below). A request whose price is unknown fails with a ``ValidationError`` and is
-    not sent. With ``unpriced="allow"``, it is sent as long as any of the budget is left, and its cost counts only if
+    not sent. With ``unpriced="allow"``, it is sent as long as any budget is left, and its cost counts only if
     the provider reports it.
 
     Pass a shared `Budget` instead of `tokens` to limit all calls that share it, in any engine, chat or thread::

@@ -246,7 +246,7 @@ class Fold:
     def __init__(self, name: str, thread: Thread | None = None) -> None:
         self._name = name
         self._state = StreamCollector(thread)
-        self.deltas: list[Any] = []  # deltas since the last event of another type; always the same list
+        self.deltas: list[Any] = []  # deltas since the last event of another type; always the same list object
 
     def add(self, event: Event) -> None:
         if type(event) in DELTAS:

@@ -33,7 +33,7 @@ SECONDS = 30.0
 """The number of seconds after which an asynchronous function is cancelled."""
 
 _running = set[asyncio.Task[None]]()
-"""The running functions, kept here because an event loop holds only weak references to its tasks."""
+"""The running tasks, kept here because an event loop itself holds only weak references to them."""
 
 
 @overload
@@ -142,8 +142,7 @@ class _Ending:
     """One subscription to a stream with ``finally_result``.
 
     A completion, an error and a dispose can arrive on different threads. The first acquires the lock `_ended`, and the
-    others are ignored. Like a call, the subscription is disposed when the interpreter exits, if it is still running
-    then.
+    others are ignored. Like a call, the subscription is disposed if it is still running when the interpreter exits.
     """
 
     emitted, read = 1, True  # the portal expects every call to have these attributes

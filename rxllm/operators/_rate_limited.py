@@ -323,8 +323,8 @@ class _Queue:
         self._concurrent = concurrent
         self._requests = _RateWindow(inf if requests is None else requests)
         self._tokens = _RateWindow(inf if tokens is None else tokens)
-        self._next = -inf  # when the current interval ends
-        self._expected: float | None = None  # when the last call that had to wait was due
+        self._next = -inf  # The time at which the current interval ends.
+        self._expected: float | None = None  # The due time of the last call that had to wait.
         self._held_until = -inf
         self._guard = threading.Lock()
         self._waiting: OrderedDict[_QueuedCall, None] = OrderedDict()
@@ -342,7 +342,7 @@ class _Queue:
     def enter(self, call: _QueuedCall) -> bool:
         """Append `call` to the queue, or return False if it could never start.
 
-        A call can never start if its subscriber blocks the event loops of enough other calls to fill all slots.
+        A call can never start if its subscriber blocks the event loops of other calls that fill all slots.
         """
         blocked = current_place.get().blocked_loops
         with self._guard:
@@ -402,7 +402,7 @@ class _Queue:
             if at - now > RESOLUTION:
                 self._expected = at
                 return call, at - now
-            # A late alarm must not delay the calls after this one as well.
+            # If the alarm was late, the calls after this one must not be late too.
             self._next = (self._next if self._expected == self._next else now) + self._interval
             self._requests.add(1, now, now)
             call.entry = self._tokens.add(call.reserved, now, now)

@@ -334,8 +334,8 @@ class _Mapping:
 
     def __init__(self, fn: Callable[[str], str]) -> None:
         self._fn = fn
-        self._steps: list[tuple[StepResult, StepResult]] = []  # each original step and its replacement
-        self._places: defaultdict[int, list[int]] = defaultdict(list)  # indexes in `_steps`, keyed by thread length
+        self._steps: list[tuple[StepResult, StepResult]] = []  # Each original step and its replacement.
+        self._places: defaultdict[int, list[int]] = defaultdict(list)  # Indexes in `_steps`, keyed by thread length.
         self._agents = Agents(lambda: _Mapping(fn))
         self._begin()
 

@@ -173,7 +173,7 @@ class _Step:
         return CompositeDisposable(subscription, self._tools)
 
     def _recall_cut(self) -> Sequence[Event] | None:
-        """Return the response's events if an earlier run of the stream cut the response off, or None if not."""
+        """Return the events kept by an earlier run of the stream that cut off this response, or None."""
         journal = self._scope.journal
         return journal.recall(self._scope.path, self._cut_key()) if isinstance(journal, RecallingJournal) else None
 

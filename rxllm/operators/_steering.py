@@ -152,9 +152,9 @@ class _UntilSentence:
     def _begin(self) -> None:
         self._seen: list[Event] = []  # all events until a tool call begins
         self._has_calls = False
-        self._is_after_text = False  # whether the last block to end was text
-        self._sentences: Segmenter | None = None  # splits the open block into sentences
-        self._rest = 0  # the length of the open block's unfinished sentence
+        self._is_after_text = False  # Whether the last block to end was text.
+        self._sentences: Segmenter | None = None  # Splits the open block into sentences.
+        self._rest = 0  # The length of the open block's unfinished sentence.
 
     def _on_next(self, event: Event) -> None:
         if self._ended:

@@ -50,8 +50,7 @@ def time_limits(
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'ErrorEvent']
 
     Only the model's output counts as content. Message starts and ends, usage and raw frames show that the provider is
-    alive, but they do not extend a limit. Agents' events do extend a limit, except their providers' usage and raw
-    frames.
+    alive, but they do not extend a limit. Agents' events do extend a limit, unless they are usage or raw frames.
 
     When a limit is exceeded, open blocks and calls are completed, and the stream ends with an ``ErrorEvent`` that holds
     a ``StreamError("timeout")``. If there were no events at all, it ends with an ``AdapterError("timeout")`` through
