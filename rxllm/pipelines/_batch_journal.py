@@ -120,7 +120,7 @@ class Journal:
         await _in_thread(self._close)
 
     def leave(self) -> None:
-        """Close the file on another thread, without waiting for it."""
+        """Start closing the file on another thread."""
         if not self._is_closed:
             daemon_threads().submit(self._close)
 

@@ -163,8 +163,8 @@ def compact_thread(
     `at` again, the old summary and the messages after it are summarized together.
 
     The summary is written by `engine`, in a call with the options `opts` and with `instructions` as its system message.
-    Disposing the answer cancels this call. Its usage is added to the answer's usage. Right after the answer starts, its
-    stream emits ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})``. If the call
+    Disposing the answer cancels this call. The call's usage is added to the answer's. Right after the answer starts,
+    its stream emits ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})``. If the call
     fails, the answer fails with the same error. With ``on_error="continue"``, the whole thread is sent instead, a
     warning is logged, and ``Custom("thread_compaction_failed", {"error"})`` is emitted.
 

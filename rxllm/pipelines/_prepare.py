@@ -172,7 +172,7 @@ class _HeldBack:
         self._lock = threading.Lock()
         self._waiting: deque[Event] | None = deque()  # None once all events have been released
         self._gate = Hold(is_full=self._is_full)
-        self._end: Callable[[], None] | None = None  # ends the stream; set if the answer ends before it is released
+        self._end: Callable[[], None] | None = None  # ends the stream; set if the answer ends while it is held back
         self._answer = SingleAssignmentDisposable()
 
     def start(
