@@ -1,8 +1,8 @@
 """Operators for ``.pipe(...)``: ``from rxllm import operators as ops``.
 
-Operators whose names begin with ``to_`` emit exactly one item; plain nouns such as ``words()`` emit many. Every stream
-has reactivex's operators as methods, such as ``stream.map(...)``. Operators from installed packages are in
-``ops.plugins``, such as ``ops.plugins.shout()``. Functions that combine several streams are in ``rxllm`` itself:
+Operators named ``to_...`` emit exactly one item; operators named with a plain noun, such as ``words()``, emit many.
+Every stream also has reactivex's operators as methods, such as ``stream.map(...)``. Operators from installed packages
+are in ``ops.plugins``, such as ``ops.plugins.shout()``. Functions that combine several streams are in ``rxllm`` itself:
 ``rxllm.race(a, b)``, ``rxllm.merge_labelled({"a": a, "b": b})``.
 
 ==============  =======================================================================================================
@@ -124,7 +124,7 @@ def _no_operator(name: str) -> AttributeError:
     return no_attribute("module 'rxllm.operators'", name, __all__, remedy)
 
 
-if not TYPE_CHECKING:  # With a __getattr__, a type checker would accept any name.
+if not TYPE_CHECKING:  # A type checker that saw a __getattr__ would accept any name.
     # Each file is imported when one of its operators is first used.
     __getattr__ = lazy_exports(
         __name__,

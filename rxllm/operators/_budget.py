@@ -84,15 +84,15 @@ def budget(
     four characters of the answer count as one token. Usage that an upstream ``ops.restart`` has discarded still counts.
 
     If a response exceeds the token limit, the source is disposed, which closes its connection. Open blocks are
-    completed, and ``MessageCompleted`` has the finish reason ``length``. A response that is found to be over the limit
-    only when it ends is left as it is: any tools it calls still run, and then the chat halts with the `halted_reason`
-    ``"budget"``. The limits and the amounts spent are in the ``"budget"`` metadata of ``MessageCompleted``, and
-    therefore in the response's metadata too.
+    completed, and ``MessageCompleted`` has the finish reason ``length``. If a response turns out to be over the limit
+    only when it ends, it is left as it is: any tools it calls still run, and then the chat halts with the
+    `halted_reason` ``"budget"``. The limits and the amounts spent are in the ``"budget"`` metadata of
+    ``MessageCompleted``, and therefore in the response's metadata too.
 
     A dollar limit needs prices, but does not need ``ops.cost()``. Prices are looked up in the model's entry in
     ``rxllm.models``, in `price`, in the engine's ``ops.cost`` and in the genai-prices list, in this order. Each request
     reserves the most it can cost (see below). A request whose price is unknown fails with a ``ValidationError`` and is
-    not sent. With ``unpriced="allow"``, it is sent as long as any of the budget is left, and its cost counts only if
+    not sent. With ``unpriced="allow"``, it is sent as long as any budget is left, and its cost counts only if
     the provider reports it.
 
     Pass a shared `Budget` instead of `tokens` to limit all calls that share it, in any engine, chat or thread::
@@ -102,10 +102,10 @@ def budget(
 
     ======================  ============================================================================================
     before a request        The request reserves tokens for its messages and tools, as estimated by
-                            ``rxllm.count_tokens``, and for its answer: its `max_tokens`, else the model's
-                            `max_output_tokens` in ``rxllm.models``, else 1,000. It also reserves their price.
-    if too little is left   The request fails with ``StreamError("budget_exceeded")`` and is not sent. If it belongs to
-                            a chat that has completed a step, the chat halts with the `halted_reason` ``"budget"``.
+                            ``rxllm.count_tokens``, and for its answer: its `max_tokens`, or else the model's
+                            `max_output_tokens` in ``rxllm.models``, or else 1,000. It also reserves the tokens' cost.
+    if too little is left   The request fails with ``StreamError("budget_exceeded")`` and is not sent. A chat that
+                            has already completed a step halts with the `halted_reason` ``"budget"``.
     during the answer       Tokens beyond the reservation are reserved as they arrive. If the budget has none left, the
                             answer is cut off.
     after the answer        The usage that the provider reported is counted. If it reported none, for example after a
@@ -118,9 +118,9 @@ def budget(
     ======================  ============================================================================================
 
     The limit is never exceeded if every request sets `max_tokens`, and the provider respects it and bills no more input
-    than was estimated. Otherwise, each running call can exceed the limit by any input beyond the estimate and, without
-    `max_tokens`, also by any hidden thinking beyond 1,000 tokens and by 32 tokens or one delta of visible text. The
-    cost of searches and other tools billed per use is not known until the end.
+    than was estimated. Otherwise, each running call can exceed the limit by any input beyond the estimate. Without
+    `max_tokens`, it can also exceed it by any hidden thinking beyond 1,000 tokens, and by 32 tokens or one delta of
+    visible text. The cost of searches and other tools billed per use is not known until the end.
 
     In an engine, the budget applies to every call that the engine makes, wherever the operator is in the list. This
     includes each attempt by ``hedge``, ``fallback``, ``restart`` and ``retry_before_content``, even if it is cancelled,
@@ -161,7 +161,7 @@ class _Operator(HoldsBudget):
     def spending(self, call: EngineCall, response: Response[Any]) -> Spending:
         budget, usage = self._make(), response.usage
         estimated = 0
-        if not usage.total:  # same estimate as while the response was arriving
+        if not usage.total:  # as estimated while the response was arriving
             usage = Usage(estimated_tokens(call.request), -(-len(response.output_text) // CHARACTERS_PER_TOKEN))
             estimated = usage.total
         model = response.message and response.message.metadata.get("model")
@@ -216,7 +216,7 @@ def _cost_of(call: EngineCall | None, budget: Budget) -> Cost:
 
 
 def _estimate(call: EngineCall, budget: Budget) -> Estimate:
-    """Estimate the most of `budget` that `call`'s request can use."""
+    """Estimate the most that the request of `call` can take from `budget`."""
     if not budget.reserves and budget.usd is None:
         return NOTHING
     request, model = call.request, models.find(call.provider, call.request.model)
@@ -232,7 +232,7 @@ _HALT = {"halted_reason": "budget"}
 
 
 class _Running(msgspec.Struct):
-    """A running response: its usage so far, its reservation, and its length in characters at the next check."""
+    """A running response: its usage so far, its reservation, and the length in characters at which to check it next."""
 
     count: ResponseCount
     reservation: Reservation
@@ -246,7 +246,7 @@ class _Meter:
     event               effect
     ==================  ==============================================================================================
     MessageStarted      A response begins. In a pipe, it gets its own budget unless it is the next step of a chat. If
-                        the budget has already been exceeded or a price is missing, the stream is cut off instead.
+                        the budget has already been exceeded or a price is missing, the stream is cut off.
     a delta             The delta is counted. If the response takes more than the budget has left, it is cut off.
     MessageCompleted    The response is settled: its actual usage replaces its reservation. A chat that would
                         continue is halted if it is over the limit.
@@ -254,7 +254,7 @@ class _Meter:
                         start another call.
     ==================  ==============================================================================================
 
-    If the model calls upstream do their own counting (`share` is taken), events pass uncounted.
+    If the model calls upstream do their own counting (``share.is_taken``), events pass uncounted.
     """
 
     def __init__(
@@ -420,7 +420,7 @@ class _Meter:
             self._settle(path)
 
     def _leave(self) -> None:
-        """Settle the running responses, counting their requests even if no event has arrived."""
+        """Settle the running responses. Their requests count even if no event has arrived."""
         for response in list(self._running.values()):
             response.count.begin()
         self._settle_all()

@@ -55,10 +55,10 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
     looked up under every provider. Costs stay None for a model that is not in the list. Any non-zero costs that the
     provider reports are kept.
 
-    Searches, audio, images, one-hour caches and service tiers are priced separately, and so is each model that the
-    provider calls within one answer (Anthropic's compactions, advisors and fallbacks). This operator does not add an
-    agent's costs, because the agent's own engine does. If your contract has its own prices, put them in an
-    ``rxllm.models`` entry. To price a usage without a stream, call ``rxllm.models.priced``.
+    Searches, audio, images, one-hour caches and service tiers are priced separately. If the provider calls several
+    models for one answer (Anthropic's compactions, advisors and fallbacks), each of them is priced separately too. This
+    operator does not add an agent's costs, because the agent's own engine does. If your contract has its own prices,
+    put them in an ``rxllm.models`` entry. To price a usage without a stream, call ``rxllm.models.priced``.
 
     You do not need genai-prices if you pass `price`, a function that adds the costs to a usage:
 
@@ -204,7 +204,7 @@ OUTPUT_TOKENS = 1_000
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """The most that a request can use: its usage, with costs if the price is known, and the limit on its answer."""
+    """The most that a request can use: a usage (with costs, if the price is known) and the limit on its answer."""
 
     usage: Usage = Usage(0, 0, total_cost=0.0)
     cost: Cost | None = None
@@ -224,7 +224,7 @@ class ResponseCount:
         self._reset()
 
     def begin(self) -> None:
-        """Count the request's tokens, once its answer has begun or has been cancelled."""
+        """Count the request's tokens, now that its answer has begun or been cancelled."""
         if self._stated is None:
             self._known = self._void.tokens + (self._request.usage.input_tokens or 0)
 

@@ -137,7 +137,7 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
         feeder: Any = make()
         if not (callable(getattr(feeder, "feed", None)) and callable(getattr(feeder, "close", None))):
             raise TypeError(f"lift(make): make must return an object with feed(item) and close(), not {feeder!r}")
-        waiting: deque[R] = deque()  # results to emit; the first one is already being delivered
+        waiting: deque[R] = deque()  # results to emit, beginning with the one being delivered
 
         def on_next(item: T) -> None:
             try:
@@ -145,7 +145,7 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
             except Exception as error:
                 observer.on_error(error)
                 return
-            delivering = bool(waiting)  # re-entered: an outer call is already delivering
+            delivering = bool(waiting)  # True in a re-entrant call: the outer call delivers
             waiting.extend(results)
             while waiting and not delivering:
                 observer.on_next(waiting[0])
@@ -193,7 +193,7 @@ def extract(
                 return
             try:
                 results = read(event)
-            except Exception as error:  # for example, raw usage with unknown keys
+            except Exception as error:  # raised, for example, by raw usage with unknown keys
                 on_error(error)
                 return
             for result in results:
@@ -224,7 +224,7 @@ def fold_events(
                 return
             try:
                 fold.add(event)
-            except Exception as error:  # for example, raw usage with unknown keys
+            except Exception as error:  # raised, for example, by raw usage with unknown keys
                 observer.on_error(error)
 
         def on_completed() -> None:
@@ -246,7 +246,7 @@ class Fold:
     def __init__(self, name: str, thread: Thread | None = None) -> None:
         self._name = name
         self._state = StreamCollector(thread)
-        self.deltas: list[Any] = []  # the deltas since the last other event; the list itself is never replaced
+        self.deltas: list[Any] = []  # deltas since the last event of another type; always the same list object
 
     def add(self, event: Event) -> None:
         if type(event) in DELTAS:
@@ -278,7 +278,7 @@ _EVENTS_OF: dict[type[Any], str] = {
     ChatResult: "stream",
     Turn: "session.stream_start",
 }
-"""For each class of result, the function to call for its events."""
+"""For each class of result, the function to call to get events instead."""
 
 
 def shared(operator: Callable[[Observable[T]], Stream[R]]) -> Callable[[Observable[T]], Stream[R]]:
@@ -291,7 +291,7 @@ F = TypeVar("F", bound=Feeder[Event, Event])
 
 
 class Agents(defaultdict[str, F]):
-    """One feeder per agent of a chat, keyed by tool call id. A feeder also handles the agents of its own agent."""
+    """One feeder per agent of a chat, keyed by tool call id. Each feeder also handles its agent's own agents."""
 
     def feed(self, event: Nested) -> list[Event]:
         id, inner = unnest(event)

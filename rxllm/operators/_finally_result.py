@@ -33,7 +33,7 @@ SECONDS = 30.0
 """The number of seconds after which an asynchronous function is cancelled."""
 
 _running = set[asyncio.Task[None]]()
-"""The running functions, kept here because an event loop holds only weak references to its tasks."""
+"""The running tasks, kept here because an event loop itself holds only weak references to them."""
 
 
 @overload
@@ -108,7 +108,7 @@ def _check_fold(fold: Fold[Any]) -> None:
 
 
 class _FoldSubscription(Generic[R]):
-    """A subscription to a fold. `add` passes an event to the fold, and `result` completes it."""
+    """A subscription to a fold. `add` passes an event to the fold; `result` completes the fold."""
 
     def __init__(self, fold: Fold[R]) -> None:
         self._observer: abc.ObserverBase[Event] | None = None
@@ -142,8 +142,7 @@ class _Ending:
     """One subscription to a stream with ``finally_result``.
 
     A completion, an error and a dispose can arrive on different threads. The first acquires the lock `_ended`, and the
-    others are ignored. Like a call, the subscription is disposed when the interpreter exits, if it is still running
-    then.
+    others are ignored. Like a call, the subscription is disposed if it is still running when the interpreter exits.
     """
 
     emitted, read = 1, True  # the portal expects every call to have these attributes
@@ -210,7 +209,7 @@ class _Ending:
             self._call_soon("failed" if self._has_failed else "cancelled", lambda: None)
 
     def _take_end(self) -> bool:
-        """Return True for the first end only, and make the reader wait for `fn`, even if the reader is cancelled."""
+        """Return whether this is the first end. If so, make the reader wait for `fn`, even after a cancellation."""
         is_first = self._ended.acquire(blocking=False)
         if is_first and self._endings is not None:
             self._release_reader = self._endings.begin()

@@ -148,8 +148,8 @@ def to_chat_result(
     ChatResult('Hi', completed, 1 steps, 0 tokens)
 
     `thread` is the conversation that the chat began with, in any form that ``rxllm.chat`` accepts. If the stream ends
-    without ``ChatCompleted``, the result's thread is `thread`, if given, plus all completed steps. The `halted_reason`
-    is then ``"cancelled"``, or ``"error"`` after an ``ErrorEvent``.
+    without ``ChatCompleted``, the result's thread is `thread` (if given) followed by all completed steps. The
+    `halted_reason` is then ``"cancelled"``, or ``"error"`` after an ``ErrorEvent``.
 
     `parse` works as in `to_response`, and applies to the final response of a completed chat. If the text cannot be
     parsed, the stream does not fail, because the chat's tools have already run; the result's `halted_reason` is then
@@ -281,8 +281,8 @@ def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
     [2, 3, 5]
 
     `type` is a ``response_format`` (a dataclass, a pydantic model, ``list[int]``, ``json_schema(...)``), any other type
-    that msgspec supports, or a function that takes the text. The value equals the ``Response.parsed`` of a request with
-    this ``response_format``. For example, ``list[int]`` turns the answer ``{"value": [2, 3]}`` into ``[2, 3]``.
+    that msgspec supports, or a function that takes the text. The value is the same as ``Response.parsed`` for a request
+    with this ``response_format``. For example, ``list[int]`` turns the answer ``{"value": [2, 3]}`` into ``[2, 3]``.
 
     In a chat, only the final answer is parsed. If the text cannot be parsed or the response calls tools, the stream
     ends with ``ValidationError("invalid_output")``, whose metadata holds the text, the finish reason and the usage. A
@@ -353,7 +353,7 @@ def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
     """Return a function that parses text as `target`.
 
     `target` is a ``response_format``, None for any JSON, or a function, which is returned as it is. The text is a whole
-    answer or, with `is_element`, one element of an array. If the text cannot be parsed, the parser raises
+    answer or, with `is_element`, one element of an array. If the text cannot be parsed, the returned function raises
     ``ValidationError("invalid_output")``; a `target` that is a function raises its own exceptions.
 
     Raises ``ValidationError("invalid_option")`` for the option `name` if `target` is anything else.

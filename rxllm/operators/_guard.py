@@ -19,8 +19,8 @@ late      It has no verdict after `max_lag` seconds.              With ``on_late
 The source is disposed as soon as a part trips, even if earlier parts are still being checked. With
 ``on_late="release"``, a trip ends the stream at once, and the end of a response ends its late checks.
 
-A single loop, `_drain`, makes all calls to outside code. It takes one step at a time, without holding the lock, on
-whichever thread an event or a verdict arrives or the timer fires.
+A single loop, `_drain`, makes all calls to outside code. It takes one step at a time, without holding the lock, on the
+thread on which an event or a verdict arrives or the timer fires.
 """
 
 from __future__ import annotations
@@ -115,10 +115,10 @@ def guard(
     as `guard`, any `reason`, and the rejected `text`, cut to 80 characters; do not show this text to the user.
 
     After a trip, none of the step's tools run, whether the guard is an engine's operator or follows ``stream``. Text
-    that an engine's guard has stopped is never sent to the model again. After ``stream``, put the guard before
-    operators that hold events back, such as `smooth`, `gate` and `share_folded`, because tools do not wait for text
-    that has not reached the guard. If the source calls ``on_error``, the error is passed on at once, and the waiting
-    events are dropped.
+    that an engine's guard has stopped is never sent back to the model. After ``stream``, put the guard before operators
+    that hold events back, such as `smooth`, `gate` and `share_folded`, because tools do not wait for text that has not
+    reached the guard. If the source calls ``on_error``, the error is passed on at once, and the waiting events are
+    dropped.
 
     With ``on_late="fail"``, unchecked text is never shown. A check can take up to `max_lag` seconds; if you do not set
     `max_lag`, give the check its own timeout. With ``on_late="release"``, no event waits longer than `max_lag` seconds,
@@ -161,7 +161,7 @@ class _Settings(msgspec.Struct, frozen=True):
 
 
 class _Waiting(msgspec.Struct):
-    """An event to emit or a function to call when `parts` parts have passed, or at the time `due` if earlier."""
+    """An event to emit or a function to call once `parts` parts have passed, or at `due` if that is earlier."""
 
     item: Event | Callable[[], None]
     parts: int
@@ -192,11 +192,11 @@ class _Guard(abc.DisposableBase):
         self._scheduler = scheduler
         self._lock = RLock()
         self._queue: deque[_Waiting] = deque()
-        self._checks: deque[_Check] = deque()  # The checks of all parts from the first that has not passed.
+        self._checks: deque[_Check] = deque()  # The checks of the first unpassed part and all later ones.
         self._pending: deque[_Check] = deque()  # The checks that have not begun.
         self._running: list[_Check] = []
         self._passed = 0  # All parts up to this number have passed.
-        self._released = 0  # All parts up to this number are released, checked or not.
+        self._released = 0  # All parts up to this number have been released, checked or not.
         self._unfinished = Unfinished()
         self._has_begun = False  # whether an event has been released
         self._tripped = False
@@ -360,7 +360,7 @@ class _Guard(abc.DisposableBase):
         item = waiting.item
         if self._may_release and (callable(item) or isinstance(item, _ENDS)):
             for check in [check for check in self._checks if check.part.number <= waiting.parts]:
-                self._end_check(check)  # the check's response is over
+                self._end_check(check)  # the response that it checks has ended
         if callable(item):
             item()
             return

@@ -1,8 +1,8 @@
 """Cut the text of events into the parts that a guard checks.
 
 A part ends at the end of a sentence, at the maximum length, or at the end of its block. White space belongs to the part
-before it. How the text is split into deltas makes no difference. Each agent's text is cut separately. If the text of a
-completion, a message or a result differs from the deltas before it, or there were no deltas, it is checked too.
+before it. How the text is split into deltas makes no difference. Each agent's text is cut separately. The text of a
+completion, a message or a result is checked too if it differs from the deltas before it, or if there were no deltas.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PASSING = frozenset({Custom, PartAdded, SourceAdded, ToolProgress, UsageUpdated
 
 
 class Part(msgspec.Struct):
-    """A piece of text that is checked as a whole; `before` is the text in front of it."""
+    """A piece of text that is checked as a whole; `before` is the text that precedes it."""
 
     number: int
     before: str
@@ -56,7 +56,7 @@ class Part(msgspec.Struct):
 
 
 class _Numbers(msgspec.Struct):
-    """State shared by a chat and its agents: how many parts have begun and been taken, and those that have ended."""
+    """State shared by a chat and its agents: the number of parts begun, the number taken, and the ended parts."""
 
     begun: int = 0
     taken: int = 0
@@ -129,7 +129,7 @@ class GuardParts:
         self._end()
 
     def _close(self, event: Event) -> None:
-        """End the open part here, and also the open parts of an agent or a step that `event` ends."""
+        """End the open part here. If `event` ends an agent or a step, end its open parts too."""
         self._close_own()
         if isinstance(event, ToolExecutionCompleted) and event.id in self._agents:
             self._agents[event.id].close()

@@ -84,7 +84,7 @@ class _Partials(Generic[T]):
     def close(self) -> Iterable[Partial[T]]:
         response = final_answer(self._fold.state)
         value = parsed_value(response, self._read)
-        if str(self._growing.text) != response.output_text:  # a completion differs from its deltas
+        if str(self._growing.text) != response.output_text:  # the completed text differs from its deltas
             list(self._begin().feed(response.output_text))
         return (self._growing.done(value),)
 

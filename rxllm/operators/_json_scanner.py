@@ -126,7 +126,7 @@ class JSONScanner:
         self.at += len(text) - len(self._pending)
 
     def close(self) -> None:
-        """Close the outermost value if it is a number or a word; no character marks its end."""
+        """Close the outermost value if it is a number or a word, because no character marks its end."""
         if self._state == self._in_scalar and not self._containers:
             self._end_scalar(self.at)
 

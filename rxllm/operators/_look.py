@@ -154,13 +154,12 @@ def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
     ChatResult('42', completed, 2 steps, 0 tokens)
 
     The journal covers everything upstream, including agents and the calls that tools make. Events are not changed. If
-    the same stream runs again with the same journal, answered requests are not sent again, and finished tool calls do
+    the same stream runs again with the same journal, answered requests are not sent again, and completed tool calls do
     not run again. Model answers are recorded before operators change them, and operators receive the replayed answers
     too, so guards and budgets work as before.
 
-    A tool call that was interrupted before it finished runs again if its tool is ``@tool(idempotent=True)``. Otherwise
-    it stays in ``pending_tool_calls``, like a call that needs approval, and its ``metadata["interrupted"]`` gives the
-    reason.
+    A tool call that was interrupted runs again if its tool is ``@tool(idempotent=True)``. Otherwise it stays in
+    ``pending_tool_calls``, like a call that needs approval, and its ``metadata["interrupted"]`` gives the reason.
 
     For the methods of a journal, see `rxllm.runtime.Journal`. A journal that writes to a database is in
     ``rxllm.durable``.

@@ -81,11 +81,11 @@ class _Smoother(Backlog[Event, Event]):
         self._frame = lag / math.ceil(lag / FRAME)  # seconds between two releases
         self._clock = clock(scheduler)
         self._waiting: deque[tuple[Event, float]] = deque()
-        self._pieces = 0  # pieces of text in `_waiting`
-        self._armed = False  # whether the timer is running
-        self._share = 0.0  # how many pieces are due, including a fraction
-        self._gap = lag  # seconds expected between bursts
-        self._burst = -math.inf  # when the last burst began
+        self._pieces = 0  # The number of pieces of text in `_waiting`.
+        self._armed = False  # Whether the timer is running.
+        self._share = 0.0  # The number of pieces that are due, including a fraction.
+        self._gap = lag  # The seconds expected between bursts.
+        self._burst = -math.inf  # The time at which the last burst began.
         self._clock_time = self._set_back = 0.0
         self._ended = False
 
@@ -142,7 +142,7 @@ class _Smoother(Backlog[Event, Event]):
     def wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         with self._lock:
             super().wake(scheduler, state)
-            if not self._timer.is_disposed:  # it is disposed when the subscriber raises
+            if not self._timer.is_disposed:  # disposed if the subscriber has raised
                 self._end()
 
     def _release(self) -> None:
@@ -218,7 +218,7 @@ class _Snapshots(Backlog[Event, Response[Any]]):
                 if type(event) not in EVENTS:
                     raise not_an_event("snapshots", event)
                 self._state = self._state.apply_event(event)
-            except Exception as error:  # for example, raw usage with unknown keys
+            except Exception as error:  # raised, for example, by raw usage with unknown keys
                 self._observer.on_error(error)
                 return
             if not self._armed:
@@ -263,7 +263,7 @@ def gate(
     boolean, the stream ends at once.
 
     While `maxsize` items are waiting, the source is paused, all the way down to its socket. A source that cannot be
-    paused, such as a `Subject`, may send more. Once more than `limit` items (65,536 by default) would have to wait, the
+    paused, such as a `Subject`, may send more. If more than `limit` items (65,536 by default) would have to wait, the
     stream ends with ``StreamError("overflow")``. Operators before a closed gate treat it like a busy consumer:
     `keep_latest` drops all items except the newest, and `conflate` joins them.
 
@@ -316,7 +316,7 @@ class _Gated:
 
     def _on_switch(self, is_open: Any) -> None:
         # Do not take the lock: closing the gate must not have to wait for a delivery on another thread.
-        if not isinstance(is_open, bool):  # the string "off" would be truthy
+        if not isinstance(is_open, bool):  # The string "off" would be truthy.
             remedy = "write while_open.map(...) with a function that returns a boolean"
             self._fail(invalid_option("while_open", f"must emit True or False, not {shown(is_open)}; {remedy}"))
             return

@@ -91,8 +91,8 @@ def fallback(
     every error except ``StreamError("cancelled")`` triggers a fallback.
 
     Raises ``ValidationError("invalid_option")`` if there are no `engines` or any of them has the wrong type, and
-    ``EngineError("unknown_provider")`` if the provider in a name is unknown. In a pipe, ``ValidationError`` is raised
-    when the operator is applied, if any of them is not a stream.
+    ``EngineError("unknown_provider")`` if the provider in a name is unknown. In a pipe, applying the operator raises
+    ``ValidationError`` if any of them is not a stream.
     """
     if not engines:
         raise invalid_option("engines", "must not be empty: write fallback(engine)")
@@ -205,7 +205,7 @@ def circuit_breaker(
     cooldown: float = 30.0,
     on_change: Callable[[State], object] | None = None,
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Refuse calls once `failures` in a row have failed within `within` seconds; try again after `cooldown` seconds.
+    """Refuse calls after `failures` failures in a row within `within` seconds; try again after `cooldown` seconds.
 
     ::
 

@@ -100,12 +100,12 @@ def rate_limited(
     Before it starts, a call reserves tokens: as many as ``rxllm.count_tokens`` estimates for its messages and tools,
     plus its `max_tokens`, or 1,000 if that is not set. When the call ends, the usage reported by the provider replaces
     the reservation. If the call used more than it reserved, the excess counts from that moment. A call that reserves
-    more than the whole limit waits until no other tokens count towards it. `tokens_per_minute` works only in
+    more than the whole limit waits until no other tokens count towards the limit. `tokens_per_minute` works only in
     ``Engine(operators=[...])``; in a pipe, where the request is unknown, it raises ``EngineError``.
 
     If a call fails with a Retry-After, all calls are held back for that time, up to 600 seconds. In an engine, this
-    also applies to retried failures. If a ``rate_limited`` failure has no Retry-After, calls, including the retries of
-    other calls, are held back for the retry policy's delay. Each attempt counts towards `requests_per_minute`.
+    also applies to retried failures. If a ``rate_limited`` failure has no Retry-After, all calls and retries are held
+    back for the retry policy's delay. Each attempt counts towards `requests_per_minute`.
 
     A `Limiter` passed as `per_second` decides when each call starts. Several machines can share one limit that way.
 
@@ -283,7 +283,7 @@ class _QueuedCall(_Call):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the call's loop is closed, so that no timer on it can ever wake the call."""
+        """Whether the call's loop is closed. If it is, no timer on the loop can ever wake the call."""
         return self.loop is not None and self.loop.is_closed()
 
     def start(self) -> abc.DisposableBase:
@@ -323,8 +323,8 @@ class _Queue:
         self._concurrent = concurrent
         self._requests = _RateWindow(inf if requests is None else requests)
         self._tokens = _RateWindow(inf if tokens is None else tokens)
-        self._next = -inf  # when the current interval ends
-        self._expected: float | None = None  # when the last call that had to wait was due
+        self._next = -inf  # The time at which the current interval ends.
+        self._expected: float | None = None  # The due time of the last call that had to wait.
         self._held_until = -inf
         self._guard = threading.Lock()
         self._waiting: OrderedDict[_QueuedCall, None] = OrderedDict()
@@ -342,7 +342,7 @@ class _Queue:
     def enter(self, call: _QueuedCall) -> bool:
         """Append `call` to the queue, or return False if it could never start.
 
-        A call can never start if its subscriber blocks the event loops of enough other calls to fill all slots.
+        A call can never start if its subscriber blocks the event loops of other calls that fill all slots.
         """
         blocked = current_place.get().blocked_loops
         with self._guard:
@@ -402,7 +402,7 @@ class _Queue:
             if at - now > RESOLUTION:
                 self._expected = at
                 return call, at - now
-            # A late alarm must not delay the calls after this one as well.
+            # If the alarm was late, the calls after this one must not be late too.
             self._next = (self._next if self._expected == self._next else now) + self._interval
             self._requests.add(1, now, now)
             call.entry = self._tokens.add(call.reserved, now, now)

@@ -88,10 +88,10 @@ def redact(
 
     `replacement` is inserted literally. How the text is split into deltas makes no difference to the matches.
 
-    Text is held back only while it might become part of a match, and never more than `max_match` characters of it. A
-    match that is longer, or looks further ahead, counts only if its first `max_match` characters contain a match too.
-    If the pattern contains ``$`` or ``\\B``, `max_match` characters are always held back. Text still held back is
-    emitted at the end of a block, but not if the stream fails with ``on_error``.
+    Only text that might become part of a match is held back, and at most `max_match` characters of it. A match that is
+    longer, or looks further ahead, counts only if its first `max_match` characters contain a match too. If the pattern
+    contains ``$`` or ``\\B``, `max_match` characters are always held back. Text still held back is emitted at the end
+    of a block, but not if the stream fails with ``on_error``.
 
     Deltas, completed text and messages are redacted consistently, and so are the model's answers in ``StepCompleted``
     and ``ChatCompleted``. When thinking is redacted, its signature and provider data are removed, because they would no
@@ -334,8 +334,8 @@ class _Mapping:
 
     def __init__(self, fn: Callable[[str], str]) -> None:
         self._fn = fn
-        self._steps: list[tuple[StepResult, StepResult]] = []  # each original step and its replacement
-        self._places: defaultdict[int, list[int]] = defaultdict(list)  # indexes in `_steps`, keyed by thread length
+        self._steps: list[tuple[StepResult, StepResult]] = []  # Each original step and its replacement.
+        self._places: defaultdict[int, list[int]] = defaultdict(list)  # Indexes in `_steps`, keyed by thread length.
         self._agents = Agents(lambda: _Mapping(fn))
         self._begin()
 

@@ -196,11 +196,11 @@ class _Chat:
         self._path = scope.path
         self._scope = replace(self._outside, request_id=scope.request_id or new_id(), chat={})
         self._current = SerialDisposable()
-        self._source: list[Event] = []  # the events of the source
-        self._last: Event | None = None  # the last event of the current step
+        self._source: list[Event] = []  # The events of the source.
+        self._last: Event | None = None  # The last event of the current step.
         self._steps: list[StepResult] = []
-        self._thread = Thread()  # the last step's thread, plus the user's messages since then
-        self._usage = Usage()  # the total of all steps
+        self._thread = Thread()  # The last step's thread, plus the user's messages since then.
+        self._usage = Usage()  # The total of all steps.
         self._turns = 0
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:

@@ -106,12 +106,12 @@ def retry_before_content(
     held back until its first content (text, thinking, a tool call, a source, a file) or its ``MessageCompleted``. An
     attempt that fails before then, through ``on_error`` or with an ``ErrorEvent``, is retried if the policy allows it:
     the operator subscribes to the source again, which sends a new request. The last failure is passed on unchanged.
-    Before each wait, ``on_retry(attempt, delay, error)`` is called with the delay in seconds.
+    Before each wait, ``on_retry(attempt, delay, error)`` is called; `delay` is in seconds.
 
     ``rxllm.stream_generate`` and the other functions of ``rxllm`` already apply this operator to
-    ``adapter.stream(request, call)``. The engine's own ``operators`` are applied later and see a single answer. After
-    ``stream_generate``, this operator also repeats the engine's operators, such as a fallback or a budget. Pass
-    ``retry=False`` to ``stream_generate``, or this operator acts only once the built-in attempts have failed.
+    ``adapter.stream(request, call)``. The engine's own ``operators`` are applied after it and see a single answer.
+    After ``stream_generate``, this operator also repeats the engine's operators, such as a fallback or a budget, and
+    acts only after the built-in attempts have failed, unless you pass ``retry=False`` to ``stream_generate``.
 
     Do not use reactivex's ``.retry`` instead: it handles ``on_error`` but not an ``ErrorEvent``, and it repeats the
     content of a stream that fails half-way. For such a stream, use ``ops.restart``.
@@ -168,8 +168,8 @@ class _Restarting:
     def __init__(self, source: Observable[Event], rules: RetryPolicy) -> None:
         self._source = source
         self._rules = rules
-        self._events: list[Event] = []  # the events of the current attempt
-        self._standing: list[Event] | None = None  # the events of the latest attempt that had content
+        self._events: list[Event] = []  # The events of the current attempt.
+        self._standing: list[Event] | None = None  # The events of the latest attempt that had content.
         self._reason = ""
 
     def source(self, attempt: int) -> Observable[Event]:

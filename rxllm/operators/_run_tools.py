@@ -114,7 +114,7 @@ def run_tools(
 
     If given, ``executor(tool, arguments, context)`` is called instead of each tool's handler, and ``encoder(result)``
     returns the text for the model. Tools receive `context`, `engine`, `session_id` and `request_id` in their
-    `ToolContext`. `request_id` defaults to the chat's or to a new one; the model call has the same id.
+    `ToolContext`. `request_id` defaults to the chat's id, or else to a new one; the model call has the same id.
 
     Raises ``ValidationError("invalid_option")`` for invalid options or if `thread` is missing.
     """
@@ -173,7 +173,7 @@ class _Step:
         return CompositeDisposable(subscription, self._tools)
 
     def _recall_cut(self) -> Sequence[Event] | None:
-        """Return the response's events if an earlier run of the stream cut the response off; otherwise None."""
+        """Return the events kept by an earlier run of the stream that cut off this response, or None."""
         journal = self._scope.journal
         return journal.recall(self._scope.path, self._cut_key()) if isinstance(journal, RecallingJournal) else None
 
@@ -189,7 +189,7 @@ class _Step:
             if type(event) not in EVENTS:
                 raise not_an_event("run_tools", event)
             self._state = self._state.apply_event(event)
-        except Exception as error:  # for example, raw usage with unknown keys
+        except Exception as error:  # raised, for example, by raw usage with unknown keys
             self._observer.on_error(error)
             return
         self._observer.on_next(event)

@@ -204,7 +204,7 @@ def usage() -> Callable[[Observable[Event]], Stream[Usage]]:
     >>> list(stream_generate(Fake(["Hi", Usage(3, 1)]), "Hello").pipe(usage()))
     [Usage(input_tokens=3, output_tokens=1)]
 
-    Agents' usage, at any depth, is added as it arrives, so it counts even if the agent is interrupted in mid-step.
+    Agents' usage, at any depth, is added as it arrives, so it counts even if the agent is interrupted mid-step.
     """
 
     def changes() -> Callable[[Event], Iterable[Usage]]:
@@ -284,7 +284,7 @@ class TextPieces:
 
 
 class AnswerText(Generic[R]):
-    """Feed each message's text to a new reader from ``make()``; close the last one unless its message calls tools."""
+    """Feed each message's text to a new reader from ``make()``; close the last one unless that message calls tools."""
 
     def __init__(self, name: str, make: Callable[[], Feeder[str, R]]) -> None:
         self._name = name

@@ -106,8 +106,8 @@ class _Shared:
         self._clock: abc.SchedulerBase | None = None  # the first watcher's clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscription = SingleAssignmentDisposable()
-        self._timer = SerialDisposable()  # runs for the grace period while there are no watchers
-        self._has_failed = False  # whether the last event was an ErrorEvent; watchers often leave after one
+        self._timer = SerialDisposable()  # Runs for the grace period while there are no watchers.
+        self._has_failed = False  # Whether the last event was an ErrorEvent; watchers often leave after one.
         self._has_ended = False
         self._error: Exception | None = None
 
@@ -156,7 +156,7 @@ class _Shared:
                 watchers = tuple(self._watchers)
                 for watcher in watchers:
                     watcher.add(event)
-        except Exception as error:  # for example, raw usage with unknown keys
+        except Exception as error:  # raised, for example, by raw usage with unknown keys
             self._end(error)
             self._subscription.dispose()
         else:
@@ -365,7 +365,7 @@ def _is_usage(event: Event) -> bool:
 
 
 def _is_kept(event: Event) -> bool:
-    if type(innermost(event)) is ToolExecutionCompleted:  # an empty state would ignore it, not having seen its start
+    if type(innermost(event)) is ToolExecutionCompleted:  # an empty state would ignore it, because its start is missing
         return True
     state = StreamCollector()
     return state.apply_event(event) is not state

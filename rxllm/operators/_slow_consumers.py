@@ -242,7 +242,7 @@ def continues(last: Any, item: Any) -> bool:
 
 
 def join_texts(item: Any, texts: Iterable[str]) -> Any:
-    """Return a copy of `item` with `texts`, joined, as its text."""
+    """Return a copy of `item` whose text is `texts` joined together."""
     if type(item) is Nested:
         return Nested(item.path, join_texts(item.event, texts))
     text = "".join(texts)

@@ -1,4 +1,4 @@
-"""Collect the user's messages for a chat's next step; when one arrives, cut off the response at a sentence end."""
+"""Collect a user's messages for a chat's next step; when one arrives, end the response after the current sentence."""
 
 from __future__ import annotations
 
@@ -152,9 +152,9 @@ class _UntilSentence:
     def _begin(self) -> None:
         self._seen: list[Event] = []  # all events until a tool call begins
         self._has_calls = False
-        self._is_after_text = False  # whether the last block to end was text
-        self._sentences: Segmenter | None = None  # splits the open block into sentences
-        self._rest = 0  # the length of the open block's unfinished sentence
+        self._is_after_text = False  # Whether the last block to end was text.
+        self._sentences: Segmenter | None = None  # Splits the open block into sentences.
+        self._rest = 0  # The length of the open block's unfinished sentence.
 
     def _on_next(self, event: Event) -> None:
         if self._ended:
@@ -193,7 +193,7 @@ class _UntilSentence:
             self._seen.append(event)
 
     def _end_of_sentence(self, event: Event) -> int | None:
-        """Return where a sentence ends in the delta (0 if just before it), or None if no sentence ends there."""
+        """Return the position in the delta where a sentence ends (0 if just before it), or None if none ends there."""
         if self._is_after_text:
             return 0
         if not isinstance(event, TextDelta):

@@ -50,8 +50,7 @@ def time_limits(
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'ErrorEvent']
 
     Only the model's output counts as content. Message starts and ends, usage and raw frames show that the provider is
-    alive, but they do not extend a limit. Agents' events do extend a limit, except their providers' usage and raw
-    frames.
+    alive, but they do not extend a limit. Agents' events do extend a limit, unless they are usage or raw frames.
 
     When a limit is exceeded, open blocks and calls are completed, and the stream ends with an ``ErrorEvent`` that holds
     a ``StreamError("timeout")``. If there were no events at all, it ends with an ``AdapterError("timeout")`` through
@@ -59,8 +58,8 @@ def time_limits(
     so far. The source is disposed, which closes its connection. While the consumer is behind, only `total` applies.
     After a ``MessageCompleted``, no limit applies until another event arrives.
 
-    The call option ``timeout``, a number or a `Timeouts`, sets the same limits for each attempt separately. An attempt
-    whose first content is late fails and is retried.
+    The call option ``timeout``, a number or a `Timeouts`, sets the same limits for each attempt separately. If the
+    first content is late, the attempt fails and is retried.
 
     Raises ``ValidationError("invalid_option")`` if a limit is not a number above 0.
     """

@@ -32,8 +32,8 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     >>> _ = torn.pipe(verify()).subscribe(on_error=lambda error: print(error.metadata["rule"], error.event_index))
     block_closed 2
 
-    Apply it to the events of an adapter, ``stream_generate``, ``stream_step``, ``stream`` or ``stream_resume``, and put
-    it before any operator that drops events. If a rule is broken, the stream ends with
+    Apply this operator to the events of an adapter, ``stream_generate``, ``stream_step``, ``stream`` or
+    ``stream_resume``, and put it before any operator that drops events. If a rule is broken, the stream ends with
     ``StreamError("malformed_event")``. The error's ``event_index`` is the position of the event, ``metadata["event"]``
     is its tag, and ``metadata["rule"]`` is the name of the broken rule:
 
@@ -48,7 +48,7 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     ``call_order``          Call deltas and call completions belong to an open call.
     ``call_name``           A call is completed under the name it started with.
     ``call_raw_arguments``  The raw arguments of a call equal its deltas, joined.
-    ``call_arguments``      A call's arguments equal its raw arguments, parsed; else its metadata has an ``error``.
+    ``call_arguments``      A call's arguments equal its raw arguments, parsed, or its metadata has an ``error``.
     ``call_completed``      Every call is completed before the response ends.
     ``usage_changed``       Usage is reported only when it has changed.
     ``message_folded``      The completed message equals the fold of the events, with or without deltas.

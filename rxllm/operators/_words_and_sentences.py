@@ -108,8 +108,8 @@ class Segmenter:
         self._find = find
         self._context = ""  # the end of the pending segment; see `_context_of`
         self._pending: list[str] = []
-        self._length = 0  # the length of the pending segment
-        self._has_text = False  # whether anything but white space is pending
+        self._length = 0  # The length of the pending segment.
+        self._has_text = False  # Whether anything but white space is pending.
 
     def feed(self, text: str) -> list[str]:
         # Search only the end of the pending segment again, so that the cost does not grow with its length.
@@ -165,17 +165,17 @@ def _context_of(text: str) -> str:
 
 _UNSPACED = "".join(
     (
-        "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff",  # Thai, Lao, Burmese, Khmer
-        "\u3000-\u303f\uff01-\uff0f\uff1a-\uff20",  # full-width punctuation
-        "\u3040-\u312f\u31a0-\u31ff",  # kana, bopomofo
-        "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff",  # Han, half-width kana
+        "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff",  # Thai, Lao, Burmese, Khmer.
+        "\u3000-\u303f\uff01-\uff0f\uff1a-\uff20",  # Full-width punctuation.
+        "\u3040-\u312f\u31a0-\u31ff",  # Kana, bopomofo.
+        "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff",  # Han, half-width kana.
     )
 )
 
 _EDGE = re.compile(rf"(?<=\s)(?=\S)|(?=[{_UNSPACED}])|(?<=[{_UNSPACED}])(?=\S)")
 _WORD = re.compile(r"\s*\S+\s*|\s+")
-_JOINERS = "\u200d\u17d2\u1039"  # the zero-width joiner, and the Khmer and Burmese signs that stack the next letter
-_JOINED = "\u200d\u0e33\u0eb3\uff9e\uff9f"  # letters in Unicode, but they attach to the letter before them
+_JOINERS = "\u200d\u17d2\u1039"  # The zero-width joiner, and the Khmer and Burmese signs that stack the next letter.
+_JOINED = "\u200d\u0e33\u0eb3\uff9e\uff9f"  # Letters in Unicode, but they attach to the letter before them.
 _STICKING = ("Mn", "Mc", "Me", "Pe", "Pf", "Po")
 _OPENING = ("Ps", "Pi")
 

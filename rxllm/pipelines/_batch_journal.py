@@ -2,8 +2,8 @@
 
 Each line is ``{"request_key": "...", "id": ..., "response": {...}}``, followed by a newline. The key is the request's
 ``rxllm.values.request_key``, which includes all its options. The id is the caller's id for the request. Without ids,
-lines for repeated requests have ``"nth"``: the number of equal requests before this one. The response is written by
-``rxllm.serializer`` without `parsed`; a later run parses the text again.
+the line of a repeated request also has ``"nth"``, the number of identical requests before it. The response is written
+by ``rxllm.serializer`` without `parsed`; a later run parses the text again.
 
 ==============================  ======================================================================================
 event                           effect on the file
@@ -47,7 +47,7 @@ T = TypeVar("T")
 RequestId = str | int
 
 Count = Callable[[int, Hashable, Response[Any] | None], object]
-"""A function that receives a request's index, a name for its line, and the stored response (None if it is new)."""
+"""A function that receives a request's index, a name for its line, and the stored response (None for a new one)."""
 
 WAIT = 1.0
 """The number of seconds to wait for the lock; a disposed stream might still be closing the file."""
@@ -120,7 +120,7 @@ class Journal:
         await _in_thread(self._close)
 
     def leave(self) -> None:
-        """Close the file on another thread, without waiting for it."""
+        """Start closing the file on another thread."""
         if not self._is_closed:
             daemon_threads().submit(self._close)
 

@@ -134,7 +134,7 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
 
 
 def _check(setup: Setup, sent: Request) -> None:
-    """Raise if `sent` is invalid, or if its model lacks a capability that it needs."""
+    """Raise if `sent` is invalid, or if its model lacks a capability that the request needs."""
     validate.request(sent)
     model = setup.model_info(sent)
     if model is not None:
@@ -181,7 +181,7 @@ def budget_counter(setup: Setup, requests: Sequence[Request]) -> Callable[[int, 
 def _engine_call(
     setup: Setup, request: Request, sent: Request, call: Call, scope: Scope, chat: dict[Any, Budget]
 ) -> EngineCall:
-    """Return the information that operators get about this call. `sent` is `request` after completion and `prepare`."""
+    """Return the information that operators get about this call. `sent` is `request`, completed and prepared."""
     ask = partial(_ask_other, setup, request, sent, call, scope)
     engine = setup.engine
     return EngineCall(sent, call, ask, provider_name(engine.adapter), scope.usage, chat, engine.operators)

@@ -46,7 +46,7 @@ class ImageOptions(TypedDict, total=False):
     quality: str | None
     """The image quality, as a word that the provider defines, such as "high". Default: the provider's."""
     style: Literal["natural", "vivid"] | None
-    """The style of the images; "vivid" is more dramatic. Default: the provider's."""
+    """The style of the images, such as "vivid" for dramatic images. Default: the provider's."""
     background: Literal["transparent", "opaque", "auto"] | None
     """The background of the images. Default: the provider's."""
     response_format: Literal["binary", "base64", "url"] | None
@@ -88,7 +88,7 @@ def generate_image(
     adapter, ``on_error`` receives an ``EngineError("no_image_adapter")``. An unknown option raises an `EngineError` at
     once, and an invalid one a `ValidationError`. All other errors go to ``on_error``.
 
-    An engine's params apply only to chat models. So does its model, if the engine has an ``adapter``. The request is
+    An engine's params apply only to chat models, and so does its model if the engine has an ``adapter``. The request is
     not checked before it is sent; to check it, call ``validate.image_request``.
     """
     return _responses("generate_image", engine, lambda: _as_request(prompt_or_request), opts)

@@ -106,11 +106,11 @@ def generate_many(
 
     `journal` is the path of a file to which each answer is appended before it is emitted. If you run the batch again
     with the same file, even after a crash, the stored answers are emitted, and only the other requests are sent. Failed
-    requests are not stored. A request is recognized by its id. Without ids, it is recognized by its `request_key`,
-    which includes all options. The file is synced to disk every second, and at the end.
+    requests are not stored. A request is recognized by its id or, without ids, by its `request_key`, which includes all
+    options. The file is synced to disk every second, and at the end.
 
-    ``on_progress(progress)`` is called with a `Progress` whenever a request ends; ``rxllm.display.progress_bar()``
-    returns such a function.
+    ``on_progress(progress)`` is called with a `Progress` whenever a request ends; for a progress bar, pass
+    ``rxllm.display.progress_bar()``.
 
     If the journal has a different request under the same id, ``on_error`` receives a ``ValidationError`` before any
     request is sent. It receives an ``EngineError("journal_in_use")`` if another stream is writing to the file, and an
@@ -202,7 +202,7 @@ def _response(setup: Setup, index: int, request: Request, journal: Journal | Non
 
 
 class _Emitter:
-    """Emits responses immediately, or in the order of the requests."""
+    """Emit responses immediately, or in the order of the requests."""
 
     def __init__(
         self,

@@ -163,8 +163,8 @@ def compact_thread(
     `at` again, the old summary and the messages after it are summarized together.
 
     The summary is written by `engine`, in a call with the options `opts` and with `instructions` as its system message.
-    Disposing the answer cancels this call. Its usage is added to the answer's usage. Right after the answer starts, its
-    stream emits ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})``. If the call
+    Disposing the answer cancels this call. The call's usage is added to the answer's. Right after the answer starts,
+    its stream emits ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})``. If the call
     fails, the answer fails with the same error. With ``on_error="continue"``, the whole thread is sent instead, a
     warning is logged, and ``Custom("thread_compaction_failed", {"error"})`` is emitted.
 
@@ -221,7 +221,7 @@ def _spoken(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _last_summary(spoken: Sequence[Message]) -> _Summary:
-    """Return the last summary in `spoken` whose messages are still the first ones there, or an empty summary."""
+    """Return the last summary whose messages are still at the start of `spoken`, or an empty summary."""
     for message in reversed(spoken):
         match message.metadata.get("summary"):
             case {"messages": int(number), "digest": str(digest), "text": str(text)}:
@@ -233,7 +233,7 @@ def _last_summary(spoken: Sequence[Message]) -> _Summary:
 
 
 def _digest(messages: Sequence[Message]) -> str:
-    """Return a hash of the messages without their metadata."""
+    """Return a hash of the messages, ignoring their metadata."""
     calls = [[(call.id, call.name, call.arguments) for call in message.tool_calls] for message in messages]
     texts = [(message.role, message.name, message.content, message.tool_call_id) for message in messages]
     return sha256(json_bytes([texts, calls])).hexdigest()[:32]

@@ -277,7 +277,7 @@ class Span:
 
 
 class _SpanWithAttempts(Span):
-    """The span of an adapter call. It counts the attempts, and records when the chunks of the last one arrive."""
+    """The span of an adapter call. It counts the attempts, and records when each chunk of the last attempt arrives."""
 
     def __init__(
         self, observers: Observers, now: Clock, ids: Ids, adapter: Any, request: Request | ImageRequest

@@ -106,7 +106,7 @@ def _with_usage(error: Exception, usage: Usage) -> Exception:
 
 
 class _Annotator:
-    """Adds the contents of `prepared` to one answer, which can start over after a ``StepRestarted``."""
+    """Add the contents of `prepared` to one answer, which can start over after a ``StepRestarted``."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
@@ -172,7 +172,7 @@ class _HeldBack:
         self._lock = threading.Lock()
         self._waiting: deque[Event] | None = deque()  # None once all events have been released
         self._gate = Hold(is_full=self._is_full)
-        self._end: Callable[[], None] | None = None  # ends the stream; set if the answer ends before it is released
+        self._end: Callable[[], None] | None = None  # ends the stream; set if the answer ends while it is held back
         self._answer = SingleAssignmentDisposable()
 
     def start(
@@ -214,7 +214,7 @@ class _HeldBack:
         try:
             while (event := self._next()) is not None:  # more events can arrive while these are emitted
                 self._observer.on_next(event)
-        except BaseException as error:  # raised by the subscriber, with no caller to report it
+        except BaseException as error:  # raised by the subscriber; no caller would report it
             self._answer.dispose()
             fail(self._observer, error)
         else:

@@ -1,6 +1,6 @@
 """`Setup`, which holds a call's engine and checked options, and completes requests with them.
 
-If another engine answers the same request, as with ``fallback``, its request has settings from several sources:
+If another engine answers the same request, as with ``fallback``, it takes the settings from several sources:
 
 ========================================  ==================================================================
 settings                                  source

@@ -100,7 +100,7 @@ def agent_setup(tool: AgentTool, settings: ToolSettings, **ids: str) -> Setup:
     """Return the setup for the chat of the agent `tool`, which runs in a step with these `settings`.
 
     The agent inherits the step's `approve` and its timeout, unless it sets its own. Its context is the step's context,
-    overridden by its own entries.
+    plus its own entries, which take precedence.
     """
     own = Setup.of(tool.engine, ChatOptions, {})
     context = {**settings.context, **own.engine.context, **own.options.get("context", {})}
@@ -148,7 +148,7 @@ class Answers(msgspec.Struct, frozen=True):
                 answers._edited_call(answers._approved_tool(call, settings, outer.id), call, outer.id)
 
     def replied(self, thread: Thread) -> tuple[Thread, Answers]:
-        """Return `thread` with its questions answered, even inside agents, and the answers that remain."""
+        """Return `thread` with its questions answered (also inside agents), and the answers left over."""
         replies = {id: self.results[id] for id in open_questions(thread) if id in self.results}
         known = Counter(open_ids(thread))
         for id, reply in replies.items():
@@ -165,7 +165,7 @@ class Answers(msgspec.Struct, frozen=True):
         settings: ToolSettings,
         outside: Callable[[ToolCall], ToolCall],
     ) -> Iterator[tuple[ToolCall, ToolCall, Answers, ToolSettings]]:
-        """Yield each call that needs an answer, even inside agents.
+        """Yield each call that needs an answer, including calls inside agents.
 
         Each item has the call as the caller sees it, the call in its own chat, and that chat's answers and settings.
         """
@@ -283,7 +283,7 @@ def _is_denial(approval: object) -> bool:
 
 
 def _asking(agents: Mapping[str, Thread]) -> Iterator[str]:
-    """Yield the ids of calls, even inside agents, whose tools asked the user and will run again with the answer."""
+    """Yield the ids of calls (also inside agents) whose tools asked the user and will run again with the answer."""
     for id, agent in agents.items():
         if any(map(is_question, agent.messages[:1])) and not _is_replied(agent):
             yield id

@@ -153,7 +153,7 @@ class PlainStepOptions(PlainOptions, total=False):
     reason to deny the call, a mapping to run the tool with other arguments, or ``halt("approval")`` to halt the chat.
     It can also return an awaitable or an Observable. Default: a call to such a tool halts the chat."""
     approve_timeout: float | None
-    """The time limit in seconds for `approve`; then the call is denied. None means no limit. Default: ``None``."""
+    """The number of seconds `approve` has before the call is denied. None means no limit. Default: ``None``."""
 
 
 class StepOptions(PlainStepOptions, GenerateOptions, total=False):
@@ -192,7 +192,7 @@ def describe(options: type[Any]) -> None:
 
 
 def with_options(options: type[Any]) -> Callable[[F], F]:
-    """Decorate a function with ``**opts``, so that its signature and its docstring show all `options`.
+    """Decorate a function that takes ``**opts``, so that its signature and its docstring show all `options`.
 
     A call with an unknown option, such as ``generate(engine, prompt="Hi")``, raises ``EngineError("unknown_option")``,
     even if a positional argument is also missing. Any other wrong argument raises a ``TypeError`` that suggests a fix.

@@ -80,7 +80,7 @@ def _merge_outcomes(sources: Iterable[Observable[Event]], limit: int) -> Stream[
                 return
             try:
                 observer.on_next(event)
-            except BaseException as error:  # raised by the subscriber, with no caller to report it
+            except BaseException as error:  # raised by the subscriber; no caller would report it
                 fail(observer, error)
 
         def finish() -> None:
@@ -177,7 +177,7 @@ def resume(
 
     If you leave a call to an approval tool unanswered, the option ``approve`` decides it. If a call is pending inside
     an agent, answer it under its id in the result, such as ``"c1/c2"``, and the agent continues. To answer a question
-    to the user, pass a string (or, for a form, a mapping) in `results`, under the id of the tool call that asks it. A
+    to the user, pass a string (or, for a form, a mapping) in `results`, under the id of the tool call that asked it. A
     question without an answer stays open.
 
     The first of the result's `steps` is the halted step, which is now complete. The model is not called again for this
