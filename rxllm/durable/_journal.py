@@ -30,7 +30,7 @@ MOST = 1024
 """The number of events that may queue up for a slow store before the stream is paused."""
 
 APPENDING_SECONDS = 0.25
-"""Seconds to wait before renewing after an append, because an append checks for cancel requests too."""
+"""Seconds to wait before the next renewal after an append, which has already checked for cancel requests."""
 
 FOREVER = 2**53
 """An event number that no run ever reaches."""

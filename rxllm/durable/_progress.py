@@ -23,7 +23,7 @@ _PASSING = (TextDelta, ThinkingDelta, ToolCallDelta, RawChunk, Custom)
 
 
 class ProgressLimit:
-    """Encodes and writes events, on any thread. Its timer runs on the event loop it was created on.
+    """Encodes and writes events on any thread. The timer runs on the event loop that created this object.
 
     Encoding and writing share a lock, so all events except progress are encoded in log order.
     """

@@ -195,7 +195,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return AHEAD if self._tokens is None else min(AHEAD, self._tokens - self._committed())
 
     def settle(self, reservation: Reservation, used: Spending) -> Spending:
-        """Replace `reservation` with the amounts `used`, if not done already, and return the total spent."""
+        """Replace `reservation` with the amounts `used`, unless already done, and return the total spent."""
         with self._lock:
             if self._running.pop(reservation, reservation) is None:
                 self._settled = _sum(self._settled, used)
@@ -292,7 +292,7 @@ def unpriced_call(name: str) -> ValidationError:
 
 
 def budget_passed(budget: Budget) -> StreamError:
-    """Return the error for a stream that is cut off between its own responses."""
+    """Return the error for a stream that exceeds its budget while none of its own responses is running."""
     limits = {"tokens": budget.tokens, "dollars": budget.usd}
     amounts = " or ".join(f"{limit:.10g} {unit}" for unit, limit in limits.items() if limit is not None)
     return StreamError("budget_exceeded", f"the stream has exceeded its budget of {amounts} and was cut off; raise it")

@@ -78,7 +78,7 @@ MAX_WAITING = 64
 """The default number of items that can wait for an iterator before its source stops reading."""
 
 HELD_BACK = 1024
-"""The default maximum number of held-back items. After that, the source waits, or a busy consumer gets them anyway."""
+"""The default maximum number of held-back items. At the limit, the source waits, or a busy consumer gets them anyway."""
 
 LIMIT = 65_536
 """The default limit on waiting items; a source that cannot wait is cut off there."""
@@ -137,7 +137,7 @@ class Gate:
     def when_open(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, as soon as the gate is open.
 
-        `wake` is called now or later, and on any thread, but always in a copy of the current context.
+        `wake` can be called before this method returns, and on any thread, but always in a copy of the current context.
         """
         self._add(self._sleepers, wake)
         if self._has_room():  # checked after `_add`, so that no `take` is missed
@@ -150,7 +150,7 @@ class Gate:
             self._wake(self._idlers)
 
     def before_tools(self, start: Callable[[], None]) -> None:
-        """Call `start` at once to run a step's tools. An operator that checks the step can delay the call."""
+        """Call `start`, which runs a step's tools, at once. An operator that checks the step can delay the call."""
         start()
 
     def when_requested(self, wake: Callable[[], None]) -> None:

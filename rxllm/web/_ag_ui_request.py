@@ -40,7 +40,7 @@ class _Call(msgspec.Struct):
 
     @property
     def tool_call(self) -> ToolCall:
-        text: Any = self.function.arguments  # ToolCall parses it
+        text: Any = self.function.arguments  # a JSON text, which ToolCall parses
         return ToolCall(self.id, self.function.name, text)
 
 

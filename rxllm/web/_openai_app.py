@@ -219,7 +219,7 @@ class _App:
 
 
 def _has_steps(engine: Engine, chat: Chat) -> bool:
-    """Whether a structured answer can take several steps, so that earlier steps may also contain text."""
+    """Whether a structured answer can take several steps, in which case earlier steps may contain text too."""
     return bool(engine.tools or chat.tools or engine.params.keys() & {"tools", "structured_finalize"})
 
 

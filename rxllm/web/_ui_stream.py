@@ -58,7 +58,7 @@ class Encoder:
         self._decoder = Decoder()
         self._minted = 0
         self._is_started = False
-        # The state of the step: "open", "reset" until it starts again, or None if there is no step.
+        # The step's state: "open", "reset" (after a restart, until the step starts again), or None (no step).
         self._step: str | None = None
         self._counters: dict[str, None] = {}  # the names of the usage counters sent so far
 
