@@ -39,7 +39,7 @@ LEFT_SECONDS = 30.0
 """The number of seconds by which a replayed response may outlast the original before the run fails."""
 
 QUIET_SECONDS = 5.0
-"""A request or tool stops waiting for recorded tools when nothing has been replayed for this many seconds."""
+"""The number of seconds without a replay after which a request or tool stops waiting for recorded tools."""
 
 LOOK_SECONDS = 0.01
 """Seconds between checks while a request or tool waits for recorded tools."""

@@ -59,7 +59,7 @@ class _End(NamedTuple):
 
 
 class Log:
-    """Reads the events of the run `id` in pages, and encodes new ones. Remembers the ends, as later ones refer to them."""
+    """Reads the events of the run `id` in pages, and encodes new ones. Remembers ends that later ones may refer to."""
 
     def __init__(self, store: Store, id: str) -> None:
         self._store, self._id = store, id

@@ -325,8 +325,8 @@ def _error_json(error: Exception) -> bytes:
 class Suspects:
     """The suspects in this process: runs during which several processes have died.
 
-    Suspects take turns, because one of them is probably killing the processes. A turn ends when ``is_alone()`` returns
-    False, because the suspect has ended or made progress, or after `ALONE_SECONDS`. The run with the most deaths goes
+    Suspects take turns, because one of them is probably killing the processes. A turn ends after `ALONE_SECONDS`, or
+    when ``is_alone()`` returns False because the suspect has ended or made progress. The run with the most deaths goes
     first. Ties are broken at random, so that a slow run is not always ahead of the run that kills its process.
     """
 

@@ -25,7 +25,7 @@ _PASSING = (TextDelta, ThinkingDelta, ToolCallDelta, RawChunk, Custom)
 class ProgressLimit:
     """Encodes and writes events on any thread. The timer runs on the event loop that created this object.
 
-    Encoding and writing share a lock, so all events except progress are encoded in log order.
+    Events are encoded and written under one lock, so all events except progress are encoded in log order.
     """
 
     def __init__(self, encode: Callable[[Event], bytes], write: Callable[[bytes], None]) -> None:

@@ -35,7 +35,7 @@ IDLE_SECONDS = 1.0
 """The connection for change notifications is closed after this many seconds without any waiting calls."""
 
 ALIVE_SECONDS = 15.0
-"""A silent connection is pinged after this many seconds, and must answer within the same time."""
+"""After this many seconds of silence, the server is pinged; it must answer within the same time."""
 
 PAGE = 500
 
@@ -361,7 +361,7 @@ class _Connections:
             is_subscribed.set()
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake the calls waiting for these runs. With `number`, wake only those waiting for events up to that number."""
+        """Wake calls waiting for these runs. With `number`, wake only those waiting for an event up to `number`."""
         for changed, after in [waiting for id in ids for waiting in self._waiting.get(id, {}).items()]:
             if not changed.done() and (number is None or number > after):
                 changed.set_result(None)

@@ -46,7 +46,7 @@ class OpenTurn(msgspec.Struct, frozen=True):
 
 
 _HEAD = serializer.to_json(Custom("turn")).removesuffix(', "v": 1}').encode()
-"""The JSON that every turn starts with, so that a turn is recognized even if the rest of it is damaged."""
+"""The JSON that every turn starts with. It identifies a turn even if the rest is damaged."""
 
 
 def is_turn(data: bytes) -> bool:

@@ -57,8 +57,8 @@ _RUN = (
 )
 _HELD = "id = ? AND owner = ? AND epoch = ? AND ending IS NULL"
 
-# We create the file ourselves, because SQLite would make it readable by all users. When we then close it, this process
-# loses all of SQLite's locks on it, so until then, this lock keeps other threads from opening it with SQLite.
+# SQLite would make the file readable by all users, so we create it ourselves. When we then close it, this process
+# loses all locks that SQLite holds on the file. Until then, this lock keeps other threads from opening it with SQLite.
 _creating = threading.Lock()
 
 _FAULTS = {
@@ -219,7 +219,7 @@ class SQLiteStore:
         return await self._writer.call(lambda db: _rows(db, statement, *values))
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake the calls waiting for these runs. With `number`, wake only those waiting for events up to that number."""
+        """Wake calls waiting for these runs. With `number`, wake only those waiting for an event up to `number`."""
         with self._guard:
             for waiter in [waiter for id in ids for waiter in self._waiters.get(id, ())]:
                 if number is None or number > waiter.after:

@@ -56,8 +56,8 @@ class Budget:
     """A limit on the tokens, the dollars, or both, that a group of calls can use.
 
     The calls can belong to any engine or chat, and can run on any event loop or thread; ``ops.budget(shared)`` applies
-    the budget to them. Each request first reserves the most that it can use. If less than that is left, the request is
-    not sent. When the call ends, the amounts actually used replace the reservation.
+    the budget to them. Each request first reserves the most that it could use; if less than that is left, it is not
+    sent. When the call ends, the amounts actually used replace the reservation.
 
     Under a dollar limit, a request whose price is not known is not sent either. Pass a function ``price(usage)``, as in
     ``ops.cost``, to supply missing prices, or pass ``unpriced="allow"`` to send such requests anyway. ``ops.budget``

@@ -78,7 +78,7 @@ MAX_WAITING = 64
 """The default number of items that can wait for an iterator before its source stops reading."""
 
 HELD_BACK = 1024
-"""The default maximum number of held-back items. At the limit, the source waits, or a busy consumer gets them anyway."""
+"""The default maximum number of held-back items. Once it is reached, the source waits, or the items are emitted."""
 
 LIMIT = 65_536
 """The default limit on waiting items; a source that cannot wait is cut off there."""

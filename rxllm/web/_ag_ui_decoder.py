@@ -32,7 +32,7 @@ COUNTS = {
     "cachedInputTokens": "cached_input_tokens",
     "cacheWriteInputTokens": "cache_write_input_tokens",
 }
-"""The field of `Usage` for each counter in AG-UI's usage."""
+"""The `Usage` field for each of AG-UI's usage counters."""
 
 Path = tuple[str, ...]
 """The path to an inner agent: the ids of the tool calls it runs in, outermost first."""

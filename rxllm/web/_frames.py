@@ -1,4 +1,4 @@
-"""Frames, which are the JSON objects of every protocol, and helpers shared by encoders and decoders."""
+"""Frames (the JSON objects that make up each protocol), and helpers shared by encoders and decoders."""
 
 from __future__ import annotations
 

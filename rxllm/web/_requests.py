@@ -172,7 +172,7 @@ class StoredConversation:
         self.results[id] = result
 
     def reply(self, id: str, text: str) -> None:
-        """Accept `text` as the answer to the question or, if an inner agent asked it, as the result of the call `id`."""
+        """Accept `text` as the answer to the question or, if an inner agent asked it, as the result of call `id`."""
         self.question = None
         if "/" in id:
             self.results[id] = text
