@@ -263,7 +263,7 @@ class HoldsBudget:
 
 
 def _with_reserved(spent: Spending) -> Spending:
-    """Return `spent`, with reserved amounts counted as spent, because the provider might charge for those calls."""
+    """Return `spent` with all reserved amounts counted as spent, because the provider might still charge for them."""
     running = Spending(spent.reserved, spent.reserved_usd or None, estimated=spent.reserved)
     return _sum(replace(spent, reserved=0, reserved_usd=0.0), running)
 
@@ -284,7 +284,7 @@ def _refusal(name: str, limit: float, used: float, needed: float | None) -> Stre
 
 
 def unpriced_call(name: str) -> ValidationError:
-    """Return the error for a call under a dollar limit to the model `name`, whose price is not known."""
+    """Return the error for a call to the model `name`, whose price is not known, under a dollar limit."""
     fault = f"is a dollar limit, but the price of {shown(name)} is not known, so the request is not sent"
     remedy = 'pass price=lambda usage: dataclasses.replace(usage, total_cost=...) with usd, or unpriced="allow"'
     package = "" if find_spec("genai_prices") else "; pip install 'rxllm[cost]' installs a price list"

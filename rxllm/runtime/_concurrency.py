@@ -124,5 +124,5 @@ class Limiter(Protocol):
         ...
 
     def hold_back(self, seconds: float, /) -> None:
-        """Start no new calls for `seconds` seconds, because the provider has rate-limited a call, or asked for a pause."""
+        """Start no new calls for `seconds` seconds, because the provider rate-limited a call or asked for a pause."""
         ...

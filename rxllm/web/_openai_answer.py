@@ -75,7 +75,7 @@ class Memory:
     def keep(self, model: str, asked_for: Thread, restored: Thread, result: ChatResult) -> None:
         """Keep the messages that a run has added, if it stopped to wait for the client's tools.
 
-        `asked_for` is the thread that the client sent, and `restored` is the one that the model was given.
+        `asked_for` is the thread that the client sent, and `restored` is the one given to the model.
         """
         if result.halted_reason != "manual_tool_calls":
             return
