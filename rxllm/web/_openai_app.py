@@ -66,8 +66,8 @@ def openai_app(
     >>> app = openai_app({"support": rxllm.Fake("Hello")})
 
     Run it on any ASGI server, or mount it in Starlette or FastAPI. Clients use the app's address plus ``/v1`` as their
-    ``base_url``. Each engine, with its operators, `prepare` and tools, looks like a model to them. The engine's tools run
-    here, unseen by the client. The client's tools are passed to the model; the client runs them, and sends their
+    ``base_url``. Each engine, with its operators, `prepare` and tools, looks like a model to them. The engine's tools
+    run here, unseen by the client. The client's tools are passed to the model; the client runs them, and sends their
     results with its next request.
 
     If a `key` is given, every client must send it. If not, requests from web pages (which have an ``Origin`` header)
