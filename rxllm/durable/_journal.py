@@ -30,7 +30,7 @@ MOST = 1024
 """The number of events that may queue up for a slow store before the stream is paused."""
 
 APPENDING_SECONDS = 0.25
-"""Seconds to wait before renewing after an append, because an append checks for cancel requests too."""
+"""Seconds to wait before the next renewal after an append, which has already checked for cancel requests."""
 
 FOREVER = 2**53
 """An event number that no run ever reaches."""
@@ -39,7 +39,7 @@ LEFT_SECONDS = 30.0
 """The number of seconds by which a replayed response may outlast the original before the run fails."""
 
 QUIET_SECONDS = 5.0
-"""A request or tool stops waiting for recorded tools when nothing has been replayed for this many seconds."""
+"""The number of seconds without a replay after which a request or tool stops waiting for recorded tools."""
 
 LOOK_SECONDS = 0.01
 """Seconds between checks while a request or tool waits for recorded tools."""

@@ -9,7 +9,7 @@ field       content
 ==========  ======================================================================================================
 ``v``       the version of the format, `VERSION`
 ``before``  the event number of the previous end in the same chat or inner agent, or 0 if there is none
-``kept``    how many messages at the start of the thread are omitted, because the previous end has them too
+``kept``    how many messages at the start of the thread are omitted, because the previous end has them
 ``steps``   how many steps at the end of a chat are omitted, because they are the results of the previous ends
 ``event``   the rest of the event, encoded by `rxllm.serializer`
 ==========  ======================================================================================================
@@ -59,12 +59,12 @@ class _End(NamedTuple):
 
 
 class Log:
-    """Reads the events of the run `id` in pages, and encodes new ones. Remembers the ends that later ends refer to."""
+    """Reads the events of the run `id` in pages, and encodes new ones. Remembers ends that later ones may refer to."""
 
     def __init__(self, store: Store, id: str) -> None:
         self._store, self._id = store, id
         self._ends: dict[int, _End] = {}
-        self._last: dict[tuple[str, ...], int] = {}  # the event number of the latest end, by agent path
+        self._last: dict[tuple[str, ...], int] = {}  # the event number of the latest step or chat end, by agent path
 
     async def page(self, after: int) -> list[Event]:
         """Return up to `PAGE` events that follow event number `after`, stopping before any that cannot be decoded.
@@ -84,7 +84,7 @@ class Log:
         return events
 
     async def events(self, count: int | None = None) -> AsyncGenerator[Event]:
-        """Yield the committed events, or the pages up to event number `count`. Raises the same errors as `page`."""
+        """Yield all events or, with `count`, stop after the page that contains event `count`. Raises as `page` does."""
         number = 0
         while page := await self.page(number) if count is None or number < count else ():
             number += len(page)
@@ -120,7 +120,7 @@ class Log:
             return data, data["before"]
 
     async def _find(self, number: int) -> None:
-        """Load the end with this event number, and all ends before it, unless they are already in memory."""
+        """Load the step or chat end that is event `number`, and those before it, unless they are already in memory."""
         unknown: list[tuple[int, dict[str, Any]]] = []
         while number and number not in self._ends:
             (text,) = await self._store.events(self._id, number - 1, 1)

@@ -30,7 +30,7 @@ from rxllm.values.argument_checks import must_be
 log = logging.getLogger("rxllm")
 
 ALONE_SECONDS = 60.0
-"""The maximum number of seconds that a suspect without progress can block the other suspects."""
+"""The maximum number of seconds for which a suspect that makes no progress can block the other suspects."""
 
 LOOK_SECONDS = 0.05
 
@@ -72,7 +72,7 @@ class Producer:
         self._writer = Writer(store, lease, flush_after)
         self._loop = asyncio.get_running_loop()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
-        self._to_drop = 0  # the number of step and chat ends to drop, because they are already in the log
+        self._to_drop = 0  # the number of step and chat ends still to drop, as they are already in the log
         self._input, self._name = b"", ""
         # The last end in the log, and the `Steered` events that follow it.
         self._last: StepCompleted | ChatCompleted | None = None
@@ -252,7 +252,7 @@ class Producer:
         return RunError("factory_failed", f"run error ({id}): the factory {self._name!r} {why}", run_id=id)
 
     async def _rejoin(self, run: Run) -> None:
-        """Count the ends in the log, which are dropped when the stream repeats them, and void an incomplete step."""
+        """Count the step and chat ends in the log, so that their replays are dropped, and void an incomplete step."""
         is_open = False
         async for event in self._log.events(run.events):
             self._count += 1
@@ -260,7 +260,7 @@ class Producer:
                 self._to_drop += 1
                 self._last, self._steered, is_open = event, [], False
             elif isinstance(event, Steered):
-                self._steered.append(event)  # stays valid even if the step that answers it is voided
+                self._steered.append(event)  # this message stays valid even if the step that answers it is voided
             else:
                 is_open = True
         if is_open:
@@ -325,9 +325,9 @@ def _error_json(error: Exception) -> bytes:
 class Suspects:
     """The suspects in this process: runs during which several processes have died.
 
-    Suspects take turns, because one of them is probably killing the processes. A turn lasts until the suspect has ended
-    or made progress, so that ``is_alone()`` returns False. The run with the most deaths goes first. Ties are broken at
-    random, so that a slow run is not always ahead of the run that kills its process.
+    Suspects take turns, because one of them is probably killing the processes. A turn ends after `ALONE_SECONDS`, or
+    when ``is_alone()`` returns False because the suspect has ended or made progress. The run with the most deaths goes
+    first. Ties are broken at random, so that a slow run is not always ahead of the run that kills its process.
     """
 
     def __init__(self) -> None:
@@ -342,7 +342,7 @@ class Suspects:
         self._waiting.append(rank)
         try:
             while True:
-                await asyncio.sleep(LOOK_SECONDS)  # wait first, so that runs recovered together are compared
+                await asyncio.sleep(LOOK_SECONDS)  # wait first, to compare all runs recovered at the same time
                 if self._take(rank, is_alone):
                     return
         finally:

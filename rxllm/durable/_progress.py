@@ -23,9 +23,9 @@ _PASSING = (TextDelta, ThinkingDelta, ToolCallDelta, RawChunk, Custom)
 
 
 class ProgressLimit:
-    """Encodes and writes events, on any thread. Its timer runs on the event loop it was created on.
+    """Encodes and writes events on any thread. The timer runs on the event loop on which this object was created.
 
-    Encoding and writing share a lock, so all events except progress are encoded in log order.
+    Events are encoded and written under one lock, so all events except progress are encoded in log order.
     """
 
     def __init__(self, encode: Callable[[Event], bytes], write: Callable[[bytes], None]) -> None:

@@ -35,7 +35,7 @@ IDLE_SECONDS = 1.0
 """The connection for change notifications is closed after this many seconds without any waiting calls."""
 
 ALIVE_SECONDS = 15.0
-"""A silent connection is pinged after this many seconds, and must answer within the same time."""
+"""After this many seconds of silence, the server is pinged; it must answer within the same time."""
 
 PAGE = 500
 
@@ -313,7 +313,7 @@ class _Connections:
             await self.client.aclose()
 
     def listen(self, id: str, after: int) -> asyncio.Future[None]:
-        """Return a future that is done when run `id` changes or has events after `after`, or the connection fails."""
+        """Return a future, done when run `id` changes or has events after number `after`, or the connection fails."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(id, {})[changed] = after
         if self._is_subscribed is None:
@@ -361,7 +361,7 @@ class _Connections:
             is_subscribed.set()
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake the calls waiting for these runs, or only those waiting for events up to `number` if it is given."""
+        """Wake calls waiting for these runs. With `number`, wake only those waiting for an event up to `number`."""
         for changed, after in [waiting for id in ids for waiting in self._waiting.get(id, {}).items()]:
             if not changed.done() and (number is None or number > after):
                 changed.set_result(None)
@@ -379,7 +379,7 @@ def _holder(lease: Lease) -> tuple[str, int]:
 
 
 def _granted(lease: Lease, answer: int) -> bool:
-    """Return whether a cancel was requested. Raise ``RunError("lease_lost")`` if the answer is negative."""
+    """Return whether `answer` reports a cancel request. Raise ``RunError("lease_lost")`` if it is negative."""
     if answer < 0:
         raise RunError("lease_lost", run_id=lease.run_id)
     return bool(answer)

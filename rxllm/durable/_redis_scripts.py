@@ -1,7 +1,7 @@
 """The scripts that change runs in Redis. The server runs each script atomically and with its own clock.
 
 If the answer to a call is lost, the call is sent again. Scripts that must not take effect twice are given a token
-that identifies the call. If they have seen the token before, they only repeat their answer.
+that identifies the call. If they have seen the token before, they only repeat the answer.
 """
 
 from __future__ import annotations

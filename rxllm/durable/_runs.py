@@ -81,8 +81,8 @@ def open_runs(
 
     Events are committed within `flush_after` seconds, or immediately if something depends on them. If a process dies,
     other processes can continue its runs after at most `lease` seconds. If `max_attempts` processes in a row die at the
-    same place in a run, the run fails with ``RunError("too_many_attempts")``. After a third of that many deaths, it is
-    suspected of killing its process. Suspects are continued one at a time, so that few other runs are affected.
+    same place in a run, the run fails with ``RunError("too_many_attempts")``. After a third of that many deaths, the
+    run is suspected of killing its process. Suspects are continued one at a time, so that few other runs are affected.
 
     Raises ``ValidationError("invalid_option")`` if an argument is invalid.
     """
@@ -126,7 +126,7 @@ class Runs:
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
         self._producers: dict[str, Producer] = {}
         self._tails: dict[tuple[asyncio.AbstractEventLoop, str], Tail] = {}
-        self._claims: set[Future[None]] = set()  # a future for each pending claim, done at the claim's end
+        self._claims: set[Future[None]] = set()  # one for each pending claim, done when the claim ends
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -261,7 +261,7 @@ class Runs:
         return _once(lambda: load_session(self._store, id))
 
     def save_session(self, session: Session, version: int = 0) -> Stream[SavedSession]:
-        """Replace version `version` of a session with `session`, and emit it with its new version.
+        """Replace version `version` of a session with `session`, and emit the `SavedSession`.
 
         Pass 0 for a new session. Fails with ``RunError("conflict")`` if the stored version is a different one, or if a
         turn is open.
@@ -295,8 +295,8 @@ class Runs:
     def recover(self, limit: int = 100, every: float | None = None) -> Stream[tuple[str, ...]]:
         """Continue up to `limit` runs of our factories that no process is producing. Emit their ids.
 
-        If `every` is given, do this every `every` seconds until the stream is disposed or `close` is called, and emit
-        the ids for each round that continues any runs. A round in which the store is unavailable is skipped.
+        If `every` is given, repeat this every `every` seconds until the stream is disposed or `close` is called. Each
+        round that continues any runs emits their ids. A round in which the store is unavailable is skipped.
         """
         check_count("limit", limit)
         check("every", every, every is None or is_positive(every), "None or a number of seconds above 0")

@@ -37,7 +37,7 @@ class SavedSession(msgspec.Struct, frozen=True):
 
 
 class OpenTurn(msgspec.Struct, frozen=True):
-    """The input of a run that is a turn. Its `input` field is the one passed to `Runs.start`."""
+    """The input of a run that is a turn. The `input` field is the argument of `Runs.start`."""
 
     run: str
     factory: str
@@ -46,7 +46,7 @@ class OpenTurn(msgspec.Struct, frozen=True):
 
 
 _HEAD = serializer.to_json(Custom("turn")).removesuffix(', "v": 1}').encode()
-"""The JSON that every turn starts with, so that a turn is recognized even if the rest of it is damaged."""
+"""The JSON that every turn starts with. It identifies a turn even if the rest is damaged."""
 
 
 def is_turn(data: bytes) -> bool:
@@ -127,7 +127,7 @@ async def cancel_turn(store: Store, run: Run, owner: str, seconds: float) -> boo
 
 
 async def settle(store: Store, data: bytes) -> None:
-    """Replace the turn `data` with its session, unless that is already done. The run must not emit more events."""
+    """Replace the turn `data` with its session, unless that is already done. The turn's run must have stopped."""
     with _ignoring("unreadable", "conflict"):  # the turn is damaged, or another process has settled it
         turn = turn_of(data)
         found = await store.read(_key(turn.session.id))

@@ -57,8 +57,8 @@ _RUN = (
 )
 _HELD = "id = ? AND owner = ? AND epoch = ? AND ending IS NULL"
 
-# We create the file ourselves, because SQLite would make it readable by all users. When we then close it, this process
-# loses all of SQLite's locks on it, so until then, this lock keeps other threads from opening it with SQLite.
+# SQLite would make the file readable by all users, so we create it ourselves. When we then close it, this process
+# loses all locks that SQLite holds on the file. Until then, this lock keeps other threads from opening it with SQLite.
 _creating = threading.Lock()
 
 _FAULTS = {
@@ -210,7 +210,7 @@ class SQLiteStore:
     async def close(self) -> None:
         await self._reader.close()
         self._wake([*self._waiters])
-        await self._writer.close()  # must be last: closing the last connection makes SQLite clean up
+        await self._writer.close()  # closed last, so that SQLite cleans up after the last connection
 
     async def _read(self, query: str, *values: Any) -> list[Any]:
         return await self._reader.call(lambda db: _rows(db, query, *values))
@@ -219,7 +219,7 @@ class SQLiteStore:
         return await self._writer.call(lambda db: _rows(db, statement, *values))
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake the calls waiting for these runs, or only those waiting for events up to `number` if it is given."""
+        """Wake calls waiting for these runs. With `number`, wake only those waiting for an event up to `number`."""
         with self._guard:
             for waiter in [waiter for id in ids for waiter in self._waiters.get(id, ())]:
                 if number is None or number > waiter.after:
@@ -330,7 +330,7 @@ def _open(db: sqlite3.Connection, unavailable: Callable[[str], RunError]) -> Non
         try:
             mode = _rows(db, "PRAGMA journal_mode = WAL")[0][0]
             break
-        except sqlite3.OperationalError as error:  # SQLite does not wait if others also open a new file
+        except sqlite3.OperationalError as error:  # SQLite does not wait if other connections are opening a new file
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)

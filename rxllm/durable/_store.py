@@ -39,7 +39,7 @@ class Run(msgspec.Struct, frozen=True):
 
     `factory` is the name of the function that builds the run's stream from `input`, which is JSON. `status` is
     ``"running"`` while a process holds an unexpired lease, and ``"waiting"`` while none does. Once the run has ended,
-    `status` is how it ended; ``"halted"`` means that the chat is waiting for a person. `events` is the number of the
+    `status` shows how it ended; ``"halted"`` means that the chat is waiting for a person. `events` is the number of the
     last event. `created_at` and `ended_at` are in seconds since 1970. `is_cancelled` is True if a cancel was requested.
     If the run has failed, `error` is its error as JSON.
     """
@@ -99,7 +99,7 @@ class Store(Protocol):
         ...
 
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
-        """Return the ids of these factories' claimable runs, in order of waiting time, longest first.
+        """Return the ids of these factories' claimable runs, the one that has waited longest first.
 
         A run can be claimed if it has not ended and has no unexpired lease.
         """

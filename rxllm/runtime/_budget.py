@@ -56,8 +56,8 @@ class Budget:
     """A limit on the tokens, the dollars, or both, that a group of calls can use.
 
     The calls can belong to any engine or chat, and can run on any event loop or thread; ``ops.budget(shared)`` applies
-    the budget to them. Each request first reserves the most that it can use. If less than that is left, the request is
-    not sent. When the call ends, the amounts actually used replace the reservation.
+    the budget to them. Each request first reserves the most that it could use; if less than that is left, it is not
+    sent. When the call ends, the amounts actually used replace the reservation.
 
     Under a dollar limit, a request whose price is not known is not sent either. Pass a function ``price(usage)``, as in
     ``ops.cost``, to supply missing prices, or pass ``unpriced="allow"`` to send such requests anyway. ``ops.budget``
@@ -195,7 +195,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return AHEAD if self._tokens is None else min(AHEAD, self._tokens - self._committed())
 
     def settle(self, reservation: Reservation, used: Spending) -> Spending:
-        """Replace `reservation` with the amounts `used`, if not done already, and return the total spent."""
+        """Replace `reservation` with the amounts `used`, unless that is already done, and return the total spent."""
         with self._lock:
             if self._running.pop(reservation, reservation) is None:
                 self._settled = _sum(self._settled, used)
@@ -263,7 +263,7 @@ class HoldsBudget:
 
 
 def _with_reserved(spent: Spending) -> Spending:
-    """Return `spent`, with reserved amounts counted as spent, because the provider might charge for those calls."""
+    """Return `spent` with all reserved amounts counted as spent, because the provider might still charge for them."""
     running = Spending(spent.reserved, spent.reserved_usd or None, estimated=spent.reserved)
     return _sum(replace(spent, reserved=0, reserved_usd=0.0), running)
 
@@ -284,7 +284,7 @@ def _refusal(name: str, limit: float, used: float, needed: float | None) -> Stre
 
 
 def unpriced_call(name: str) -> ValidationError:
-    """Return the error for a call under a dollar limit to the model `name`, whose price is not known."""
+    """Return the error for a call to the model `name`, whose price is not known, under a dollar limit."""
     fault = f"is a dollar limit, but the price of {shown(name)} is not known, so the request is not sent"
     remedy = 'pass price=lambda usage: dataclasses.replace(usage, total_cost=...) with usd, or unpriced="allow"'
     package = "" if find_spec("genai_prices") else "; pip install 'rxllm[cost]' installs a price list"
@@ -292,7 +292,7 @@ def unpriced_call(name: str) -> ValidationError:
 
 
 def budget_passed(budget: Budget) -> StreamError:
-    """Return the error for a stream that is cut off between its own responses."""
+    """Return the error for a stream that exceeds its budget while none of its own responses is running."""
     limits = {"tokens": budget.tokens, "dollars": budget.usd}
     amounts = " or ".join(f"{limit:.10g} {unit}" for unit, limit in limits.items() if limit is not None)
     return StreamError("budget_exceeded", f"the stream has exceeded its budget of {amounts} and was cut off; raise it")

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Bounded(abc.DisposableBase, Generic[T]):
-    """Subscribes to at most `limit` of `sources` at a time, and passes the index of each source to the callbacks.
+    """Subscribes to at most `limit` of the `sources` at a time, and passes the index of each source to the callbacks.
 
     ``on_next(index, item)`` is called for each item, and ``on_end(index, error)`` when a source ends. ``on_done()`` is
     called when all sources have ended. If an error is not an ``Exception``, all sources are disposed, and
@@ -124,5 +124,5 @@ class Limiter(Protocol):
         ...
 
     def hold_back(self, seconds: float, /) -> None:
-        """Start no calls for `seconds` seconds: the provider has rate-limited a call, or asked for a pause."""
+        """Start no new calls for `seconds` seconds, because the provider rate-limited a call or asked for a pause."""
         ...

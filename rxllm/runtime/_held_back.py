@@ -45,7 +45,7 @@ R = TypeVar("R")
 
 
 class Backlog(ABC, Generic[T, R]):
-    """One subscription of an observer of R to a source of T; a subclass stores the waiting items."""
+    """One subscription to a source of T items, for an observer of R items; a subclass stores the waiting items."""
 
     def __init__(self, observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None) -> None:
         self._observer = observer
@@ -118,9 +118,9 @@ def _wake_now(wake: Callable[[], None]) -> None:
 class Hold(Gate):
     """An operator's own gate; the source waits for this gate and for the reader's gate, if there is one.
 
-    The gate is full while `maxsize` items are `waiting`. With `is_full`, it is full while ``is_full()`` returns True
-    instead, and the operator must call `open` when it has room again. While the gate is `closed`, it is neither idle
-    nor requested. The operator can pass `before_tools` to delay tools; see `Gate`.
+    The gate is full while `maxsize` items are `waiting` or, if `is_full` is given, while ``is_full()`` returns True. An
+    operator that passes `is_full` must call `open` when it has room again. While the gate is `closed`, it is neither
+    idle nor requested. The operator can pass `before_tools` to delay tools; see `Gate`.
     """
 
     def __init__(

@@ -96,7 +96,7 @@ class _Race:
     its steps and its chat, get the metadata ``{name: {"winner": k, "errors": (...)}}``. If all sources fail, the last
     failure is passed on unchanged.
 
-    A `Backlog` cannot hold these events, because they are dropped if their source fails.
+    It is not a `Backlog`, because a source's held-back events are dropped if the source fails.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Read a stream: wait for its last item with ``run`` or ``await``, or iterate over its items.
 
-While `maxsize` items wait for an iterator, its source waits too. A source that cannot wait, such as a ``Subject``, is
-cut off at `limit` waiting items. An iterator has three states:
+While an iterator has `maxsize` unread items, its source waits. A source that cannot wait, such as a ``Subject``, is
+cut off at `limit` unread items. An iterator has three states:
 
 ==========  ==================================================  =====================================================
 state       ends when                                           behaviour of the iterator

@@ -49,7 +49,7 @@ class Plan(Protocol):
         ...
 
     def opens(self, attempt: int) -> Iterable[Event]:
-        """Return the events to emit ahead of `attempt`, which has just produced its first content."""
+        """Return events to emit before the events of `attempt`, which has just produced its first content."""
         ...
 
 

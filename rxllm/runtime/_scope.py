@@ -1,7 +1,7 @@
 """The scope of a subscription: the chat, the step and the tool call that it belongs to.
 
-The scope is stored in a context variable. An operator sets the variable while it subscribes to its source, and the
-calls that this subscription makes read it. Events do not contain the scope, so no event carries a prompt out of the
+The scope is stored in a context variable. An operator sets the variable while it subscribes to its source, and
+calls made by this subscription read it. Events do not contain the scope, so no event carries a prompt out of the
 process. When such an operator calls its own subscriber, it restores the subscriber's scope; see `ScopedObserver`.
 
 ==================================  ==============================  ===================================================
@@ -75,8 +75,8 @@ class Journal(Protocol):
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
         """Return the model's recorded answer; if there is none, return `events`, and record their outcome.
 
-        This method is called once per subscription. The n-th call with a given key is the n-th in every run. `key`
-        identifies the request. It is like ``rxllm.values.request_key``, but ignores the tools' descriptions.
+        This method is called once per subscription. Calls with the same key are made in the same order in every
+        run. `key` identifies the request; it is like ``rxllm.values.request_key``, but ignores tools' descriptions.
         """
         ...
 
@@ -148,7 +148,7 @@ def engine_call() -> EngineCall | None:
 
 
 def applying_operators(call: EngineCall) -> Setting[EngineCall | None]:
-    """Return a ``with`` block that sets the `EngineCall` for operators applied inside it."""
+    """Return a context manager that sets the `EngineCall` for operators applied inside it."""
     return Setting(current_engine_call, call)
 
 
@@ -217,14 +217,14 @@ current_scope: ContextVar[Scope] = ContextVar("rxllm_scope", default=NO_SCOPE)
 
 
 def within(scope: Scope) -> Setting[Scope]:
-    """Return a ``with`` block in which every subscription gets `scope`."""
+    """Return a context manager that gives `scope` to every subscription made inside it."""
     return Setting(current_scope, scope)
 
 
 class Setting(Generic[T]):
-    """A ``with`` block that sets a context variable.
+    """A context manager that sets a context variable.
 
-    Each call uses several of these blocks, and a generator-based context manager would be three times slower.
+    Each call uses several of these, and a generator-based one would be three times slower.
     """
 
     __slots__ = ("_token", "_value", "_variable")

@@ -13,8 +13,8 @@ or a pytest outcome such as a skip     passing through the operators     the log
 
 An ``Exception`` means that the stream has failed. Any other exception is meant for the program, so no operator may
 retry it or pass it to a model. The waiting callers are ``run``, ``await`` and the iterators, which raise the exception.
-Otherwise, if an operator raised an exception in ``on_completed``, they would wait forever, because ``on_error`` cannot
-be called after that.
+If errors did not reach them directly, an exception that an operator raises in ``on_completed`` would leave them waiting
+forever, because ``on_error`` cannot be called after that.
 
 The log shows only the frames that belong to the user's code, or all frames if the ``rxllm`` logger is set to DEBUG. A
 failed call without such frames is logged in one line. Logging does not change ``error.__traceback__``. If the error is
@@ -126,7 +126,7 @@ def shorten_traceback(error: BaseException) -> None:
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return the user's frames in `trace`, and all frames below the last of them, or None if there are none.
+    """Return the user's frames in `trace`, and all frames below the last of them, or None if it has no user frames.
 
     The frame of a ``__getattr__`` in rxllm is left out, because it only raises the error for a misspelt attribute.
     """

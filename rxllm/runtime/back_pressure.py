@@ -59,12 +59,12 @@ class Endings:
         return end
 
     async def wait(self) -> None:
-        """Wait for the functions for at most a minute."""
+        """Wait at most a minute for the functions to end."""
         if running := list(self._running):
             await asyncio.wait(map(asyncio.wrap_future, running), timeout=60)
 
     def wait_blocking(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Block a user's thread until the functions end, for at most two minutes. The stream ran on `loop`."""
+        """Block a user's thread for at most two minutes, until the functions end. The stream ran on `loop`."""
         if self._is_expected and running_loop() is not loop:
             # An operator such as `take` wakes the reader before it disposes its source, in the same turn of the loop.
             has_turned = threading.Event()
@@ -78,7 +78,7 @@ MAX_WAITING = 64
 """The default number of items that can wait for an iterator before its source stops reading."""
 
 HELD_BACK = 1024
-"""The default maximum number of held-back items. After that, the source waits, or a busy consumer gets them anyway."""
+"""The default maximum number of held-back items. Once it is reached, the source waits, or the items are emitted."""
 
 LIMIT = 65_536
 """The default limit on waiting items; a source that cannot wait is cut off there."""
@@ -137,7 +137,7 @@ class Gate:
     def when_open(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, as soon as the gate is open.
 
-        `wake` is called now or later, and on any thread, but always in a copy of the current context.
+        `wake` can be called before this method returns, and on any thread, but always in a copy of the current context.
         """
         self._add(self._sleepers, wake)
         if self._has_room():  # checked after `_add`, so that no `take` is missed
@@ -150,7 +150,7 @@ class Gate:
             self._wake(self._idlers)
 
     def before_tools(self, start: Callable[[], None]) -> None:
-        """Call `start` at once to run a step's tools. An operator that checks the step can delay the call."""
+        """Call `start`, which runs a step's tools, at once. An operator that checks the step can delay the call."""
         start()
 
     def when_requested(self, wake: Callable[[], None]) -> None:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 class Place(msgspec.Struct, frozen=True):
     """The event loop of a subscription, and stand-ins for the process's own portal, threads and engine.
 
-    `loop` is the event loop chosen for the subscription. `is_read` is True if a user's thread is waiting for it.
+    `loop` is the event loop chosen for the subscription. `is_read` is True if a user's thread reads the subscription.
     `blocked_loops` are the event loops of waiting threads; nothing can run on them until the subscription ends.
     """
 

@@ -237,7 +237,7 @@ def on_portal() -> Generator[Portal]:
 
 
 def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:
-    """Warn that this thread's event loop will be blocked, if one is running outside a notebook.
+    """Warn that this thread's running event loop, if there is one, will be blocked. Do nothing in a notebook.
 
     `what` is the beginning of the warning, such as "run() blocks", and `instead` is the code to write instead.
     """
@@ -247,7 +247,7 @@ def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:
 
 
 def _in_notebook() -> bool:
-    # Libraries import these modules outside notebooks too, so checking that they are loaded is not enough.
+    # Libraries import both modules outside notebooks too, so checking whether they are loaded is not enough.
     ipython: Any = sys.modules.get("IPython")
     marimo: Any = sys.modules.get("marimo")
     in_ipython = ipython is not None and ipython.get_ipython() is not None

@@ -152,5 +152,5 @@ class NotEncodable:
 
 
 def _operator_names() -> Iterable[str]:
-    operators = sys.modules.get("rxllm.operators")  # a higher layer, so only its names are read
+    operators = sys.modules.get("rxllm.operators")  # a higher layer, so it is not imported here
     return getattr(operators, "__all__", ())

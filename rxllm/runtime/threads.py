@@ -3,8 +3,8 @@
 ==========================================  ==========================================================================
 running call                                treatment at interpreter exit
 ==========================================  ==========================================================================
-a call read by ``run()`` or ``for`` on a    is closed at once, because the thread has ended or is a daemon thread that
-thread                                      is now ending
+a call that a thread reads with ``run()``   is closed at once, because the thread has ended or is a daemon thread that
+or ``for``                                  is now ending
 a subscription that has emitted events      continues until no event has arrived for `SILENT_SECONDS`
 a subscription that has not emitted events  continues until nothing has happened for `FIRST_SECONDS`
 yet, a tool, or a wait for a retry
@@ -42,7 +42,7 @@ IDLE_KEPT = 16
 """The maximum number of idle threads that wait for a job; further threads end when they become idle."""
 
 THREADS = 1_000
-"""The maximum number of plain tool functions that run at once, to limit the cost of a burst of calls."""
+"""The maximum number of plain tool functions that can run at once. It limits the cost of a burst of calls."""
 
 THREADS_LEFT = 100
 """The limit on plain functions still running after a timeout or a cancellation; once reached, no new ones start."""
@@ -64,7 +64,7 @@ class DaemonThreads(ThreadPoolExecutor):
 
     A job that hangs costs only its own thread. An ordinary ``ThreadPoolExecutor`` would delay interpreter exit, and
     reject new jobs while the last calls are still running. One thread is always ready, because no thread can be started
-    during interpreter exit. `running` is the number of jobs, and `left` is the number of running jobs whose callers
+    during interpreter exit. `running` is the number of unfinished jobs, and `left` is how many of their callers
     have stopped waiting.
     """
 
@@ -174,7 +174,7 @@ async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
 SILENT_SECONDS = 5.0
 FIRST_SECONDS = 30.0
 CLOSE_SECONDS = 1.0
-"""The number of seconds that cancelled calls have to close."""
+"""The number of seconds within which cancelled calls must close."""
 
 TICK_SECONDS = 0.02
 
@@ -197,7 +197,7 @@ class Live:
 
 
 class Drain:
-    """The wait for the calls and timers in `live` at interpreter exit."""
+    """The wait at interpreter exit for the calls and timers in `live`."""
 
     def __init__(self, live: Live) -> None:
         self._live = live

@@ -40,8 +40,8 @@ class AGUI(HTTPAdapter):
 
     Each request contains all messages. The model and its parameters are in ``forwardedProps``, which the agent may
     ignore. ``Request.options`` overrides fields of the ``RunAgentInput`` that is sent. For example, ``{"threadId":
-    "t1", "resume": [...]}`` answers the interrupts in the last message. Without a ``threadId``, every request starts a
-    new conversation.
+    "t1", "resume": [...]}`` answers the interrupts of the conversation's last message. Without a ``threadId``, every
+    request starts a new conversation.
     """
 
     provider = PROVIDER
@@ -194,7 +194,7 @@ class AGUIDecoder(FrameDecoder):
 
 
 def _without(usage: Usage, agents: Usage) -> Usage:
-    """Subtract the inner agents' usage, which their own events already report, from a run's usage."""
+    """Return a run's usage minus the inner agents' usage, which their own events already report."""
     counts = {name: (getattr(usage, name), getattr(agents, name) or 0) for name in COUNTS.values()}
     return replace(usage, **{name: max(0, all - own) for name, (all, own) in counts.items() if all is not None and own})
 

@@ -22,7 +22,7 @@ MOST_NESTED = 32
 """The maximum nesting depth of agents. There is a limit because each level folds the events of all levels below it."""
 
 OWN = "rxllm"
-"""The name of rxllm's own ``CUSTOM`` frames, and the ``rawEvent`` of frames that decode to no event."""
+"""The name of rxllm's own ``CUSTOM`` frames. As ``rawEvent``, it marks frames that decode to no event."""
 
 COUNTS = {
     "inputTokens": "input_tokens",
@@ -32,7 +32,7 @@ COUNTS = {
     "cachedInputTokens": "cached_input_tokens",
     "cacheWriteInputTokens": "cache_write_input_tokens",
 }
-"""The field of `Usage` for each counter in AG-UI's usage."""
+"""The `Usage` field for each of AG-UI's usage counters."""
 
 Path = tuple[str, ...]
 """The path to an inner agent: the ids of the tool calls it runs in, outermost first."""
@@ -145,9 +145,9 @@ class Lane:
     """The part of a stream that belongs to one agent: either the outermost agent, or one that runs as a tool.
 
     Call ids are unique only within a lane, so on the wire they are prefixed with the lane's path. `blocks` and `calls`
-    contain only open blocks and calls. `names` has the tool name of every call. `agents` maps the id of a call to the
-    lane of the agent that it is running. `mark` is the number of the last message before the current step, and `parent`
-    is the id of the message that the next call belongs to.
+    contain only open blocks and calls. `names` has the tool name of every call. `agents` maps the id of each call
+    that runs an agent to the agent's lane. `mark` is the number of the last message before the current step, and
+    `parent` is the id of the message that the next call belongs to.
     """
 
     def __init__(self, lanes: Lanes, path: Path = (), run: str | None = None) -> None:
@@ -288,7 +288,7 @@ def _tag(run: str | None) -> Frame:
 
 
 class ForeignRun:
-    """Adds events that other servers do not send: the start and end of each response, the end of each step and chat."""
+    """Adds the events that other servers omit: each response's start and end, and the end of each step and chat."""
 
     def __init__(self, fold: ClientFold, lanes: Lanes, open: Unfinished) -> None:
         self._fold = fold

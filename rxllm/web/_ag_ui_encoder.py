@@ -204,7 +204,7 @@ class Encoder:
         return {**result, "content": content, "role": "tool"}
 
     def _begin_agents(self, path: Path, frames: list[Frame]) -> Lane:
-        """Return the lane of the agent at `path`. Frames that start new agents on the way are added to `frames`."""
+        """Return the lane of the agent at `path`. Add frames for all new agents along the path to `frames`."""
         lane = self._lanes.lane(None)
         for call in path:
             if call not in lane.agents:
@@ -220,7 +220,7 @@ class Encoder:
     def _end_agents(
         self, lane: Lane, call: str | None = None, error: LLMError | None = None, interrupts: Iterable[str] = ()
     ) -> list[Frame]:
-        """Return frames that end all inner agents of a lane, innermost first, or only the one that `call` runs."""
+        """Return frames that end a lane's inner agents, innermost first. With `call`, end only the agent it runs."""
         frames: list[Frame] = []
         for id in [id for id in reversed(lane.agents) if call in (None, id)]:
             agent = lane.agents.pop(id)

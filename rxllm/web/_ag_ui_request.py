@@ -40,7 +40,7 @@ class _Call(msgspec.Struct):
 
     @property
     def tool_call(self) -> ToolCall:
-        text: Any = self.function.arguments  # ToolCall parses it
+        text: Any = self.function.arguments  # a JSON text, which ToolCall parses
         return ToolCall(self.id, self.function.name, text)
 
 
@@ -129,7 +129,7 @@ def from_ag_ui(
     >>> rxllm.resume(rxllm.Fake("Hello"), incoming.thread, tools=incoming.tools).run().output_text
     'Hello'
 
-    Pass the server's copy of the conversation as `stored`; only new messages and answers are then taken from the
+    Pass the server's copy of the conversation as `stored`, so that only new messages and answers are taken from the
     request. Without `stored`, the client's messages are the conversation, and a request with approvals is rejected.
     `client_tools` names the tools that run in the client. Other tools in the request are ignored, and their results are
     rejected. With `edits`, users who approve a call may change its arguments. Raises the same errors as `from_ui`.

@@ -11,8 +11,7 @@ files, usage, questions, approvals
 metadata                                    the entries that `METADATA` lists
 errors, including tool errors               the class, the reason and the retry delay; the message and the traceback are
                                             logged once, by the logger ``rxllm``
-an ``on_error`` that is not an              passed on unchanged, for the server to handle
-``LLMError``
+an exception other than an ``LLMError``     passed on unchanged, for the server to handle
 raw chunks, parts that only the provider    nothing
 can use
 ``Custom``                                  events from your own operators and tools, but not rxllm's own
@@ -128,7 +127,7 @@ METADATA = frozenset(
 """The metadata entries that clients may see, because they need them to continue the conversation."""
 
 _OWN = ("session_turn", "step_abandoned", "thread_compacted", "thread_compaction_failed")
-"""The names of rxllm's own ``Custom`` events, which are hidden: they contain sessions, responses or summaries."""
+"""The names of rxllm's own ``Custom`` events, hidden because they contain sessions, responses or summaries."""
 
 _EVENTS = frozenset[type[Any]](ev.EVENT_CLASSES)
 
@@ -195,7 +194,7 @@ class _Client:
 
 
 def _kept(event: ev.Event) -> ev.Event | None:
-    """Remove from `event` what clients must not see. A result in it must come from ``ClientFold.filled``."""
+    """Remove from `event` what clients must not see. Any result in `event` must come from ``ClientFold.filled``."""
     match event:
         case ev.StepCompleted(result=result):
             return ev.StepCompleted(replace(result, metadata=_named(result.metadata)))

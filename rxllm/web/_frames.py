@@ -1,4 +1,4 @@
-"""Frames, the JSON objects that every protocol consists of, and helpers shared by encoders and decoders."""
+"""Frames (the JSON objects that make up each protocol), and helpers shared by encoders and decoders."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def from_sse(chunks: bytes | Iterable[bytes]) -> Iterator[Frame]: ...
 @overload
 def from_sse(chunks: AsyncIterable[bytes]) -> AsyncIterator[Frame]: ...
 def from_sse(chunks: bytes | Iterable[bytes] | AsyncIterable[bytes]) -> Iterator[Frame] | AsyncIterator[Frame]:
-    r"""Yield the frames in a stream of server-sent events. Chunks can break anywhere; ``[DONE]`` is skipped.
+    r"""Yield the frames in a stream of server-sent events. Chunks can be split anywhere; ``[DONE]`` is skipped.
 
     >>> list(from_sse(b'data: {"type":"end"}\n\n'))
     [{'type': 'end'}]
@@ -103,7 +103,7 @@ def text_of(frame: Frame, name: str) -> str:
 
 
 def all_of(frame: Frame, events: Iterable[Event]) -> list[Event]:
-    """Read all `events` from `frame`. Raises ``StreamError("malformed_event")`` if it is invalid."""
+    """Collect the `events` decoded from `frame`. Raises ``StreamError("malformed_event")`` if the frame is invalid."""
     try:
         return list(events)
     except (ValidationError, LookupError, TypeError, ValueError, AttributeError, RecursionError):

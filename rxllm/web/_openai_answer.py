@@ -75,7 +75,7 @@ class Memory:
     def keep(self, model: str, asked_for: Thread, restored: Thread, result: ChatResult) -> None:
         """Keep the messages that a run has added, if it stopped to wait for the client's tools.
 
-        `asked_for` is the thread that the client sent, and `restored` is the one that the model was given.
+        `asked_for` is the thread that the client sent, and `restored` is the one given to the model.
         """
         if result.halted_reason != "manual_tool_calls":
             return
@@ -147,7 +147,7 @@ class Answer:
         return self._chunks(deltas)
 
     def chunk(self, delta: Frame | None, finish_reason: str | None = None) -> Frame:
-        """Return a chunk with this `delta`, or one without choices, as required for usage, if `delta` is None."""
+        """Return a chunk with this `delta`. If it is None, the chunk has no choices, as required for usage."""
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         choices = [] if delta is None else [choice]
         return {**self._head, "object": "chat.completion.chunk", "choices": choices}

@@ -65,12 +65,12 @@ def openai_app(
 
     >>> app = openai_app({"support": rxllm.Fake("Hello")})
 
-    Run it on any ASGI server, or mount it in Starlette or FastAPI. Clients set their ``base_url`` to its address plus
-    ``/v1``. Each engine, with its operators, `prepare` and tools, looks like a model to them. The engine's own tools
+    Run it on any ASGI server, or mount it in Starlette or FastAPI. Clients use the app's address plus ``/v1`` as their
+    ``base_url``. Each engine, with its operators, `prepare` and tools, looks like a model to them. The engine's tools
     run here, unseen by the client. The client's tools are passed to the model; the client runs them, and sends their
     results with its next request.
 
-    If there is a `key`, every client must send it. If not, requests from web pages (which have an ``Origin`` header)
+    If a `key` is given, every client must send it. If not, requests from web pages (which have an ``Origin`` header)
     are rejected. A request that takes longer than `timeout` seconds fails with status 408, and a body of more than
     `max_body` bytes with 413. If `max_requests` are already running, a new request fails with 503.
 
@@ -219,7 +219,7 @@ class _App:
 
 
 def _has_steps(engine: Engine, chat: Chat) -> bool:
-    """Whether a structured answer can take several steps, so that earlier steps may also contain text."""
+    """Whether a structured answer can take several steps, in which case earlier steps may contain text too."""
     return bool(engine.tools or chat.tools or engine.params.keys() & {"tools", "structured_finalize"})
 
 

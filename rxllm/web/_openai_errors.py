@@ -20,7 +20,7 @@ _TYPES = {
     429: "rate_limit_error",
 }
 _AGAIN = (408, 429, 502, 503)
-"""The statuses after which clients should retry. A header says so, because by default SDKs also retry a 500."""
+"""The statuses to retry. A header states whether to retry, because by default SDKs also retry a 500."""
 
 _STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
     AdapterError: {
@@ -51,7 +51,7 @@ _CODES = {
 
 
 class RefusedError(Exception):
-    """A rejection or failure of a request, with the `status`, `headers` and `body` of its response."""
+    """The rejection or failure of a request, with the `status`, `headers` and `body` of the response."""
 
     def __init__(
         self,

@@ -9,8 +9,8 @@ part of a request                      treatment
 a system or developer message          ignored
 the user's text and files              read as a user message; a file must be a web address or a base64 ``data:`` URL
 earlier messages                       ignored if there is a stored copy, otherwise read as the history
-a repeated message                     ignored if it repeats an unanswered message at the end of the stored thread, as
-                                       clients do when they retry after a failure
+a repeated message                     ignored if it repeats an unanswered message at the end of the stored thread;
+                                       clients repeat messages when they retry after a failure
 a tool call without a result           ignored
 an answer to an approval request       accepted if the stored call is waiting for one; rejected without a stored copy
 an answer to an answered call          ignored; if the request contains nothing else, it is rejected
@@ -126,7 +126,7 @@ def _too_deep() -> ValidationError:
 
 
 def convert_to(data: Any, cls: type[T], *path: str | int) -> T:
-    """Convert `data`, from `path` in the request, to a `cls`. Unknown fields are ignored."""
+    """Convert `data`, found at `path` in the request, to a `cls`. Unknown fields are ignored."""
     try:
         return msgspec.convert(data, cls)
     except UnicodeEncodeError:  # raised by msgspec when it looks up a field name
@@ -172,7 +172,7 @@ class StoredConversation:
         self.results[id] = result
 
     def reply(self, id: str, text: str) -> None:
-        """Accept the answer to the question. If an inner agent asked, the answer becomes the result of its call."""
+        """Accept `text` as the answer to the question or, if an inner agent asked it, as the result of call `id`."""
         self.question = None
         if "/" in id:
             self.results[id] = text

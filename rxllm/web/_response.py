@@ -42,7 +42,7 @@ Fields = list[tuple[bytes, bytes]]
 Filter = Callable[[Observable[Event]], Observable[Event]]
 
 WAITING = 16
-"""The number of events that may queue up for a slow browser, beyond its socket's buffer, before the model waits."""
+"""The number of events, beyond the socket's buffer, that may queue up for a slow browser before the model must wait."""
 
 HEARTBEAT = b":\n\n"
 """An empty comment, which clients of server-sent events ignore."""

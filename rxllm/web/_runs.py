@@ -38,7 +38,7 @@ class Runs:
         self._lock = RLock()
 
     def start(self, id: str, stream: Observable[Event]) -> Stream[Event]:
-        """Start `stream` on the running event loop, if any, or on rxllm's own. Return it for the first browser.
+        """Start `stream` on the running event loop, if any, or on rxllm's own. Return the run's stream.
 
         Raises ``ValidationError("invalid_option")`` if a run with this `id` is active or an argument is invalid, and
         ``StreamError("overflow")`` if `most` runs are active.
@@ -59,7 +59,7 @@ class Runs:
         return run and run.stream
 
     def cancel(self, id: str) -> bool:
-        """Stop a run, which sends ``StreamError("cancelled")`` to its browsers. Return whether it was active."""
+        """Stop a run, and send ``StreamError("cancelled")`` to its browsers. Return whether it was active."""
         with self._lock:
             run = self._runs.get(id)
         if run is None or run.ended is not None:

@@ -93,7 +93,7 @@ def from_ui(
     >>> rxllm.resume(rxllm.Fake("Hello"), incoming.thread).run().output_text
     'Hello'
 
-    Pass the server's copy of the conversation as `stored`; only new messages and answers are then taken from the
+    Pass the server's copy of the conversation as `stored`, so that only new messages and answers are taken from the
     request. Without `stored`, the browser's messages are the conversation: users can edit earlier messages, but
     requests with approvals are rejected. `client_tools` names the tools that run in the browser. Results of other tools
     are rejected.

@@ -58,7 +58,7 @@ class Encoder:
         self._decoder = Decoder()
         self._minted = 0
         self._is_started = False
-        # The state of the step: "open", "reset" until it starts again, or None if there is no step.
+        # The step's state: "open", "reset" (after a restart, until the step starts again), or None (no step).
         self._step: str | None = None
         self._counters: dict[str, None] = {}  # the names of the usage counters sent so far
 
@@ -215,7 +215,7 @@ class Decoder:
         self.blocks: dict[tuple[str, str], Block] = {}
         self.calls: dict[str, list[str]] = {}
         self.names: dict[str, str] = {}
-        self._covered = 0  # the number of following frames not to turn into events
+        self._covered = 0  # how many of the following frames must not become events
         self._is_ended = False
         self._is_finished = False
 
@@ -357,7 +357,7 @@ def _read_content(frame: Frame) -> list[ev.Event]:
 
 
 def _complete_call(id: str, name: str, text: str, frame: Frame, is_available: bool) -> ev.ToolCallCompleted:
-    """Return the event for the call that `frame` completes. `text` is its arguments as received so far."""
+    """Return the event for the call that `frame` completes. `text` is the arguments received so far."""
     value, metadata = frame.get("input"), _call_metadata(frame)
     if is_available and isinstance(value, dict):
         return ev.ToolCallCompleted(id, name, cast(dict[str, Any], value), text or json.dumps(value), metadata)
