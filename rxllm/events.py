@@ -380,7 +380,7 @@ _NO_CONTENT = frozenset({MessageStarted, MessageCompleted, ErrorEvent, *_PINGS})
 def is_content(event: Event) -> bool:
     """Whether `event` counts as model output, which ends a period of silence and can be the first token.
 
-    All events from an agent count, even the start and the end of its responses, except usage updates and raw chunks.
+    All events from an agent count (even the start and the end of its responses), except usage updates and raw chunks.
     """
     silent = _NO_CONTENT
     if type(event) is Nested:

@@ -118,7 +118,7 @@ def content_part(part: Part, metadata: Mapping[str, Any] = NOTHING) -> StreamChu
 def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
     """Check that the fields of `chunk` fit its type, and return the chunk.
 
-    Raises ``ValidationError("invalid_message")``, whose `errors` name the field, if one does not fit.
+    Raises ``ValidationError("invalid_message")`` if a field does not fit. Its `errors` name the field.
 
     >>> validate(StreamChunk("meta", metadata=None))
     Traceback (most recent call last):

@@ -401,7 +401,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _base(option: Any) -> type:
-    """Return the class whose instances fit `option`, or ``object`` if any data fits."""
+    """Return the class of the data that fits `option`, or ``object`` if data of any class may fit."""
     base = get_origin(option) or option
     if base is Literal:
         return EllipsisType  # no data is an instance of it.

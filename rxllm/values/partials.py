@@ -74,8 +74,8 @@ class Partial(Generic[T]):
     def value(self) -> T | None:
         """The value if it is complete, otherwise None.
 
-        A field's value has its annotated type. If the text does not fit that type, the value is plain JSON data, and
-        the stream fails later.
+        The value of a field has the field's annotated type. If the text does not fit that type, the value is plain JSON
+        data, and the stream fails later.
         """
         if self._value is not _NOT_READ:
             return self._value
@@ -90,7 +90,7 @@ class Partial(Generic[T]):
 
     @property
     def so_far(self) -> Any:
-        """The value so far, as JSON data with the keys as the model wrote them; None if the value is missing."""
+        """The value so far as JSON data, with the keys that the model wrote; None if the value is missing."""
         node, shape = self._node, self._shape
         if node is None or not self:
             return None

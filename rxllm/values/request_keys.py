@@ -58,7 +58,7 @@ def request_key(request: Request, provider: str = "") -> str:
 
 
 class _Hashed(NamedTuple):
-    """The hash of a thread up to and including the message that stores it. `previous` is the message before it."""
+    """The hash of a thread up to and including the message it is stored on. `previous` is the preceding message."""
 
     previous: Message | None
     hash: Any

@@ -203,7 +203,7 @@ class _Document:
                 self._by_anchor.setdefault(anchor, []).append(schema)
 
     def _remove_unread(self, schema: Schema, patterns: int) -> int:
-        """Remove all unreadable patterns from `schema`, and return `patterns` plus the number of its patterns."""
+        """Remove unreadable patterns from `schema`, and return `patterns` (the count so far) plus its own count."""
         names = schema.get("patternProperties")
         names = cast(Schema, names) if isinstance(names, dict) else {}
         own = schema.get("pattern")

@@ -64,7 +64,7 @@ class ToolCall(Value):
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        # Decoders make many tool calls, so the full check is skipped if all fields have their usual types.
+        # Decoders create many ToolCalls, so the full check is skipped if all fields have their usual types.
         if type(self.arguments) is not dict or type(self.name) is not str or type(self.id) is not str:
             self._check()
 
