@@ -129,7 +129,7 @@ class ToolCallCompleted(_Event, frozen=True, tag="tool_call_completed"):
 
     @property
     def tool_call(self) -> ToolCall:
-        """The same call as a `ToolCall`."""
+        """This call as a `ToolCall`."""
         return ToolCall(self.id, self.name, dict(self.arguments), self.raw_arguments, dict(self.metadata))
 
 

@@ -377,7 +377,7 @@ class _Open:
 class _Body(NamedTuple):
     """The tool that a context belongs to, and the context outside that tool.
 
-    If there are several observers, the last one sets this.
+    If there are several observers, the last one replaces what the others have set.
     """
 
     owner: Traces

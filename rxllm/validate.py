@@ -80,7 +80,7 @@ Fault = tuple[Path, str]
 """The path of a fault, and its code."""
 
 RESERVED_NAMES = frozenset({"auto", "none", "required"})
-"""Words with a special meaning in `tool_choice`, which cannot be tool names."""
+"""Words that cannot be tool names, because they have a special meaning in `tool_choice`."""
 
 
 def request(value: Request) -> None:
@@ -227,7 +227,7 @@ def in_words(root: Any, path: Path, code: str, expected: str) -> str:
 
 
 _ON_THE_SERVER = ("previous_response_id", "conversation")
-"""Options that refer to messages on the server, which can contain the calls that tool results answer."""
+"""Options that refer to messages stored on the server. The calls that tool results answer may be among them."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

@@ -62,7 +62,7 @@ def fold_message(events: Iterable[Event]) -> Message:
 
 
 def without_faults(fold: Callable[[list[Event]], T], log: list[Event]) -> T:
-    """Return ``fold(log)``. If that raises ``TypeError``, because a delta is malformed, leave out malformed events."""
+    """Return ``fold(log)``. If a malformed delta makes it raise ``TypeError``, leave out all malformed events."""
     try:
         return fold(log)
     except TypeError:

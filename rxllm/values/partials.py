@@ -207,7 +207,7 @@ class Pieces:
 class Node:
     """The position of a JSON value in the text.
 
-    Nodes only grow, so a snapshot can show a node as it was when the text had reached the snapshot's position.
+    Nodes only grow, so a snapshot taken at some position in the text can show a node as it was at that point.
     """
 
     __slots__ = ("_positions", "children", "end", "keys", "kind", "start")
@@ -306,7 +306,7 @@ class Shape:
         return shape
 
     def read(self, raw: str) -> Any:
-        """Read complete JSON text as the type. If it does not fit the type, return plain JSON data."""
+        """Read complete JSON text as a value of the type. If it does not fit, return plain JSON data."""
         try:
             self._decode = self._decode or decoder(self.hint)
             return self._decode(raw)

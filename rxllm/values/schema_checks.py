@@ -141,7 +141,7 @@ class _Unchecked:
 class _Checked(msgspec.Struct, frozen=True):
     """A compiled schema.
 
-    It checks data nested at most `depth` levels deep; if `depth` is -1, it checks none. `applied` is the number of
+    It checks data nested at most `depth` levels deep; if `depth` is -1, it checks nothing. `applied` is the number of
     subschemas that may apply to data of that depth.
     """
 

@@ -288,7 +288,7 @@ class Halt(Value):
 
 
 def halt(reason: str, result: Any = None) -> Halt:
-    """Return this from a tool to end the chat, with this `reason`, once the step's other tools have finished.
+    """Return this from a tool to end the chat, for this `reason`, once the step's other tools have finished.
 
     `result` is the tool's result. An approver can return ``halt("approval")`` to hand the decision back to the caller.
     """

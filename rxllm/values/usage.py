@@ -78,7 +78,7 @@ def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> U
 
 
 def _iterations(usage: Usage) -> list[Usage]:
-    """Return the iterations in `usage`, or an empty list if their tokens do not add up to its own, as in a sum."""
+    """Return the iterations of `usage`, or an empty list if their tokens do not add up (as in a sum of usages)."""
     try:
         parts = [Usage(**fields) for fields in usage.extra.get("iterations") or ()]
         total = sum(parts, Usage())
