@@ -14,8 +14,8 @@ span                        kind       covers
 ``step``                    internal   a step: a model call, and the tools that its answer asks for
 ==========================  =========  =============================================================================
 
-A span ends as soon as its stream completes, fails or is disposed. A span's parent is looked up by its telemetry id, so
-no context token has to be kept from one event to the next. A tool runs in a copy of the context, where its span is the
+A span ends as soon as its stream completes, fails or is disposed. Parent spans are looked up by telemetry id, so no
+context token has to be kept from one event to the next. A tool runs in a copy of the context, where its span is the
 current span.
 
 The names in the conventions are still changing. All the names that rxllm uses are in this module's tables, as of

@@ -14,9 +14,9 @@ file                   contents
 =====================  ==============================================================================================
 
 A `StreamCollector` is an immutable value, and applying an event costs O(1). The events of the current message are
-appended to a log that successive states share; each state remembers how many it includes. Applying a second event to a
-state copies the log. `executions` holds running tools and the states of agents. Everything else is in `summary`, which
-most events do not change. `fold_message` builds the message from the log only when it is needed.
+appended to a log that successive states share; each state remembers how many it includes. A second event applied to the
+same state copies the log. `executions` holds running tools and the states of agents. Everything else is in `summary`,
+which most events do not change. `fold_message` builds the message from the log only when it is needed.
 
 A response's finish reason depends on its tool calls. If the client must run any complete calls, the reasons
 ``stop``, ``other`` and None become ``tool_calls``; ``length``, ``content_filter`` and ``error`` are not replaced.

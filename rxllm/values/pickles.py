@@ -16,8 +16,8 @@ an HTTP adapter            its arguments, without clients, API keys, secret head
                            secrets in the URL; the other process looks up its own API key
 a circuit breaker, traces  the arguments from which the other process makes a new object   its ``__reduce__``
 or a cassette
-a budget, a rate limit or  none: calls share it, or it is a local process, so it cannot    its ``__reduce__``
-an MCP server's process    be pickled; the error suggests a remedy
+a budget, a rate limit or  none: calls share it, or it is a local process. Pickling it      its ``__reduce__``
+an MCP server's process    raises an error that suggests a remedy
 =========================  ==============================================================  =========================
 """
 
@@ -69,7 +69,7 @@ class _ByValue:
 def portable(value: Any, what: str) -> Any:
     """Return `value` if it can be pickled, otherwise a stand-in that can be pickled.
 
-    Raises ``pickle.PicklingError``, which calls the value `what`, if no stand-in can be made.
+    Raises ``pickle.PicklingError`` if no stand-in can be made. Its message names the value `what`.
     """
     try:
         pickle.dumps(value)
