@@ -53,7 +53,7 @@ _NAMES = {NoneType: "None", dict: "a mapping", Mapping: "a mapping", str: "a str
 
 @cache
 def _types(cls: type[Any]) -> tuple[tuple[str, tuple[type[Any], ...]], ...]:
-    """Return the fields whose type is not `Any`, each with the classes that it allows."""
+    """Return the fields whose type is not `Any`, each with its allowed classes."""
     fields = ((name, _classes(hint)) for name, hint in get_type_hints(cls).items())
     return tuple((name, classes) for name, classes in fields if classes)
 

@@ -285,7 +285,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "tokens deltas to_texts": "`text()`",
         "merge_labelled merge_labeled": "`rxllm.merge_labelled(...)`",
     },
-    # Options: a text that is a single name is rxllm's name for the option.
+    # Options: if a text is a single name, it is rxllm's name for the option.
     "call": {
         "openai_api_key anthropic_api_key google_api_key": "api_key",
         "extra_headers": "headers",

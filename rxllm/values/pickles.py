@@ -69,7 +69,7 @@ class _ByValue:
 def portable(value: Any, what: str) -> Any:
     """Return `value` if it can be pickled, otherwise a stand-in that can be pickled.
 
-    Raises ``pickle.PicklingError`` if no stand-in can be made. Its message names the value `what`.
+    Raises ``pickle.PicklingError`` if no stand-in can be made. `what` is the value's name in the error message.
     """
     try:
         pickle.dumps(value)
