@@ -129,7 +129,7 @@ class ToolCallCompleted(_Event, frozen=True, tag="tool_call_completed"):
 
     @property
     def tool_call(self) -> ToolCall:
-        """The same call as a `ToolCall`."""
+        """This call as a `ToolCall`."""
         return ToolCall(self.id, self.name, dict(self.arguments), self.raw_arguments, dict(self.metadata))
 
 
@@ -380,7 +380,7 @@ _NO_CONTENT = frozenset({MessageStarted, MessageCompleted, ErrorEvent, *_PINGS})
 def is_content(event: Event) -> bool:
     """Whether `event` counts as model output, which ends a period of silence and can be the first token.
 
-    All events from an agent count, even the start and the end of its responses, except usage updates and raw chunks.
+    All events from an agent count (even the start and the end of its responses), except usage updates and raw chunks.
     """
     silent = _NO_CONTENT
     if type(event) is Nested:

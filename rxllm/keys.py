@@ -182,7 +182,7 @@ def find(
 
 
 async def resolved(provider: str, key: ApiKey) -> str:
-    """Return `key`, or the key that it returns if it is a function. Adapters call this.
+    """Return `key` or, if it is a function, the key it returns. Adapters call this.
 
     Raises ``EngineError("missing_key")`` if the function fails or does not return a key. An `LLMError` from the
     function is raised unchanged, so the call is retried in the same way as after an error from the provider.
@@ -234,7 +234,7 @@ def missing(provider: str, variable: str | None = None) -> EngineError:
 
 
 def left_behind(provider: str, arguments: Sequence[str], variable: str | None = None) -> EngineError:
-    """Return the error for an adapter that lost its key when it was pickled, if no other source has a key."""
+    """Return the error for a missing key when the adapter lost its own in pickling."""
     variable = " or ".join(_variables(provider, variable))
     message = (
         f"no API key for {provider}: the adapter was pickled without the secrets in its {' and '.join(arguments)}; "

@@ -14,8 +14,8 @@ span                        kind       covers
 ``step``                    internal   a step: a model call, and the tools that its answer asks for
 ==========================  =========  =============================================================================
 
-A span ends as soon as its stream completes, fails or is disposed. A span's parent is looked up by its telemetry id, so
-no context token has to be kept from one event to the next. A tool runs in a copy of the context, where its span is the
+A span ends as soon as its stream completes, fails or is disposed. Parent spans are looked up by telemetry id, so no
+context token has to be kept from one event to the next. A tool runs in a copy of the context, where its span is the
 current span.
 
 The names in the conventions are still changing. All the names that rxllm uses are in this module's tables, as of
@@ -83,7 +83,7 @@ USAGE = {
     "cache_write_input_tokens": "cache_write.input_tokens",
     "reasoning_tokens": "reasoning.output_tokens",
 }
-"""The names of usage fields in the conventions, without the prefixes of span attributes and the newest `TOKENS`."""
+"""The conventions' names for usage fields. Span attributes and the newest `TOKENS` add their own prefixes."""
 
 PROVIDERS = {
     "gemini": "gcp.gemini",
@@ -111,7 +111,7 @@ TOKENS: dict[str, list[tuple[str, str, dict[str, str], int | None]]] = {
         ),
     ],
 }
-"""Token metrics. Each has a usage field, the metric's name, its labels, and the value to record if the field is None.
+"""Token metrics. Each lists a usage field, the metric's name, its labels, and the value to record if the field is None.
 
 A metric whose labels include a modality is a counter; any other metric is a histogram.
 """
@@ -377,7 +377,7 @@ class _Open:
 class _Body(NamedTuple):
     """The tool that a context belongs to, and the context outside that tool.
 
-    If there are several observers, the last one sets this.
+    If there are several observers, the last one replaces what the others have set.
     """
 
     owner: Traces
@@ -400,7 +400,7 @@ def _around(value: Any) -> Context:
 
 
 class _Metrics:
-    """The metric instruments, with the released names unless ``OTEL_SEMCONV_STABILITY_OPT_IN`` selects the newest."""
+    """The metric instruments. ``OTEL_SEMCONV_STABILITY_OPT_IN`` can select the newest names over the released ones."""
 
     def __init__(self, meter: metrics.Meter) -> None:
         def histogram(name: str, unit: str, buckets: list[float]) -> metrics.Histogram:

@@ -67,7 +67,7 @@ def connect(provider: str, model: str, options: Mapping[str, Any] = MappingProxy
     make = load("rxllm.adapters", provider)
     point = _point("rxllm.adapters", provider)
     fault = call_fault(make, model)
-    if fault is not None:  # usually a class; upgrading the package might not help
+    if fault is not None:  # usually because the plugin is a class; an upgrade might not help
         remedy = "Its package must register def connect(model): ...; until it does, write Engine(adapter, model=...)"
         raise _failure(point, "cannot be called with the model's name", fault, "invalid_engine", remedy) from fault
     if options and (refusal := call_fault(make, model, **options)) is not None:

@@ -89,7 +89,7 @@ _RESULTS = {
     (ToolHalt, "result"),
     (ToolProgress, "data"),
 }
-"""Fields that hold an object from a tool, which can be anything that JSON can express."""
+"""Fields that hold an object from a tool: anything that JSON can express."""
 
 T = TypeVar("T")
 
@@ -170,8 +170,8 @@ def from_json(text: str | bytes, type: Any = None, *, response_format: Any = Non
     local file and send it to a provider. If your program wrote the text itself, pass ``local_files=True``.
 
     Raises ``ValidationError("invalid_request")`` if the text cannot be read; the module's docstring lists the `errors`.
-    Raises ``ValidationError("invalid_output")`` if a response's answer does not fit `response_format`. A result with
-    such an answer is returned, and its `error` is this error.
+    Raises ``ValidationError("invalid_output")`` if a response's answer does not fit `response_format`. For a
+    result, the error is not raised but stored in the result's `error`.
     """
     if not isinstance(text, str | bytes | bytearray):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise _not_a_text(text)

@@ -81,7 +81,7 @@ class _ModelSpan(_RequestSpan, frozen=True):
 class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
     """Details of a call. The first five fields are set when the call starts, and the others when it finishes.
 
-    `parameters` are the fields set in the `Request`, by name, without its schema. `metadata` is the caller's metadata.
+    `parameters` holds the fields set in the `Request`, by name, except its schema. `metadata` is the caller's metadata.
     `address` and `port` identify the server. `queued` is the number of seconds that the call waited in
     ``rate_limited``. `attempts` is the number of requests that were sent. `chunks` holds the time at which each chunk
     of the answer arrived, in seconds since the request was sent; it is empty unless a `Tracer` observes the call.

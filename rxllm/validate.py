@@ -10,8 +10,8 @@ function                    codes for each field
 `request`                   messages: ``empty``; tools: ``duplicate_name``; temperature: ``out_of_range``
                             (allowed: 0 to 2); top_p: ``out_of_range`` (allowed: above 0, up to 1); max_tokens:
                             ``must_be_positive``; response_format: ``invalid_shape``; structured_finalize:
-                            ``requires_json_schema``. Its messages and tools are checked too; so are its tool results,
-                            as in `thread`, if its `options` lack ``previous_response_id`` and ``conversation``
+                            ``requires_json_schema``. Its messages and tools are checked too. Its tool results are
+                            checked as in `thread`, unless `options` has ``previous_response_id`` or ``conversation``
 `thread`                    tool_call_id: ``result_without_call`` (the message answers a call that no earlier message
                             contains). Its messages are checked too
 `message`                   role: ``unknown``; content: ``invalid_type`` or ``invalid_part_type``; tool_call_id:
@@ -80,7 +80,7 @@ Fault = tuple[Path, str]
 """The path of a fault, and its code."""
 
 RESERVED_NAMES = frozenset({"auto", "none", "required"})
-"""Words with a special meaning in `tool_choice`, which cannot be tool names."""
+"""Words that cannot be tool names, because they have a special meaning in `tool_choice`."""
 
 
 def request(value: Request) -> None:
@@ -190,7 +190,7 @@ _EXPECTED = {
     "not_a_map": "a mapping",
     "invalid_image": "an Image, created with Image.from_file or another constructor",
 }
-"""The expected value, by fault code. If it depends on the field, the key is the field and the code."""
+"""The expected value, by fault code or, if it depends on the field, by field and fault code."""
 
 _STATEMENTS = {
     "empty": "must not be empty",
@@ -207,7 +207,7 @@ _STATEMENTS = {
     "must_be_empty": "must be empty to generate an image",
     "invalid_count": "must contain at least one image for an edit, and exactly one for a variation",
 }
-"""Descriptions of faults that have no value to show, or whose value it would not help to show."""
+"""Descriptions of faults for which there is no value to show, or for which showing it would not help."""
 
 
 def in_words(root: Any, path: Path, code: str, expected: str) -> str:
@@ -227,7 +227,7 @@ def in_words(root: Any, path: Path, code: str, expected: str) -> str:
 
 
 _ON_THE_SERVER = ("previous_response_id", "conversation")
-"""Options that refer to messages on the server, which can contain the calls that tool results answer."""
+"""Options that refer to messages stored on the server. The calls that tool results answer may be among them."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

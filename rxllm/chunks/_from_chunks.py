@@ -232,7 +232,7 @@ class ChunkFeeder:
 
     def _read_part(self, part: Any) -> bool:
         """Add a whole part to the blocks. Return False if `part` is not a message part."""
-        if not isinstance(part, SourcePart):  # a source can arrive in the middle of a text block
+        if not isinstance(part, SourcePart):  # a SourcePart can arrive in the middle of a text block
             self._blocks.close_block()
         match part:
             case TextPart():
@@ -377,7 +377,7 @@ def _message_of(error: Any) -> str:
 class Feeder(Protocol[T_in]):
     """A converter of chunks to events.
 
-    `started` becomes True when the first event is created, and `ended` when the last event is.
+    `started` becomes True when it creates the first event, and `ended` when it creates the last one.
     """
 
     @property

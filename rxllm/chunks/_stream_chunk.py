@@ -7,7 +7,7 @@ The dialect defines these metadata keys:
 
 * In a ``thinking`` chunk: ``signature`` ends the thinking block, and is sent back to the provider with all other keys.
   If ``stream_only?`` is True, the thinking is shown but is not part of the message.
-* In a ``tool_call`` chunk: ``id`` and ``index`` (default 0), by which fragments refer to the call. If ``start``,
+* In a ``tool_call`` chunk: ``id``, and ``index`` (default 0), which fragments use to refer to the call. If ``start``,
   ``expects_arg_fragments`` or ``args_fragment_expected?`` is True, fragments will follow. ``raw_arguments`` is the
   first fragment. If ``builtin?`` is True, the provider runs the tool. All other keys are kept with the call.
 * In a ``meta`` chunk: ``tool_call_args``, such as ``{"index": 0, "fragment": '{"a"'}``; ``tool_call_metadata``, such as
@@ -36,9 +36,8 @@ REPR_CHARACTERS = 20
 class StreamChunk(msgspec.Struct, frozen=True, omit_defaults=True):
     """A chunk of a stream. Its `type` determines which other fields are used.
 
-    The constructor checks nothing; call `validate` to check a chunk. Chunks are not derived from ``Value``, which would
-    make them eighteen times slower to create. ``rxllm.serializer`` therefore does not support them, but
-    ``msgspec.json`` does.
+    The constructor checks nothing; call `validate` to check a chunk. A chunk is not a ``Value``, because creating it
+    would then be eighteen times slower. So ``rxllm.serializer`` does not support chunks, but ``msgspec.json`` does.
     """
 
     type: str
@@ -118,7 +117,7 @@ def content_part(part: Part, metadata: Mapping[str, Any] = NOTHING) -> StreamChu
 def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
     """Check that the fields of `chunk` fit its type, and return the chunk.
 
-    Raises ``ValidationError("invalid_message")``, whose `errors` name the field, if one does not fit.
+    Raises ``ValidationError("invalid_message")`` if a field does not fit. Its `errors` name the field.
 
     >>> validate(StreamChunk("meta", metadata=None))
     Traceback (most recent call last):

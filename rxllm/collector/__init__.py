@@ -14,12 +14,12 @@ file                   contents
 =====================  ==============================================================================================
 
 A `StreamCollector` is an immutable value, and applying an event costs O(1). The events of the current message are
-appended to a log that successive states share. Each state remembers how many of the log's events it includes, and a
-fork copies the log. `executions` holds running tools and the states of agents. Everything else is in `summary`, which
-most events do not change. `fold_message` builds the message from the log only when it is needed.
+appended to a log that successive states share; each state remembers how many it includes. A second event applied to the
+same state copies the log. `executions` holds running tools and the states of agents. Everything else is in `summary`,
+which most events do not change. `fold_message` builds the message from the log only when it is needed.
 
-A response's finish reason depends on its tool calls. If there are complete calls that the client must run, ``stop``,
-``other`` and None become ``tool_calls``. ``length``, ``content_filter`` and ``error`` are not replaced.
+A response's finish reason depends on its tool calls. If the client must run any complete calls, the reasons
+``stop``, ``other`` and None become ``tool_calls``; ``length``, ``content_filter`` and ``error`` are not replaced.
 
 A malformed event leaves the state unchanged. There are too many deltas to check each one, so a malformed delta, such as
 ``TextDelta(None)``, is not noticed until the message is built.

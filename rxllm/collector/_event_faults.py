@@ -30,7 +30,7 @@ _ID = (str, NoneType)
 def event_fault(event: Any) -> str | None:
     """Return what is wrong with `event`, or None if it is well-formed."""
     cls = cast(type[Any], type(event))
-    # Most events are deltas, and many streams have a usage in each frame, so both take a shortcut.
+    # Most events are deltas, and many streams have a usage in each frame, so these two kinds take a shortcut.
     if (cls is TextDelta or cls is ThinkingDelta) and type(event.delta) is str and type(event.id) in _ID:
         return None
     if cls is UsageUpdated and type(event.usage) is Usage:
@@ -53,7 +53,7 @@ _NAMES = {NoneType: "None", dict: "a mapping", Mapping: "a mapping", str: "a str
 
 @cache
 def _types(cls: type[Any]) -> tuple[tuple[str, tuple[type[Any], ...]], ...]:
-    """Return the fields whose type is not `Any`, each with the classes that it allows."""
+    """Return the fields whose type is not `Any`, each with its allowed classes."""
     fields = ((name, _classes(hint)) for name, hint in get_type_hints(cls).items())
     return tuple((name, classes) for name, classes in fields if classes)
 
@@ -102,7 +102,7 @@ def _are_counters(types: tuple[type[Any], ...]) -> bool:
 
 
 def _raw_fault(event: RawChunk) -> str | None:
-    """Return what is wrong with a raw event in an earlier form (see `current_form`). Other raw frames always pass."""
+    """Return what is wrong with an obsolete ``RawChunk`` (see `current_form`). Any other raw frame is valid."""
     try:
         current = current_form(event)
     except TypeError:  # unknown counters are not a fault here: the fold raises for them

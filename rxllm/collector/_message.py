@@ -62,7 +62,7 @@ def fold_message(events: Iterable[Event]) -> Message:
 
 
 def without_faults(fold: Callable[[list[Event]], T], log: list[Event]) -> T:
-    """Return ``fold(log)``. If that raises ``TypeError``, because a delta is malformed, leave out malformed events."""
+    """Return ``fold(log)``. If a malformed delta makes it raise ``TypeError``, leave out all malformed events."""
     try:
         return fold(log)
     except TypeError:
@@ -127,7 +127,7 @@ BLOCKS: dict[type[Event], type[Event]] = {
     ThinkingDelta: ThinkingDelta,
     ThinkingCompleted: ThinkingDelta,
 }
-"""The classes of the events that make up a block, each with the class of the block's deltas."""
+"""The event classes that make up blocks, each mapped to the class of its block's deltas."""
 
 
 def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKey]) -> BlockKey:
@@ -168,7 +168,7 @@ class Blocks:
         self._open[kind].pop(key, None)
 
     def mark(self, key: Any, part: Any) -> None:
-        """Add `part` at the current place, unless there is already a part with this key."""
+        """Append `part`, unless there is already a part with this key."""
         self._parts.setdefault(key, part)
 
     def add(self, part: Any) -> None:
@@ -254,10 +254,10 @@ def _call(id: str, event: ToolCallStarted | ToolCallCompleted | None, pieces: li
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """Everything in a state except the log.
+    """Everything in a state except its thread, log and executions.
 
-    `error` and `metadata` are kept when a step ends. `earlier` holds their values from before the step, which a restart
-    restores. `past` holds the unfolded events of completed steps and the events between steps.
+    `error` and `metadata` are kept when a step ends. `earlier` holds the values they had before the step; a restart
+    restores them. `past` holds the events to which completed steps unfold, and the events between steps.
     """
 
     steps: tuple[StepResult, ...] = ()

@@ -51,7 +51,7 @@ class Execution(msgspec.Struct, frozen=True):
     completed: ToolExecutionCompleted | None = None
 
     def after(self, event: Nested | ToolExecutionStarted | ToolExecutionCompleted) -> Execution | None:
-        """Return the execution after `event`, or None if it need not be kept any longer."""
+        """Return the execution after `event`, or None if it no longer needs to be kept."""
         if isinstance(event, ToolExecutionStarted):
             return msgspec.structs.replace(self, started=event, completed=None)
         if isinstance(event, ToolExecutionCompleted):
@@ -189,7 +189,7 @@ PAUSE = "pause_turn"
 """The raw finish reason of a message that the provider has paused and will continue in the next call."""
 
 STEERED = "steered"
-"""The raw finish reason of a response that a new user message cut short, after a complete sentence."""
+"""The raw finish reason of a response that a new user message cut short at the end of a sentence."""
 
 
 def answer(response: Response[Any]) -> tuple[Message, ...]:

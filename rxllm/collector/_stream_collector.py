@@ -114,7 +114,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     def apply_event(self, event: Event) -> StreamCollector:
         """Return the state after `event`. A malformed event changes nothing.
 
-        Raises only for a raw usage with unknown keys.
+        Raises ``TypeError`` for a raw usage with unknown keys, and no other error.
         """
         summary = self.summary
         if type(event) not in DELTAS or summary.fresh:
@@ -330,11 +330,11 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         the rest of the stream can follow.
 
         Each block has at most one delta and a completion. Each tool call has a start, a delta and a completion. Each
-        response has a start, the last usage and an end. Completed steps and agents are unfolded in the same way, with
-        an agent's events between the start and the end of its tool call. The number of events therefore depends on the
-        number of blocks, calls and steps, not of deltas. Events voided by a restart are omitted, and so is everything
-        that the fold does not keep: the progress and approvals of tools, finished executions, raw frames, and `Custom`
-        events.
+        response has a start, its last usage and an end. Completed steps and agents are unfolded in the same way, with
+        an agent's events between the start and the end of its tool call. So the number of events depends on how many
+        blocks, calls and steps there are, not on how many deltas. Events voided by a restart are omitted, and so is
+        everything that the fold does not keep: the progress and approvals of tools, finished executions, raw frames,
+        and `Custom` events.
         """
         past = [event for step in self.summary.past for event in step]
         chat = [] if self.chat_result is None else [ChatCompleted(self.chat_result)]

@@ -1,4 +1,4 @@
-"""The rules for event streams: for a response, its tools, a step and a chat.
+"""The rules for the events of a response, its tools, a step and a chat.
 
 ``operators.verify`` checks all rules. Adapters' events are checked against only some of them, because checks take time
 and the fold accepts any order:
@@ -39,9 +39,9 @@ lost       ``Steered``, if it arrived too late                 lost
 lost       ``ChatCompleted``                                   chat
 =========  ==================================================  ==========
 
-``StepRestarted`` voids the events of the step. It leads to `start` from every phase except `lost` and `chat`. The
-``ErrorEvent`` of an operator that ends the stream leads from `message`, `over` and `tools` to `failed`, and from `step`
-to `lost`.
+``StepRestarted`` voids the events of the step. It leads to `start` from every phase except `lost` and `chat`. If an
+operator ends the stream, its ``ErrorEvent`` leads from `message`, `over` and `tools` to `failed`, and from `step` to
+`lost`.
 
 A stream of one response ends in the phase `over` or `failed`, a stream of one step in `step`, and a stream of a chat in
 `chat`. Any of them can also end with an operator's ``ErrorEvent``.
@@ -61,7 +61,7 @@ from rxllm.values.json_text import read_arguments
 
 
 class EventRules:
-    """A feeder that passes events on until one breaks a rule, which raises ``StreamError("malformed_event")``."""
+    """A feeder that passes events on. An event that breaks a rule raises ``StreamError("malformed_event")``."""
 
     def __init__(self) -> None:
         self._index = -1
@@ -193,7 +193,7 @@ _TOOLS = (
 )
 
 _CUTS = ("timeout", "budget_exceeded", "guard_tripped", "guard_failed", "guard_late")
-"""The error reasons that allow an operator to end a chat in any phase."""
+"""The error reasons with which an operator may end a chat in any phase."""
 
 _ENDED: dict[type[Any], str] = {ev.StepCompleted: "step", ev.StepRestarted: "start"}
 
@@ -338,7 +338,7 @@ def check_name(event: ev.ToolCallStarted | ev.ToolCallCompleted | ev.ToolExecuti
 
 
 def check_arguments(event: ev.ToolCallCompleted, pieces: Iterable[str]) -> None:
-    """Raise `BrokenRule` unless `event` has the raw arguments of its deltas, either parsed or marked with an error."""
+    """Raise `BrokenRule` unless the raw arguments equal the joined deltas, and are parsed or marked with an error."""
     raw = "".join(pieces)
     if event.raw_arguments != raw:
         raise BrokenRule("call_raw_arguments", f"the deltas of the tool call add up to {raw!r}")

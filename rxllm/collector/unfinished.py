@@ -89,13 +89,13 @@ class Unfinished:
 
 
 def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
-    """Add the text and the answered tool calls of the unfinished step in `state` to the chat's `result` so far.
+    """Return the chat's `result` with the text and answered tool calls of the unfinished step in `state` added.
 
     The added message has the result's `halted_reason` as its ``metadata["partial"]``. Some parts are left out, so that
     every provider accepts the thread:
 
     - tool calls without a result, including calls to agents that began in this step;
-    - after the last answered tool call, the provider's own calls, opaque parts, and the signatures of thinking, because
+    - the provider's own calls, opaque parts and thinking signatures that follow the last answered tool call, because
       providers accept these only whole;
     - a message without text, files or tool calls.
     """

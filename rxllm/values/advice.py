@@ -147,7 +147,7 @@ If there is no fallback advice either, the error lists the valid options.
 """
 
 _OPTIONS_OF_MANY = ("concurrency", "journal", "on_progress", "ordered")
-"""Options of ``generate_many`` only, which are also suggested for misspelt options of other calls."""
+"""Options that only ``generate_many`` has. They are also suggested for misspelled options of other calls."""
 
 _SYSTEM = "pass the system prompt as a message: `[rxllm.system(...), rxllm.user(...)]`"
 _PASS_ON = "to pass {it} to the provider unchanged, write `options={'{name}': {data}}`"
@@ -285,7 +285,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "tokens deltas to_texts": "`text()`",
         "merge_labelled merge_labeled": "`rxllm.merge_labelled(...)`",
     },
-    # Options: a text that is a single name is rxllm's name for the option.
+    # Options: if a text is a single name, it is rxllm's name for the option.
     "call": {
         "openai_api_key anthropic_api_key google_api_key": "api_key",
         "extra_headers": "headers",

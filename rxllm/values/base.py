@@ -69,7 +69,7 @@ class Value(DataClassJsonMixin):
 
     @classmethod
     def _check_decoded(cls, arguments: Mapping[str, Any]) -> None:
-        """Raise ``ValidationError("invalid_request")`` if JSON must not contain a value with these fields."""
+        """Raise ``ValidationError("invalid_request")`` if a value with these fields must not be read from JSON."""
 
     # Defined once, for all values: if each frozen dataclass compiled its own, importing rxllm would be slower.
 

@@ -32,8 +32,8 @@ a mapping that has the key ``"$"``,   ``{"$": "map", "items": [[key, value], ...
 or a key that is not a string
 ====================================  ============================================
 
-The decoder rejects an unknown ``"$"``, because ignoring it would lose data. Each annotation has a reader, which is made
-on first use and raises ``ValidationError("invalid_request")``, with the path, for data that does not fit.
+The decoder rejects an unknown ``"$"``, because ignoring it would lose data. Each annotation has a reader, created on
+first use. If the data does not fit, the reader raises ``ValidationError("invalid_request")``, with the path.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def encode_metadata(metadata: Mapping[str, Any]) -> Any:
 
 
 class WrittenField(NamedTuple):
-    """A field, the function that encodes it, and its default value. A field that has its default value is omitted."""
+    """A field, the function that encodes it, and its default value. A field that equals its default is omitted."""
 
     name: str
     write: Writer
@@ -205,7 +205,7 @@ def _plain(item: Any) -> Any:
 
 
 def encode_sequence(items: Any) -> Any:
-    """Return JSON data for a field annotated as a tuple, which is written as a plain array."""
+    """Return JSON data for a field annotated as a tuple: a plain array."""
     return encode_items(cast(tuple[Any, ...], items)) if isinstance(items, tuple) else encode(items)
 
 
@@ -401,7 +401,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _base(option: Any) -> type:
-    """Return the class whose instances fit `option`, or ``object`` if any data fits."""
+    """Return the class of the data that fits `option`, or ``object`` if data of any class may fit."""
     base = get_origin(option) or option
     if base is Literal:
         return EllipsisType  # no data is an instance of it.

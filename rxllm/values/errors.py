@@ -14,8 +14,8 @@
 
 Errors are exceptions that behave like values. Two errors are equal if they have the same class and equal fields. Errors
 are hashable and can be pickled, and an error read back from JSON equals the original. The cause of an error is not a
-field; it is kept only in ``__cause__``. If the transport failed, ``__context__`` is its own error, whose text the
-message includes. All times are in seconds.
+field; it is kept only in ``__cause__``. If the transport failed, ``__context__`` is the transport's own error, and the
+message includes its text. All times are in seconds.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def as_tool(value: Any) -> Tool:
     Raises ``ValidationError("invalid_tool")`` if `value` cannot be a tool.
     """
     if not isinstance(value, Tool) and isinstance(around := getattr(value, "__func__", None), FunctionTool):
-        value = cast(Any, around).__get__(value.__self__)  # since Python 3.13, a classmethod can wrap a tool
+        value = cast(Any, around).__get__(value.__self__)  # a tool wrapped in a classmethod (Python 3.13+)
     if not isinstance(value, Tool):
         if isinstance(value, type) or not callable(value) or _makes_agents(value):
             fault = f"{must_be('a Tool or a function', value)}; {_remedy_for(value)}"

@@ -134,7 +134,7 @@ class Image(Value):
         return f"Image({', '.join(text for text in texts if text)})"
 
     def _place(self) -> str:
-        # The repr omits a URL's query, which often contains a signature that grants access, as a key does.
+        # The repr omits a URL's query, which often contains a signature that grants access.
         if isinstance(self.data, bytes):
             return f"{len(self.data)} bytes"
         if self.source == "base64":

@@ -64,7 +64,7 @@ class FilePart(Value):
 
 @value
 class ToolCallPart(Value):
-    """A marker among a message's parts: at this place, the model made the tool call with this id."""
+    """A marker among a message's parts. It shows where the model made the tool call with this id."""
 
     id: str
 
@@ -365,7 +365,7 @@ def data_part(data: bytes, name: str | None = None, mime_type: str | None = None
 
 
 def mime_type_of(data: bytes, name: str) -> str | None:
-    """Return a file's MIME type, based on its first bytes or else its name, or None if neither is known.
+    """Return a file's MIME type, based on its first bytes or, failing that, its name; None if it is unknown.
 
     >>> mime_type_of(b"GIF89a", "cat.png"), mime_type_of(b"", "notes.pdf"), mime_type_of(b"", "notes")
     ('image/gif', 'application/pdf', None)

@@ -74,8 +74,8 @@ class Partial(Generic[T]):
     def value(self) -> T | None:
         """The value if it is complete, otherwise None.
 
-        A field's value has its annotated type. If the text does not fit that type, the value is plain JSON data, and
-        the stream fails later.
+        The value of a field has the field's annotated type. If the text does not fit that type, the value is plain JSON
+        data, and the stream fails later.
         """
         if self._value is not _NOT_READ:
             return self._value
@@ -90,7 +90,7 @@ class Partial(Generic[T]):
 
     @property
     def so_far(self) -> Any:
-        """The value so far, as JSON data with the keys as the model wrote them; None if the value is missing."""
+        """The value so far as JSON data, with the keys that the model wrote; None if the value is missing."""
         node, shape = self._node, self._shape
         if node is None or not self:
             return None
@@ -207,7 +207,7 @@ class Pieces:
 class Node:
     """The position of a JSON value in the text.
 
-    Nodes only grow, so a snapshot can show a node as it was when the text had reached the snapshot's position.
+    Nodes only grow, so a snapshot taken at some position in the text can show a node as it was at that point.
     """
 
     __slots__ = ("_positions", "children", "end", "keys", "kind", "start")
@@ -306,7 +306,7 @@ class Shape:
         return shape
 
     def read(self, raw: str) -> Any:
-        """Read complete JSON text as the type. If it does not fit the type, return plain JSON data."""
+        """Read complete JSON text as a value of the type. If it does not fit, return plain JSON data."""
         try:
             self._decode = self._decode or decoder(self.hint)
             return self._decode(raw)

@@ -16,8 +16,8 @@ an HTTP adapter            its arguments, without clients, API keys, secret head
                            secrets in the URL; the other process looks up its own API key
 a circuit breaker, traces  the arguments from which the other process makes a new object   its ``__reduce__``
 or a cassette
-a budget, a rate limit or  none: calls share it, or it is a local process, so it cannot    its ``__reduce__``
-an MCP server's process    be pickled; the error suggests a remedy
+a budget, a rate limit or  none: calls share it, or it is a local process. Pickling it      its ``__reduce__``
+an MCP server's process    raises an error that suggests a remedy
 =========================  ==============================================================  =========================
 """
 
@@ -69,7 +69,7 @@ class _ByValue:
 def portable(value: Any, what: str) -> Any:
     """Return `value` if it can be pickled, otherwise a stand-in that can be pickled.
 
-    Raises ``pickle.PicklingError`` if there can be no stand-in. Its message refers to the value as `what`.
+    Raises ``pickle.PicklingError`` if no stand-in can be made. `what` is the value's name in the error message.
     """
     try:
         pickle.dumps(value)
@@ -91,7 +91,7 @@ def by_value(value: Any, what: str, reason: Exception | str) -> Any:
     except Exception as error:
         if isinstance(error.__cause__ or error, RecursionError):  # a function can refer to its own tool
             raise NotPortable(f"{what} cannot be pickled: it refers to itself; define it in a module") from None
-        # The error of an object shared by calls already suggests a remedy.
+        # The error for an object that calls share already suggests a remedy.
         remedy = "" if "; " in str(error) else "; leave it out, or create it in the process that uses it"
         raise NotPortable(f"{what} cannot be pickled: {error}{remedy}") from error
 

@@ -24,7 +24,7 @@ def request_key(request: Request, provider: str = "") -> str:
     '3636991165173c05f0c1eac875802dc2'
 
     Equal requests have equal keys in every process, on every machine and in later versions of rxllm. `request` must
-    already include the engine's options, model and tools, as the ``request`` of operators and adapters does.
+    already include the engine's options, model and tools, as the requests that operators and adapters receive do.
 
     The key depends on:
 
@@ -58,7 +58,7 @@ def request_key(request: Request, provider: str = "") -> str:
 
 
 class _Hashed(NamedTuple):
-    """The hash of a thread up to and including the message that stores it. `previous` is the message before it."""
+    """The hash of a thread up to and including the message it is stored on. `previous` is the preceding message."""
 
     previous: Message | None
     hash: Any

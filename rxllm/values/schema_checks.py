@@ -141,7 +141,7 @@ class _Unchecked:
 class _Checked(msgspec.Struct, frozen=True):
     """A compiled schema.
 
-    It checks data nested at most `depth` levels deep; if `depth` is -1, it checks none. `applied` is the number of
+    It checks data nested at most `depth` levels deep; if `depth` is -1, it checks nothing. `applied` is the number of
     subschemas that may apply to data of that depth.
     """
 
@@ -203,7 +203,7 @@ class _Document:
                 self._by_anchor.setdefault(anchor, []).append(schema)
 
     def _remove_unread(self, schema: Schema, patterns: int) -> int:
-        """Remove all unreadable patterns from `schema`, and return `patterns` plus the number of its patterns."""
+        """Remove unreadable patterns from `schema`, and return `patterns` (the count so far) plus its own count."""
         names = schema.get("patternProperties")
         names = cast(Schema, names) if isinstance(names, dict) else {}
         own = schema.get("pattern")

@@ -143,7 +143,7 @@ def unfenced(text: str) -> str:
 
 
 def is_wrapped(hint: Any) -> bool:
-    """Whether an answer of this type must be wrapped in an object, as the field `value`."""
+    """Whether an answer of this type must be wrapped in an object, as its field `value`."""
     try:
         schema = _own_schema(hint)
     except ValidationError:  # an answer of this type can be read, but the type has no schema
@@ -309,14 +309,14 @@ def _msgspec_decoder(hint: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _decode_other(cls: Any, value: Any) -> Any:
-    """Return `value` as `cls` if that is a pydantic model; otherwise return `value` itself, which msgspec rejects."""
+    """Convert `value` to `cls` if that is a pydantic model; otherwise return it unchanged, and msgspec rejects it."""
     validate = getattr(cls, "model_validate_json", None)
     return value if validate is None else validate(msgspec.json.encode(value))
 
 
 @cached_by_type
 def _is_for_pydantic(hint: Any) -> bool:
-    """Whether `hint` must be read by pydantic, because it uses it or is a union of objects that msgspec cannot read.
+    """Whether `hint` must be read by pydantic: it uses pydantic, or is a union of objects that msgspec cannot read.
 
     Types that contain a Struct are always read by msgspec.
     """

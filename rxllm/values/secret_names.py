@@ -43,8 +43,8 @@ def mapped(
 ) -> Any:
     """Return `value` with each scalar in it, however deeply nested, replaced by ``change(scalar)``.
 
-    Each item with a name, in a mapping or a pair, is first replaced by ``entry(name, item)``. A part that contains
-    itself or is nested deeper than `depth` becomes a placeholder.
+    A mapping's values, and the second items of (name, item) pairs, are first replaced by ``entry(name, item)``. A part
+    that contains itself or is nested deeper than `depth` becomes a placeholder.
     """
     if not isinstance(value, Mapping | list | tuple):
         return change(value)

@@ -8,7 +8,7 @@ status                the session is waiting for                                
 ``idle``              nothing                                                     start, reply, resume, step
 ``completed``         nothing; the last turn has ended                            start, reply, resume, step
 ``awaiting_tools``    results or approvals for its `pending_tool_calls`, then     resume, submit_tool_result,
-                      an answer to its `pending_question`, if there is one        submit_tool_results
+                      an answer to any `pending_question`                         submit_tool_results
 ``awaiting_user``     an answer to its `pending_question`                         reply
 ``error``             nothing; to continue, make a new session from its thread    none
 ====================  ==========================================================  ======================================
@@ -51,10 +51,9 @@ LEGAL: Mapping[str, tuple[str, ...]] = {
 class Session(Value):
     """A conversation as data that can be stored as JSON between turns.
 
-    A session is immutable; methods that change something return a new session. Tools receive `id` as the session id.
-    They also receive `context`, whose entries override the engine's context and are overridden by the call's.
-    `metadata` accumulates the metadata of every turn's result. If the status is ``error``, ``metadata["error"]`` is the
-    reason.
+    A session is immutable: methods that would change it return a new one. Tools receive `id` as the session id. They
+    also receive `context`, which overrides the engine's context and is overridden by the call's. `metadata` accumulates
+    the metadata of every turn's result. If the status is ``error``, ``metadata["error"]`` is the reason.
     """
 
     id: str | None = None
@@ -101,7 +100,7 @@ class Session(Value):
         return self.append(tool_result(tool_call_id, content))
 
     def submit_tool_result(self, tool_call_id: str, content: str | Mapping[str, Any]) -> Session:
-        """Return the session with one pending tool call answered. A mapping as `content` is sent to the model as JSON.
+        """Return the session with one pending tool call answered. If `content` is a mapping, the model receives JSON.
 
         >>> waiting = Session(status="awaiting_tools", pending_tool_calls=(ToolCall("a", "sign"),))
         >>> waiting.submit_tool_result("a", "signed").status
@@ -163,8 +162,8 @@ class Session(Value):
         """Return the session after a turn with this `result`.
 
         If there are pending tool calls and a pending question, the session waits for the tool calls first. A cancelled
-        turn counts as one that ended after its last complete step. The thread keeps the user's message even if no step
-        was completed.
+        turn is treated as if it had ended after its last complete step. The thread keeps the user's message even if no
+        step was completed.
         """
         reason, ending = _ending(result)
         metadata = {**self.metadata, **ending}
@@ -208,7 +207,7 @@ class Turn(Value):
 
 
 Input = str | Message | Mapping[str, object] | Sequence[MessageLike] | Thread | ChatResult | StepResult | Session | Turn
-"""A conversation: text, one or more messages (rxllm's own or in OpenAI's format), a thread, or an object with one."""
+"""A conversation: text, one or more messages (rxllm's or in OpenAI's format), a thread, or an object with a thread."""
 
 
 _ANSWER_ONLY = (
@@ -280,18 +279,18 @@ def _text_of(id: str, content: str | Mapping[str, Any]) -> str:
 
 
 def question(text: str, tool_call_id: str | None, metadata: Mapping[str, Any]) -> Message:
-    """Return the assistant message for a tool's question to the user, with the question's options from `metadata`."""
+    """Return the assistant message that asks the user a tool's question, with any ``ask_user_opts`` in `metadata`."""
     opts = {"ask_user_opts": metadata["ask_user_opts"]} if metadata.get("ask_user_opts") else {}
     return Message("assistant", text, metadata={"ask_user": True, "tool_call_id": tool_call_id, **opts})
 
 
 def nested_id(id: str, inner: str) -> str:
-    """Return the caller's id for `inner`, the id of a call or question inside the agent that call `id` runs."""
+    """Return the id that the caller sees for `inner`, a call or question inside the agent run by call `id`."""
     return f"{id}/{inner}"
 
 
 def nested_call(id: str, call: ToolCall) -> ToolCall:
-    """Return `call`, pending inside the agent that tool call `id` runs, with the id that the caller sees."""
+    """Return `call`, a pending call of the agent run by call `id`, with the id that the caller sees."""
     return replace(call, id=nested_id(id, call.id))
 
 
@@ -307,7 +306,7 @@ def open_agents(thread: Thread) -> dict[str, Thread]:
 
 
 def with_open_agents(thread: Thread, agents: Mapping[str, Thread]) -> Thread:
-    """Return `thread` with the threads in `agents`, keyed by call id, stored in it. Other agents' threads are kept."""
+    """Return `thread` with agents' threads added. `agents` maps call ids to threads; other agents' threads are kept."""
     if not agents:
         return thread
     return replace(thread, messages=tuple(_with_agents(message, agents) for message in thread))

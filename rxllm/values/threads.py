@@ -27,7 +27,7 @@ AGENTS = "agents"
 """The metadata key under which an assistant message stores the threads of the halted agents that it called."""
 
 _LAST = 20
-"""The maximum number of messages shown from the end of a thread, in addition to its first message."""
+"""In a notebook, a thread is shown as its first message and at most this many of its last messages."""
 
 MessageLike = Message | Response[Any] | Mapping[str, object] | Dumpable
 """A message, a response that contains one, or a message in OpenAI's format."""

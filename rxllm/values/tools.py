@@ -64,7 +64,7 @@ class ToolCall(Value):
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        # Decoders make many tool calls, so the full check is skipped if all fields have their usual types.
+        # Decoders create many ToolCalls, so the full check is skipped if all fields have their usual types.
         if type(self.arguments) is not dict or type(self.name) is not str or type(self.id) is not str:
             self._check()
 
@@ -288,7 +288,7 @@ class Halt(Value):
 
 
 def halt(reason: str, result: Any = None) -> Halt:
-    """Return this from a tool to end the chat, with this `reason`, once the step's other tools have finished.
+    """Return this from a tool to end the chat, for this `reason`, once the step's other tools have finished.
 
     `result` is the tool's result. An approver can return ``halt("approval")`` to hand the decision back to the caller.
     """

@@ -56,9 +56,9 @@ class Usage(Value):
 def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> Usage:
     """Return `usage` with its missing costs filled in by ``price(model, usage)``.
 
-    If a provider uses several models for one answer, ``extra["iterations"]`` lists the usage of each as a dict. Each is
-    priced separately; `model` is the one named in its ``extra``, or None for the model that gives the answer. If any of
-    these costs is unknown, no costs are filled in. A reported cost of 0 is replaced if a price is known.
+    If a provider uses several models for one answer, ``extra["iterations"]`` lists the usage of each as a dict. These
+    are priced separately: `model` is the name in an iteration's own ``extra``, or None for the model that gives the
+    answer. If any of these costs is unknown, none are filled in. A reported cost of 0 is replaced if a price is known.
     """
     lacking = usage
     if usage.total_cost == 0:
@@ -78,7 +78,7 @@ def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> U
 
 
 def _iterations(usage: Usage) -> list[Usage]:
-    """Return the iterations of `usage`, or none if their tokens do not add up, as in a total of several answers."""
+    """Return the iterations of `usage`, or an empty list if their tokens do not add up (as in a sum of usages)."""
     try:
         parts = [Usage(**fields) for fields in usage.extra.get("iterations") or ()]
         total = sum(parts, Usage())
@@ -117,10 +117,10 @@ def _sum(a: Any, b: Any) -> Any:
 class Spending(Value):
     """The tokens and money that calls with a shared `Budget` have used.
 
-    `calls` is the number of calls that have ended, and `tokens` is the number of tokens that they used. `estimated`
-    counts the calls whose tokens had to be estimated, because they failed, were disposed early, or used a provider that
-    reports no usage. `usd` is the sum of all known costs, or None if no cost is known. `unpriced` counts the calls
-    whose cost is unknown. `reserved` and `reserved_usd` are the tokens and the money set aside for running calls.
+    `calls` is the number of calls that have ended, and `tokens` is the number of tokens they used. `estimated`
+    of these had to be estimated, because a call failed, was disposed early or used a provider that reports no usage.
+    `usd` is the sum of all known costs, or None if no cost is known. `unpriced` counts the calls whose cost is unknown.
+    `reserved` and `reserved_usd` are the tokens and the money set aside for running calls.
     """
 
     tokens: int = 0
