@@ -162,7 +162,7 @@ def provider_name(name: str) -> str:
         raise ArgumentTypeError(f"there is already a provider named {name}; choose another name")
     adapter = renamed("Cohere", name)
     words = {word for source in _sources() for word in re.findall(r"\w+", source.read_text(encoding="utf-8"))}
-    if adapter.startswith("Test") or adapter in words - {"Cohere"}:  # pytest would collect it, or the name is in use
+    if adapter.startswith("Test") or adapter in words - {"Cohere"}:  # pytest would collect it, or it is in use
         raise ArgumentTypeError(
             f"{name} gives the class name {adapter}, which is taken; choose another name, such as the-{name}"
         )

@@ -109,7 +109,7 @@ class ChatPanel(abc.DisposableBase):
             self.send(text)
 
     def _resume(self) -> None:
-        """Continue the chat, on the card that shows the pending calls, once all of them are answered."""
+        """Continue the chat once all pending calls are answered, on the card that shows them."""
         approvals, results = self._questions.approvals, self._questions.results
         events = turns.stream_resume(self._engine, self._session, approvals=approvals, results=results, **self._opts)
         answer = self._answer or _Answer(self._add(""), self._questions, self._end)
@@ -125,12 +125,12 @@ class ChatPanel(abc.DisposableBase):
 
     def _keep(self, turn: Turn, outcome: Outcome) -> None:
         after = turn.session
-        if after.thread != self._session.thread:  # else nothing was received, and any calls are still pending
+        if after.thread != self._session.thread:  # else nothing was received: keep the session
             self._session = replace(after, status="idle") if after.status == "error" else after
         self._end()
 
     def _end(self) -> None:
-        """Enable the controls on the second call. The session's thread makes one call, the card's the other."""
+        """Count the calls, one by the session's thread and one by the card's. The second call enables the controls."""
         with self._lock:
             self._ends += 1
             ended = self._ends == 2

@@ -301,7 +301,7 @@ def _press(stop: Callable[[], None], button: Any) -> None:
 
 
 _OUTPUTS = 200
-"""A number of outputs that no marimo cell reaches."""
+"""More outputs than any marimo cell has."""
 
 
 class _MarimoCell(Screen):

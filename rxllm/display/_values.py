@@ -51,7 +51,7 @@ MANY = 200
 """The maximum number of message parts, images or table rows that are shown."""
 
 Drawing = tuple[str, Sequence[str], str]
-"""A body, the texts of its status line, and its look, which is a card's look or ``value``."""
+"""A body, the texts of its status line, and its look: a card's look, or ``value``."""
 
 
 def value_html(value: Any) -> str | None:
@@ -259,7 +259,7 @@ def message_rows(message: Message, answers: Iterable[Message], unanswered: State
 
 
 def part_html(row: Row, role: str) -> str:
-    """Return the HTML of a part of a message that has this `role`."""
+    """Return the HTML of a part of a message with this `role`."""
     match row:
         case TextPart(text=text) if role == "tool":
             return f'<pre dir="auto">{escape(clip(text))}</pre>'

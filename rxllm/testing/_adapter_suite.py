@@ -78,10 +78,10 @@ class AdapterConformance:
                     yield Served(Mine(running.url), running.count_calls, running.count_hang_ups)
 
     `reasons` are the reasons that the service can give for refusing a call; cases for other reasons are skipped.
-    `breaks` is the reason it gives for an error in the middle of a stream. Three attributes are times in seconds:
-    `silence` is the timeout used when the service stops sending, `patience` is how soon the service must notice that
-    the client has disconnected, and `seconds` is how long a stream may take before it counts as hanging. If the adapter
-    uses HTTP, subclass ``HTTPAdapterConformance`` instead.
+    `breaks` is the reason it gives when a stream fails midway. Three attributes are times in seconds: `silence` is the
+    timeout used when the service stops sending, `patience` is how soon the service must notice that the client has
+    disconnected, and `seconds` is how long a stream may take before it counts as hanging. If the adapter uses HTTP,
+    subclass ``HTTPAdapterConformance`` instead.
 
     `without` maps the names of cases to the reasons for omitting them. These are the cases:
 
@@ -92,7 +92,7 @@ class AdapterConformance:
     ``thinking``        thinking arrives piece by piece               if the service has no thinking
     ``usage``           the token counts arrive                       if the service counts no tokens
     ``length``          the finish reason ``length`` arrives          if the service does not report it
-    ``content_filter``  the finish reason ``content_filter`` arrives  if it has no filter, or refuses instead
+    ``content_filter``  the finish reason ``content_filter`` arrives  if the service has no filter or refuses
     ``cancelled``       a cancelled stream loses no events            if the service cannot report it
     ==================  ============================================  =======================================
 
@@ -173,7 +173,7 @@ class AdapterConformance:
         return self.expect_reason(observed.error, reason)
 
     def broken(self, error: LLMError, **options: Any) -> None:
-        """Check that a stream keeps its text and ends with `error` if the service fails after some text."""
+        """Check that a stream keeps its text and ends with `error` if the service fails after sending text."""
         with self.running(Script(TEXTS, error=error)) as run:
             events = run.all_events(**options)
         for event in events:

@@ -40,9 +40,9 @@ class BrokenRule:
 
 
 class RuleTable(dict[str, str]):
-    """Maps rule names to sentences that state the rules. `checks` maps the same names to functions.
+    """Maps each rule's name to its text. `checks` maps each name to the function that checks the rule.
 
-    A check takes the subject, and raises an ``AssertionError`` with the reason if the subject breaks the rule.
+    The function takes the subject, and raises an ``AssertionError`` with the reason if the subject breaks the rule.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ def report(broken: Iterable[BrokenRule]) -> None:
 
 
 def _on_a_screen(messages: Sequence[str]) -> str:
-    """Join the messages. If that gives more than `LINES` lines, cut the later messages to one line each."""
+    """Join the messages. If there are more than `LINES` lines, cut the later messages to one line each."""
     lines: list[str] = []
     for index, message in enumerate(messages, 1):
         first, *rest = message.splitlines()

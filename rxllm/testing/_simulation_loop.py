@@ -20,7 +20,7 @@ FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
 """The kinds of fault; see `simulate`."""
 
 ENABLED = 0.3
-"""The probability that a run enables a kind of fault. Runs with at most one kind find as many bugs as runs with all."""
+"""The probability that a run enables a given kind of fault. Runs with at most one find as many bugs as runs with all."""
 RATES = (0.1, 0.4, 0.8)
 """Each run draws one of these as the probability that an enabled fault strikes at a given opportunity."""
 
@@ -72,7 +72,7 @@ class Faults:
         return Fault(self.random.choice(kinds), int(10 ** self.random.uniform(0, 3.3)), self.seconds())
 
     def seconds(self) -> float:
-        """Draw the duration of a fault: from milliseconds to minutes, or infinity."""
+        """Draw the duration of a fault: milliseconds to minutes, or forever."""
         return float("inf") if self.random.random() < 0.2 else 10 ** self.random.uniform(-3, 2.5)
 
     def latency(self) -> float:
@@ -95,7 +95,7 @@ LACKING = (
     *("add_reader", "remove_reader", "add_writer", "remove_writer", "add_signal_handler", "remove_signal_handler"),
     *("sock_recv", "sock_recv_into", "sock_recvfrom", "sock_sendall", "sock_sendto", "sock_accept", "sock_sendfile"),
 )
-"""Event-loop methods that access the operating system. A `VirtualLoop` refuses them."""
+"""Event-loop methods that access the operating system. On a `VirtualLoop`, they raise an error."""
 
 TIMER_SECONDS = 1e-9
 """The virtual time, in seconds, that setting a timer takes.
