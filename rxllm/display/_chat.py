@@ -130,7 +130,7 @@ class ChatPanel(abc.DisposableBase):
         self._end()
 
     def _end(self) -> None:
-        """Count the calls, one by the session's thread and one by the card's. The second call enables the controls."""
+        """Enable the controls once both the session's thread and the card's have called this."""
         with self._lock:
             self._ends += 1
             ended = self._ends == 2
@@ -203,7 +203,7 @@ _LINE, _CALL, _FIELD = {"align_items": "center", "flex_flow": "row wrap"}, {"fle
 
 
 class _Questions:
-    """A line of controls for each pending tool call. Calls `answered` once all of them are answered."""
+    """A line of controls for each pending tool call. ``answered()`` is called once all of them are answered."""
 
     def __init__(self, widgets: Any, answered: Callable[[], None]) -> None:
         self.widget: Any = widgets.VBox()

@@ -106,7 +106,7 @@ def _in_cell() -> Callable[[str, bool], None]:
 class _TerminalLine:
     """The terminal line on which all bars are drawn.
 
-    After a draw, standard output and standard error are each wrapped in a `_Guard`, also in logging handlers. The first
+    After a draw, standard output and standard error are each wrapped in a `_Guard`, in logging handlers too. The first
     write to a guard clears the line and removes all guards.
     """
 

@@ -3,7 +3,7 @@
 ====================  ========================  ======================================================================
 era                   protocol versions         how a client begins
 ====================  ========================  ======================================================================
-modern, stateless     2026-07-28                It sends ``server/discover``. Each request states the protocol version.
+modern, stateless     2026-07-28                It sends ``server/discover``. Each request names its protocol version.
 handshake             2024-11-05 to 2025-11-25  It sends ``initialize``. Over HTTP, this begins a session.
 ====================  ========================  ======================================================================
 

@@ -40,7 +40,7 @@ PNG = Image.from_base64(
 """A one-pixel image."""
 
 WITHOUT_STATUS = ("malformed_response", "unsupported_feature", "unknown")
-"""Reasons for a refusal that have no HTTP status of their own."""
+"""Refusal reasons that have no HTTP status of their own."""
 
 
 class HTTPAdapterConformance(AdapterConformance):

@@ -148,7 +148,7 @@ class Tested:
         return run_operator(self.make, self.items, error, **options)
 
     def deliveries(self) -> list[tuple[int, int, int]]:
-        """Return the deliveries to test, each as the number and tick of an item and the length of the source's silence.
+        """Return the deliveries to test, each as an item's number, its tick, and the length of the source's silence.
 
         All deliveries of a run without silence are tested, and the first two that a timer makes during a silence.
         """

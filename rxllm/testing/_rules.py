@@ -140,7 +140,7 @@ _END = _End()
 
 
 def near_the_difference(*texts: str) -> list[str]:
-    """Return an excerpt of each text that begins shortly before the first difference."""
+    """Return an excerpt of each text, beginning shortly before the first difference."""
     alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
     begin = max(0, alike - WIDTH // 2)
     return [shorten("…" * (begin > 0) + text[begin:], WIDTH) for text in texts]
