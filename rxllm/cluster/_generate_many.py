@@ -75,8 +75,7 @@ def generate_many(
 
     The arguments and results are the same as for ``rxllm.generate_many``. Each worker sends up to `concurrency`
     requests at a time, so the limit for all workers together is `concurrency` times their number. A `journal` is a file
-    on this machine. It can be shared with ``rxllm.generate_many``, and neither function repeats a request that the
-    other has answered.
+    on this machine. It can be shared with ``rxllm.generate_many``: neither repeats a request answered by the other.
 
     Without a `client`, each subscription starts one worker process per CPU of this machine. In that case, a script
     needs ``if __name__ == "__main__":``.
@@ -172,7 +171,7 @@ class _Workers:
 
     def __init__(self, lanes: Lanes, adapter: Any) -> None:
         name = getattr(adapter, "__name__", None) or type(adapter).__name__
-        self.provider = getattr(adapter, "provider", None) or name  # unchanged, because a journal's keys contain it
+        self.provider = getattr(adapter, "provider", None) or name  # part of a journal's keys
         self._lanes = lanes
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:

@@ -189,7 +189,7 @@ class Showing(abc.DisposableBase, Generic[T]):
             drawer.join()
             self._finish(end, failure)
         if not self._stopped and not any(card.has_events or card.has_value for card in self._cards.values()):
-            return empty().run()  # raises reactivex's own error
+            return empty().run()  # raises the same error as reactivex
         return self._result
 
     def _take(self, item: Any) -> None:

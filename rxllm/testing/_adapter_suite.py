@@ -139,7 +139,7 @@ class AdapterConformance:
         """Skip the case if the suite's `without` names `rule`. If the case fails, add a hint to its error."""
         check_names(self.without, dict.fromkeys((*SCRIPT_RULES, *ADAPTER_RULES)))
         if rule in self.without:
-            reasons: Any = self.without  # it may also be a set of names, without reasons
+            reasons: Any = self.without  # a set of names, without reasons, is also allowed
             pytest.skip(f"{rule}: {reasons[rule] if isinstance(reasons, Mapping) else 'omitted by the suite'}")
         try:
             yield

@@ -256,7 +256,7 @@ class _Run:
             await asyncio.sleep(TURN_SECONDS)
             while tasks := self.loop.app_tasks():
                 await asyncio.wait(tasks)
-                await asyncio.sleep(TURN_SECONDS)  # a task may start another task when it ends
+                await asyncio.sleep(TURN_SECONDS)  # an ending task may have started another one
 
     def _run_outside(self, coro: Any) -> None:
         """Run `coro` as part of the simulation, not as part of the app."""

@@ -173,7 +173,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._cancel_at = -1
         self._clock_resolution = 1e-6
         self._asyncgens = OrderedWeakSet()
-        self._selector = self  # BaseEventLoop calls its select()
+        self._selector = self  # BaseEventLoop calls self._selector.select()
 
     def next_number(self) -> int:
         self._numbers += 1
@@ -313,7 +313,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return await connect(self, protocol_factory, int(port))
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
-        self._sockets[sock] = address[1]  # aiohttp next passes the socket to create_connection
+        self._sockets[sock] = address[1]  # aiohttp passes the socket on to create_connection
         sock.close()
 
 

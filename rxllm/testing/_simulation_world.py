@@ -102,7 +102,7 @@ class SimulatedServer(Loopback):
         return [connection for connection in self.connections if connection.closed_at is None]
 
     def __enter__(self) -> Self:
-        return self  # it is already serving, but code written for a Loopback uses a with block
+        return self  # already running, but code written for a Loopback uses a with block
 
     def __exit__(self, *_: object) -> None:
         pass
