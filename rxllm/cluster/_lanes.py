@@ -128,7 +128,7 @@ def _quiet(level: int) -> Generator[None]:
 
 @asynccontextmanager
 async def _open_resource(resource: Any, opening: Awaitable[Any] | None = None) -> AsyncGenerator[Any]:
-    """Open `resource`, and close it on exit. A dispose waits for the opening, so that nothing stays half-open."""
+    """Open `resource`, and close it on exit. A dispose waits for it to open, so that nothing stays half-open."""
     opened = asyncio.ensure_future(resource if opening is None else opening)
     try:
         yield await asyncio.shield(opened)

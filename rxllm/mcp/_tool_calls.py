@@ -172,7 +172,7 @@ class Questions(msgspec.Struct):
 
     @classmethod
     def required(cls, result: Json, known: Questions) -> Questions:
-        """Return the questions in a `result` that requires input, with the responses that `known` has to them.
+        """Return the questions in a `result` that requires input, with any responses already in `known`.
 
         Raises ``AdapterError`` if a request is not supported, and ``ValidationError`` if a URL is not a web address.
         """

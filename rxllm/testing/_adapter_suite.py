@@ -85,16 +85,16 @@ class AdapterConformance:
 
     `without` maps the names of cases to the reasons for omitting them. These are the cases:
 
-    ==================  ============================================  =======================================
+    ==================  ============================================  ========================================
     name                what is tested                                when to omit it
-    ==================  ============================================  =======================================
+    ==================  ============================================  ========================================
     ``calls``           tool calls are complete and have unique ids   if the service has no tools
     ``thinking``        thinking arrives piece by piece               if the service has no thinking
     ``usage``           the token counts arrive                       if the service counts no tokens
     ``length``          the finish reason ``length`` arrives          if the service does not report it
-    ``content_filter``  the finish reason ``content_filter`` arrives  if the service has no filter or refuses
+    ``content_filter``  the finish reason ``content_filter`` arrives  if it has no filter, or refuses the call
     ``cancelled``       a cancelled stream loses no events            if the service cannot report it
-    ==================  ============================================  =======================================
+    ==================  ============================================  ========================================
 
     `without` may also contain rules of ``assert_adapter``.
     """

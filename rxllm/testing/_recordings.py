@@ -170,7 +170,7 @@ def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
 
 
 class Recording:
-    """Writes the lines of one stream. Any thread may write the last line; any later lines are ignored."""
+    """Writes the lines of one stream. Any thread may write the last line; later lines are ignored."""
 
     def __init__(self, file: TextIO, seconds: Callable[[], float]) -> None:
         self._file: TextIO | None = file
