@@ -117,7 +117,7 @@ SENT_RULES: dict[str, str] = {
     "sends_picture": "a picture is sent, or refused",
     "hides_key": "the call's api_key is not in the address, since logs keep addresses",
 }
-"""Maps each rule's name to its text, for the rules about the sent request."""
+"""Maps the name of each rule about the sent request to its text."""
 
 KEY = "sk-conformance-0123456789abcdef"
 TEMPERATURE = 0.125

@@ -1,4 +1,4 @@
-"""The operator rules, which `assert_operator` checks in virtual time."""
+"""The operator rules, checked by `assert_operator` in virtual time."""
 
 from __future__ import annotations
 
