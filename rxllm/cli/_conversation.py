@@ -52,7 +52,7 @@ class Screen:
     def draw(self, event: Event) -> None:
         """Print the visible part of `event` or, with ``--events``, the event as JSON."""
         if self._events:
-            if not (isinstance(event, Custom) and event.name == "session_turn"):  # it contains a whole session
+            if not (isinstance(event, Custom) and event.name == "session_turn"):  # this event contains a whole session
                 print(serializer.to_json(event), flush=True)
             return
         match event:

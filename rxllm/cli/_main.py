@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout once more at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout again at exit
         return 1
     except Exception as error:
         if options.debug:
@@ -162,7 +162,7 @@ def provider_name(name: str) -> str:
         raise ArgumentTypeError(f"there is already a provider named {name}; choose another name")
     adapter = renamed("Cohere", name)
     words = {word for source in _sources() for word in re.findall(r"\w+", source.read_text(encoding="utf-8"))}
-    if adapter.startswith("Test") or adapter in words - {"Cohere"}:  # pytest would collect it, or the name is in use
+    if adapter.startswith("Test") or adapter in words - {"Cohere"}:  # collected by pytest, or already in use
         raise ArgumentTypeError(
             f"{name} gives the class name {adapter}, which is taken; choose another name, such as the-{name}"
         )

@@ -1,6 +1,6 @@
 """The commands ``serve``, an OpenAI-compatible model server, and ``worker``, which continues durable runs.
 
-After a first signal, a worker gives its runs time to finish. When that time is up, or on a second signal, it releases
+After the first signal, a worker gives its runs time to finish. When that time is up, or on a second signal, it releases
 the remaining runs.
 """
 
@@ -29,7 +29,7 @@ LEAVING = 3
 """The seconds allowed after Ctrl-C for unfinished answers to complete."""
 
 LOOK_SECONDS = 0.05
-"""The seconds between a stopping worker's checks for finished runs."""
+"""The interval, in seconds, at which a stopping worker checks whether its runs have finished."""
 
 WRONG = "write module:name, where name is the result of rxllm.durable.open_runs(...) or a function that returns it"
 

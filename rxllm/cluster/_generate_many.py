@@ -75,10 +75,10 @@ def generate_many(
 
     The arguments and results are the same as for ``rxllm.generate_many``. Each worker sends up to `concurrency`
     requests at a time, so the limit for all workers together is `concurrency` times their number. A `journal` is a file
-    on this machine. Both functions can use the same journal, and neither repeats a request that the other has answered.
+    on this machine. It can be shared with ``rxllm.generate_many``: neither repeats a request answered by the other.
 
-    Without a `client`, each subscription starts one worker process per CPU of this machine. A script then needs
-    ``if __name__ == "__main__":``.
+    Without a `client`, each subscription starts one worker process per CPU of this machine. In that case, a script
+    needs ``if __name__ == "__main__":``.
 
     ::
 
@@ -97,7 +97,7 @@ def generate_many(
     The engine is pickled without its clients and keys. A worker takes its key from its own environment; keys from
     ``rxllm.keys.put`` and ``load_dotenv`` are not sent. Locks, files and connections cannot be sent, so functions must
     create them on the worker. If the engine's functions change any state on a worker, this process does not see the
-    change. The `journal` is written here, and `on_progress` and `on_event` are called here. `on_event` is called once a
+    change. This process writes the `journal`, and calls `on_progress` and `on_event`. `on_event` is called only once a
     response is complete, and receives no deltas.
 
     Observers run on the workers. ``rxllm.otel.traces()`` writes to the worker's global providers, so each worker must
@@ -171,7 +171,7 @@ class _Workers:
 
     def __init__(self, lanes: Lanes, adapter: Any) -> None:
         name = getattr(adapter, "__name__", None) or type(adapter).__name__
-        self.provider = getattr(adapter, "provider", None) or name  # unchanged, because a journal's keys contain it
+        self.provider = getattr(adapter, "provider", None) or name  # part of a journal's keys
         self._lanes = lanes
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:

@@ -128,7 +128,7 @@ def _quiet(level: int) -> Generator[None]:
 
 @asynccontextmanager
 async def _open_resource(resource: Any, opening: Awaitable[Any] | None = None) -> AsyncGenerator[Any]:
-    """Open `resource`, and close it on exit. A dispose waits until it is open, so that nothing stays half-open."""
+    """Open `resource`, and close it on exit. A dispose waits for it to open, so that nothing stays half-open."""
     opened = asyncio.ensure_future(resource if opening is None else opening)
     try:
         yield await asyncio.shield(opened)
@@ -229,7 +229,7 @@ class Lanes:
         task.add_done_callback(self._tasks.discard)
 
     def place(self, source: Observable[Event]) -> Stream[Event]:
-        """Subscribe to `source` once a worker has room. The limits in `source` only apply after that."""
+        """Subscribe to `source` once a worker has room. Limits in `source` apply from then on."""
 
         async def events() -> AsyncGenerator[Event]:
             async with self._room(), to_async_iter(source) as items:

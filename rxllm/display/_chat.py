@@ -109,7 +109,7 @@ class ChatPanel(abc.DisposableBase):
             self.send(text)
 
     def _resume(self) -> None:
-        """Continue the chat, on the card that shows the pending calls, once all of them are answered."""
+        """Continue the chat once all pending calls are answered, on the card that shows them."""
         approvals, results = self._questions.approvals, self._questions.results
         events = turns.stream_resume(self._engine, self._session, approvals=approvals, results=results, **self._opts)
         answer = self._answer or _Answer(self._add(""), self._questions, self._end)
@@ -125,12 +125,12 @@ class ChatPanel(abc.DisposableBase):
 
     def _keep(self, turn: Turn, outcome: Outcome) -> None:
         after = turn.session
-        if after.thread != self._session.thread:  # else nothing was received, and any calls are still pending
+        if after.thread != self._session.thread:  # else nothing was received: keep the session
             self._session = replace(after, status="idle") if after.status == "error" else after
         self._end()
 
     def _end(self) -> None:
-        """Enable the controls on the second call. The session's thread makes one call, the card's the other."""
+        """Enable the controls once both the session's thread and the card's have called this."""
         with self._lock:
             self._ends += 1
             ended = self._ends == 2
@@ -203,7 +203,7 @@ _LINE, _CALL, _FIELD = {"align_items": "center", "flex_flow": "row wrap"}, {"fle
 
 
 class _Questions:
-    """A line of controls for each pending tool call. Calls `answered` once all of them are answered."""
+    """A line of controls for each pending tool call. ``answered()`` is called once all of them are answered."""
 
     def __init__(self, widgets: Any, answered: Callable[[], None]) -> None:
         self.widget: Any = widgets.VBox()

@@ -68,7 +68,7 @@ class MarbleDiagram:
 
     @property
     def svg(self) -> str:
-        """The diagram as self-contained SVG of limited size, which follows the page's light or dark theme."""
+        """The diagram as self-contained SVG of limited size, in the page's light or dark theme."""
         return draw_svg(self._lanes, self._end())
 
     def __str__(self) -> str:
@@ -145,13 +145,13 @@ def marble_diagram(
     b=1
     a character is 1 s
 
-    To draw ``source.pipe(a, b)``, write ``marble_diagram(source, a, b)``. The call returns when all streams have ended.
-    After `until` seconds, it disposes them. Errors are drawn, not raised. A notebook shows the picture while it grows.
-    The text uses the notation of ``rxllm.testing.marbles``. You can pass it to that module's ``check`` function if a
-    character is 1 s.
+    To draw ``source.pipe(a, b)``, write ``marble_diagram(source, a, b)``. The call returns when all streams have ended;
+    after `until` seconds, it disposes any that are still running. Errors are drawn, not raised. A notebook shows the
+    picture while it grows. The text uses the notation of ``rxllm.testing.marbles``. You can pass it to that module's
+    ``check`` function if a character is 1 s.
 
-    You can pass several streams as a list or a dict; each gets its own lane. The first operator must then combine them,
-    as in ``marble_diagram([a, b], rxllm.race)``. It is called with the list's streams as arguments, or with the dict
+    You can pass several streams as a list or a dict; each gets its own lane. The first operator has to combine them, as
+    in ``marble_diagram([a, b], rxllm.race)``. It is called with the list's streams as arguments, or with the dict
     itself. Without operators, the streams simply run side by side. If a stream has concurrent subscriptions, for
     example with ``ops.hedge(1.0)``, its lane has a row for each of them.
 

@@ -16,7 +16,7 @@ from rxllm.events import EVENT_CLASSES, Nested, Steered
 from rxllm.values import Labelled
 
 MAX_SPANS, MAX_MARKS = 200, 4000
-"""The maximum number of subscriptions in a lane, and of marks in a subscription before nearby marks are joined."""
+"""The maximum number of subscriptions in a lane, and the number of marks above which neighbours are joined."""
 
 Kind = tuple[str, bool]
 """A mark's name in the legend, and whether its item is complete. Complete items are drawn as outlines."""

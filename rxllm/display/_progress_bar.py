@@ -104,10 +104,10 @@ def _in_cell() -> Callable[[str, bool], None]:
 
 
 class _TerminalLine:
-    """The line of the terminal that all bars are drawn on.
+    """The terminal line on which all bars are drawn.
 
-    After a draw, a `_Guard` wraps standard output and standard error, including the ones that logging handlers use. The
-    first write to a guard clears the line and removes all guards.
+    After a draw, standard output and standard error are each wrapped in a `_Guard`, in logging handlers too. The first
+    write to a guard clears the line and removes all guards.
     """
 
     def __init__(self) -> None:

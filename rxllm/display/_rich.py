@@ -23,7 +23,7 @@ THINKING = 300
 
 
 class Terminal(Screen):
-    """A terminal, which shows the last lines that fit on the screen while the stream is running."""
+    """A terminal. While the stream is running, only the last lines that fit on the screen are shown."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console()

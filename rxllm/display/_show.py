@@ -64,8 +64,8 @@ def show(stream: Any, *, block: bool = True) -> Any:
 
     The result of a stream of events is a `ChatResult`, a `StepResult` or a `Response`. If the items are not events,
     only the latest one is shown, and the last one is returned. To show several streams side by side, pass a mapping of
-    labels to streams, or a stream made by ``rxllm.merge_labelled``. The result is then a dict with the same labels, and
-    if one stream fails, the others continue.
+    labels to streams, or a stream made by ``rxllm.merge_labelled``. In that case, the result is a dict with the same
+    labels, and if one stream fails, the others continue.
 
     In a notebook, or on a terminal if rich is installed, the stream is shown as a card that is redrawn in place.
     Everywhere else, the text is printed to standard output. The stop button, or Ctrl-C, cancels the call and raises
@@ -189,7 +189,7 @@ class Showing(abc.DisposableBase, Generic[T]):
             drawer.join()
             self._finish(end, failure)
         if not self._stopped and not any(card.has_events or card.has_value for card in self._cards.values()):
-            return empty().run()  # raises reactivex's own error
+            return empty().run()  # raises the same error as reactivex
         return self._result
 
     def _take(self, item: Any) -> None:
@@ -301,7 +301,7 @@ def _press(stop: Callable[[], None], button: Any) -> None:
 
 
 _OUTPUTS = 200
-"""A number of outputs that no marimo cell reaches."""
+"""More outputs than any marimo cell has."""
 
 
 class _MarimoCell(Screen):

@@ -42,7 +42,7 @@ OPEN, FOLDED = 8, 100
 """The last `OPEN` messages of a thread are open, and the `FOLDED` messages before them can be unfolded."""
 
 ROOM = 300_000
-"""The length of the HTML, in characters, beyond which no older messages of a thread are drawn."""
+"""Once a thread's HTML is longer than this, in characters, no older messages are drawn."""
 
 LONG = 50_000
 """The number of characters after which a text is cut off."""
@@ -51,7 +51,7 @@ MANY = 200
 """The maximum number of message parts, images or table rows that are shown."""
 
 Drawing = tuple[str, Sequence[str], str]
-"""A body, the texts of its status line, and its look, which is a card's look or ``value``."""
+"""A body, the texts of its status line, and its look: a card's look, or ``value``."""
 
 
 def value_html(value: Any) -> str | None:
@@ -217,7 +217,7 @@ def thread_html(thread: Thread, unanswered: State = "called") -> str:
         drawn.append(message_html(message, answers, unanswered))
     drawn.reverse()
     starts = [start for start, _, _ in exchanges] + [len(thread)]
-    # After the first exchange, exchanges are drawn from index `left` on, and are open from index `last` on.
+    # Apart from the first, exchanges are drawn from index `left` on, and open from index `last` on.
     left, last = len(exchanges) - len(drawn), len(exchanges) - min(OPEN, len(drawn))
     earlier = "".join(drawn[:-OPEN])
     if left > 1:
@@ -259,7 +259,7 @@ def message_rows(message: Message, answers: Iterable[Message], unanswered: State
 
 
 def part_html(row: Row, role: str) -> str:
-    """Return the HTML of a part of a message that has this `role`."""
+    """Return the HTML of a part of a message with this `role`."""
     match row:
         case TextPart(text=text) if role == "tool":
             return f'<pre dir="auto">{escape(clip(text))}</pre>'

@@ -1,8 +1,8 @@
 """Use the tools of MCP servers, over HTTP or stdio: https://modelcontextprotocol.io/specification/2026-07-28.
 
-`tools` lists a server's tools as plain ``rxllm.Tool``s. `watch` lists them now, and again whenever they change. Give a
-server as its URL, or as a list with the command that starts it. To set more options, pass an `HTTP` or `Stdio`
-connection.
+`tools` lists a server's tools as plain ``rxllm.Tool``s. `watch` lists them now, and again whenever they change. Pass
+the URL of a server, or a list with the command that starts it. To set more options, pass an `HTTP` or `Stdio`
+connection instead.
 """
 
 from rxllm.mcp._http import HTTP

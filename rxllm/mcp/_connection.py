@@ -3,7 +3,7 @@
 ====================  ========================  ======================================================================
 era                   protocol versions         how a client begins
 ====================  ========================  ======================================================================
-modern, stateless     2026-07-28                It sends ``server/discover``. Each request states its version.
+modern, stateless     2026-07-28                It sends ``server/discover``. Each request names its protocol version.
 handshake             2024-11-05 to 2025-11-25  It sends ``initialize``. Over HTTP, this begins a session.
 ====================  ========================  ======================================================================
 
@@ -90,7 +90,7 @@ class Connection(ABC):
 
     @abstractmethod
     def send(self, version: str, message: Json, headers: Mapping[str, str]) -> Stream[Json]:
-        """Send `message` and return the messages that the server sends in reply; the response to a request is last."""
+        """Send `message` and return what the server sends in reply. If `message` is a request, its response is last."""
 
     @abstractmethod
     def listen(self, version: str) -> Stream[Json]:
@@ -297,7 +297,7 @@ def _client_info() -> Json:
 
 
 def response(message: Json, result: Json | None) -> Json:
-    """Return the response to the server's request. Without a `result`, it refuses any request except a ping."""
+    """Return the response to a server's request. Without a `result`, answer a ping and refuse anything else."""
     if result is None and message.get("method") != "ping":
         error = {"code": METHOD_NOT_FOUND, "message": "this client does not support the method"}
         return {"jsonrpc": "2.0", "id": message.get("id"), "error": error}
@@ -337,7 +337,7 @@ def is_response_to(message: Json, id: int | str) -> bool:
 
 
 def is_about_another(message: Json, id: int | str) -> bool:
-    """Whether `message` is a response to a request other than `id`, or a progress report on one."""
+    """Whether `message` responds to, or reports progress on, a request other than `id`."""
     token = object_of(message.get("params")).get("progressToken")
     return "method" not in message or (message["method"] == "notifications/progress" and token != id)
 

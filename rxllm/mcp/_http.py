@@ -204,7 +204,7 @@ def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
 def _places(place: Any, path: Path | None) -> Iterator[tuple[Path | None, Mapping[str, Any]]]:
     """Yield each schema that contains `KEY`, with its path of property names.
 
-    The path is None if any keyword other than ``properties`` leads to the schema.
+    The path is None if the schema is not reached through ``properties`` alone.
     """
     if isinstance(place, list):
         for item in cast(list[Any], place):

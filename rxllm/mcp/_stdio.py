@@ -33,7 +33,7 @@ from rxllm.values.argument_checks import check
 from rxllm.wire import NDJSONDecoder
 
 GRACE_SECONDS = 1.0
-"""The seconds that a server has to exit after its input is closed, before its process group is killed."""
+"""The seconds a server is given to exit once its input is closed. After that, its process group is killed."""
 MAX_WAITING = 1_000
 """The maximum number of notifications waiting in an inbox; any more are dropped."""
 MAX_UNREAD = 32 * 2**20
@@ -53,12 +53,12 @@ done
 """
 """A shell script that kills the server's process group and, on Linux, all processes that inherited its environment.
 
-The script waits for a line of input before it kills. If the input is closed instead, because this process has ended,
-it waits for another `GRACE_SECONDS`.
+It kills them as soon as it reads a line of input. If the input is closed instead, because this process has ended, it
+waits for `GRACE_SECONDS` first.
 """
 
 _of_parent: list[Process] = []
-"""The parent's servers, kept in a forked child because collecting them would break the parent's pipes."""
+"""The parent's servers, kept alive in a forked child because collecting them would break the parent's pipes."""
 
 
 class Stdio(Connection):
@@ -247,7 +247,7 @@ class Process(asyncio.SubprocessProtocol):
                 self.finalizer.detach()
 
     async def _start_guard(self) -> asyncio.subprocess.Process | None:
-        """Start `_GUARD` and return its process. Without a shell, return None: only the group is killed."""
+        """Start `_GUARD` and return its process, or None if there is no shell to run it."""
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         arguments = (f"{GRACE_SECONDS:.0f}", str(self._transport.get_pid()), self._mark)
         with contextlib.suppress(OSError):
@@ -262,7 +262,7 @@ class Process(asyncio.SubprocessProtocol):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GRACE_SECONDS):
                     await self._has_exited.wait()
-            self._kill()  # even if it has exited: its descendants are in its process group and may outlive it
+            self._kill()  # even a server that has exited may have left descendants in its process group
         with contextlib.suppress(TimeoutError):
             if guard is not None:
                 await asyncio.wait_for(guard.communicate(b"\n"), GRACE_SECONDS)

@@ -2,7 +2,7 @@
 
 A question halts the chat. The halt contains everything needed to run the tool call again, even in another process. Its
 options are for the user who answers: the ``schema`` of the answer, and the ``url`` of a page to visit. Its state
-contains the server's requests, the responses so far, and the state that the server itself wants to keep.
+contains the server's requests, the responses so far, and the server's own state.
 
 A server of the handshake era waits for the answer during the tool call. rxllm cancels that call, and runs it again from
 the beginning once there is an answer. A call is also run again if the server no longer accepts its own state.
@@ -172,7 +172,7 @@ class Questions(msgspec.Struct):
 
     @classmethod
     def required(cls, result: Json, known: Questions) -> Questions:
-        """Return the questions in a `result` that requires input. If `known` has responses to them, keep these.
+        """Return the questions in a `result` that requires input, with any responses already in `known`.
 
         Raises ``AdapterError`` if a request is not supported, and ``ValidationError`` if a URL is not a web address.
         """
@@ -255,7 +255,7 @@ def _response(reply: str, params: Json) -> Json | None:
 
 
 def _fault(answer: Json, params: Json) -> str:
-    """Return why the content of `answer` does not fit the requested form, or "" if it fits."""
+    """Return the reason why the content of `answer` does not fit the requested form, or "" if it fits."""
     if answer["action"] != "accept":
         return ""
     try:

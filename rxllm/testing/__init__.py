@@ -3,15 +3,15 @@
 =============  =========================================================================================================
 for operators  `assert_operator` checks the `OPERATOR_RULES`. `marbles` draws timed streams as text.
 for adapters   `assert_adapter` checks the `ADAPTER_RULES`. `AdapterConformance`, `HTTPAdapterConformance` and
-               `ImageConformance` are test suites that call a service of yours. It follows a `Script`; a `Served`
-               counts its calls, and `PNG`, `REQUEST_ID` and `refusal` go into its answers. `loopback` is a real server
-               that records who closed each connection, and when. `chunkings` and `cut` split bytes into chunks.
+               `ImageConformance` test your adapter against a service that follows a `Script`; `Served` counts its
+               calls, and `PNG`, `REQUEST_ID` and `refusal` go into its answers. `loopback` is a real server that
+               records who closed each connection, and when. `chunkings` and `cut` split bytes into chunks.
 for tools      `assert_executor` checks the `EXECUTOR_RULES`, and `assert_encoder` the `ENCODER_RULES`.
 for programs   `sandbox` replaces the models named in code. `Cassette` records each answer once, and plays it back
                for equal requests. `record` stores a stream in a file, and `replay_file` plays it back. `backtest` runs
                operators over recordings; it returns a `Backtest` with a `BacktestRow` for each recording. `simulate`,
-               `simulate_many` and `simulate_cancels` run a program in a `World` with virtual time and with `FAULTS`
-               that depend on a seed; a run gives a `Simulation` or raises a `SimulationError`.
+               `simulate_many` and `simulate_cancels` run a program in a `World` with virtual time and seeded `FAULTS`;
+               each run returns a `Simulation` or raises a `SimulationError`.
                ``rxllm.Fake`` is a scripted model.
 for all tests  `events` builds an adapter's events. `strategies` has hypothesis strategies for all values and events.
 =============  =========================================================================================================

@@ -1,4 +1,4 @@
-"""The adapter rules. `assert_adapter` checks any adapter; ``AdapterConformance`` also needs a scripted service."""
+"""The adapter rules, and `assert_adapter`, which checks them without needing a scripted service."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SHORTEST_KEY = 8
 """The minimum length of a key to search for. A shorter key could occur in another word by chance."""
 
 PROMPT = 0.1
-"""The maximum time, in seconds, that the fastest of three attempts to build a request may take."""
+"""The time limit, in seconds, for the fastest of three attempts to build a request."""
 
 ADAPTER_RULES = RuleTable()
 """Maps each rule's name to its text, in the order in which `assert_adapter` checks them."""
@@ -66,17 +66,17 @@ def assert_adapter(
 
     `adapter` is an adapter, an async generator function, an `Engine`, or the name of a model. `options` are passed to
     ``stream_generate``. A call that takes longer than `seconds` breaks the rule `answers`. To test refusals, timeouts
-    and clean-up as well, use ``AdapterConformance``, which needs a service that follows a script.
+    and clean-up as well, use ``AdapterConformance``, which needs a scripted service.
 
     `only` names the rules to check, and `without` the rules to omit, as in ``without={"sends_key"}``. The rules from
     ``sends_system`` onwards apply only to an ``HTTPAdapter``: they look at the request that it builds. An adapter that
-    does not support a setting may refuse the request with an `LLMError` instead.
+    does not support a setting may refuse it with an `LLMError`.
 
     ==========================  ==========================================  ==========================================
     rule                        what is checked                             when to omit it
     ==========================  ==========================================  ==========================================
     ``adapter``                 it has stream(), or is an async generator   never
-    ``answers``                 the call succeeds                           never, since nothing else could be checked
+    ``answers``                 the call succeeds                           never; the other rules depend on it
     ``typed_error``             every error is an LLMError                  never
     ``error_event``             an error after an event is an ErrorEvent    never
     ``says``                    it emits text, thinking, a part or a call   if the model may stay silent
@@ -103,7 +103,7 @@ def assert_adapter(
     ``sends_tool_schema``       the request has a tool's schema             if the service has no tools
     ``sends_call_id``           a tool's result has the id of its call      never
     ``sends_temperature``       temperature is sent as a JSON number        if the service has no temperature
-    ``sends_options``           options={...} are passed through            if it accepts a fixed set of options
+    ``sends_options``           options={...} are passed through            if it accepts only certain options
     ``sends_key``               api_key is in a header or the address       if the server needs no key
     ``sends_max_tokens``        max_tokens changes the request              never; unsupported settings may be refused
     ``sends_stop``              stop changes the request                    never; unsupported settings may be refused

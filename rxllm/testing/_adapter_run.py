@@ -52,8 +52,8 @@ class Script:
     """The answer that a service must give: `thinking` and `texts` in pieces, then `calls`, `usage` and the end.
 
     `finish_reason` defaults to ``"tool_calls"`` if there are calls, and to ``"stop"`` otherwise. If an `error` is
-    given, the answer ends with it, and the adapter must report it; without any texts or calls, the service refuses the
-    call and streams nothing. If `stalls` is true, the service stops sending without ending its answer.
+    given, the answer ends with it, and the adapter must report it. If there are also no texts and no calls, the service
+    refuses the call instead of streaming. If `stalls` is true, the service stops sending without ending its answer.
     """
 
     texts: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class Served:
     """An adapter with a running service, and functions that report what the service has observed.
 
     ``asked()`` returns the number of calls that the service has received, and ``left()`` how many of them the client
-    has closed early. ``requests()`` returns the HTTP requests, like ``Loopback.requests``. If it is not given, the
+    has closed early. ``requests()`` returns the HTTP requests, like ``Loopback.requests``. Without `requests`, the
     rules about requests are checked only for an ``HTTPAdapter``.
     """
 
@@ -117,7 +117,7 @@ SENT_RULES: dict[str, str] = {
     "sends_picture": "a picture is sent, or refused",
     "hides_key": "the call's api_key is not in the address, since logs keep addresses",
 }
-"""Maps each rule's name to its text, for the rules about the sent request."""
+"""Maps the name of each rule about the sent request to its text."""
 
 KEY = "sk-conformance-0123456789abcdef"
 TEMPERATURE = 0.125
@@ -139,7 +139,7 @@ MESSAGES = (
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "string", "description": canary("sends_tool_schema")}}}
 
-# The earlier call is to `f`, so the other tool's name is in the request only if the tools are.
+# The earlier call is to `f`, so the request has the other tool's name only if the tools are sent.
 TOOLS = (Tool("f", "A tool."), Tool(canary("sends_tool_name"), canary("sends_tool_description"), SCHEMA))
 
 OPTIONS = {"canary": canary("sends_options")}
@@ -223,7 +223,7 @@ class AdapterRun:
         return self.observe(self.stream())
 
     def expect_as_before(self, which: str, observed: Observed) -> None:
-        """Raise ``AssertionError`` unless the events of this call agree with the reference call."""
+        """Raise ``AssertionError`` unless the outcome of this call matches the reference call's."""
         __tracebackhide__ = True
         before, now = (
             [*self.comparable_facts(call.events), *map(repr, call.errors), *["completed"] * call.completed]

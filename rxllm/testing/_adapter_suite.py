@@ -78,23 +78,23 @@ class AdapterConformance:
                     yield Served(Mine(running.url), running.count_calls, running.count_hang_ups)
 
     `reasons` are the reasons that the service can give for refusing a call; cases for other reasons are skipped.
-    `breaks` is the reason it gives for an error in the middle of a stream. Three attributes are times in seconds:
-    `silence` is the timeout used when the service stops sending, `patience` is how soon the service must notice that
-    the client has disconnected, and `seconds` is how long a stream may take before it counts as hanging. If the adapter
-    uses HTTP, subclass ``HTTPAdapterConformance`` instead.
+    `breaks` is the reason it gives when a stream fails midway. Three attributes are times in seconds: `silence` is the
+    timeout used when the service stops sending, `patience` is how soon the service must notice that the client has
+    disconnected, and `seconds` is how long a stream may take before it counts as hanging. If the adapter uses HTTP,
+    subclass ``HTTPAdapterConformance`` instead.
 
     `without` maps the names of cases to the reasons for omitting them. These are the cases:
 
-    ==================  ============================================  =======================================
+    ==================  ============================================  ========================================
     name                what is tested                                when to omit it
-    ==================  ============================================  =======================================
+    ==================  ============================================  ========================================
     ``calls``           tool calls are complete and have unique ids   if the service has no tools
     ``thinking``        thinking arrives piece by piece               if the service has no thinking
     ``usage``           the token counts arrive                       if the service counts no tokens
     ``length``          the finish reason ``length`` arrives          if the service does not report it
-    ``content_filter``  the finish reason ``content_filter`` arrives  if it has no filter, or refuses instead
+    ``content_filter``  the finish reason ``content_filter`` arrives  if it has no filter, or refuses the call
     ``cancelled``       a cancelled stream loses no events            if the service cannot report it
-    ==================  ============================================  =======================================
+    ==================  ============================================  ========================================
 
     `without` may also contain rules of ``assert_adapter``.
     """
@@ -139,7 +139,7 @@ class AdapterConformance:
         """Skip the case if the suite's `without` names `rule`. If the case fails, add a hint to its error."""
         check_names(self.without, dict.fromkeys((*SCRIPT_RULES, *ADAPTER_RULES)))
         if rule in self.without:
-            reasons: Any = self.without  # it may also be a set of names, without reasons
+            reasons: Any = self.without  # a set of names, without reasons, is also allowed
             pytest.skip(f"{rule}: {reasons[rule] if isinstance(reasons, Mapping) else 'omitted by the suite'}")
         try:
             yield
@@ -173,7 +173,7 @@ class AdapterConformance:
         return self.expect_reason(observed.error, reason)
 
     def broken(self, error: LLMError, **options: Any) -> None:
-        """Check that a stream keeps its text and ends with `error` if the service fails after some text."""
+        """Check that a stream keeps its text and ends with `error` if the service fails after sending text."""
         with self.running(Script(TEXTS, error=error)) as run:
             events = run.all_events(**options)
         for event in events:

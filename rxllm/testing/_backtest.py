@@ -47,7 +47,7 @@ class BacktestRow:
     `ended_at`      The time at which the pipeline ended.
     `items`         The number of items that the pipeline emitted.
     `text`          The text of these items.
-    `cut_at`        The time at which the pipeline unsubscribed from an unfinished recorded answer.
+    `cut_at`        The time at which the pipeline unsubscribed before the end of the recorded answer.
     `tokens`        The number of tokens reported, up to the cut if there was one.
     `cost`          The cost reported, up to the cut if there was one.
     `missing`       The unrecorded answers that the pipeline needed, each with its time. Nothing is emitted in their
@@ -132,16 +132,16 @@ def backtest(
     `recordings` is a ``.jsonl`` file that `record` or `Cassette` has written, a folder of such files, or a list of
     files and folders. The files are read one at a time. Instead of a file, you can pass a stream of events that runs in
     virtual time, such as ``from_iterable(events)``. `pipeline` is an operator or a list of operators. It is applied to
-    each recording, and to a cassette's recordings in the way an engine would apply it. ``progress(row)`` is called
-    after each row.
+    each recording; for a cassette, in the way an engine applies its operators. ``progress(row)`` is called after each
+    row.
 
-    If the pipeline subscribes again, as retry and ``hedge`` do, it gets the next recording of the same request, if the
-    cassette has one. If the pipeline calls another engine, as ``fallback`` does, that engine answers only if its
-    adapter is a ``Fake`` or a ``Cassette(..., "replay")``. Give such a cassette ``speed=1`` to keep the recorded times.
-    No other engine is ever called. Answers that are not recorded are listed in the row's `missing`. Async functions
-    fail, because virtual time has no event loop; use sync functions, or functions that return a stream.
+    A pipeline that subscribes again, as retry and ``hedge`` do, gets the next recording of the same request, if the
+    cassette has one. If it calls another engine, as ``fallback`` does, that engine answers only if its adapter is a
+    ``Fake`` or a ``Cassette(..., "replay")``. Give such a cassette ``speed=1`` to keep the recorded times. No other
+    engine is ever called. Answers that are not recorded are listed in the row's `missing`. Async functions fail,
+    because virtual time has no event loop; use sync functions, or functions that return a stream.
 
-    Errors raised while the pipeline is being applied propagate. Raises ``ValidationError("invalid_option")`` if
+    Propagates errors raised while the pipeline is being applied. Raises ``ValidationError("invalid_option")`` if
     `pipeline` is not made of operators, and ``FileNotFoundError`` if a path does not exist.
     """
     operators = _operators(pipeline)
@@ -218,7 +218,7 @@ def _run_tape(tape: Tape, operators: Sequence[Operator]) -> BacktestRow:
 
 
 PATIENCE = 3600.0
-"""The number of virtual seconds for which a pipeline may continue after its recording has ended."""
+"""The number of virtual seconds a pipeline may keep running after its recording has ended."""
 
 
 @dataclass(frozen=True)
@@ -280,7 +280,7 @@ class Run:
         self._is_over = False
 
     def start(self) -> None:
-        """Subscribe to the pipeline, and advance the virtual time until it has ended."""
+        """Subscribe to the pipeline, and advance the virtual time until the pipeline has ended."""
         stream, length = self._apply_operators(), self._tape.check()
         try:
             subscription = stream.subscribe(self._next, self._fail, self._complete, scheduler=self._scheduler)
@@ -315,7 +315,7 @@ class Run:
         return self._subscribe_to(source, "the rest of an answer whose subscriber unsubscribed", observer)
 
     def _answer_of(self, engine: Any, model: str | None = None) -> Stream[Event]:
-        """Return the answer of another `engine`. If that would call a model, list the answer as missing."""
+        """Return the answer of another `engine`, or list it as missing if the engine would call a model."""
         other = as_engine(engine)
         request = replace(self._tape.request, model=model or other.model or self._tape.request.model, options={})
         what = f"an answer from {provider_name(other.adapter)}" + (f":{request.model}" if request.model else "")
@@ -445,7 +445,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return the cells of the header and of the rows, without empty columns."""
+    """Return the header and the first rows as lists of cells, without empty columns."""
     names = [name for name in _COLUMNS if name == "recording" or any(row[name] not in (None, "") for row in rows)]
     return [[_COLUMNS[name] for name in names], *([_cell(name, row[name]) for name in names] for row in rows[:_ROWS])]
 

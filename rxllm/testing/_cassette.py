@@ -79,9 +79,9 @@ class Cassette:
                     If a call fails or is disposed early, the next equal request calls the model again.
     ``"replay"``    Never calls the model. A request that is not recorded fails with
                     ``AdapterError("no_scripted_response")``, which shows how it differs from the nearest recording.
-    ``"record"``    Always calls the model. The first call with a request replaces all recordings of this request, and
-                    later calls add to them. Failed calls are recorded, too. The recording of a call that is disposed
-                    early ends with ``StreamError("cancelled")``.
+    ``"record"``    Always calls the model. The first call with a request replaces all recordings of it; later calls
+                    add more. Failed calls are recorded, too. The recording of a call that is disposed early ends with
+                    ``StreamError("cancelled")``.
     ==============  ====================================================================================================
 
     By default, recorded answers are played without delays. With ``speed=1`` they are played at their recorded times, on

@@ -40,7 +40,7 @@ PNG = Image.from_base64(
 """A one-pixel image."""
 
 WITHOUT_STATUS = ("malformed_response", "unsupported_feature", "unknown")
-"""Reasons for a refusal that have no HTTP status of their own."""
+"""Refusal reasons that have no HTTP status of their own."""
 
 
 class HTTPAdapterConformance(AdapterConformance):
@@ -66,7 +66,7 @@ class HTTPAdapterConformance(AdapterConformance):
         missing(self, "adapter")
 
     def said(self, script: Script) -> list[bytes]:
-        """Return the chunks of an answer, except its end: a preamble, then the script's thinking, texts and calls."""
+        """Return the chunks for a preamble and the script's thinking, texts and calls, but not for the end."""
         missing(self, "said")
 
     def ended(self, script: Script) -> list[bytes]:
@@ -128,7 +128,7 @@ class HTTPAdapterConformance(AdapterConformance):
             async with asyncio.timeout(self.seconds):
                 await arrived.wait()
             observed.expect_events()
-            # The event loop now ends and cancels the call.
+            # Returning ends the event loop, which cancels the call.
 
         with self.running(Script(TEXTS, stalls=True)) as run:
             asyncio.run(leave(run.verified()))
@@ -214,8 +214,8 @@ class ImageConformance:
     def serving(self, images: int | None) -> AbstractContextManager[Served]:
         """Return a context manager that starts a service and yields a `Served`.
 
-        The service answers each call with ``n`` copies of `PNG`, but no more than `images`. If `images` is None, it
-        refuses each call, for example with HTTP status 400, and sends the request id `REQUEST_ID`.
+        The service answers each call with the ``n`` copies of `PNG` requested, but with at most `images`. If `images`
+        is None, it refuses each call, for example with HTTP status 400, and sends the request id `REQUEST_ID`.
         """
         missing(self, "serving")
 

@@ -1,4 +1,4 @@
-"""The operator rules, which `assert_operator` checks in virtual time."""
+"""The operator rules, checked by `assert_operator` in virtual time."""
 
 from __future__ import annotations
 
@@ -148,9 +148,9 @@ class Tested:
         return run_operator(self.make, self.items, error, **options)
 
     def deliveries(self) -> list[tuple[int, int, int]]:
-        """Return the number and the tick of some emitted items, and the length of the source's silence in their run.
+        """Return the deliveries to test, each as an item's number, its tick, and the length of the source's silence.
 
-        These are all items of a run without silence, and the first two that a timer emits during a silence.
+        All deliveries of a run without silence are tested, and the first two that a timer makes during a silence.
         """
         last = len(self.items) * EVERY
         timed = [item for item in _ticks(self.run(silence=SILENCE)[0]) if last - EVERY < item[1] < last + SILENCE]
@@ -163,7 +163,7 @@ class Tested:
     def failure(self) -> tuple[str, Exception] | None:
         """Return the operator's own error with a description, or None if it raises no error.
 
-        The report begins with it, since an operator that fails breaks most of the rules.
+        The report begins with this error, since an operator that fails breaks most of the rules.
         """
         moments = {0: "when it was subscribed", self.end: "at the source's end"}
         moments |= {(number + 1) * EVERY: f"at item {number}, {clip(item)}" for number, item in enumerate(self.items)}

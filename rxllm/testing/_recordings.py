@@ -121,14 +121,14 @@ def check_speed(speed: float) -> None:
 
 
 def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callable[[Observable[T]], Stream[T]]:
-    """Return an operator that writes each subscription to a new recording, created by ``begin(seconds)``."""
+    """Return an operator that writes each subscription to a new recording, which `begin` makes from a `stopwatch`."""
 
     def operator(source: Observable[T]) -> Stream[T]:
         def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
             recording = begin(stopwatch(scheduler))
             if (endings := current_reader.get().endings) is not None:
                 endings.expect()
-            delivering = False  # still True in on_error if the subscriber failed, not the stream
+            delivering = False  # True in on_error only if the subscriber raised the error
 
             def on_next(item: T) -> None:
                 nonlocal delivering
@@ -170,7 +170,7 @@ def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
 
 
 class Recording:
-    """Writes the lines of one stream. Any thread may write the last line, and lines after that are ignored."""
+    """Writes the lines of one stream. Any thread may write the last line; later lines are ignored."""
 
     def __init__(self, file: TextIO, seconds: Callable[[], float]) -> None:
         self._file: TextIO | None = file
@@ -358,7 +358,7 @@ def play(notes: Sequence[Note], speed: float) -> Stream[Event]:
 
 
 class _Play:
-    """One subscription. It holds each notification until it is due and the consumer is ready for it."""
+    """One subscription. Each notification is held until its time, and until the consumer is ready."""
 
     def __init__(
         self,

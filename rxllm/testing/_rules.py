@@ -40,9 +40,9 @@ class BrokenRule:
 
 
 class RuleTable(dict[str, str]):
-    """Maps rule names to sentences that state the rules. `checks` maps the same names to functions.
+    """Maps each rule's name to its text. `checks` maps each name to the function that checks the rule.
 
-    A check takes the subject, and raises an ``AssertionError`` with the reason if the subject breaks the rule.
+    The function takes the subject, and raises an ``AssertionError`` with the reason if the subject breaks the rule.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ def report(broken: Iterable[BrokenRule]) -> None:
 
 
 def _on_a_screen(messages: Sequence[str]) -> str:
-    """Join the messages. If that gives more than `LINES` lines, cut the later messages to one line each."""
+    """Join the messages. If there are more than `LINES` lines, cut the later messages to one line each."""
     lines: list[str] = []
     for index, message in enumerate(messages, 1):
         first, *rest = message.splitlines()
@@ -140,7 +140,7 @@ _END = _End()
 
 
 def near_the_difference(*texts: str) -> list[str]:
-    """Return an excerpt of each text that begins shortly before the first difference."""
+    """Return an excerpt of each text, beginning shortly before the first difference."""
     alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
     begin = max(0, alike - WIDTH // 2)
     return [shorten("…" * (begin > 0) + text[begin:], WIDTH) for text in texts]

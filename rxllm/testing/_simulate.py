@@ -43,7 +43,7 @@ class Simulation(NamedTuple):
     """The result of a successful run.
 
     `value` is what the app returned. `error` is the error of the first call that failed after a fault, if any.
-    `duration` is the virtual time in seconds, and `steps` is the number of steps that the app's tasks have taken.
+    `duration` is the virtual time in seconds, and `steps` is the number of steps taken by the app's tasks.
     """
 
     seed: int
@@ -132,7 +132,7 @@ def simulate(
 
 
 def _drop_faults(failed: SimulationError, kinds: list[str], run: Callable[..., object]) -> SimulationError:
-    """Repeat the run with fewer and fewer kinds of fault, and return the same failure with the fewest kinds."""
+    """Repeat the run with fewer and fewer kinds of fault, and return the failure that needs the fewest."""
     for kind in list(kinds):
         fewer = [other for other in kinds if other != kind]
         try:
@@ -145,7 +145,7 @@ def _drop_faults(failed: SimulationError, kinds: list[str], run: Callable[..., o
 
 @functools.cache
 def _import_modules(modules: tuple[str, ...]) -> None:
-    # A first run that had to import these modules itself would differ from later runs.
+    # Otherwise, the first run would import these modules and so differ from later runs.
     daemon_threads().submit(asyncio.run, prepare(modules)).result()
 
 
@@ -256,7 +256,7 @@ class _Run:
             await asyncio.sleep(TURN_SECONDS)
             while tasks := self.loop.app_tasks():
                 await asyncio.wait(tasks)
-                await asyncio.sleep(TURN_SECONDS)  # a task may start another task when it ends
+                await asyncio.sleep(TURN_SECONDS)  # an ending task may have started another one
 
     def _run_outside(self, coro: Any) -> None:
         """Run `coro` as part of the simulation, not as part of the app."""

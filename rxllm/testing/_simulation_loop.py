@@ -20,7 +20,7 @@ FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
 """The kinds of fault; see `simulate`."""
 
 ENABLED = 0.3
-"""The probability that a run enables a kind of fault. Runs with at most one kind find as many bugs as runs with all."""
+"""The chance that a run enables a given kind of fault. Runs with at most one find as many bugs as runs with all."""
 RATES = (0.1, 0.4, 0.8)
 """Each run draws one of these as the probability that an enabled fault strikes at a given opportunity."""
 
@@ -72,11 +72,11 @@ class Faults:
         return Fault(self.random.choice(kinds), int(10 ** self.random.uniform(0, 3.3)), self.seconds())
 
     def seconds(self) -> float:
-        """Draw the duration of a fault: from milliseconds to minutes, or infinity."""
+        """Draw the duration of a fault: milliseconds to minutes, or forever."""
         return float("inf") if self.random.random() < 0.2 else 10 ** self.random.uniform(-3, 2.5)
 
     def latency(self) -> float:
-        """Draw the number of seconds that a write takes to arrive."""
+        """Draw the delay, in seconds, before a write arrives."""
         return self.random.uniform(0.0002, 0.003)
 
 
@@ -95,10 +95,10 @@ LACKING = (
     *("add_reader", "remove_reader", "add_writer", "remove_writer", "add_signal_handler", "remove_signal_handler"),
     *("sock_recv", "sock_recv_into", "sock_recvfrom", "sock_sendall", "sock_sendto", "sock_accept", "sock_sendfile"),
 )
-"""Event-loop methods that access the operating system. A `VirtualLoop` refuses them."""
+"""Event-loop methods that access the operating system. On a `VirtualLoop`, they raise an error."""
 
 TIMER_SECONDS = 1e-9
-"""The virtual time, in seconds, that setting a timer takes.
+"""The virtual time, in seconds, that it takes to set a timer.
 
 This makes two timers with the same delay fire in the order in which they were set, but still in the same turn.
 """
@@ -161,7 +161,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.limits: tuple[float, int] = (limit, MAX_STEPS)
         """The maximum virtual time, and the maximum number of steps."""
         self.slept = 0.0
-        """The seconds that the running blocking function has slept so far."""
+        """The number of seconds the current blocking function has slept so far."""
         self.listeners: dict[int, Callable[[], Any]] = {}
         """Factories for server protocols, by port."""
         self.threads: Any = None
@@ -173,7 +173,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._cancel_at = -1
         self._clock_resolution = 1e-6
         self._asyncgens = OrderedWeakSet()
-        self._selector = self  # BaseEventLoop calls its select()
+        self._selector = self  # BaseEventLoop calls self._selector.select()
 
     def next_number(self) -> int:
         self._numbers += 1
@@ -253,7 +253,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             ready.insert(ready.index(cancel_before), asyncio.Handle(self._cancel_target, (), self))
 
     def _reorder(self, ready: deque[asyncio.Handle]) -> None:
-        """Shuffle adjacent tasks, and delay some of them until the next turn, as a busier loop might do."""
+        """Shuffle adjacent tasks, and delay some of them until the next turn, as a busier loop might."""
         random = self.faults.random
         for are_tasks, adjacent in groupby(list(ready), lambda handle: _task_of(handle) is not None):
             handles = list(adjacent)
@@ -313,7 +313,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return await connect(self, protocol_factory, int(port))
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
-        self._sockets[sock] = address[1]  # aiohttp next passes the socket to create_connection
+        self._sockets[sock] = address[1]  # aiohttp passes the socket on to create_connection
         sock.close()
 
 

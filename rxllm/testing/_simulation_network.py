@@ -45,7 +45,7 @@ async def connect(loop: VirtualLoop, factory: Callable[[], Any], port: int) -> t
         await asyncio.sleep(min(fault.seconds, 1e5))
     if listener is None:
         fault = f"no server in this simulation has port {port}"
-        loop.note(who, fault)  # clients often leave out the cause of an error
+        loop.note(who, fault)  # the error that a client raises often omits this
         raise ConnectionRefusedError(errno.ECONNREFUSED, fault)
     if faults.strikes("refuse"):
         loop.inject(who, "refuse: the connection is refused")

@@ -102,7 +102,7 @@ class SimulatedServer(Loopback):
         return [connection for connection in self.connections if connection.closed_at is None]
 
     def __enter__(self) -> Self:
-        return self  # it is already serving, but code written for a Loopback uses a with block
+        return self  # already running, but code written for a Loopback uses a with block
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -146,7 +146,7 @@ def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]
             (reactivex.scheduler.scheduler, "default_now", lambda: datetime.fromtimestamp(EPOCH + loop.time(), UTC)),
             (TimeoutScheduler, "singleton", lambda: scheduler),
             (threading.Thread, "start", refuse_thread),
-            (CancelScope, "__hash__", hash_scope),  # anyio iterates over sets of scopes
+            (CancelScope, "__hash__", hash_scope),  # fixes the order of the sets of scopes that anyio iterates over
             (pool, "handle_async_request", pools.wrap_handler(pool.handle_async_request)),
         ):
             stack.callback(_replace_function(owner, name, stand_in))
@@ -221,7 +221,7 @@ class InlineThreads(DaemonThreads):
 
 
 class SimulatedPortal(Portal):
-    """A portal to the simulated loop. Timers run on this loop. A blocking wait for it raises an error."""
+    """A portal to the simulated loop. Timers run on this loop; blocking on the portal raises an error."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.live = Live()
@@ -230,7 +230,7 @@ class SimulatedPortal(Portal):
 
 
 class PoolWatch:
-    """Counts the slots that connection pools have lost, at each request and at the end of a run.
+    """Counts, at each request and at the end of a run, the slots that connection pools have lost.
 
     A closed pool has no connections, and therefore no lost slots.
     """

@@ -1,4 +1,4 @@
-"""The rules for tool executors and result encoders, which `assert_executor` and `assert_encoder` check."""
+"""The rules for tool executors and result encoders, checked by `assert_executor` and `assert_encoder`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rxllm.values import Tool, ToolCall, ToolContext, ToolError, ask_user, halt,
 E = TypeVar("E", bound=Event)
 
 ENCODER_RULES = RuleTable()
-"""Maps each rule's name to its text, for the rules that `assert_encoder` checks."""
+"""Maps the name of each rule checked by `assert_encoder` to its text."""
 
 RESULTS: tuple[Any, ...] = (
     "sunny",
@@ -89,7 +89,7 @@ def _pure(encoder: Encoder) -> None:
 Executor = Callable[[Tool, Any, ToolContext], Any]
 
 EXECUTOR_RULES = RuleTable()
-"""Maps each rule's name to its text, for the rules that `assert_executor` checks."""
+"""Maps the name of each rule checked by `assert_executor` to its text."""
 
 
 def assert_executor(executor: Executor, *, without: Collection[str] = ()) -> None:

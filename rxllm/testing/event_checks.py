@@ -57,9 +57,9 @@ def chunkings(data: bytes, *, cuts: int | None = None, seed: int = 0) -> Iterato
     [b'h', b'i!']
     [b'hi', b'!']
 
-    By default, `data` is yielded whole, byte by byte (without and with empty chunks in between), and cut in two at
-    every place: about one list per byte. For long data, pass `cuts`. Then there are only two lists: the whole `data`,
-    and `data` cut at that many random places, which depend only on `seed`.
+    By default, `data` is yielded in one chunk, in chunks of one byte (without and with empty chunks in between), and
+    cut in two at each place in turn: about one list per byte. For long data, pass `cuts` to get only two lists: `data`
+    in one chunk, and cut at that many random places, which depend only on `seed`.
     """
     yield [data]
     if cuts is not None:

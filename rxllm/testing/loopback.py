@@ -6,7 +6,7 @@
         httpx.post(server.url + "/chat/completions", json={})
         server.requests[0].json
 
-The script is a `Reply` to every request, a list of replies whose last one is repeated, or a function that takes a
+The script is a `Reply` to every request, a list of replies (the last one is repeated), or a function that takes a
 `Request` and returns a `Reply`.
 
 The body of a reply is either bytes, which are sent with a ``Content-Length``, or an iterable, which is sent chunked. In

@@ -64,7 +64,7 @@ class Clock(TestScheduler):
 
 
 class Source(Observable[Any]):
-    """A cold source that emits one of `items` every `EVERY` ticks, and then completes or fails with `error`.
+    """A cold source that emits the next of its `items` every `EVERY` ticks, and then completes or fails with `error`.
 
     Before the last item it stays silent for another `silence` ticks. Without a clock, it emits everything at once. If a
     subscriber raises an exception, the source ends and passes the exception to ``on_error``, as rxllm's own sources do.
