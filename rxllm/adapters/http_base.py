@@ -132,7 +132,7 @@ class HTTPBase(ABC):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Return the base URL for `text`, the value of `base_url_variable`. Subclasses may add an API version."""
+        """Return the base URL given by `text`, the variable's value. Subclasses may add an API version."""
         return text
 
     def _environment_url(self) -> str | None:

@@ -124,7 +124,7 @@ class EventRules:
             case ev.Nested():
                 id, inner = unnest(event)
                 if id not in self._agents:
-                    raise BrokenRule("nested", f"no tool call {id!r} is running")
+                    raise BrokenRule("nested", f"tool call {id!r} is not running")
                 self._agents[id].check(inner)
             case ev.ToolExecutionCompleted(id=id, error=error):
                 agent = self._agents.pop(id, None)

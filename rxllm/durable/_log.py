@@ -162,7 +162,7 @@ class Log:
         return self._ends[number].result.thread.messages if number else ()
 
     def _steps(self, number: int) -> tuple[StepResult, ...]:
-        """Return the steps of a chat, newest first, given the event number of its latest end."""
+        """Return the steps of a chat, newest first. `number` is the number of the event that ended the latest one."""
         steps: list[StepResult] = []
         while number and isinstance(result := self._ends[number].result, StepResult):
             steps.append(result)

@@ -259,7 +259,7 @@ class Clients:
         if loop not in self._by_loop:
             await self._close_dead()
             await prepare((self._transport or chosen_transport()).modules)
-        if loop not in self._by_loop:  # check again: another call might have been faster
+        if loop not in self._by_loop:  # check again: another call may have got there first
             transport = self._transport or chosen_transport()
             pools = self._by_loop[loop] = Pools(transport.make, transport.calls, self._by_loop)
             await pools.open(self)

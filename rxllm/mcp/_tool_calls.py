@@ -65,7 +65,7 @@ async def call_tool(
                 return call.output(result)
             questions = Questions.required(result, known)
             known = Questions()
-        raise malformed(f"it asks to be called more than {MAX_ROUNDS} times")
+        raise malformed(f"it asked to be called again more than {MAX_ROUNDS} times")
     except ToolError:
         raise
     except LLMError as error:

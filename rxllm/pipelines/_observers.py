@@ -133,7 +133,7 @@ class Ids(NamedTuple):
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """The ids as keyword arguments, which every telemetry value accepts."""
+        """The ids, as the keyword arguments that every telemetry class takes."""
         return {"id": self.id, "parent_id": self.parent_id, "path": self.path, "session_id": self.session_id}
 
 

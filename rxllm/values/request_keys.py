@@ -71,8 +71,8 @@ _MOST_HEADS = 8
 def hash_of_thread(head: str, messages: Iterable[Message], write: Callable[[Message], str]) -> Any:
     """Return a SHA-256 object fed with `head` and then ``write(message)`` for each message, separated by commas.
 
-    The caller can feed it more text. Each message remembers the hash of the thread up to itself, because every step of
-    a chat needs the hash of the whole thread.
+    The caller can feed it more text. Each message caches the hash of the thread up to and including that message,
+    because every step of a chat needs the hash of the whole thread.
     """
     from hashlib import sha256  # imported late, because loading OpenSSL is slow
 

@@ -96,7 +96,7 @@ def arguments_schema(name: str, signature: Iterable[tuple[Signed, Any]]) -> tupl
 
 
 def convert(parameters: Mapping[str, Parameter], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the value of each parameter, or raise ``ValidationError("invalid_request")``, which lists all faults."""
+    """Return the value of each parameter, or raise a ``ValidationError("invalid_request")`` that lists every fault."""
     values: dict[str, Any] = {}
     faults: list[tuple[Path, str]] = []
     for name, parameter in parameters.items():

@@ -89,7 +89,7 @@ def _iterations(usage: Usage) -> list[Usage]:
 
 
 def whole(number: Any) -> int | None:
-    """Return a token count from a provider, or None if `number` is not a whole number.
+    """Return `number`, a token count from a provider, or None if it is not a whole number.
 
     >>> whole(3.0), whole(1.5), whole("3")
     (3, None, None)
