@@ -93,7 +93,7 @@ def test_every_option_has_a_meaning_and_a_default(options: type[Any], name: str)
         ("top_p", "at most 1"),
         ("max_tokens", "in tokens"),
         ("timeout", "number of seconds"),
-        ("tool_timeout", "number of seconds"),
+        ("tool_timeout", "in seconds"),
         ("max_turns", "steps"),
         ("max_concurrency", "at the same time"),
     ],
