@@ -49,16 +49,16 @@ def test_the_words_would_be_found() -> None:
 
 
 MOST = {
-    "question as a label": 10,
+    "question as a label": 2,
     "begins in mid-sentence": 2,
-    "tell, say, hear": 20,
+    "tell, say, hear": 14,
     "one, another, others without a noun": 10,
-    "that of": 6,
+    "that of": 2,
     "whoever, nobody": 0,
-    "goes on": 2,
-    "come": 24,
+    "goes on": 1,
+    "come": 8,
     "so many": 3,
-    "anew": 3,
+    "anew": 2,
 }
 """The most places of each habit: some are right, and words that a model reads stay as they are."""
 
