@@ -481,7 +481,13 @@ def test_nonsense_is_refused_at_the_call(name: str, value: Any) -> None:
 def test_a_model_may_write_the_corrections() -> None:
     """Their own calls are not part of the chat."""
     ids: list[str | None] = []
-    look = tool(name="double", handler=lambda arguments, context: ids.append(context.request_id))
+    together = threading.Barrier(2)  # the chat may end, and its corrections with it, before the other one asks a tool
+
+    def note(arguments: Any, context: Any) -> None:
+        ids.append(context.request_id)
+        together.wait(20)
+
+    look = tool(name="double", handler=note)
     words = rxllm.chat(Fake(CALL, "Briefly!"), "What next?", tools=[look]).map(lambda result: result.output_text)
     source = rxllm.chat(Fake(CALL, "Aye."), "Hi", tools=[look], steer=words, steer_at="step")
     source.run()
