@@ -32,6 +32,26 @@ from rxllm.values import ProviderPart, Response, StepResult, StreamError, Thread
 VALUES = {"d": TextDelta("d"), "t": ThinkingDelta("t"), "c": TextCompleted("d")}
 
 
+def test_filters_in_a_row_each_drop_their_own() -> None:
+    check(
+        lambda source: source.pipe(
+            ops.only(TextDelta, ThinkingDelta), ops.filter_deltas(thinking=False), ops.only(TextDelta), ops.tap(repr)
+        ),
+        "-d-t-c-d-|",
+        "^--------!",
+        "-d-----d-|",
+        **VALUES,
+    )
+
+
+def test_a_stream_after_a_filter_is_still_what_it_was_alone() -> None:
+    texts = stream(Fake("Hi"), "Hello").pipe(ops.only(TextDelta))
+    none = texts.pipe(ops.only(ThinkingDelta))
+    assert none.to_list().run() == []
+    assert [event.delta for event in texts.to_list().run()] == ["Hi"]
+    assert [event.delta for event in texts.to_list().run()] == ["Hi"]
+
+
 def test_one_class_is_kept() -> None:
     check(
         ops.only(TextDelta),
