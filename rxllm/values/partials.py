@@ -74,7 +74,7 @@ class Partial(Generic[T]):
     def value(self) -> T | None:
         """The value if it is complete, otherwise None.
 
-        The value of a field has the field's annotated type. If the text does not fit that type, the value is plain JSON
+        A field's value has the field's annotated type. If the text does not match that type, the value is plain JSON
         data, and the stream fails later.
         """
         if self._value is not _NOT_READ:
@@ -306,11 +306,11 @@ class Shape:
         return shape
 
     def read(self, raw: str) -> Any:
-        """Read complete JSON text as a value of the type. If it does not fit, return plain JSON data."""
+        """Read complete JSON text as a value of the type or, if it does not match the type, as plain JSON data."""
         try:
             self._decode = self._decode or decoder(self.hint)
             return self._decode(raw)
-        except Exception:  # the text does not fit, or the type cannot be read on its own
+        except Exception:  # the text does not match, or the type cannot be read on its own
             return plain(raw)
 
     def _add(self, option: Any) -> None:
