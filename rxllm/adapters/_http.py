@@ -40,7 +40,7 @@ E = TypeVar("E", bound=LLMError)
 
 
 class HTTPAdapter(HTTPBase):
-    """Base class that provides ``stream``; subclasses define `build`, `decoder` and `error`.
+    """Base class for adapters that stream over HTTP. Subclasses define `build`, `decoder` and `error`.
 
     See `HTTPBase` for the arguments.
     """

@@ -52,7 +52,8 @@ def as_adapter(adapter: Any) -> Adapter:
     `StreamChunk`s, plain mappings with the same fields, or `CompletionChunk`s; see ``rxllm.chunks``. Blocks without an
     id are given one.
 
-    Raises ``EngineError``: ``missing_adapter`` if `adapter` is None, ``missing_stream_adapter`` if it cannot stream.
+    Raises ``EngineError("missing_adapter")`` if `adapter` is None, and ``EngineError("missing_stream_adapter")`` if it
+    cannot stream.
     """
     if adapter is None:
         raise EngineError("missing_adapter", "the engine has no adapter; pass one, as in Engine('openai:gpt-5')")
@@ -124,8 +125,8 @@ class _EventCheck:
     def read(self, event: Event, open_blocks: Reversible[BlockKey]) -> Event | None:
         """Return the `current_form` of `event`, with its block's id if it belongs to a block.
 
-        Return None for a usage event in the old form that repeats the latest usage. Raises ``StreamError`` if the event
-        is malformed.
+        Return None for an old-style usage event that repeats the latest usage. Raises ``StreamError`` if the event is
+        malformed.
         """
         if fault := event_fault(event):
             raise StreamError("malformed_event", fault)

@@ -75,7 +75,7 @@ TAKEN_BY = {
 """Maps each kind of part to the providers that error messages suggest for it."""
 
 _MESSAGE_FIELDS = ("thought", "thoughtSignature")
-"""Fields that Gemini sets on the files in its responses. They mean nothing outside assistant messages."""
+"""Fields that Gemini sets on the files in its responses. They have no meaning outside assistant messages."""
 
 
 def select_parts(request: Request, wire: str, provider: str, carries: Carries) -> Request:
@@ -266,7 +266,7 @@ def response_format(request: Request) -> dict[str, Any] | None:
 
 
 def invalid_field(name: str, value: object, expected: str) -> ValidationError:
-    """Return the error for the request field `name`, whose `value` should have been `expected`.
+    """Return the error for an invalid `value` of the request field `name`. `expected` describes the valid values.
 
     >>> invalid_field("reasoning_effort", "ultra", "none, low or high").errors
     ((('reasoning_effort',), "must be none, low or high, not 'ultra'"),)

@@ -166,7 +166,7 @@ def use_type_as_code(error: AdapterError) -> AdapterError:
 
 
 class _Block:
-    """An open block. `data` is its start frame's block. For a tool call, `position` is its index among the calls."""
+    """An open block. `data` is the start frame's content. For a tool call, `position` is its index among the calls."""
 
     __slots__ = ("citations", "data", "filled", "kind", "position")
 
