@@ -30,7 +30,7 @@ _ID = (str, NoneType)
 def event_fault(event: Any) -> str | None:
     """Return what is wrong with `event`, or None if it is well-formed."""
     cls = cast(type[Any], type(event))
-    # Most events are deltas, and many streams have a usage in each frame, so these two kinds take a shortcut.
+    # Most events are deltas, and many streams report usage in each frame, so these two kinds take a shortcut.
     if (cls is TextDelta or cls is ThinkingDelta) and type(event.delta) is str and type(event.id) in _ID:
         return None
     if cls is UsageUpdated and type(event.usage) is Usage:

@@ -11,7 +11,7 @@ reason for closing pools                    pools that are closed
 a pool has had no call for `IDLE_SECONDS`   this pool, unless it is the first one
 the loop ends                               all pools of the loop; ``shutdown_asyncgens`` closes them through their
                                             asynchronous generator
-the adapter is garbage-collected            all pools of the adapter; a finalizer has their own loop close them
+the adapter is garbage-collected            all pools of the adapter; a finalizer closes them on their own loop
 a loop has been closed without              all pools of that loop; `close_dead` closes them on another loop
 ``shutdown_asyncgens``
 ==========================================  ========================================================================
