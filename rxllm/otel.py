@@ -322,7 +322,7 @@ class Traces(rxllm.telemetry.Tracer):
         return opened
 
     def _parent(self, value: Any) -> Context:
-        """Return the parent context for the span of `value`."""
+        """Return the parent context for the value's span."""
         here = _around(value)
         body = _body(here)
         if body is not None and body.tool_id == value.parent_id and body.owner is self:

@@ -65,7 +65,7 @@ class HTTPAdapter(HTTPBase):
 
 
 class HTTPExchange:
-    """Everything that `http_stream` needs for one call: the client, the request, the decoder and the errors."""
+    """Provides what `http_stream` needs for one call: the client, the request, the decoder and the errors."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build | None = None) -> None:
         self.provider, self.model, self.request_id = adapter.provider, request.model, call.request_id

@@ -249,7 +249,7 @@ def _retry_delay(details: list[dict[str, Any]]) -> float | None:
 
 
 def _parse_seconds(text: str, unit: int = 1) -> float:
-    """Return the seconds to wait, at most `LONGEST_WAIT`. Raises ``ValueError`` if `text` is not a number."""
+    """Return the seconds to wait, but at most `LONGEST_WAIT`. Raises ``ValueError`` if `text` is not a number."""
     seconds = float(text) / unit
     if math.isnan(seconds):
         raise ValueError("not a time")

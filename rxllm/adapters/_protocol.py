@@ -116,7 +116,7 @@ def _check_events(source: Observable[Event]) -> Stream[Event]:
 
 
 class _EventCheck:
-    """Checks the events of a stream as they arrive. The table in ``rxllm.collector.event_rules`` lists the checks."""
+    """Checks a stream's events as they arrive. The table in ``rxllm.collector.event_rules`` lists the checks."""
 
     def __init__(self) -> None:
         self._ids = BlockIds()
@@ -152,7 +152,7 @@ class _EventCheck:
 
 
 def failure_events(error: LLMError, unfinished: Unfinished, has_begun: bool) -> list[Event]:
-    """Return the last events of a failed stream: the completions of open blocks and tool calls, then the error."""
+    """Return the last events of a failed stream: completions for open blocks and tool calls, then the error."""
     start = [] if has_begun else [MessageStarted(Message("assistant"))]
     return [*start, *unfinished.close(), ErrorEvent(error)]
 
@@ -249,7 +249,7 @@ class _Bookends:
                 return self._close_block()
 
     def fail(self, error: LLMError) -> list[Event]:
-        """Return the completions of open blocks and tool calls, then the error."""
+        """Return completions for open blocks and tool calls, then the error."""
         unfinished = Unfinished()
         for event in self._emitted:
             unfinished.see(event)

@@ -81,7 +81,7 @@ _MESSAGE_FIELDS = ("thought", "thoughtSignature")
 def select_parts(request: Request, wire: str, provider: str, carries: Carries) -> Request:
     """Return `request` with only the parts that `provider`'s API accepts. `wire` is the API's name in error messages.
 
-    Raises ``ValidationError("invalid_request")`` if a part is rejected; the error contains its path and suggests a fix.
+    Raises ``ValidationError("invalid_request")`` if a part is rejected. The error contains its path and suggests a fix.
     """
     if all(isinstance(message.content, str) for message in request.messages):
         return request
@@ -173,7 +173,7 @@ def _is_utf_8(data: bytes) -> bool:
 
 
 def _decode_data_uri(part: Part) -> Part:
-    """Return `part`, decoded if it is an image given as a data URI."""
+    """Decode `part` if it is an image given as a data URI. Return any other part unchanged."""
     match part:
         case ImagePart(image=Image(source="url", data=str(url))) if url.startswith("data:"):
             return replace(part, image=Image.from_data_uri(url))

@@ -165,7 +165,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return Message("assistant", "".join(texts) if len(texts) == len(parts) else parts, tool_calls=calls)
 
     def finalize_usage(self) -> dict[str, Any] | None:
-        """Return the merged counters, with the largest value of each; None if there are no counters.
+        """Return the merged counters, with the largest value of each, or None if there are no counters.
 
         ``total_tokens`` is the sum of input and output tokens, which are also listed as ``input`` and ``output``.
         """

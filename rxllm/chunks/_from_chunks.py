@@ -1,7 +1,7 @@
 """Convert chunks to events, with the operator `from_chunks` or, without Rx, with `ChunkFeeder`.
 
 Text, thinking, the beginning of a call and its fragments are emitted at once. Calls are completed only at the end of
-the stream, because fragments can arrive late; they can even precede their call. A fragment belongs to the latest call
+the stream, because fragments can arrive late. They can even precede their call. A fragment belongs to the latest call
 with its index.
 """
 
@@ -160,7 +160,7 @@ class ChunkFeeder:
         return self._blocks.take()
 
     def fail(self, error: Exception) -> list[Event]:
-        """Return the last events of a failed stream: they complete the open blocks and calls, and report the error."""
+        """Return the last events of a failed stream, which complete the open blocks and calls and report the error."""
         if not self.ended:
             self._fail(as_stream_error(error))
         return self._blocks.take()

@@ -105,7 +105,7 @@ def _raw_fault(event: RawChunk) -> str | None:
     """Return what is wrong with an obsolete ``RawChunk`` (see `current_form`). Any other raw frame is valid."""
     try:
         current = current_form(event)
-    except TypeError:  # unknown counters are not a fault here: the fold raises for them
+    except TypeError:  # unknown counters are not a fault here, because the fold raises an error for them
         return None
     fault = None if current is event else event_fault(current)
     return fault and f"data is malformed: {fault}"

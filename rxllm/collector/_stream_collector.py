@@ -289,7 +289,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return with_agents(step, self.executions)
 
     def to_chat_result(self) -> ChatResult:
-        """Return the chat's result; before ``ChatCompleted``, the result so far, marked ``cancelled`` or ``error``.
+        """Return the chat's result or, before ``ChatCompleted``, the result so far, marked ``cancelled`` or ``error``.
 
         If the state did not start with a thread, the result's thread is empty until a step is completed. Raises
         ``StreamError("truncated")`` if there is neither a thread nor an event.

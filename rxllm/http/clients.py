@@ -166,7 +166,7 @@ VARIABLE = "RXLLM_TRANSPORT"
 
 
 class Transport(NamedTuple):
-    """A client factory, how many calls can share a client (None: any number), and the modules that a call needs."""
+    """A client factory, the number of calls that can share a client (None for no limit), and the modules they need."""
 
     make: Callable[[], httpx.AsyncClient]
     calls: int | None = None

@@ -1,7 +1,7 @@
 """The connection pools of an event loop.
 
 An httpx client is a pool of connections. Whenever a call starts or ends, httpcore 1.0.9 looks at every connection in
-the pool, and compares idle connections with each other; with a hundred calls and a hundred idle connections, calls wait
+the pool, and compares idle connections with each other. With a hundred calls and a hundred idle connections, calls wait
 for seconds. The calls on a loop are therefore spread over several small pools. Each call uses the first pool with
 room, so successive calls reuse the same connection.
 

@@ -58,7 +58,7 @@ class RequestLog:
         self._after(f"status {status}")
 
     def watched(self, decoder: Decoder) -> Decoder:
-        """Return `decoder`; if DEBUG is on, wrap it so that its events are also passed to `see_events`."""
+        """Return `decoder`. If DEBUG is on, it is wrapped so that its events are also passed to `see_events`."""
         return _Watched(decoder, self) if self._is_on else decoder
 
     def see(self, items: list[Any]) -> None:

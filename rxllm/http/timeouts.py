@@ -84,14 +84,14 @@ LAST_CHANCE_SECONDS = 0.01
 
 
 class IdleTimeoutError(TimeoutError):
-    """No bytes arrived for too long; the message states the limit."""
+    """No bytes arrived for too long. The message states the limit."""
 
 
 class IdleTimeout:
     """Context manager that raises `IdleTimeoutError` when no bytes have arrived for `seconds`; None means no limit.
 
     Silence is measured from `since`, a ``time.monotonic()`` value, or from now if it is None. Call `restart` when bytes
-    arrive. This is cheap: it only records the time; the timer is re-armed when it fires.
+    arrive. This is cheap, because it only records the time. The timer is re-armed when it fires.
 
     A held pump is not interrupted. ``asyncio.timeout`` would cancel httpcore 1.0.9 even while it was closing a
     connection, which would then never be closed.

@@ -38,7 +38,7 @@ def must_be(expected: str, value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """Return the repr of `value` with its secrets masked, cut to `SHOWN` characters."""
+    """Return the repr of `value` with its secrets masked, truncated to `SHOWN` characters."""
     try:
         text = repr(masked(value))
     except Exception as error:  # an int can be too long to print, and a user's ``__repr__`` can raise

@@ -205,7 +205,7 @@ def _plain(item: Any) -> Any:
 
 
 def encode_sequence(items: Any) -> Any:
-    """Return JSON data for a field annotated as a tuple: a plain array."""
+    """Return JSON data for a field annotated as a tuple. A tuple becomes a plain array."""
     return encode_items(cast(tuple[Any, ...], items)) if isinstance(items, tuple) else encode(items)
 
 

@@ -41,7 +41,7 @@ _NOT_READ: Any = msgspec.UNSET  # it stays the same object when copied or pickle
 
 
 class Partial(Generic[T]):
-    """The part of a `T` that has arrived so far, as emitted by ``operators.partials(T)``. Immutable.
+    """The part of a `T` that has arrived so far: an immutable value emitted by ``operators.partials(T)``.
 
     ``partial["name"]`` is the partial value of a field, or of a key in a mapping. ``partial[0]`` is the partial value
     of an array element, and ``partial[-1]`` is the newest element. Both can be chained. A value is missing until its
@@ -90,7 +90,7 @@ class Partial(Generic[T]):
 
     @property
     def so_far(self) -> Any:
-        """The value so far as JSON data, with the keys that the model wrote; None if the value is missing."""
+        """The value so far as JSON data, with the keys that the model wrote, or None if the value is missing."""
         node, shape = self._node, self._shape
         if node is None or not self:
             return None
@@ -240,7 +240,7 @@ class Node:
         return bisect_left(self.children, at, hi=count, key=lambda child: child.start)
 
     def find(self, key: str | int, at: int) -> Node | None:
-        """Return the child with this name or index; None if it does not begin before `at`."""
+        """Return the child with this name or index, or None if it does not begin before `at`."""
         count = self.begun(at)
         if isinstance(key, str):
             positions = self._positions.get(key, ())

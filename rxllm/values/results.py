@@ -49,7 +49,7 @@ class StepResult(Value, Generic[T]):
 
     @property
     def usage(self) -> Usage:
-        """The usage of the response and of all agents that the step called, however deeply nested."""
+        """The combined usage of the response and all agents that the step called, however deeply nested."""
         return self.response.usage + self.agent_usage
 
     @property

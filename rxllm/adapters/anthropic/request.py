@@ -249,7 +249,7 @@ def _add_instructions(turns: list[Block], instructions: list[Block], *, entries:
 
 
 def cache_control(metadata: Mapping[str, Any]) -> Block:
-    """Return the cache mark for ``metadata["cache"]``, whose value is True or a time to live, such as ``"5m"``."""
+    """Return the cache mark for ``metadata["cache"]``, which is True or a time to live, such as ``"5m"``."""
     match metadata.get("cache"):
         case None | False:
             return {}

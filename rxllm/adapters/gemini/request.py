@@ -136,7 +136,7 @@ def _response_format(request: Request) -> dict[str, Any]:
 
 
 def system_of(messages: Iterable[Message]) -> dict[str, Any] | None:
-    """Return all system messages of the thread as ``systemInstruction``."""
+    """Return the thread's system messages as ``systemInstruction``."""
     texts = [{"text": message.text} for message in messages if message.role == "system" and message.text]
     return {"parts": texts} if texts else None
 

@@ -31,7 +31,7 @@ _MIME_TYPES = {"svg": "image/svg+xml"}
 
 @dataclass(frozen=True)
 class Family:
-    """The operations that a family of models supports, and the fields it accepts besides prompt, n and size."""
+    """The operations that a family of models supports, and the fields that it accepts besides prompt, n and size."""
 
     operations: tuple[str, ...] = tuple(_PATHS)
     fields: tuple[str, ...] = ("quality", "style", "background", "response_format")
