@@ -217,7 +217,7 @@ def _wrap_errors(provider: str) -> Generator[None]:
 
 
 def missing(provider: str, variable: str | None = None) -> EngineError:
-    """Return the error for a missing key, which lists every place that was searched. Adapters call this."""
+    """Return the error for a missing key. Its metadata lists every place that was searched. Adapters call this."""
     variable = " or ".join(_variables(provider, variable))
     places = (
         "the call's api_key=",

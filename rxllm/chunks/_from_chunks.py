@@ -160,7 +160,7 @@ class ChunkFeeder:
         return self._blocks.take()
 
     def fail(self, error: Exception) -> list[Event]:
-        """Return the last events of a failed stream, which complete the open blocks and calls and report the error."""
+        """End a failed stream. Return the events that complete the open blocks and calls, and report the error."""
         if not self.ended:
             self._fail(as_stream_error(error))
         return self._blocks.take()

@@ -33,7 +33,7 @@ or a key that is not a string
 ====================================  ============================================
 
 The decoder rejects an unknown ``"$"``, because ignoring it would lose data. Each annotation has a reader, created on
-first use. If the data does not match it, the reader raises ``ValidationError("invalid_request")``, with the path.
+first use, which raises ``ValidationError("invalid_request")``, with the path, if the data does not match.
 """
 
 from __future__ import annotations
