@@ -2,7 +2,7 @@
 
 A `StepCompleted` contains the whole thread, and a `ChatCompleted` contains all steps. Written in full, they would make
 the log grow with the square of the number of steps. For these two events, called ends here, the log therefore stores
-only what it does not contain yet:
+only what it does not already contain:
 
 ==========  ======================================================================================================
 field       content
@@ -69,7 +69,7 @@ class Log:
     async def page(self, after: int) -> list[Event]:
         """Return up to `PAGE` events that follow event number `after`, stopping before any that cannot be decoded.
 
-        Raises ``RunError("unreadable")`` if not even the first of these can be decoded.
+        Raises ``RunError("unreadable")`` if even the first one cannot be decoded.
         """
         events: list[Event] = []
         for number, data in enumerate(await self._store.events(self._id, after, PAGE), after + 1):
@@ -153,7 +153,7 @@ class Log:
 
     def _remember(self, number: int, path: tuple[str, ...], end: _End) -> None:
         self._ends[number], self._last[path] = end, number
-        if path and isinstance(end.result, ChatResult):  # the agent has ended; drop its ends, which can be thousands
+        if path and isinstance(end.result, ChatResult):  # the agent has ended; drop its ends, as there can be thousands
             del self._last[path]
             while number:
                 number = self._ends.pop(number).before if number in self._ends else 0

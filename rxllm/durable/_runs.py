@@ -386,7 +386,7 @@ class Runs:
 
 
 def open_store(store: str | os.PathLike[str] | Store) -> Store:
-    """Return the store at a SQLite path or a ``"redis://..."`` URL. A `Store` is returned as it is.
+    """Return the store at a SQLite path or a ``"redis://..."`` URL. A `Store` is returned unchanged.
 
     The store connects on first use. Raises ``ValidationError("invalid_option")`` for any other argument, and
     ``EngineError("missing_dependency")`` for a Redis URL if ``rxllm[redis]`` is not installed.

@@ -131,7 +131,7 @@ def budget(
     the stream's own events instead, including its agents' events (``Nested``); if an agent's events exceed it, the
     stream ends with an ``ErrorEvent``. A shared Budget counts each answer in a ``generate_many`` journal once.
 
-    Raises ``ValidationError("invalid_option")`` if there is no limit, or if a limit is not a number above 0.
+    Raises ``ValidationError("invalid_option")`` if there is no limit, or if a limit is not a positive number.
     """
     if isinstance(tokens, Budget):
         own = {"usd": usd is not None, "price": price is not None, "unpriced": unpriced != "refuse"}
@@ -216,7 +216,7 @@ def _cost_of(call: EngineCall | None, budget: Budget) -> Cost:
 
 
 def _estimate(call: EngineCall, budget: Budget) -> Estimate:
-    """Estimate the most that the request of `call` can take from `budget`."""
+    """Estimate the maximum that `call`'s request can take from `budget`."""
     if not budget.reserves and budget.usd is None:
         return NOTHING
     request, model = call.request, models.find(call.provider, call.request.model)
@@ -250,8 +250,8 @@ class _Meter:
     a delta             The delta is counted. If the response takes more than the budget has left, it is cut off.
     MessageCompleted    The response is settled: its actual usage replaces its reservation. A chat that would
                         continue is halted if it is over the limit.
-    ErrorEvent or end   Running responses are settled. The subscriber is notified in its own scope, because it may
-                        start another call.
+    ErrorEvent or end   Running responses are settled. The subscriber's scope is restored before it is notified,
+                        because it may start another call.
     ==================  ==============================================================================================
 
     If the model calls upstream do their own counting (``share.is_taken``), events pass uncounted.

@@ -69,7 +69,7 @@ class _Handled(Stream[R_out], Generic[T, R_out]):
     """The items of `source`, passed through a handler.
 
     A filter passes items directly to the next handler. Any other handler uses an observer, which drops items that
-    arrive after the end or a dispose.
+    arrive after the end or after disposal.
     """
 
     def __init__(self, source: Observable[T], make_handler: MakeHandler[R_out, T], is_filter: bool) -> None:

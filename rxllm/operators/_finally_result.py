@@ -141,7 +141,7 @@ class _FoldSubscription(Generic[R]):
 class _Ending:
     """One subscription to a stream with ``finally_result``.
 
-    A completion, an error and a dispose can arrive on different threads. The first acquires the lock `_ended`, and the
+    Completion, an error and disposal can happen on different threads. The first acquires the lock `_ended`, and the
     others are ignored. Like a call, the subscription is disposed if it is still running when the interpreter exits.
     """
 

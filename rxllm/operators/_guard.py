@@ -169,7 +169,7 @@ class _Waiting(msgspec.Struct):
 
 
 class _Check(msgspec.Struct, eq=False):
-    """The check of one part. It becomes late at the time `due`. If it ends the stream, `error` is the reason."""
+    """The check of a single part. It is overdue after `due`. If it ends the stream, `error` holds the reason."""
 
     part: Part
     is_done: bool

@@ -308,7 +308,7 @@ class JoinedEvents:
     """The events waiting for a watcher. Adjacent deltas of a block are joined.
 
     Of adjacent usage updates, only the last is kept. Two events are adjacent if no other event of the same chat is
-    waiting between them. Each agent counts as a chat of its own.
+    waiting between them. Each agent is treated as a separate chat.
     """
 
     def __init__(self, events: Iterable[Event]) -> None:

@@ -6,7 +6,7 @@ stage             purpose                                                     wh
 prepare           change the request, or refuse it                            ``Engine(prepare=)`` is set
 source            call ``adapter.stream(request, call)`` for each attempt     always
 timeouts          fail an attempt if the model is silent for too long         ``timeout`` is set
-retry             try again after a failure before the first content          always
+retry             retry an attempt that fails before it produces content      always
 total timeout     fail the call if its attempts take too long in total        ``Timeouts(total=)`` is set
 cost              add the costs to the usage                                  ``rxllm.models`` has the prices
 watch             notify the observers                                        ``Engine(observers=)`` is set

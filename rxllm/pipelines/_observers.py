@@ -2,7 +2,7 @@
 
 Each of these has a span, which begins once and finishes once. A span watches the events of a stream without changing
 them. When the stream ends, its span finishes before the subscriber is notified. A span also finishes when its stream is
-disposed. If this happens after the last event, the stream does not count as cancelled.
+disposed. If this happens after the last event, the stream is not considered cancelled.
 """
 
 from __future__ import annotations

@@ -5,13 +5,13 @@ A model source is a stream that makes a model call. A call can be inside several
 ==============================  ===============================  =======================================================
 place of the budget             where the model source finds it  what counts the call
 ==============================  ===============================  =======================================================
-in the operators of an engine   in its engine; see               The model source applies ``ops.budget`` for each
+in an engine's operators        in its engine; see               The model source applies ``ops.budget`` for each
                                 ``Scope.under``                  budget.
 in a pipe, after a stream       in ``Scope.shares``, to which    The model source counts it. ``ops.budget`` itself
                                 ``ops.budget`` adds a `Share`    counts the events if there is no model source, or if
                                                                  it was given only a token limit.
 in a pipe, after a batch, or    in its engine or in              The model source counts it.
-in the operators of its engine  ``Scope.shares``                 ``Budget.count_journaled`` counts answers from the
+in its engine's operators       ``Scope.shares``                 ``Budget.count_journaled`` counts answers from the
                                                                  journal.
 around a chat in which a tool   in ``Scope.shares``, which the   The model source of the agent's engine counts it.
 runs an agent                   tool sets
@@ -80,7 +80,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
     were reserved when `spent` was read then count as spent. Copying a Budget returns the same Budget, and pickling it
     raises ``TypeError``.
 
-    Raises ``ValidationError("invalid_option")`` if there is no limit, or if a limit is not a number above 0.
+    Raises ``ValidationError("invalid_option")`` if there is no limit, or if a limit is not a positive number.
     """
 
     reserves = True
@@ -107,7 +107,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
         check("unpriced", unpriced, unpriced in ("refuse", "allow"), "'refuse' or 'allow'")
         self.price = price
         self.allows_unpriced = usd is None or unpriced == "allow"
-        check_instance("spent", spent, Spending | None, "a Spending, such as the `spent` of another Budget")
+        check_instance("spent", spent, Spending | None, "a Spending, such as another Budget's `spent`")
         self._tokens = tokens
         self._usd = usd
         self._lock = threading.RLock()
@@ -251,7 +251,7 @@ class Share(msgspec.Struct, eq=False):
 
 
 class HoldsBudget:
-    """Base class of operators that keep the calls of an engine and its tools within a budget."""
+    """Base class for operators that keep an engine's calls and its tools' calls within a budget."""
 
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
         """Return the shared budget, or the chat's own budget, which is stored in `chat`."""

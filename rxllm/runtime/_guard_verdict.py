@@ -10,7 +10,7 @@ any other value            the stream ends with ``guard_failed``
 =========================  ===========================================
 
 A check can return the verdict itself, an awaitable that returns it, or an Observable whose last item is the verdict. An
-empty Observable counts as None.
+empty Observable is treated as None.
 """
 
 from __future__ import annotations

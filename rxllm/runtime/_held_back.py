@@ -212,7 +212,7 @@ class Hold(Gate):
 
 
 class _ReaderObserver(abc.ObserverBase[Any]):
-    """Calls `observer` with the subscription's own `Reader` set, even if the source waits for another gate."""
+    """Calls `observer` with the subscription's own `Reader` set, even if the source waits for a different gate."""
 
     __slots__ = ("_observer", "_reader")
 

@@ -82,7 +82,7 @@ def from_async_iter(factory: Callable[[], AsyncIterable[T]]) -> Stream[T]:
 
 
 class Pump(abc.DisposableBase, Generic[T]):
-    """The task of one subscription; the table at the top of this module lists its states."""
+    """One subscription's task; the table at the top of this module lists its states."""
 
     def __init__(self, observer: abc.ObserverBase[T], body: Body[T], loop: asyncio.AbstractEventLoop) -> None:
         self.disposed = False

@@ -68,8 +68,8 @@ class Journal(Protocol):
     It holds entries from earlier runs of the same stream and from the current run. `path` holds the ids of the tool
     calls that enclose a request or a tool call, outermost first. The same call has the same path and key in every run.
     If several calls share a key, the first call gets the first entry, the second call gets the second one, and so on.
-    The methods can be called on any thread and any event loop. A journal with the methods of `RecallingJournal` also
-    keeps ``steer`` corrections.
+    The methods can be called from any thread or event loop. A journal with the methods of `RecallingJournal` also keeps
+    ``steer`` corrections.
     """
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
@@ -241,7 +241,7 @@ class Setting(Generic[T]):
 
 
 class ScopedObserver(abc.ObserverBase[Any]):
-    """Calls `observer` in the scope of its subscription, even if the source runs in another scope.
+    """Calls `observer` in the scope of its subscription, even if the source runs in a different scope.
 
     Operators such as ``concat``, ``repeat``, ``retry`` and ``flat_map`` make a new call when another call ends. Without
     this class, the new call would count as part of the call that has ended. When the source ends or emits an
@@ -279,7 +279,7 @@ class ScopedObserver(abc.ObserverBase[Any]):
 def scoped(source: Observable[Any], scope: Scope | None = None) -> Stream[Any]:
     """Return a stream that subscribes to `source` within `scope`, or by default within the subscriber's scope.
 
-    The stream's own subscriber is called in its own scope.
+    Events are still delivered to the subscriber in the subscriber's scope.
     """
 
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:

@@ -56,7 +56,7 @@ class OperatorMaker:
             return self._make(*args, **kwargs)
         except TypeError as error:
             fault = call_fault(self._make, *args, **kwargs)
-            if fault is None:  # the arguments fit, and `make` raised the error itself
+            if fault is None:  # the arguments are valid, and `make` raised the error itself
                 raise
             message = f"{self.called}: {fault}; {self._about()} must be a function that makes an operator"
             raise TypeError(message) from error

@@ -12,7 +12,7 @@ yet, a tool, or a wait for a retry
 
 A call that has been silent for too long is closed with ``StreamError("cancelled")``, and one line is logged. Ctrl-C
 closes all calls, whether it ended the program or is pressed during the exit. A Ctrl-C at the prompt of an interactive
-interpreter does not count.
+interpreter is ignored.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 IDLE_KEPT = 16
-"""The maximum number of idle threads that wait for a job; further threads end when they become idle."""
+"""The maximum number of idle threads to keep waiting for work; any beyond that exit as soon as they become idle."""
 
 THREADS = 1_000
 """The maximum number of plain tool functions that can run at once. It limits the cost of a burst of calls."""
@@ -189,7 +189,7 @@ class Call(Protocol):
 
 
 class Live:
-    """The calls and timers on the portal's loop. Only the thread of that loop accesses them."""
+    """The calls and timers on the portal's loop. Only that loop's thread accesses them."""
 
     def __init__(self) -> None:
         self.calls: set[Call] = set()

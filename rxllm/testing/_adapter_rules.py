@@ -127,7 +127,7 @@ def assert_adapter(
     report(broken)
 
 
-@ADAPTER_RULES.rule("adapter", "its stream(request, call) returns an Observable, or it is an async generator")
+@ADAPTER_RULES.rule("adapter", "it has a stream(request, call) that returns an Observable, or is an async generator")
 def _adapter(run: AdapterRun) -> None:
     try:
         run.bare()

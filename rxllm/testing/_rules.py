@@ -155,7 +155,7 @@ def clip(value: Any) -> str:
 
 
 SECONDS = 30.0
-"""The number of seconds after which a stream counts as hanging."""
+"""The number of seconds after which a stream is considered hung."""
 
 
 class HangingError(AssertionError):

@@ -81,7 +81,7 @@ class Faults:
 
 
 MAX_STEPS = 1_000_000
-"""The number of task steps after which a run counts as an endless loop."""
+"""The number of task steps after which a run is considered an endless loop."""
 
 DELAYED = 0.1
 """The probability that a ready task must wait for the next turn, if the run reorders tasks."""

@@ -100,7 +100,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
     def bind(self, tool: Tool, context: ToolContext) -> Callable[[], Any]:
         """Return a function that runs the tool call in `context`.
 
-        Raises ``ToolError("invalid_arguments")`` if the arguments do not fit the tool.
+        Raises ``ToolError("invalid_arguments")`` if the tool does not accept the arguments.
         """
         call = context.tool_call
         self.check_call(tool, call)
@@ -110,7 +110,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
         return tool.bind(call.arguments, context)
 
     def check_call(self, tool: Tool, call: ToolCall) -> None:
-        """Raise ``ToolError("invalid_arguments")`` unless the arguments of `call` fit the tool's schema."""
+        """Raise ``ToolError("invalid_arguments")`` unless the arguments of `call` match the tool's schema."""
         if "error" in call.metadata:
             fault = "are nested too deeply" if call.metadata["error"] == TOO_DEEP else "are not a JSON object"
             message = f"the arguments {fault}: {shorten(call.raw_arguments or '', 80)!r}"

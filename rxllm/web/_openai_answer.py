@@ -45,7 +45,7 @@ from rxllm.web._openai_errors import RefusedError
 from rxllm.web._openai_request import Chat
 
 MOST = 512
-"""The number of runs that `Memory` keeps. For any other run, the client's copy is used as it is."""
+"""The number of runs that `Memory` keeps. For any other run, the client's copy is used unchanged."""
 
 
 class Memory:

@@ -3,7 +3,7 @@
 ===========================================  ===========================================================================
 request                                      response
 ===========================================  ===========================================================================
-``POST /v1/chat/completions``                the answer of the engine named in ``model``, run with ``rxllm.stream``
+``POST /v1/chat/completions``                the answer from the engine named in ``model``, run with ``rxllm.stream``
 ``GET /v1/models``, ``GET /v1/models/NAME``  the engines' names, or the entry for the engine ``NAME``
 ===========================================  ===========================================================================
 
@@ -190,7 +190,7 @@ class _App:
         await until_gone(receive, lambda: self._complete(chat, thread, response), *watch)
 
     def _read(self, body: bytes) -> tuple[Chat, rxllm.Thread]:
-        """Return the request in `body`, and its thread with the messages kept from earlier runs."""
+        """Parse `body`. Return the request and its thread, which includes the messages kept from earlier runs."""
         chat = read_request(body, self._engines)
         return chat, self._memory.restore(chat.model, chat.thread)
 

@@ -51,7 +51,7 @@ _CODES = {
 
 
 class RefusedError(Exception):
-    """The rejection or failure of a request, with the `status`, `headers` and `body` of the response."""
+    """Raised if a request is rejected or fails, with the `status`, `headers` and `body` of the response."""
 
     def __init__(
         self,

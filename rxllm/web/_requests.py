@@ -47,7 +47,7 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[^\ud800-\udfff]*$")]
 """An id or a type. It is used as a key, logged and sent back, so it must not contain lone surrogates."""
 
 UNANSWERED = "The user has gone on without an answer."
-"""The result of calls that were waiting for an answer when the user wrote something else."""
+"""The result given to calls that were still waiting for an answer when the user sent a different message."""
 
 T = TypeVar("T")
 
