@@ -378,7 +378,7 @@ def _invalid(fault: str) -> EngineError:
 
 
 def as_engine(value: Any) -> Engine:
-    """Return an engine for `value`, which can be an engine, an adapter or a model's name."""
+    """Return an engine for `value`, which can be an engine, an adapter or a model name."""
     if isinstance(value, Engine):
         return value
     return Engine.from_model(value) if isinstance(value, str) else Engine(value)

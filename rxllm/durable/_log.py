@@ -1,4 +1,4 @@
-"""The log of a run's events in its store, and the tail of the log that all watchers on one event loop share.
+"""A run's event log in its store, and the tail of that log, which all watchers on one event loop share.
 
 A `StepCompleted` contains the whole thread, and a `ChatCompleted` contains all steps. Written in full, they would make
 the log grow with the square of the number of steps. For these two events, called ends here, the log therefore stores
@@ -59,7 +59,7 @@ class _End(NamedTuple):
 
 
 class Log:
-    """Reads the events of the run `id` in pages, and encodes new ones. Remembers ends that later ones may refer to."""
+    """Reads run `id`'s events in pages, and encodes new ones. Remembers the step and chat ends that later ones use."""
 
     def __init__(self, store: Store, id: str) -> None:
         self._store, self._id = store, id
@@ -84,7 +84,7 @@ class Log:
         return events
 
     async def events(self, count: int | None = None) -> AsyncGenerator[Event]:
-        """Yield all events or, with `count`, stop after the page that contains event `count`. Raises as `page` does."""
+        """Yield all events or, with `count`, only the pages up to event `count`. Raises the same errors as `page`."""
         number = 0
         while page := await self.page(number) if count is None or number < count else ():
             number += len(page)

@@ -4,8 +4,8 @@ A question halts the chat. The halt contains everything needed to run the tool c
 options are for the user who answers: the ``schema`` of the answer, and the ``url`` of a page to visit. Its state
 contains the server's requests, the responses so far, and the server's own state.
 
-A server of the handshake era waits for the answer during the tool call. rxllm cancels that call, and runs it again from
-the beginning once there is an answer. A call is also run again if the server rejects state that it issued itself.
+A handshake-era server waits for the answer during the tool call. rxllm cancels that call, and runs it again from the
+beginning once there is an answer. A call is also run again if the server rejects state that it issued itself.
 """
 
 from __future__ import annotations

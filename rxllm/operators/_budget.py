@@ -85,7 +85,7 @@ def budget(
 
     If a response exceeds the token limit, the source is disposed, which closes its connection. Open blocks are
     completed, and ``MessageCompleted`` has the finish reason ``length``. If a response turns out to be over the limit
-    only when it ends, it is left as it is: any tools it calls still run, and then the chat halts with the
+    only when it ends, it is left unchanged: any tools it calls still run, and then the chat halts with the
     `halted_reason` ``"budget"``. The limits and the amounts spent are in the ``"budget"`` metadata of
     ``MessageCompleted``, and therefore in the response's metadata too.
 

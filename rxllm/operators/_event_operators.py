@@ -291,7 +291,7 @@ F = TypeVar("F", bound=Feeder[Event, Event])
 
 
 class Agents(defaultdict[str, F]):
-    """One feeder per agent of a chat, keyed by tool call id. Each feeder also handles its agent's own agents."""
+    """One feeder for each agent in a chat, keyed by tool call id. Each feeder also handles its agent's own agents."""
 
     def feed(self, event: Nested) -> list[Event]:
         id, inner = unnest(event)

@@ -338,7 +338,7 @@ def parsed_value(response: Response[Any], read: Read) -> Any:
 
 
 def answer_parser(parse: Parse) -> Read | None:
-    """Return the parser for the option `parse`, or None if the option asks for plain text.
+    """Return the parser for the `parse` option, or None if the option asks for plain text.
 
     Raises ``ValidationError("invalid_option")`` if `parse` is not a valid format.
     """

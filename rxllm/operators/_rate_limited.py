@@ -1,8 +1,8 @@
 """Limits on concurrent calls, and on the rate of calls and tokens.
 
 A call waits in a queue until it is at the front, fewer than `concurrent` calls are running, and the rates allow it.
-Then it runs on the event loop of its own subscription, in that subscription's context. A timer, the alarm, is set only
-for the first call in the queue.
+Then it runs on its own subscription's event loop, in that subscription's context. A timer, the alarm, is set only for
+the first call in the queue.
 
 A call ends when its subscription ends or is disposed. The tokens it actually used then replace its reservation, and
 the next call begins. If a call's loop is closed, the call is lost: it leaves the queue or frees its slot.
@@ -95,7 +95,7 @@ def rate_limited(
     ['Hi', 'Hi', 'Hi']
 
     With `per_second`, subscriptions start at least ``1 / per_second`` seconds apart. `requests_per_minute` and
-    `tokens_per_minute` limit the total in any span of 60 seconds; a call that fits starts at once.
+    `tokens_per_minute` limit the total in any span of 60 seconds; a call within the limits starts at once.
 
     Before it starts, a call reserves tokens: as many as ``rxllm.count_tokens`` estimates for its messages and tools,
     plus its `max_tokens`, or 1,000 if that is not set. When the call ends, the usage reported by the provider replaces

@@ -36,7 +36,7 @@ R = TypeVar("R")
 
 
 def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
-    """Keep only items of the given classes; type checkers infer the item type of the result.
+    """Keep only items of the given classes; type checkers infer the result's item type.
 
     ::
 

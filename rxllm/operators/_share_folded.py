@@ -214,7 +214,7 @@ class Watcher:
     """One subscription to a shared call.
 
     A watcher is ready unless its ``on_next`` is running on some thread or its iterator still has items to take. Its
-    observer is called in the context of its own subscription, with its own gate, scope and error listener.
+    observer is called in its own subscription's context, with its own gate, scope and error listener.
 
     It cannot be a `Backlog`, which delivers while holding its lock: the watchers share one lock and must not wait for
     each other.

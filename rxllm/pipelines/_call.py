@@ -119,7 +119,7 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
     shares = current_scope.get().shares
     operators = [operator for operator in engine.operators if not isinstance(operator, HoldsBudget)]
     if shares and operators:
-        # If another operator reacts to an event with a call of its own, that call is not part of this answer.
+        # If another operator reacts to an event by making a call, that call is not part of this answer.
         yield "scope", scoped
     for share in shares:
         share.is_taken = True

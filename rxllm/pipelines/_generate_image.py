@@ -30,7 +30,7 @@ from rxllm.values import ApiKey, Call, Image, ImageRequest, ImageResponse, Valid
 from rxllm.values.argument_checks import shown
 
 BUILT_IN = {"openai": "OpenAIImages", "google": "GeminiImages", "gemini": "GeminiImages"}
-"""The class in ``rxllm.images`` for each provider's name."""
+"""The ``rxllm.images`` class for each provider name."""
 
 
 class ImageOptions(TypedDict, total=False):
@@ -161,7 +161,7 @@ def _response(
         return Deferred(lambda: adapter.generate(request, current_scope.get().attempt(call))).map(add_request_id)
 
     # Retries and spans work as they do for event streams, except that there are no events to hold back: the response
-    # itself is the first content.
+    # itself is the content.
     rules = policy(opts.get("retry", engine.retry), engine.retry)
     if observers is None:
         return cast(Any, retrying(ask, rules))

@@ -158,9 +158,9 @@ def compact_thread(
     keep every message. An exchange is a user message and everything up to the next user message. A thread with no more
     than `keep` exchanges is never summarized, even if it is long. Put this function first in `prepare`.
 
-    Each summary is made only once. It is stored in the metadata of the answer's message, and therefore in the thread's
-    JSON. Later steps and turns reuse it as long as the messages that it replaces do not change. When a request exceeds
-    `at` again, the old summary and the messages after it are summarized together.
+    Each summary is generated only once. It is stored in the metadata of the answer's message, and therefore in the
+    thread's JSON. Later steps and turns reuse it as long as the messages that it replaces do not change. When a request
+    exceeds `at` again, the old summary and the messages after it are summarized together.
 
     The summary is written by `engine`, in a call with the options `opts` and with `instructions` as its system message.
     Disposing the answer cancels this call. The call's usage is added to the answer's. Right after the answer starts,

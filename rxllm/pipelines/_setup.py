@@ -55,7 +55,7 @@ _PLAIN = ("tool_choice", "temperature", "top_p", "max_tokens", "seed", "reasonin
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """An engine and the checked options of a call.
+    """An engine and a call's checked options.
 
     `own_options` are the call's own options. `options` are the engine's options, overridden by the call's.
     """

@@ -53,7 +53,7 @@ AHEAD = 32
 
 
 class Budget:
-    """A limit on the tokens, the dollars, or both, that a group of calls can use.
+    """A limit on the tokens, dollars, or both that a group of calls can use.
 
     The calls can belong to any engine or chat, and can run on any event loop or thread; ``ops.budget(shared)`` applies
     the budget to them. Each request first reserves the most that it could use; if less than that is left, it is not
@@ -284,7 +284,7 @@ def _refusal(name: str, limit: float, used: float, needed: float | None) -> Stre
 
 
 def unpriced_call(name: str) -> ValidationError:
-    """Return the error for a call to the model `name`, whose price is not known, under a dollar limit."""
+    """Return the error for calling the model `name` under a dollar limit when its price is not known."""
     fault = f"is a dollar limit, but the price of {shown(name)} is not known, so the request is not sent"
     remedy = 'pass price=lambda usage: dataclasses.replace(usage, total_cost=...) with usd, or unpriced="allow"'
     package = "" if find_spec("genai_prices") else "; pip install 'rxllm[cost]' installs a price list"

@@ -19,7 +19,7 @@ the subscriber disposes     the waiting items are dropped, and the source and th
 An operator that needs other rules has its own queue, and its docstring states the difference.
 
 If the source has to wait too, the operator creates a `Hold` and subscribes to its source with `paced`. The source then
-waits while the gate of the operator or of its reader is full. The operator delivers its items outside the `Hold`, so
+waits while the operator's gate or its reader's gate is full. The operator delivers its items outside the `Hold`, so
 that calls made by the subscriber wait only for the reader.
 """
 

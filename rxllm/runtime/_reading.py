@@ -144,7 +144,7 @@ class _Reader(Generic[T]):
 
 
 class Items(_Reader[T], Iterator[T]):
-    """An iterator over the items of a stream, for ``for`` loops. The stream runs on rxllm's own event loop."""
+    """An iterator over a stream's items, for ``for`` loops. The stream runs on rxllm's own event loop."""
 
     def __init__(self, source: Observable[T], maxsize: int = MAX_WAITING, limit: int | None = None) -> None:
         self._source = source
@@ -193,7 +193,7 @@ class Items(_Reader[T], Iterator[T]):
 
 
 class AsyncItems(_Reader[T], AsyncIterator[T]):
-    """An asynchronous iterator over the items of a stream, for ``async for`` loops."""
+    """An asynchronous iterator over a stream's items, for ``async for`` loops."""
 
     def __init__(self, source: Observable[T], maxsize: int = MAX_WAITING, limit: int | None = None) -> None:
         self._source = source
@@ -260,7 +260,7 @@ class _Nothing(abc.DisposableBase):
 _NOTHING: Any = _Nothing()
 
 
-# Get the last item of a stream: `run` blocks, and `last` is awaited
+# Get a stream's last item: `run` blocks, and `last` is awaited
 
 
 def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
@@ -331,7 +331,7 @@ class _Waiter(abc.ObserverBase[T]):
         self._error: BaseException | None = None
 
     def subscribe_to(self, source: Observable[T], scheduler: abc.SchedulerBase) -> abc.DisposableBase:
-        # Inside a tool, the gate of the tool's own reader must not delay this source.
+        # Inside a tool, the gate of the tool's reader must not delay this source.
         with read_by(None, self.take_error, self.endings):
             return source.subscribe(self, scheduler=scheduler)
 

@@ -1,4 +1,4 @@
-"""The scope of a subscription: the chat, the step and the tool call that it belongs to.
+"""A subscription's scope: the chat, step and tool call that it belongs to.
 
 The scope is stored in a context variable. An operator sets the variable while it subscribes to its source, and
 calls made by this subscription read it. Events do not contain the scope, so no event carries a prompt out of the
@@ -244,9 +244,9 @@ class ScopedObserver(abc.ObserverBase[Any]):
     """Calls `observer` in the scope of its subscription, even if the source runs in a different scope.
 
     Operators such as ``concat``, ``repeat``, ``retry`` and ``flat_map`` make a new call when another call ends. Without
-    this class, the new call would count as part of the call that has ended. When the source ends or emits an
-    ``ErrorEvent``, `observer` gets the whole scope, because it might then replace the source with a new subscription.
-    On any other event, it gets only the fields that a model source passes on.
+    this class, the new call would be part of the call that has ended. When the source ends or emits an ``ErrorEvent``,
+    `observer` gets the whole scope, because it might then replace the source with a new subscription. On any other
+    event, it gets only the fields that a model source passes on.
     """
 
     __slots__ = ("_observer", "_of_events", "_scope")

@@ -170,7 +170,7 @@ class Gate:
         return self._requested and not self.waiting
 
     def _add(self, sleepers: list[Callable[[], None]], wake: Callable[[], None]) -> None:
-        # A woken source must resume in the context of its own subscription, not in the reader's context.
+        # A woken source must resume in its own subscription's context, not in the reader's.
         wake_in_context = partial(contextvars.copy_context().run, wake)
         with self._guard:
             sleepers.append(wake_in_context)

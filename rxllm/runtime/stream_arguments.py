@@ -1,4 +1,4 @@
-"""Check arguments that must be streams or operators, and describe the origin of a stream."""
+"""Check arguments that must be streams or operators, and describe a stream's origin."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Origin(NamedTuple):
     items: type[Any] | str = "items"
 
     def piped(self) -> Origin:
-        """Return the origin of a Stream that is the result of an operator."""
+        """Return the origin of a Stream returned by an operator."""
         return self if self.items == "items" else self._replace(items="items")
 
     def describe(self) -> str:

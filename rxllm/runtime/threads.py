@@ -11,8 +11,8 @@ yet, a tool, or a wait for a retry
 ==========================================  ==========================================================================
 
 A call that has been silent for too long is closed with ``StreamError("cancelled")``, and one line is logged. Ctrl-C
-closes all calls, whether it ended the program or is pressed during the exit. A Ctrl-C at the prompt of an interactive
-interpreter is ignored.
+closes all calls, whether it ended the program or is pressed during the exit. A Ctrl-C at an interactive prompt is
+ignored.
 """
 
 from __future__ import annotations

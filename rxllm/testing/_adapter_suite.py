@@ -96,7 +96,7 @@ class AdapterConformance:
     ``cancelled``       a cancelled stream loses no events            if the service cannot report it
     ==================  ============================================  ========================================
 
-    `without` may also contain rules of ``assert_adapter``.
+    `without` may also contain rules from ``assert_adapter``.
     """
 
     model: ClassVar[str] = "conformance"

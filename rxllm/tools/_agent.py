@@ -27,9 +27,9 @@ from rxllm.values.tools import ToolTimeout
 class AgentTool(Tool):
     """A tool that runs a chat on `engine` on behalf of another chat; see ``Engine.as_tool``.
 
-    `system` is the system prompt. The arguments of a call become the user's message: the text of ``prompt`` if that is
-    the only argument, and otherwise all arguments as JSON. By default, an agent has no timeout. Agents are never run by
-    a ``tool_executor``.
+    `system` is the system prompt. A call's arguments become the user's message: the text of ``prompt`` if that is the
+    only argument, and otherwise all arguments as JSON. By default, an agent has no timeout. Agents are never run by a
+    ``tool_executor``.
     """
 
     schema: dict[str, Any] = field(default_factory=lambda: dict(PROMPT))  # pyright: ignore[reportIncompatibleMethodOverride]

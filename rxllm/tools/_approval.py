@@ -45,7 +45,7 @@ WAITING = ("manual_tool_calls", "approval_tool_calls")
 """The keys in a step's metadata that list the tool calls the caller must answer before the chat can continue."""
 
 QUESTION = "question"
-"""The id of a question in its tool's chat; the caller sees it combined with the id of the tool call."""
+"""The id of a question in its tool's chat; the caller sees it combined with the tool call's id."""
 
 STATE = "tool_state"
 """The key in a question's metadata that holds the state the tool has saved for its next run."""

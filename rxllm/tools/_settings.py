@@ -94,7 +94,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
         return self.max_concurrency or max(1, calls)
 
     def timeout_of(self, tool: Tool) -> float | None:
-        """Return the timeout of `tool` in seconds, or None if it has no limit."""
+        """Return `tool`'s timeout in seconds, or None if it has no limit."""
         return self.tool_timeout if tool.timeout == "default" else tool.timeout
 
     def bind(self, tool: Tool, context: ToolContext) -> Callable[[], Any]:
@@ -110,7 +110,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
         return tool.bind(call.arguments, context)
 
     def check_call(self, tool: Tool, call: ToolCall) -> None:
-        """Raise ``ToolError("invalid_arguments")`` unless the arguments of `call` match the tool's schema."""
+        """Raise ``ToolError("invalid_arguments")`` unless `call`'s arguments match the tool's schema."""
         if "error" in call.metadata:
             fault = "are nested too deeply" if call.metadata["error"] == TOO_DEEP else "are not a JSON object"
             message = f"the arguments {fault}: {shorten(call.raw_arguments or '', 80)!r}"

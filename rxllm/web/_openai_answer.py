@@ -99,7 +99,7 @@ _SOURCE = ("url", "title", "start_index", "end_index")
 
 
 class Answer:
-    """Turns the events of a run into chunks. With `holds`, all chunks are held back until the chat has ended.
+    """Turns a run's events into chunks. With `holds`, all chunks are held back until the chat has ended.
 
     `usage` is the total for all steps and inner agents.
     """
