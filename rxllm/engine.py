@@ -399,7 +399,7 @@ async def aclose(engine: Any) -> None:
 def merge_tools(
     tools: Iterable[Tool | Callable[..., Any]], others: Iterable[Tool | Callable[..., Any]]
 ) -> tuple[Tool, ...]:
-    """Return the tools from both lists, in order; a tool in `others` replaces one in `tools` with the same name.
+    """Return the tools from both lists, in order. A tool in `others` replaces one in `tools` with the same name.
 
     If the replaced tool needs approval, so does its replacement.
 

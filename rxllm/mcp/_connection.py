@@ -101,12 +101,12 @@ class Connection(ABC):
         """Whether a disposed request must be cancelled with a message to the server."""
 
     async def aclose(self) -> None:
-        """Close the connection; the next request opens it again."""
+        """Close the connection. The next request opens it again."""
         with self._guard:
             self._version = self.session = None
 
     def close(self) -> None:
-        """Close the connection from a thread that runs no event loop; inside a coroutine, use ``await aclose()``."""
+        """Close the connection from a thread that runs no event loop. Inside a coroutine, use ``await aclose()``."""
 
         async def closing() -> AsyncIterator[None]:
             yield await self.aclose()

@@ -35,7 +35,7 @@ from rxllm.wire import NDJSONDecoder
 GRACE_SECONDS = 1.0
 """The number of seconds that a server has to exit once its input is closed. Then its process group is killed."""
 MAX_WAITING = 1_000
-"""The maximum number of notifications waiting in an inbox; any more are dropped."""
+"""The maximum number of notifications waiting in an inbox. Any more are dropped."""
 MAX_UNREAD = 32 * 2**20
 """The maximum number of bytes that a server may leave unread."""
 STDERR_SHOWN = 2_000

@@ -66,7 +66,7 @@ def budget(
     price: Callable[[Usage], Usage] | None = None,
     unpriced: Literal["refuse", "allow"] = "refuse",
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Halt a chat before its next step once its budget is spent; cut off a response that exceeds the token limit.
+    """Halt a chat before its next step once its budget is spent, and cut off a response that exceeds the token limit.
 
     ::
 

@@ -282,7 +282,7 @@ _EVENTS_OF: dict[type[Any], str] = {
 
 
 def shared(operator: Callable[[Observable[T]], Stream[R]]) -> Callable[[Observable[T]], Stream[R]]:
-    """Mark an operator whose state is shared and cannot be copied; ``rxllm.cluster`` does not send it to workers."""
+    """Mark an operator whose state is shared and cannot be copied. ``rxllm.cluster`` does not send it to workers."""
     vars(operator)["is_shared"] = True
     return operator
 

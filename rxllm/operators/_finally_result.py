@@ -216,7 +216,7 @@ class _Ending:
         return is_first
 
     def _call_soon(self, outcome: Outcome, notify: Callable[[], None]) -> None:
-        """Call the function on the call's event loop; we may be on another thread, or in the garbage collector."""
+        """Call the function on the call's event loop. We may be on another thread, or in the garbage collector."""
 
         def call() -> None:
             try:

@@ -424,7 +424,7 @@ class _Mapping:
         return replace(chat, thread=self.thread(chat.thread), final_response=final, steps=steps)
 
     def thread(self, thread: Thread) -> Thread:
-        """Return `thread` with the new text in the answers of the steps so far; older messages are left unchanged."""
+        """Return `thread` with the new text in the answers of the steps so far. Older messages are left unchanged."""
         messages = [with_agents(message, lambda id, thread: self._agents[id].thread(thread)) for message in thread]
         end = len(messages)
         for old, new in reversed(self._steps):

@@ -284,7 +284,7 @@ class TextPieces:
 
 
 class AnswerText(Generic[R]):
-    """Feed each message's text to a new reader from ``make()``; close the last one unless that message calls tools."""
+    """Feed each message's text to a new reader from ``make()``. Close the last one unless its message calls tools."""
 
     def __init__(self, name: str, make: Callable[[], Feeder[str, R]]) -> None:
         self._name = name

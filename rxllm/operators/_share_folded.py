@@ -37,7 +37,7 @@ from rxllm.values import EngineError, StreamError
 from rxllm.values.argument_checks import check_seconds
 
 MOST = 1024
-"""The maximum number of events waiting for a watcher; beyond that, events that the fold does not keep are dropped."""
+"""The maximum number of events waiting for a watcher. Beyond that, events that the fold does not keep are dropped."""
 
 
 def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Event]]:

@@ -101,7 +101,7 @@ def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[
 
 
 class _Watch:
-    """Pass events on and watch the clock; a subclass decides when to act and what to do."""
+    """Pass events on and watch the clock. A subclass decides when to act and what to do."""
 
     def __init__(self, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None) -> None:
         self._observer = observer

@@ -84,7 +84,7 @@ def model_events(setup: Setup, request: Request) -> Stream[Event]:
 
 
 def source(setup: Setup, sent: Request, call: Call) -> Observable[Event]:
-    """Return the adapter's events; each subscription is one attempt."""
+    """Return the adapter's events. Each subscription is one attempt."""
     adapter = as_adapter(setup.engine.adapter)
     return Deferred(lambda: adapter.stream(sent, current_scope.get().attempt(call)))
 

@@ -77,7 +77,7 @@ _FIELDS = ("model", "n", "size", "quality", "style", "background", "response_for
 def generate_image(
     engine: Engine | str | Any, prompt_or_request: str | ImageRequest, **opts: Unpack[ImageOptions]
 ) -> Stream[ImageResponse]:
-    """Generate images for a prompt or an `ImageRequest`; each subscription is a new call.
+    """Generate images for a prompt or an `ImageRequest`. Each subscription is a new call.
 
     >>> from rxllm.images import FakeImages
     >>> engine = Engine(image_adapter=FakeImages(Image.from_binary(b"GIF89a", "image/gif")))

@@ -186,7 +186,7 @@ def watch_stream(
 def notify_retry(
     observers: Observers, request_id: str, provider: str, model: str | None, session_id: str | None = None
 ) -> Callable[[int, float, LLMError], None]:
-    """Return a function that notifies the observers of a retry; ``retry_before_content`` calls it before each wait."""
+    """Return a function that notifies the observers of a retry. ``retry_before_content`` calls it before each wait."""
 
     def on_retry(attempt: int, delay: float, error: LLMError) -> None:
         scope = current_scope.get()  # the scope inside the call's span
@@ -244,7 +244,7 @@ def _without_reasoning(message: Message) -> Message:
 
 
 def _bare(call: ToolCall) -> ToolCall:
-    """Return `call` without metadata such as a reasoning signature; only the flag for server-side calls is kept."""
+    """Return `call` without metadata such as a reasoning signature. Only the flag for server-side calls is kept."""
     return dataclasses.replace(call, metadata={name: note for name, note in call.metadata.items() if name == "server"})
 
 

@@ -84,7 +84,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
     """
 
     reserves = True
-    """Whether requests reserve tokens; if not, tokens are counted as they arrive. Dollars are always reserved."""
+    """Whether requests reserve tokens. If not, tokens are counted as they arrive. Dollars are always reserved."""
 
     @explains_options("Budget(...)")
     def __init__(
@@ -131,7 +131,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return replace(self._settled, reserved=tokens, reserved_usd=self._reserved_usd())
 
     def reserve(self, tokens: int, usd: float | None) -> Reservation:
-        """Reserve `tokens` tokens and `usd` dollars for a call; `usd` is None if the price is not known.
+        """Reserve `tokens` tokens and `usd` dollars for a call. `usd` is None if the price is not known.
 
         Raises ``StreamError("budget_exceeded")`` if the budget has less than that left.
         """
@@ -236,7 +236,7 @@ class ChatBudget(Budget):
 
 
 class Reservation(msgspec.Struct, eq=False):
-    """The amounts that `budget` reserves for one call; they grow if the call uses more."""
+    """The amounts that `budget` reserves for one call. They grow if the call uses more."""
 
     budget: Budget
     tokens: int

@@ -120,7 +120,7 @@ class Buffer(abc.ObserverBase[T]):
         self._wake()
 
     def failure(self) -> BaseException | None:
-        """Return the error that ended the stream, or None; later calls return None."""
+        """Return the error that ended the stream, or None. Later calls return None."""
         error, self.error = self.error, None
         if error is not None:
             shorten_traceback(error)
@@ -128,7 +128,7 @@ class Buffer(abc.ObserverBase[T]):
 
 
 class _Reader(Generic[T]):
-    """Base class of the iterators; an iterator that is dropped disposes its subscription."""
+    """Base class of the iterators. An iterator that is dropped disposes its subscription."""
 
     _subscription: abc.DisposableBase | None = None
     _buffer: Buffer[T]
@@ -172,7 +172,7 @@ class Items(_Reader[T], Iterator[T]):
         return cast(T, buffer.gate.take())
 
     def close(self) -> None:
-        """Dispose the subscription; the iterator then has no more items."""
+        """Dispose the subscription. The iterator then has no more items."""
         self._close()
         if self._loop is not None:
             self._buffer.endings.wait_blocking(self._loop)
@@ -217,7 +217,7 @@ class AsyncItems(_Reader[T], AsyncIterator[T]):
         return cast(T, buffer.gate.take())
 
     async def aclose(self) -> None:
-        """Dispose the subscription; the iterator then has no more items."""
+        """Dispose the subscription. The iterator then has no more items."""
         self._close()
         await self._buffer.endings.wait()
 
@@ -292,7 +292,7 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
 
 
 async def last(source: Observable[T]) -> T:
-    """Return the last item of `source`; cancelling the task that awaits it disposes the subscription.
+    """Return the last item of `source`. Cancelling the task that awaits it disposes the subscription.
 
     Raises ``EngineError("wrong_loop")`` if no asyncio loop is running, for example under trio.
     """

@@ -73,7 +73,7 @@ class Journal(Protocol):
     """
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
-        """Return the model's recorded answer; if there is none, return `events`, and record their outcome.
+        """Return the model's recorded answer. If there is none, return `events`, and record their outcome.
 
         This method is called once per subscription. Calls with the same key are made in the same order in every
         run. `key` identifies the request; it is like ``rxllm.values.request_key``, but ignores tools' descriptions.
@@ -89,7 +89,7 @@ class Journal(Protocol):
         ...
 
     async def finish(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
-        """Record the outcome. It is emitted when this method returns; an exception ends the stream."""
+        """Record the outcome. It is emitted when this method returns. An exception ends the stream."""
         ...
 
 

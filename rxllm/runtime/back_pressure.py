@@ -81,7 +81,7 @@ HELD_BACK = 1024
 """The default maximum number of held-back items. Once it is reached, the source waits, or the items are emitted."""
 
 LIMIT = 65_536
-"""The default limit on waiting items; a source that cannot wait is cut off there."""
+"""The default limit on waiting items. A source that cannot wait is cut off there."""
 
 
 class Gate:

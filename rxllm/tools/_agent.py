@@ -73,7 +73,7 @@ class Chats(Protocol):
     """The interface of the layer that runs agents' chats."""
 
     def engine_with(self, engine: Any, options: Mapping[str, Any]) -> Any:
-        """Return a copy of `engine` with these chat `options`; invalid ones raise errors as in ``rxllm.chat``."""
+        """Return a copy of `engine` with these chat `options`. Invalid ones raise errors as in ``rxllm.chat``."""
         ...
 
     def chat(self, call: AgentCall) -> AgentChat: ...

@@ -289,7 +289,7 @@ class ToolExecution(abc.DisposableBase):
 
 
 class AgentExecution(ToolExecution):
-    """A single run of an agent; if `resumed` is given, the run continues from its thread."""
+    """A single run of an agent. If `resumed` is given, the run continues from its thread."""
 
     def _run(self) -> None:
         agent = cast(AgentTool, self._tool)

@@ -174,7 +174,7 @@ def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path
 
 
 def encode_result(result: Any) -> str:
-    """Return text unchanged and other values as JSON; models, dataclasses, datetimes, enums, sets and paths work too.
+    """Return text unchanged and other values as JSON. Models, dataclasses, datetimes, enums, sets and paths work too.
 
     >>> encode_result("42"), encode_result({"x": [1, None]})
     ('42', '{"x":[1,null]}')
