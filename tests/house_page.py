@@ -12,8 +12,9 @@ PAGE = ROOT / "docs" / "house.md"
 
 _PAGE = """# The house
 
-The rooms of the package. A room imports only from the rows below its own, and `lint-imports` checks that. The room's
-`__init__.py` lists its public names; the first line of each file describes its content.
+This page lists the *rooms* of the package: the folders and files directly in `rxllm/`. A room may import only from
+rooms in lower rows of this diagram, and `lint-imports` enforces this. The room's `__init__.py` lists its public names.
+The first line of each file describes its content.
 
 ```
 {picture}
@@ -21,7 +22,7 @@ The rooms of the package. A room imports only from the rows below its own, and `
 
 {rooms}
 
-`rxllm/__init__.py` is the facade above them: it exports what programs type.
+`rxllm/__init__.py` is the facade above all rooms: it exports the names that programs use.
 
 This page is written by `python -m tests.house_page`, from the layers in `setup.cfg` and the rooms' docstrings.
 """

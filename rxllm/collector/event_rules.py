@@ -148,9 +148,9 @@ class EventRules:
         self._agents.clear()
 
     def check_end(self, id: str) -> None:
-        """Raise `BrokenRule` if the agent of the tool call `id` has begun its chat but not completed it."""
+        """Raise `BrokenRule` if the agent started by tool call `id` has begun its chat but not finished it."""
         if self._phase not in ("start", "chat"):
-            raise BrokenRule("nested", f"the agent of the tool call {id!r} has not completed its chat")
+            raise BrokenRule("nested", f"the agent started by tool call {id!r} has not finished its chat")
 
     def _following(self, event: ev.Event) -> str | None:
         if self._phase == "over" and isinstance(event, ev.ErrorEvent) and event.error.reason == "unknown_tool":
@@ -343,7 +343,8 @@ def check_arguments(event: ev.ToolCallCompleted, pieces: Iterable[str]) -> None:
     if event.raw_arguments != raw:
         raise BrokenRule("call_raw_arguments", f"the deltas of the tool call add up to {raw!r}")
     if "error" not in event.metadata and event.arguments != read_arguments(raw):
-        raise BrokenRule("call_arguments", "the raw arguments parse differently, and the metadata has no error")
+        fault = "the raw arguments do not parse to `arguments`, and the metadata does not record an error"
+        raise BrokenRule("call_arguments", fault)
 
 
 def without_deltas(events: Iterable[ev.Event]) -> list[ev.Event]:

@@ -264,9 +264,10 @@ class StoredJournal:
             raise RunError("diverged", DIVERGED)
 
     def _is_early(self, path: Sequence[str]) -> bool:
-        """Whether a request in the chat at `path` must wait for recorded tools.
+        """Whether a request in the chat at `path` must wait until its recorded tool calls have been replayed.
 
-        It must also wait if an inner agent gave up waiting for its own tools and returned the failure to the model.
+        If an inner agent stopped waiting for its own tool calls, and the model has read that failure, the request must
+        wait for those calls too.
         """
         return any(map(self._has_tools, (path, *self._awaited)))
 

@@ -153,7 +153,7 @@ class Log:
 
     def _remember(self, number: int, path: tuple[str, ...], end: _End) -> None:
         self._ends[number], self._last[path] = end, number
-        if path and isinstance(end.result, ChatResult):  # the agent has ended; drop its ends, as there can be thousands
+        if path and isinstance(end.result, ChatResult):  # an ended agent's ends are dropped, as there can be thousands
             del self._last[path]
             while number:
                 number = self._ends.pop(number).before if number in self._ends else 0

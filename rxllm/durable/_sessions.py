@@ -127,7 +127,7 @@ async def cancel_turn(store: Store, run: Run, owner: str, seconds: float) -> boo
 
 
 async def settle(store: Store, data: bytes) -> None:
-    """Replace the turn `data` with its session, unless that is already done. The turn's run must have stopped."""
+    """Replace the turn `data` with its session, unless it is already replaced. The turn's run must have stopped."""
     with _ignoring("unreadable", "conflict"):  # the turn is damaged, or another process has settled it
         turn = turn_of(data)
         found = await store.read(_key(turn.session.id))

@@ -145,7 +145,7 @@ async def _unknown(place: Place) -> None:
     await asyncio.wait_for(store.wait(id, 0, BRIEF), SOON)
 
 
-@rule("runs", "runs lists all runs, or those with a given status, newest first, up to a limit")
+@rule("runs", "runs() lists all runs, or those with a given status, newest first, up to a limit")
 async def _runs(place: Place) -> None:
     store, waiting, running = place.store, await place.create(1), (await place.claim(2)).run_id
     lease = await place.claim(3)
@@ -213,7 +213,7 @@ async def _expired(place: Place) -> None:
     expect_same(await store.claim(other.run_id, "other", LONG), None, "a claim after the lease was renewed")
 
 
-@rule("extended", "renew and append extend the lease")
+@rule("extended", "renew() and append() both extend the lease")
 async def _extended(place: Place) -> None:
     renewed, appended = [await place.claim(name, SOON / 3) for name in ("renew", "append")]
     for _ in range(4):
@@ -244,7 +244,7 @@ async def _stale(place: Place) -> None:
     expect_same(await place.store.renew(current), False, "renew with the current lease")
 
 
-@rule("claimable", "claimable lists the waiting runs of the given factories, the one that has waited longest first")
+@rule("claimable", "claimable() lists the waiting runs of the given factories, the one that has waited longest first")
 async def _claimable(place: Place) -> None:
     store = place.store
     ids = [await place.create(number) for number in range(4)]
@@ -313,7 +313,7 @@ async def _ending(place: Place) -> None:
         expect_same(await place.is_claimable(lease.run_id), False, "whether the ended run is claimable")
 
 
-@rule("cancel", "append and renew report a cancel request, which immediately ends a run that has no valid lease")
+@rule("cancel", "append() and renew() report a cancel request, which immediately ends a run that has no valid lease")
 async def _cancel(place: Place) -> None:
     store, lease, waiting, expired = place.store, await place.claim(1), await place.create(2), await place.expired(3)
     for id in (lease.run_id, waiting, expired.run_id, waiting, lease.run_id):
@@ -330,7 +330,7 @@ async def _cancel(place: Place) -> None:
     expect_same((await store.load(lease.run_id)).status, "completed", "the status after cancelling an ended run")
 
 
-@rule("expire", "expire deletes only the runs that ended long enough ago, with their logs and journals")
+@rule("expire", "expire() deletes only the runs that ended long enough ago, with their logs and journals")
 async def _expire(place: Place) -> None:
     store, ended, running = place.store, await place.claim(1), await place.claim(2)
     for lease in (ended, running):

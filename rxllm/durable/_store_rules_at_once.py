@@ -33,7 +33,7 @@ __all__ = ["CHECKS", "STORE_RULES"]  # importing this module adds its rules to t
 # Waiting
 
 
-@rule("wait", "wait returns when its time is up, or immediately if there is something to read")
+@rule("wait", "wait() returns when its time is up, or immediately if there is something to read")
 async def _wait(place: Place) -> None:
     lease, store = await place.claim(), place.store
     begin = time.monotonic()
@@ -45,7 +45,7 @@ async def _wait(place: Place) -> None:
     await asyncio.wait_for(store.wait(lease.run_id, 2, LONG), SOON)
 
 
-@rule("woken", "wait returns soon after an append, an end or a cancel, even if another connection made the change")
+@rule("woken", "wait() returns soon after an append, an end or a cancel, even if another connection made the change")
 async def _woken(place: Place) -> None:
     async with opened(place.make_store) as other:
         for store in (place.store, other):
@@ -192,7 +192,7 @@ async def _documents(place: Place) -> None:
     expect_same(data, b"%d" % won.index(True), "the document after the race")
 
 
-@rule("closed", "close ends pending waits, later calls raise store_unavailable, and a second close does nothing")
+@rule("closed", "close() ends pending waits, later calls raise store_unavailable, and a second close does nothing")
 async def _closed(place: Place) -> None:
     lease, store = await place.claim(), place.store
     waits = [asyncio.create_task(store.wait(lease.run_id, 0, LONG)) for _ in range(3)]
@@ -202,7 +202,7 @@ async def _closed(place: Place) -> None:
     done, _ = await asyncio.wait(waits, timeout=SOON)
     for wait in done:
         wait.exception()
-    expect_same(len(done), 3, "the number of waits that ended")
+    expect_same(len(done), 3, "the number of waits that close() ended")
     calls: list[tuple[str, Awaitable[Any]]] = [
         ("create", store.create(Run("id", "factory", b""))),
         ("load", store.load(lease.run_id)),

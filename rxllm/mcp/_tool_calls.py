@@ -154,7 +154,10 @@ class Questions(msgspec.Struct):
 
     @classmethod
     def of(cls, context: ToolContext) -> Questions:
-        """Return the questions that an earlier run of the tool call stored, with the user's answer if it is valid."""
+        """Return the questions stored by an earlier run of the tool call, or none if `context` has no reply.
+
+        If the user's answer to the first open question is valid, it is added to the responses.
+        """
         if context.reply is None:
             return cls()
         try:

@@ -202,7 +202,7 @@ class Answers(msgspec.Struct, frozen=True):
         if isinstance(tool, AgentTool) or (tool is not None and is_question(thread[0])):
             return tool
         message = (
-            f"the agent of the tool call {call.id} is waiting for answers, but there is no agent named {call.name!r}; "
+            f"the agent started by tool call {call.id} is awaiting answers, but there is no agent named {call.name!r}; "
             "pass it again in tools=[...]"
         )
         if is_question(thread[0]):

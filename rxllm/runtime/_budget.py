@@ -195,7 +195,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return AHEAD if self._tokens is None else min(AHEAD, self._tokens - self._committed())
 
     def settle(self, reservation: Reservation, used: Spending) -> Spending:
-        """Replace `reservation` with the amounts `used`, unless that is already done, and return the total spent."""
+        """Replace `reservation` with the amounts `used`, unless it is already replaced. Return the total spent."""
         with self._lock:
             if self._running.pop(reservation, reservation) is None:
                 self._settled = _sum(self._settled, used)

@@ -202,7 +202,7 @@ class Scope(msgspec.Struct, frozen=True):
         return replace(self, shares=(*(Share(budget) for budget in budgets if budget not in known), *self.shares))
 
     def attempt(self, call: Call) -> Call:
-        """Return `call` for a new attempt, and count the attempt in the enclosing span, if any."""
+        """Record an attempt in the enclosing span, if any. Return the call to make: `call`, or a changed copy of it."""
         return call if self.begin_attempt is None else self.begin_attempt(call)
 
     def of_tool(self, tool_call_id: str, tool_key: Callable[[], str]) -> Scope:

@@ -107,7 +107,7 @@ def log_hidden(error: LLMError, text: str, *arguments: object) -> None:
     if error.is_logged:
         return
     error.is_logged = True
-    if error.reason in ("cancelled", "denied"):  # calls are ended for these reasons on purpose
+    if error.reason in ("cancelled", "denied"):  # the call was ended deliberately
         level = logging.DEBUG
     else:
         level = logging.WARNING if isinstance(error, ToolError) else logging.ERROR

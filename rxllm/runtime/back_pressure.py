@@ -59,12 +59,15 @@ class Endings:
         return end
 
     async def wait(self) -> None:
-        """Wait at most a minute for the functions to end."""
+        """Wait until the functions have ended, or for at most a minute."""
         if running := list(self._running):
             await asyncio.wait(map(asyncio.wrap_future, running), timeout=60)
 
     def wait_blocking(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Block a user's thread for at most two minutes, until the functions end. The stream ran on `loop`."""
+        """Block the user's thread until the functions have ended, or for at most two minutes.
+
+        `loop` is the event loop that the stream ran on.
+        """
         if self._is_expected and running_loop() is not loop:
             # An operator such as `take` wakes the reader before it disposes its source, in the same turn of the loop.
             has_turned = threading.Event()

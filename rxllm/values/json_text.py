@@ -197,7 +197,7 @@ def _well_formed(data: Any) -> Any:
             return data
 
 
-# The faults in errors from msgspec and pydantic
+# Faults that msgspec and pydantic report
 
 
 def described(faults: list[tuple[Path, str]]) -> str:
@@ -206,7 +206,7 @@ def described(faults: list[tuple[Path, str]]) -> str:
 
 
 def faults_of(error: Any) -> list[tuple[Path, str]]:
-    """Return the faults in an error from msgspec or pydantic, each with its path."""
+    """Return the faults that a msgspec or pydantic error reports, each with its path."""
     if callable(getattr(error, "errors", None)):  # a pydantic error
         entries = error.errors(include_url=False, include_context=False)
         return [(tuple(entry["loc"]), entry["msg"]) for entry in entries]
@@ -268,7 +268,10 @@ def type_adapter(hint: Any) -> Any:
 
 
 def cached_by_type(function: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Decorate `function` to cache its results, except for types with an unhashable annotation."""
+    """Cache the results of `function`, which takes a type.
+
+    If a type cannot be hashed, such as an ``Annotated`` with unhashable metadata, its result is not cached.
+    """
     cached = lru_cache(maxsize=256)(function)
 
     @wraps(function)

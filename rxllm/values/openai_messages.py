@@ -87,7 +87,7 @@ def read_message(entry: Mapping[str, Any]) -> Message:
             raise wrong(f"has {shown(name)}, which is not a field of a message with the role {role}; {remedy}")
     names: dict[str, Any] = {name: _text(fields[name], name) for name in ("name", "tool_call_id") if name in fields}
     if role == "tool" and "tool_call_id" not in names:
-        raise wrong("is missing; write the id of the tool call that this message answers", "tool_call_id")
+        raise wrong("is missing; set it to the id of the tool call that this message answers", "tool_call_id")
     calls = _read_each("tool_calls", _read_call, fields.get("tool_calls", []))
     return Message(_ROLES[role], _read_content(role, fields), tool_calls=calls, **names)
 

@@ -210,11 +210,9 @@ class Encoder:
 class Decoder:
     def __init__(self) -> None:
         self.fold = ClientFold()
-        # The open blocks, by kind and name; the argument pieces of each open call, by call id; and the tool name of
-        # every call, by call id.
-        self.blocks: dict[tuple[str, str], Block] = {}
-        self.calls: dict[str, list[str]] = {}
-        self.names: dict[str, str] = {}
+        self.blocks: dict[tuple[str, str], Block] = {}  # the open blocks, by kind and name
+        self.calls: dict[str, list[str]] = {}  # the argument pieces of each open call, by call id
+        self.names: dict[str, str] = {}  # the tool name of every call, by call id
         self._covered = 0  # how many of the following frames must not become events
         self._is_ended = False
         self._is_finished = False

@@ -52,7 +52,8 @@ class _Call:
     def is_whole(self) -> bool:
         if not self.pieces or not self.pieces[-1].endswith("}"):
             return False
-        # Search each piece only once: if a server repeats the name with each piece, this runs for every piece.
+        # Search only the new pieces, not the whole text: a server may repeat the name in every piece, and then this
+        # code runs for each of them.
         if self.objects is None:
             self.objects = JSONArrayDecoder(max_frame=sys.maxsize)
             self.objects.feed(b"[")
