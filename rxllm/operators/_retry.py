@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -106,7 +106,9 @@ def retry_before_content(
     held back until its first content (text, thinking, a tool call, a source, a file) or its ``MessageCompleted``. An
     attempt that fails before then, through ``on_error`` or with an ``ErrorEvent``, is retried if the policy allows it:
     the operator subscribes to the source again, which sends a new request. The last failure is passed on unchanged.
-    Before each wait, ``on_retry(attempt, delay, error)`` is called; `delay` is in seconds.
+    Before each wait, ``on_retry(attempt, delay, error)`` is called; `delay` is in seconds. After a retry, the response
+    has the metadata ``{"retry": {"began": ..., "lost": (...)}}``: the seconds until the last attempt began, and an
+    entry for each failed attempt, with its `name`, its `error`, and the seconds at which it `began` and `ended`.
 
     ``rxllm.stream_generate`` and the other functions of ``rxllm`` already apply this operator to
     ``adapter.stream(request, call)``. The engine's own ``operators`` are applied after it and see a single answer.
@@ -193,3 +195,9 @@ class _Restarting:
         state = reduce(StreamCollector.apply_event, abandoned, StreamCollector())
         data: dict[str, Any] = {"response": state.to_response()}
         return Custom(ABANDONED, data), StepRestarted(self._reason, attempt)
+
+    def name(self, attempt: int) -> str:
+        return f"attempt {attempt}"
+
+    def note(self, earlier: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {}  # the `StepRestarted` announces the new attempt

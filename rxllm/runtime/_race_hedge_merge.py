@@ -14,7 +14,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SingleAssignmentDisposable
 
 from rxllm.events import ChatCompleted, ErrorEvent, Event, MessageCompleted, StepCompleted, is_prelude
-from rxllm.runtime._clock import clock
+from rxllm.runtime._clock import clock, stopwatch
 from rxllm.runtime._concurrency import Bounded
 from rxllm.runtime._scope import current_scope, within
 from rxllm.runtime._stream import Stream
@@ -49,8 +49,11 @@ def race(*streams: Observable[Event]) -> Stream[Event]:
     content: it shows only that a server has accepted the request. A stream that fails or ends without content drops out
     of the race. If all streams drop out, the last failure is passed on unchanged.
 
-    The response or the chat result has the metadata ``{"race": {"winner": k, "errors": (...)}}``, where 0 is the first
-    stream. Its usage does not include the usage of the other streams. In a pipe, write ``a.pipe(ops.race(b))``.
+    The response or the chat result has the metadata ``{"race": {"winner": k, "errors": (...), ...}}``, where 0 is the
+    first stream. ``"began"`` is the number of seconds between the start of the race and the start of the winner.
+    ``"lost"`` has an entry for each other stream that was started, with its `name`, `began`, `ended` and `error`; for a
+    stream that was disposed, `error` is None. The usage does not include the usage of the other streams. In a pipe,
+    write ``a.pipe(ops.race(b))``.
 
     Raises ``ValidationError("invalid_option")`` if there are no streams or if any of them is not an Observable.
     """
@@ -74,8 +77,8 @@ def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
 
     The slower subscription is disposed, and its connection is closed. Content means the same as in ``race``. If the
     first subscription fails before the second has started, the second starts at once. ``MessageCompleted`` has the
-    metadata ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe, or to hedge every call of an engine, use
-    ``ops.hedge``.
+    metadata ``{"hedge": {"winner": 0 or 1, "errors": (...), ...}}``, as in ``race``. In a pipe, or to hedge every call
+    of an engine, use ``ops.hedge``.
 
     Raises ``ValidationError("invalid_option")`` if `stream` is not an Observable or `after` is not a number above 0.
     """
@@ -93,7 +96,7 @@ class _Race:
 
     Source k starts ``delays[k]`` seconds after the start of the race, or as soon as all running sources have failed.
     Its events are held back until its first content or its end. The winner's ``MessageCompleted``, and the results of
-    its steps and its chat, get the metadata ``{name: {"winner": k, "errors": (...)}}``. If all sources fail, the last
+    its steps and its chat, get the metadata that ``race`` describes, under `name`. If all sources fail, the last
     failure is passed on unchanged.
 
     It is not a `Backlog`, because a source's held-back events are dropped if the source fails.
@@ -120,6 +123,10 @@ class _Race:
         self._delivering = False  # True while the winner's waiting events are being emitted; new ones must wait
         self._end: Callable[[], None] | None = None
         self._errors: list[str] = []
+        self._seconds = stopwatch(scheduler)
+        self._start = self._seconds()
+        self._began: dict[int, float] = {}
+        self._lost: dict[int, dict[str, Any]] = {}
 
     def start(self) -> abc.DisposableBase:
         subscriptions = CompositeDisposable()
@@ -150,6 +157,7 @@ class _Race:
         if entry is None:  # another source has won
             return
         waiting: deque[Event] = deque()
+        self._began[index] = self._elapsed()
 
         def receive(event: Event) -> None:
             if self._winner == index:
@@ -182,6 +190,8 @@ class _Race:
                 return
             self._winner, self._delivering = index, True
             losers = [*self._timers.values(), *self._entries.values()]
+            for loser in self._entries.keys() & self._began.keys():
+                self._note_loss(loser)
             self._timers.clear()
             self._entries.clear()
         for loser in losers:
@@ -208,7 +218,10 @@ class _Race:
 
     def _pass(self, event: Event) -> None:
         if type(event) in _ENDS:
-            event = _add_note(event, {self._name: {"winner": self._winner, "errors": tuple(self._errors)}})
+            assert self._winner is not None
+            note = {"winner": self._winner, "errors": tuple(self._errors), "began": self._began[self._winner]}
+            note["lost"] = tuple(self._lost[index] for index in sorted(self._lost))
+            event = _add_note(event, {self._name: note})
         self._observer.on_next(event)
 
     def _lose(self, index: int, error: Exception | None, end: Callable[[], None]) -> None:
@@ -219,6 +232,7 @@ class _Race:
                 return
             if self._entries:
                 self._errors.append(f"{index}: {reason}")
+                self._note_loss(index, reason)
                 next_index = self._take_next()
             last = not self._entries
         if last:
@@ -227,6 +241,13 @@ class _Race:
         log.warning("%s: stream %d has dropped out: %s", self._name, index, reason)
         if next_index is not None:
             self._begin_safely(next_index)
+
+    def _note_loss(self, index: int, error: str | None = None) -> None:
+        began, ended = self._began[index], self._elapsed()
+        self._lost[index] = {"name": f"stream {index}", "began": began, "ended": ended, "error": error}
+
+    def _elapsed(self) -> float:
+        return round(self._seconds() - self._start, 6)
 
     def _take_next(self) -> int | None:
         """Return the index of the next source if all started sources have dropped out, or else None."""

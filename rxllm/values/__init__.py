@@ -36,7 +36,7 @@ from rxllm.values.messages import (
 from rxllm.values.partials import Partial, PartialState
 from rxllm.values.request_keys import request_key
 from rxllm.values.requests import ApiKey, Call, Request, TokenCount, estimated_tokens, json_schema, message_tokens
-from rxllm.values.responses import FinishReason, Labelled, Progress, Response, TextAt, Trace
+from rxllm.values.responses import FinishReason, Labelled, Progress, Response, TextAt, Timed, Trace
 from rxllm.values.results import ChatResult, StepResult
 from rxllm.values.schema_checks import schema_faults
 from rxllm.values.schemas import ResponseFormat, as_response_format, is_type, reader
@@ -89,6 +89,7 @@ __all__ = [
     "TextPart",
     "ThinkingPart",
     "Thread",
+    "Timed",
     "TokenCount",
     "Tool",
     "ToolCall",
