@@ -15,6 +15,7 @@ from rxllm.display._plain import Cards, Screen
 from rxllm.display._show import Showing, notebook_cell, suppress_repr
 from rxllm.display._timeline_drawing import MANY, Drawn, dollars, duration, svg_of, table_of, text_of
 from rxllm.display._timeline_rows import Lane, Row
+from rxllm.events import TextDelta
 from rxllm.runtime import merge_labelled
 from rxllm.values import Labelled, Timed, Usage, Value
 from rxllm.values.argument_checks import check_instance, invalid_option, must_be
@@ -29,19 +30,22 @@ class Timeline:
     Notebooks draw a Timeline as an SVG picture with a table of the same figures.
     """
 
-    def __init__(self, title: str = "") -> None:
+    def __init__(self, title: str = "", labels: Iterable[str] = ()) -> None:
         self.rows: list[Row] = []
         self.seconds = 0.0
         self.result: Any = None
         self.has_ended = False
         self._title = title
-        self._lanes: dict[str | None, Lane] = {}
+        self._ticks: list[float] | None = None  # the ticks of the growing text bar, if the streams have no labels
+        self._lanes: dict[str | None, Lane] = {label: self._begin(label) for label in labels}
 
     def add(self, timed: Timed[Any]) -> None:
         """Update the rows with an event, or with a `Labelled` event of one of several streams."""
         at, event = timed.at, timed.item
-        if at > self.seconds:
-            self.seconds = at
+        if self._ticks is not None and type(event) is TextDelta:  # by far the most frequent case
+            self._ticks.append(at)
+            return
+        self.seconds = max(self.seconds, at, self._ticks[-1] if self._ticks else 0.0)
         label: str | None = None
         while isinstance(event, Labelled | Timed):
             label = event.label if isinstance(event, Labelled) else label
@@ -50,6 +54,7 @@ class Timeline:
         if lane is None:
             lane = self._lanes[label] = self._begin(label)
         lane.add(event, at)
+        self._ticks = lane.ticks if label is None else None
 
     def _begin(self, label: str | None) -> Lane:
         if label is None:
@@ -60,7 +65,7 @@ class Timeline:
 
     def finish(self, at: float | None = None, error: Exception | None = None) -> None:
         """End the bars that are still growing, at the time `at` or at the last event."""
-        self.seconds = max(self.seconds, at or 0.0)
+        self.seconds = max(self.seconds, at or 0.0, self._ticks[-1] if self._ticks else 0.0)
         for lane in self._lanes.values():
             lane.finish(self.seconds)
         if error is not None:
@@ -166,9 +171,10 @@ def timeline(source: Any, *, title: str = "") -> Timeline:
     Raises ``ValidationError("invalid_option")`` for any other `source`.
     """
     check_instance("title", title, str, "a string")
-    drawing = Timeline(title)
+    labels: list[str] = []
     if isinstance(source, Mapping):
-        source = merge_labelled(cast(Mapping[str, Observable[Any]], source))
+        labels, source = [*source], merge_labelled(cast(Mapping[str, Observable[Any]], source))
+    drawing = Timeline(title, labels)
     if isinstance(source, Observable):
         return _run(cast(Observable[Any], source), drawing)
     items: Any = times_of(source) or source

@@ -7,8 +7,9 @@ show, so above a tick every three pixels the bar shows their density instead.
 
 from __future__ import annotations
 
-from collections import Counter
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from rxllm.display._card import truncate
@@ -202,7 +203,7 @@ def _bar(bar: Bar, y: float, scale: float, now: float) -> Iterator[str]:
     elif bar.kind == "lost":
         yield f'<path d="M{x + width:.1f} {y - 4}v{BAR + 8}" stroke="{colour}" stroke-width="2"/>'
     elif bar.ticks:
-        yield from _ticks([LEFT + at * scale for at in bar.ticks], x, width, y)
+        yield from _ticks(bar, x, width, y, scale)
     yield "</g>"
 
 
@@ -217,19 +218,23 @@ def _hatch(x: float, y: float, width: float) -> str:
     return "".join(lines)
 
 
-def _ticks(places: Sequence[float], x: float, width: float, y: float) -> Iterator[str]:
-    if len(places) <= max(1.0, width / 3):
-        lines = "".join(f"M{place:.1f} {y + 2}v{BAR - 4}" for place in places)
+def _ticks(bar: Bar, x: float, width: float, y: float, scale: float) -> Iterator[str]:
+    if len(bar.ticks) <= max(1.0, width / 3):
+        lines = "".join(f"M{LEFT + at * scale:.1f} {y + 2}v{BAR - 4}" for at in bar.ticks)
         yield f'<path d="{lines}" stroke="#fff" stroke-opacity=".7"/>'
         return
-    counts = Counter([int((place - x) / 3) for place in places])
-    most = max(counts.values())
-    by_level: dict[int, list[str]] = {}
-    for column, count in sorted(counts.items()):
-        path = f"M{x + column * 3:.1f} {y + 2}h2v{BAR - 4}h-2z"
-        by_level.setdefault(-(-4 * count // most), []).append(path)
-    for level, paths in sorted(by_level.items()):
-        yield f'<path d="{"".join(paths)}" fill="#fff" fill-opacity="{level * 0.2:.1f}"/>'
+    columns = int(width / 3) + 1
+    edges = [bisect_left(bar.ticks, bar.start + column * 3 / scale) for column in range(columns)]
+    counts = [after - before for before, after in pairwise([*edges, len(bar.ticks)])]
+    most = max(counts)
+    for level in range(1, 5):  # quarters of the highest density
+        paths = (
+            f"M{x + column * 3:.1f} {y + 2}h2v{BAR - 4}h-2z"
+            for column, count in enumerate(counts)
+            if count > 0 and -(-4 * count // most) == level
+        )
+        if path := "".join(paths):
+            yield f'<path d="{path}" fill="#fff" fill-opacity="{level * 0.2:.1f}"/>'
 
 
 def _legend(rows: Iterable[tuple[int, Row]], y: float) -> Iterator[str]:

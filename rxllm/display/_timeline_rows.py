@@ -114,7 +114,7 @@ class Row(msgspec.Struct):
         """The output tokens of the step per second of output."""
         if self.first is None or self.end is None or self.end - self.first < 0.001:
             return None
-        return self.usage.output_tokens / (self.end - self.first) or None
+        return (self.usage.output_tokens or 0) / (self.end - self.first) or None
 
     def total(self) -> Usage:
         """Return the usage of this row and all rows below it, without the steps that were restarted."""
@@ -145,7 +145,7 @@ class Lane:
         self.result: Any = None
         self.error = ""
         self._since = since
-        self._latest = since
+        self._latest = since  # the time of the latest content
         self._step: Row | None = None
         self._bar: Bar | None = None  # the growing bar of the step
         self._tools: dict[str, Row] = {}
@@ -153,17 +153,15 @@ class Lane:
         self._number = 1
         self._notes: Any = None
 
+    @property
+    def ticks(self) -> list[float] | None:
+        """The ticks of the growing text bar, to which the time of the next ``TextDelta`` can simply be appended."""
+        return self._bar.ticks if self._bar is not None and self._bar.kind == "text" else None
+
     def add(self, event: Event, at: float) -> None:
         """Update the rows with an event that was emitted at the time `at`."""
-        bar = self._bar
-        if bar is not None and type(event) is TextDelta and bar.kind == "text":  # by far the most frequent case
-            bar.ticks.append(at)
-            self._latest = at
-        else:
-            self._apply(event, at)
-            self._latest = at
-
-    def _apply(self, event: Event, at: float) -> None:
+        if self.ticks:
+            self._latest = self.ticks[-1]
         if type(event) in _CONTENT:
             self._write(event, at)
             return
@@ -200,6 +198,7 @@ class Lane:
     def _write(self, event: Event, at: float) -> None:
         kind = _CONTENT[type(event)]
         step, bar = self._open_step(), self._bar
+        self._latest = at
         if step.first is None:
             step.first = at
         if bar is None or (bar.kind == "waiting" and kind is None) or (kind is not None and bar.kind != kind):
@@ -212,7 +211,8 @@ class Lane:
     def _open_step(self) -> Row:
         if self._step is None:
             self._bar = Bar("waiting", self._since)
-            self._step = Row("step", f"step {self._number}", self._since, bars=[self._bar])
+            name = f"step {self._number}" if self.is_chat else "response"
+            self._step = Row("step", name, self._since, bars=[self._bar])
             self.rows.append(self._step)
         return self._step
 
@@ -239,6 +239,7 @@ class Lane:
                 row = Row("lost", loss["name"], bar.start, name, [bar], end=bar.end, error=loss["error"] or "")
                 step.rows.append(row)
             waiting.start = base = base + note.get("began", 0.0)
+            step.about = str(note.get("answered_by") or f"stream {note.get('winner')}")
 
     def _restart(self, reason: str) -> None:
         step = self._open_step()
@@ -251,6 +252,7 @@ class Lane:
     def _complete_step(self, at: float, result: Any) -> None:
         self.is_chat = True
         if self._step is not None:
+            self._step.name = f"step {self._number}"
             self._step.usage = result.response.usage
             self._step.model = result.response.model or self._step.model
         self._close_step(at)
@@ -321,6 +323,8 @@ class Lane:
             self._end_bar(at)
             self._step.end = self._step.end or at
         for row in self._tools.values():
+            if row.bars and row.bars[-1].kind == "approval":
+                row.note = row.note or "not answered"
             _end_last(row, at)
             row.end = row.end or at
         for agent in self._agents.values():

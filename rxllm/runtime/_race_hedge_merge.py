@@ -225,14 +225,14 @@ class _Race:
         self._observer.on_next(event)
 
     def _lose(self, index: int, error: Exception | None, end: Callable[[], None]) -> None:
-        reason = repr(error) if error is not None else "it sent no content"
+        reason, shown = (repr(error), str(error)) if error is not None else ("it sent no content",) * 2
         next_index: int | None = None
         with self._guard:
             if self._entries.pop(index, None) is None:  # another source has won, or this source has already dropped out
                 return
             if self._entries:
                 self._errors.append(f"{index}: {reason}")
-                self._note_loss(index, reason)
+                self._note_loss(index, shown)
                 next_index = self._take_next()
             last = not self._entries
         if last:

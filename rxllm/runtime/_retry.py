@@ -107,7 +107,7 @@ class Attempts:
             return False
         began, ended = self._elapsed(self._began), self._elapsed(self._seconds())
         name = self._plan.name(self._count)
-        self._lost.append({"name": name, "began": began, "ended": ended, "error": repr(error)})
+        self._lost.append({"name": name, "began": began, "ended": ended, "error": str(error)})
         timer = self._timer.disposable = SingleAssignmentDisposable()  # assigned before the timer can fire
         timer.disposable = clock(self._scheduler).schedule_relative(seconds, self._wake)
         return True
