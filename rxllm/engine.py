@@ -378,7 +378,7 @@ def _invalid(fault: str) -> EngineError:
 
 
 def as_engine(value: Any) -> Engine:
-    """Return an engine for `value`, which can be an engine, an adapter or a model's name."""
+    """Return an engine for `value`, which can be an engine, an adapter or a model name."""
     if isinstance(value, Engine):
         return value
     return Engine.from_model(value) if isinstance(value, str) else Engine(value)
@@ -399,7 +399,7 @@ async def aclose(engine: Any) -> None:
 def merge_tools(
     tools: Iterable[Tool | Callable[..., Any]], others: Iterable[Tool | Callable[..., Any]]
 ) -> tuple[Tool, ...]:
-    """Return the tools from both lists, in order; a tool in `others` replaces one in `tools` with the same name.
+    """Return the tools from both lists, in order. A tool in `others` replaces one in `tools` with the same name.
 
     If the replaced tool needs approval, so does its replacement.
 

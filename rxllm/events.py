@@ -378,9 +378,10 @@ _NO_CONTENT = frozenset({MessageStarted, MessageCompleted, ErrorEvent, *_PINGS})
 
 
 def is_content(event: Event) -> bool:
-    """Whether `event` counts as model output, which ends a period of silence and can be the first token.
+    """Whether `event` is considered model output, which ends a silence and can be the first token.
 
-    All events from an agent count (even the start and the end of its responses), except usage updates and raw chunks.
+    All events from an agent are considered output, even the start and the end of its responses, except for usage
+    updates and raw chunks.
     """
     silent = _NO_CONTENT
     if type(event) is Nested:

@@ -15,8 +15,8 @@ source            how to set the key
 The first three sources also accept a function that returns the key, for tokens that expire. The function is called for
 every attempt at a call. A synchronous function runs in a thread; an async one is awaited.
 
-Whitespace around a key is removed, and an empty string does not count as a key. Keys are kept only in this module, in
-adapters, in calls, and in request headers.
+Whitespace around a key is removed, and an empty key is ignored. Keys are kept only in this module, in adapters, in
+calls, and in request headers.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def __dir__() -> list[str]:
 Source = Literal["call", "adapter", "store", "environment", "dotenv"]
 
 _VARIABLES = {"google": ("GOOGLE_API_KEY", "GEMINI_API_KEY")}
-"""Environment variables with unusual names, by provider, in the order that the provider's own SDKs read them."""
+"""Environment variables with unusual names, by provider, in the order in which the provider's own SDKs read them."""
 
 _PROVIDERS = {
     *("alibaba", "anthropic", "cerebras", "deepseek", "fireworks", "gemini", "google", "groq", "huggingface"),
@@ -142,7 +142,7 @@ def load_dotenv(path: str | Path | None = None) -> bool:
 
 
 def get(provider: str) -> ApiKey | None:
-    """Return the key for `provider` from the store, the environment or the dotenv file, or None if none has it.
+    """Return the key for `provider` from the store, the environment or the dotenv file, or None if there is none.
 
     If a function was stored, it is returned without being called.
     """
@@ -217,7 +217,7 @@ def _wrap_errors(provider: str) -> Generator[None]:
 
 
 def missing(provider: str, variable: str | None = None) -> EngineError:
-    """Return the error for a missing key; it lists every place that was searched. Adapters call this."""
+    """Return the error for a missing key. Its metadata lists every place that was searched. Adapters call this."""
     variable = " or ".join(_variables(provider, variable))
     places = (
         "the call's api_key=",
@@ -234,7 +234,7 @@ def missing(provider: str, variable: str | None = None) -> EngineError:
 
 
 def left_behind(provider: str, arguments: Sequence[str], variable: str | None = None) -> EngineError:
-    """Return the error for a missing key when the adapter lost its own in pickling."""
+    """Return the error for a missing key if the adapter's secrets were left out when it was pickled."""
     variable = " or ".join(_variables(provider, variable))
     message = (
         f"no API key for {provider}: the adapter was pickled without the secrets in its {' and '.join(arguments)}; "

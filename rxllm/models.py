@@ -52,7 +52,7 @@ _entries: dict[str, ModelInfo] = {}
 
 
 def put(*entries: ModelInfo) -> None:
-    """Add `entries` to the catalogue of this process; each replaces any earlier entry with the same name.
+    """Add `entries` to this process's catalogue. Each replaces any earlier entry with the same name.
 
     Raises ``ValidationError("invalid_option")`` if an entry is not a `ModelInfo`.
     """
@@ -199,7 +199,7 @@ _EXTRA = {
     "input_video_tokens": ("promptTokensDetails.VIDEO", "toolUsePromptTokensDetails.VIDEO"),
     "web_searches": ("num_search_queries",),
 }
-"""The counters in ``Usage.extra`` that make up each of genai-prices' counts; they differ from provider to provider."""
+"""The counters in ``Usage.extra`` that make up each of genai-prices' counts. They differ from provider to provider."""
 
 _CONTEXT = ("service_tier", "speed")
 """Details of an answer that affect its price."""

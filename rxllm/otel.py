@@ -111,7 +111,7 @@ TOKENS: dict[str, list[tuple[str, str, dict[str, str], int | None]]] = {
         ),
     ],
 }
-"""Token metrics. Each lists a usage field, the metric's name, its labels, and the value to record if the field is None.
+"""Token metrics. Each has a usage field, the metric's name, its labels, and the value to record if the field is None.
 
 A metric whose labels include a modality is a counter; any other metric is a histogram.
 """
@@ -322,7 +322,7 @@ class Traces(rxllm.telemetry.Tracer):
         return opened
 
     def _parent(self, value: Any) -> Context:
-        """Return the parent context for the span of `value`."""
+        """Return the parent context for the value's span."""
         here = _around(value)
         body = _body(here)
         if body is not None and body.tool_id == value.parent_id and body.owner is self:
@@ -400,7 +400,7 @@ def _around(value: Any) -> Context:
 
 
 class _Metrics:
-    """The metric instruments. ``OTEL_SEMCONV_STABILITY_OPT_IN`` can select the newest names over the released ones."""
+    """The metric instruments. ``OTEL_SEMCONV_STABILITY_OPT_IN`` can select the newest names, not the released ones."""
 
     def __init__(self, meter: metrics.Meter) -> None:
         def histogram(name: str, unit: str, buckets: list[float]) -> metrics.Histogram:

@@ -139,7 +139,7 @@ def _readable_packages() -> Iterable[EntryPoint]:
     seen: set[str] = set()
     for package in distributions():
         name = _identity(package)[0]
-        if name in seen:  # if a package is installed twice, the first copy counts, as for imports
+        if name in seen:  # if a package is installed twice, the first copy is used, as for imports
             continue
         seen |= {name} - {""}
         try:

@@ -170,7 +170,7 @@ def from_json(text: str | bytes, type: Any = None, *, response_format: Any = Non
     local file and send it to a provider. If your program wrote the text itself, pass ``local_files=True``.
 
     Raises ``ValidationError("invalid_request")`` if the text cannot be read; the module's docstring lists the `errors`.
-    Raises ``ValidationError("invalid_output")`` if a response's answer does not fit `response_format`. For a
+    Raises ``ValidationError("invalid_output")`` if a response's answer does not match `response_format`. For a
     result, the error is not raised but stored in the result's `error`.
     """
     if not isinstance(text, str | bytes | bytearray):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -4,7 +4,7 @@
 value                              when it is emitted
 =================================  ================================================================================
 `CallStarted`, `CallFinished`      when a model call starts, and when its stream has ended
-`FirstToken`                       once per call, when its first content arrives
+`FirstToken`                       once per call, when the first piece of content arrives
 `RetryAttempt`                     when an attempt at a call has failed, before the wait for the next attempt
 `StepStarted`, `StepFinished`      when a step starts, and when its response and its tools have ended
 `ToolStarted`, `ToolFinished`      when a tool starts to run, and when its outcome is known
@@ -110,7 +110,7 @@ class CallStarted(_ModelSpan, frozen=True):
 
 
 class FirstToken(_ModelSpan, frozen=True):
-    """The first content has arrived. `seconds` is the time since the call started, including waits between attempts."""
+    """Content has begun to arrive. `seconds` is the time since the call started, including waits between attempts."""
 
     seconds: float
 

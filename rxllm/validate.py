@@ -444,7 +444,7 @@ def number_faults(name: str, value: Any, is_allowed: Callable[[float], bool], fa
 
 
 def whole_faults(name: str, value: Any, is_allowed: Callable[[float], bool], fault: str) -> Iterator[Fault]:
-    """Yield `fault` if the whole number `value` is not allowed. None is always allowed."""
+    """Yield `fault` if the integer `value` is not allowed. None is always allowed."""
     if isinstance(value, float):
         yield (name,), "wrong_type"
     elif isinstance(value, int) and value.bit_length() > 63:  # no provider accepts it, and msgspec cannot write it

@@ -30,9 +30,9 @@ def connect(provider: str, model: str = "", **options: Any) -> Any:
     its key as described in ``rxllm.keys``. With `options`, such as `api_key` and `base_url`, each call returns a new
     adapter.
 
-    Raises ``EngineError``: ``unknown_provider`` (the message lists the known names), ``unknown_option`` (the message
-    lists the adapter's options), and ``missing_dependency`` or ``invalid_engine`` (the message names the package of the
-    plugin that failed).
+    Raises an ``EngineError`` with the reason ``unknown_provider`` (the message lists the known names),
+    ``unknown_option`` (the message lists the adapter's options), or ``missing_dependency`` or ``invalid_engine`` (the
+    message names the package of the plugin that failed).
     """
     if provider in OWN or provider in PROFILES:
         _warn_of_taken_names()

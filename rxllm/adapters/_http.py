@@ -40,7 +40,7 @@ E = TypeVar("E", bound=LLMError)
 
 
 class HTTPAdapter(HTTPBase):
-    """Base class that provides ``stream``; subclasses define `build`, `decoder` and `error`.
+    """Base class for adapters that stream over HTTP. Subclasses define `build`, `decoder` and `error`.
 
     See `HTTPBase` for the arguments.
     """
@@ -65,7 +65,7 @@ class HTTPAdapter(HTTPBase):
 
 
 class HTTPExchange:
-    """Everything that `http_stream` needs for one call: the client, the request, the decoder and the errors."""
+    """Provides what `http_stream` needs for one call: the client, the request, the decoder and the errors."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build | None = None) -> None:
         self.provider, self.model, self.request_id = adapter.provider, request.model, call.request_id

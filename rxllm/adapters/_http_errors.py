@@ -1,6 +1,6 @@
 """Convert provider errors to `AdapterError`s, with a reason based on the code, the message and the HTTP status.
 
-Providers use different codes and statuses for the same error. The first of these that applies decides the reason:
+Providers use different codes and statuses for the same error. The first of these that applies determines the reason:
 
 1. A code or message about an overlong context or filtered content. Neither error has a status of its own.
 2. A message about a rejected key. Some servers send it with status 400.
@@ -135,7 +135,7 @@ def provider_error(
     retry_after: float | None = None,
     request_id: str | None = None,
 ) -> AdapterError:
-    """Return the error in `payload`, the parsed body of a response or of an error frame in a stream."""
+    """Return the error in `payload`, the parsed body of a response or error frame."""
     error = _flatten(payload)
     upstream = _upstream_error(error)
     message = ": ".join(filter(None, (_message_of(error), _message_of(upstream)))) or None
@@ -249,7 +249,7 @@ def _retry_delay(details: list[dict[str, Any]]) -> float | None:
 
 
 def _parse_seconds(text: str, unit: int = 1) -> float:
-    """Return the seconds to wait, at most `LONGEST_WAIT`. Raises ``ValueError`` if `text` is not a number."""
+    """Return the seconds to wait, but at most `LONGEST_WAIT`. Raises ``ValueError`` if `text` is not a number."""
     seconds = float(text) / unit
     if math.isnan(seconds):
         raise ValueError("not a time")

@@ -52,7 +52,8 @@ def as_adapter(adapter: Any) -> Adapter:
     `StreamChunk`s, plain mappings with the same fields, or `CompletionChunk`s; see ``rxllm.chunks``. Blocks without an
     id are given one.
 
-    Raises ``EngineError``: ``missing_adapter`` if `adapter` is None, ``missing_stream_adapter`` if it cannot stream.
+    Raises ``EngineError("missing_adapter")`` if `adapter` is None, and ``EngineError("missing_stream_adapter")`` if it
+    cannot stream.
     """
     if adapter is None:
         raise EngineError("missing_adapter", "the engine has no adapter; pass one, as in Engine('openai:gpt-5')")
@@ -115,7 +116,7 @@ def _check_events(source: Observable[Event]) -> Stream[Event]:
 
 
 class _EventCheck:
-    """Checks the events of a stream as they arrive. The table in ``rxllm.collector.event_rules`` lists the checks."""
+    """Checks a stream's events as they arrive. The table in ``rxllm.collector.event_rules`` lists the checks."""
 
     def __init__(self) -> None:
         self._ids = BlockIds()
@@ -124,8 +125,8 @@ class _EventCheck:
     def read(self, event: Event, open_blocks: Reversible[BlockKey]) -> Event | None:
         """Return the `current_form` of `event`, with its block's id if it belongs to a block.
 
-        Return None for a usage event in the old form that repeats the latest usage. Raises ``StreamError`` if the event
-        is malformed.
+        Return None for an old-style usage event that repeats the latest usage. Raises ``StreamError`` if the event is
+        malformed.
         """
         if fault := event_fault(event):
             raise StreamError("malformed_event", fault)
@@ -151,7 +152,7 @@ class _EventCheck:
 
 
 def failure_events(error: LLMError, unfinished: Unfinished, has_begun: bool) -> list[Event]:
-    """Return the last events of a failed stream: the completions of open blocks and tool calls, then the error."""
+    """Return the last events of a failed stream: completions for open blocks and tool calls, then the error."""
     start = [] if has_begun else [MessageStarted(Message("assistant"))]
     return [*start, *unfinished.close(), ErrorEvent(error)]
 
@@ -248,7 +249,7 @@ class _Bookends:
                 return self._close_block()
 
     def fail(self, error: LLMError) -> list[Event]:
-        """Return the completions of open blocks and tool calls, then the error."""
+        """Return completions for open blocks and tool calls, then the error."""
         unfinished = Unfinished()
         for event in self._emitted:
             unfinished.see(event)

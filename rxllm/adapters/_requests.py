@@ -75,13 +75,13 @@ TAKEN_BY = {
 """Maps each kind of part to the providers that error messages suggest for it."""
 
 _MESSAGE_FIELDS = ("thought", "thoughtSignature")
-"""Fields that Gemini sets on the files in its responses. They mean nothing outside assistant messages."""
+"""Fields that Gemini sets on the files in its responses. They have no meaning outside assistant messages."""
 
 
 def select_parts(request: Request, wire: str, provider: str, carries: Carries) -> Request:
     """Return `request` with only the parts that `provider`'s API accepts. `wire` is the API's name in error messages.
 
-    Raises ``ValidationError("invalid_request")`` if a part is rejected; the error contains its path and suggests a fix.
+    Raises ``ValidationError("invalid_request")`` if a part is rejected. The error contains its path and suggests a fix.
     """
     if all(isinstance(message.content, str) for message in request.messages):
         return request
@@ -173,7 +173,7 @@ def _is_utf_8(data: bytes) -> bool:
 
 
 def _decode_data_uri(part: Part) -> Part:
-    """Return `part`, decoded if it is an image given as a data URI."""
+    """Decode `part` if it is an image given as a data URI. Return any other part unchanged."""
     match part:
         case ImagePart(image=Image(source="url", data=str(url))) if url.startswith("data:"):
             return replace(part, image=Image.from_data_uri(url))
@@ -266,7 +266,7 @@ def response_format(request: Request) -> dict[str, Any] | None:
 
 
 def invalid_field(name: str, value: object, expected: str) -> ValidationError:
-    """Return the error for the request field `name`, whose `value` should have been `expected`.
+    """Return the error for an invalid `value` of the request field `name`. `expected` describes the valid values.
 
     >>> invalid_field("reasoning_effort", "ultra", "none, low or high").errors
     ((('reasoning_effort',), "must be none, low or high, not 'ultra'"),)

@@ -58,7 +58,7 @@ _SEVERITIES = ("safe", "low", "medium", "high")
 
 
 def metadata_of(part: Any) -> dict[str, Any]:
-    """Return the response metadata in one part of a frame, or an empty dict if `part` is not an object.
+    """Return the response metadata in `part`, a part of a frame, or an empty dict if it is not an object.
 
     >>> metadata_of({"id": "1", "service_tier": "default", "system_fingerprint": None})
     {'service_tier': 'default'}

@@ -46,9 +46,9 @@ class HTTPBase(ABC):
     ``adapters.aiohttp_client``. If the client was created with ``http2=True``, disposing a call does not stop it on the
     server.
 
-    `api_key` can also be a function that returns the key; see ``rxllm.keys``. `headers` are sent with every request;
-    the `headers` of a call override them. `timeout` is the number of seconds for which the model may stay silent;
-    keep-alive messages do not break a silence.
+    `api_key` can also be a function that returns the key; see ``rxllm.keys``. `headers` are sent with every request; a
+    call's `headers` override them. `timeout` is the number of seconds for which the model may stay silent; keep-alive
+    messages do not end a silence.
     """
 
     provider: str

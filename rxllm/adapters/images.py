@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class ImageAdapter(Protocol):
-    """Turns a request into a cold Observable of one response; every failure goes to ``on_error``.
+    """Turns a request into a cold Observable that emits one response. Every failure goes to ``on_error``.
 
-    `operations` lists which of ``"generate"``, ``"edit"`` and ``"variation"`` are supported. Any other fails with
-    ``ImageAdapterError("unsupported_operation")``, before the key is looked up and before any I/O.
+    `operations` lists which of ``"generate"``, ``"edit"`` and ``"variation"`` are supported. Any other operation fails
+    with ``ImageAdapterError("unsupported_operation")``, before the key is looked up and before any I/O.
     """
 
     @property
@@ -101,7 +101,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class HTTPImageAdapter(HTTPBase):
-    """Base class for image adapters that use HTTP; subclasses define `operations`, `build` and `read`.
+    """Base class for image adapters that use HTTP. Subclasses define `operations`, `build` and `read`.
 
     See `HTTPBase` for the arguments. A subclass can also override `refuse`, which is called before any I/O.
     """
@@ -114,7 +114,7 @@ class HTTPImageAdapter(HTTPBase):
 
     @abstractmethod
     def read(self, request: ImageRequest, answer: Answer) -> ImageResponse:
-        """Return the image response in `answer`, whose HTTP status is below 300.
+        """Read the image response from `answer`, a successful HTTP response (status below 300).
 
         If `read` raises an exception that is not an `LLMError`, the call fails with
         ``ImageAdapterError("malformed_response")``.
@@ -220,8 +220,8 @@ class Fetcher:
     async def send(self, request: httpx.Request, limit: int, seconds: float | None = None, **options: Any) -> Answer:
         """Send `request` and return the answer. `options` are passed to the client.
 
-        Raises ``AdapterError``: ``network_error``, ``timeout`` if the answer takes longer than `seconds`, or
-        ``malformed_response`` if its body has more than `limit` bytes.
+        Raises an ``AdapterError`` with the reason ``network_error``, ``timeout`` (the answer takes longer than
+        `seconds`) or ``malformed_response`` (its body has more than `limit` bytes).
         """
         url = address(request)
         try:
@@ -241,9 +241,9 @@ class Fetcher:
             raise failure from None
 
     async def fetch(self, image: Image) -> Image:
-        """Fetch the URL of `image`, and return `image` with the fetched data and MIME type.
+        """Fetch `image` from its URL, and return it with the fetched data and MIME type.
 
-        Raises ``ImageAdapterError``: ``invalid_request`` if there is no image at the URL, or a reason listed in `send`.
+        Raises ``ImageAdapterError("invalid_request")`` if there is no image at the URL, and the errors of `send`.
         """
         url = str(image.data)
         if url[:5].lower() == "data:":

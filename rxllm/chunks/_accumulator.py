@@ -142,8 +142,8 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         """Return the tool calls in order of arrival.
 
         Each has the keys ``id``, ``name`` and ``arguments``, plus ``builtin?`` and ``metadata`` if they apply.
-        ``arguments`` is the JSON value parsed from the fragments, of any type, or the call's own arguments if there are
-        no fragments. A missing id becomes ``call_<position>``.
+        ``arguments`` is the JSON value parsed from the fragments, which can be of any type. Without fragments, it is
+        the call's own arguments. A missing id becomes ``call_<position>``.
 
         If the fragments are not JSON, or were announced but never arrived, the call keeps its own arguments, and its
         ``metadata["error"]`` is ``("args_lost", reason)``. The logger ``"rxllm"`` logs a warning with the number of
@@ -165,7 +165,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return Message("assistant", "".join(texts) if len(texts) == len(parts) else parts, tool_calls=calls)
 
     def finalize_usage(self) -> dict[str, Any] | None:
-        """Return the merged counters, with the largest value of each; None if there are no counters.
+        """Return the merged counters, with the largest value of each, or None if there are no counters.
 
         ``total_tokens`` is the sum of input and output tokens, which are also listed as ``input`` and ``output``.
         """

@@ -1,7 +1,7 @@
 """Convert chunks to events, with the operator `from_chunks` or, without Rx, with `ChunkFeeder`.
 
 Text, thinking, the beginning of a call and its fragments are emitted at once. Calls are completed only at the end of
-the stream, because fragments can arrive late; they can even precede their call. A fragment belongs to the latest call
+the stream, because fragments can arrive late. They can even precede their call. A fragment belongs to the latest call
 with its index.
 """
 
@@ -55,7 +55,7 @@ T_in = TypeVar("T_in", contravariant=True)
 
 
 _ARGUMENT_MARKS = frozenset({"raw_arguments", "invalid_arguments", "unparseable_arguments"})
-"""Metadata keys by which a decoder reports that the first fragment alone is not JSON.
+"""Metadata keys with which a decoder reports that the first fragment alone is not JSON.
 
 They are ignored, because the joined fragments may be JSON.
 """
@@ -84,9 +84,9 @@ def from_chunks(
     Response('I will.', calls=[add(a=1)], tool_calls, 0 tokens)
 
     `messages` is the thread that the response answers. A call without an id gets an id that is unique in the thread. If
-    the arguments of a call are not a JSON object, or were announced but are missing, the call has
-    ``metadata["error"]``. Chunks of unknown types, and unknown keys, become ``RawChunk``s. If the source completes
-    without a finish reason, the reason is ``stop``.
+    a call's arguments are not a JSON object, or were announced but never arrived, the call has ``metadata["error"]``.
+    Chunks of unknown types, and unknown keys, become ``RawChunk``s. If the source completes without a finish reason,
+    the reason is ``stop``.
 
     If the source fails, or a meta chunk has an ``error``, all open blocks and calls are completed, and an
     ``ErrorEvent`` ends the stream. An ``LLMError`` before the first chunk goes to ``on_error`` instead.
@@ -96,7 +96,7 @@ def from_chunks(
 
 
 class ChunkFeeder:
-    """A converter of one response's chunks to events. The call ids that it creates differ from all ids in `messages`.
+    """Converts one response's chunks to events. The call ids that it creates differ from all ids in `messages`.
 
     >>> from rxllm import chunks
     >>> feeder = ChunkFeeder()
@@ -160,7 +160,7 @@ class ChunkFeeder:
         return self._blocks.take()
 
     def fail(self, error: Exception) -> list[Event]:
-        """Return the last events of a failed stream: they complete the open blocks and calls, and report the error."""
+        """End a failed stream. Return the events that complete the open blocks and calls, and report the error."""
         if not self.ended:
             self._fail(as_stream_error(error))
         return self._blocks.take()
@@ -325,7 +325,7 @@ class _LiveCalls:
         return True
 
     def settle(self) -> None:
-        """Add the arguments of calls that got no fragments, and raw events for fragments and updates without a call."""
+        """Add the arguments of calls without fragments, and raw events for fragments and updates without a call."""
         for live in self._calls:
             arguments = live.call.arguments
             if not live.opened and arguments:
@@ -375,7 +375,7 @@ def _message_of(error: Any) -> str:
 
 
 class Feeder(Protocol[T_in]):
-    """A converter of chunks to events.
+    """Converts chunks to events.
 
     `started` becomes True when it creates the first event, and `ended` when it creates the last one.
     """

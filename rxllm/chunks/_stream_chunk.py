@@ -37,7 +37,7 @@ class StreamChunk(msgspec.Struct, frozen=True, omit_defaults=True):
     """A chunk of a stream. Its `type` determines which other fields are used.
 
     The constructor checks nothing; call `validate` to check a chunk. A chunk is not a ``Value``, because creating it
-    would then be eighteen times slower. So ``rxllm.serializer`` does not support chunks, but ``msgspec.json`` does.
+    would then be eighteen times slower. ``rxllm.serializer`` therefore does not support chunks; ``msgspec.json`` does.
     """
 
     type: str
@@ -115,9 +115,9 @@ def content_part(part: Part, metadata: Mapping[str, Any] = NOTHING) -> StreamChu
 
 
 def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
-    """Check that the fields of `chunk` fit its type, and return the chunk.
+    """Check that the fields of `chunk` are valid for its type, and return the chunk.
 
-    Raises ``ValidationError("invalid_message")`` if a field does not fit. Its `errors` name the field.
+    Raises ``ValidationError("invalid_message")`` if a field is invalid. The error's `errors` name the field.
 
     >>> validate(StreamChunk("meta", metadata=None))
     Traceback (most recent call last):
@@ -146,7 +146,7 @@ def as_text(text: str) -> str:
 
 
 def _find_fault(chunk: Any) -> tuple[str, str] | None:
-    """Return the name of the first field that does not fit the chunk's type, and a description of its valid values."""
+    """Return the name of the first field that is invalid for the chunk's type, and a description of valid values."""
     match chunk.type:
         case "content" | "thinking" if not isinstance(chunk.text, str):
             return "text", "a string"

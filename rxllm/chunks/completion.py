@@ -1,4 +1,4 @@
-"""The completion dialect: its chunks, their fold into one response, and their conversion to events."""
+"""The completion dialect: its chunks, and how they are folded into one response and converted to events."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
 
 
 class CompletionFeeder:
-    """A converter of one response's chunks to events. `messages` is the thread that the response answers."""
+    """Converts one response's chunks to events. `messages` is the thread that the response answers."""
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self._blocks = Blocks(CallTracker.after(messages))

@@ -6,7 +6,7 @@
 ===============================  =====================================================================================
 process                          work
 ===============================  =====================================================================================
-each worker                      runs the engine, with its adapter, `prepare`, operators, observers and retries; takes
+each worker                      runs the engine, with its adapter, `prepare`, operators, observers and retries; reads
                                  keys from its own environment; has its own circuit breaker
 this process                     applies limits to all workers together (``ops.rate_limited``, a shared `Budget`);
                                  calls `on_progress` and `on_event`; parses the answers

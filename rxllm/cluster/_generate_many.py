@@ -94,7 +94,7 @@ def generate_many(
     have died while running it. Workers added later take part too, up to a total of 32 workers or the initial number,
     whichever is larger.
 
-    The engine is pickled without its clients and keys. A worker takes its key from its own environment; keys from
+    The engine is pickled without its clients and keys. A worker reads its key from its own environment; keys from
     ``rxllm.keys.put`` and ``load_dotenv`` are not sent. Locks, files and connections cannot be sent, so functions must
     create them on the worker. If the engine's functions change any state on a worker, this process does not see the
     change. This process writes the `journal`, and calls `on_progress` and `on_event`. `on_event` is called only once a
@@ -105,10 +105,10 @@ def generate_many(
     ``trace.set_tracer_provider``. ``traces(tracer_provider=...)`` cannot be sent.
 
     ``ops.rate_limited``, and ``ops.budget`` with a shared `Budget`, run in this process as if they were last in
-    ``engine.operators``, so that the limit and the budget apply to all workers together. A call takes its permit and
-    its reservation before it is sent to a worker, and holds them until its answer arrives. Usage above the reservation
-    is counted at the end and does not stop the answer. If the engine has no other operators, this process also starts
-    the retries; they can run on any worker, and they count towards the limit.
+    ``engine.operators``, so that the limit and the budget apply to all workers together. A call acquires its permit and
+    reservation before it is sent to a worker, and holds them until its answer arrives. Usage above the reservation is
+    counted at the end and does not stop the answer. If the engine has no other operators, this process also starts the
+    retries; they can run on any worker, and they count towards the limit.
 
     Raises ``EngineError("missing_dependency")`` if ``distributed`` is not installed, ``EngineError("invalid_engine")``
     if the engine cannot be pickled (or, through ``on_error``, if the workers cannot start or cannot read it),

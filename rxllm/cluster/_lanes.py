@@ -128,18 +128,18 @@ def _quiet(level: int) -> Generator[None]:
 
 @asynccontextmanager
 async def _open_resource(resource: Any, opening: Awaitable[Any] | None = None) -> AsyncGenerator[Any]:
-    """Open `resource`, and close it on exit. A dispose waits for it to open, so that nothing stays half-open."""
+    """Open `resource`, and close it on exit. Disposal waits for it to open, so that nothing stays half-open."""
     opened = asyncio.ensure_future(resource if opening is None else opening)
     try:
         yield await asyncio.shield(opened)
     finally:
         await asyncio.wait([opened])
-        _ = opened.cancelled() or opened.exception()  # keeps asyncio from logging the error after a dispose
+        _ = opened.cancelled() or opened.exception()  # keeps asyncio from logging the error after disposal
         await _finish(resource.close())
 
 
 async def _finish(work: Awaitable[Any]) -> None:
-    """Wait for `work`, even if a dispose cancels the wait."""
+    """Wait for `work`, even if disposal cancels the wait."""
     closing = asyncio.ensure_future(work)
     try:
         await asyncio.shield(closing)

@@ -81,7 +81,7 @@ async def take(key: str) -> list[tuple[int, bytes]]:
 
 
 class Lane:
-    """The requests of one run on this worker, and their outcomes. Use it only on the worker's event loop."""
+    """One run's requests on this worker, and their outcomes. Use it only on the worker's event loop."""
 
     def __init__(self, engine: Engine, options: dict[str, Any]) -> None:
         self.news = asyncio.Event()

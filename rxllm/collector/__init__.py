@@ -8,13 +8,13 @@ file                   contents
 ``_step``              a step's tools and agents, and the messages that the step adds to the thread
 ``_unfold``            the reverse of a fold, from a state to events
 ``event_rules``        the rules for event streams, and where they are checked
-``_event_faults``      a check that the fields of an event have the right types
+``_event_faults``      a check that an event's fields have the right types
 ``unfinished``         the blocks and tool calls that are open when a stream is cut off
 ``parsed``             functions that put parsed answers into responses and results
 =====================  ==============================================================================================
 
 A `StreamCollector` is an immutable value, and applying an event costs O(1). The events of the current message are
-appended to a log that successive states share; each state remembers how many it includes. A second event applied to the
+appended to a log that successive states share; each state records how many it includes. A second event applied to the
 same state copies the log. `executions` holds running tools and the states of agents. Everything else is in `summary`,
 which most events do not change. `fold_message` builds the message from the log only when it is needed.
 

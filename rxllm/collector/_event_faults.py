@@ -30,7 +30,7 @@ _ID = (str, NoneType)
 def event_fault(event: Any) -> str | None:
     """Return what is wrong with `event`, or None if it is well-formed."""
     cls = cast(type[Any], type(event))
-    # Most events are deltas, and many streams have a usage in each frame, so these two kinds take a shortcut.
+    # Most events are deltas, and many streams report usage in each frame, so these two kinds take a shortcut.
     if (cls is TextDelta or cls is ThinkingDelta) and type(event.delta) is str and type(event.id) in _ID:
         return None
     if cls is UsageUpdated and type(event.usage) is Usage:
@@ -105,7 +105,7 @@ def _raw_fault(event: RawChunk) -> str | None:
     """Return what is wrong with an obsolete ``RawChunk`` (see `current_form`). Any other raw frame is valid."""
     try:
         current = current_form(event)
-    except TypeError:  # unknown counters are not a fault here: the fold raises for them
+    except TypeError:  # unknown counters are not a fault here, because the fold raises an error for them
         return None
     fault = None if current is event else event_fault(current)
     return fault and f"data is malformed: {fault}"

@@ -1,7 +1,7 @@
 """Build a step from a response, its tools and its agents: the new messages, the waiting calls and the halt.
 
-A tool call is kept while it runs; a call to an agent is kept until the step ends. Each agent has its own state, which
-folds the agent's events just as the chat's state folds the chat's.
+`Executions` keeps a tool call while it runs, and a call to an agent until the step ends. Each agent has its own state,
+which folds the agent's events just as the chat's state folds the chat's.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Execution(msgspec.Struct, frozen=True):
-    """The execution of a tool call. If the call runs an agent, `agent` is the agent's state; otherwise it is empty."""
+    """The execution of a tool call. `agent` is the state of the agent that the call runs; without one, it is empty."""
 
     agent: StreamCollector
     started: ToolExecutionStarted | None = None
@@ -236,7 +236,7 @@ def is_unfinished(response: Response[Any]) -> bool:
 
 
 def tool_message(event: Event) -> Message | None:
-    """Return the ``tool`` message for the outcome of a tool, or None for other events."""
+    """Return the ``tool`` message for a tool's outcome, or None for other events."""
     match event:
         case ToolResultEncoded():
             return Message("tool", event.content, tool_call_id=event.id)

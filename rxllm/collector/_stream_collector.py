@@ -114,7 +114,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     def apply_event(self, event: Event) -> StreamCollector:
         """Return the state after `event`. A malformed event changes nothing.
 
-        Raises ``TypeError`` for a raw usage with unknown keys, and no other error.
+        Raises ``TypeError`` for raw usage with unknown keys, and no other error.
         """
         summary = self.summary
         if type(event) not in DELTAS or summary.fresh:
@@ -289,7 +289,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return with_agents(step, self.executions)
 
     def to_chat_result(self) -> ChatResult:
-        """Return the chat's result; before ``ChatCompleted``, the result so far, marked ``cancelled`` or ``error``.
+        """Return the chat's result or, before ``ChatCompleted``, the result so far, marked ``cancelled`` or ``error``.
 
         If the state did not start with a thread, the result's thread is empty until a step is completed. Raises
         ``StreamError("truncated")`` if there is neither a thread nor an event.
@@ -325,8 +325,8 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         >>> StreamCollector().apply_deltas(deltas).to_events()
         [TextDelta(delta='hello', id=None)]
 
-        To restore the state, fold the events from ``StreamCollector(thread)``, where `thread` is the one that this
-        state began with, or from ``StreamCollector()`` once a step is completed. Open blocks and calls stay open, so
+        To restore the state, fold the events into ``StreamCollector(thread)``, where `thread` is the one that this
+        state began with, or into ``StreamCollector()`` once a step is completed. Open blocks and calls stay open, so
         the rest of the stream can follow.
 
         Each block has at most one delta and a completion. Each tool call has a start, a delta and a completion. Each

@@ -1,4 +1,4 @@
-"""The rules for the events of a response, its tools, a step and a chat.
+"""The rules for event streams, and where they are checked.
 
 ``operators.verify`` checks all rules. Adapters' events are checked against only some of them, because checks take time
 and the fold accepts any order:
@@ -61,7 +61,7 @@ from rxllm.values.json_text import read_arguments
 
 
 class EventRules:
-    """A feeder that passes events on. An event that breaks a rule raises ``StreamError("malformed_event")``."""
+    """Passes events through unchanged. An event that breaks a rule raises ``StreamError("malformed_event")``."""
 
     def __init__(self) -> None:
         self._index = -1

@@ -15,8 +15,8 @@ Read = Callable[[str], Any]
 def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
     """Return `response` with `parsed` set, or unchanged if it has failed or calls tools.
 
-    Raises ``ValidationError("invalid_output")`` if the text does not fit. The error's metadata holds the text, the
-    finish reason and the usage.
+    Raises ``ValidationError("invalid_output")`` if `read` cannot parse the text. The error's metadata holds the text,
+    the finish reason and the usage.
     """
     if response.finish_reason == "error" or response.tool_calls:
         return response

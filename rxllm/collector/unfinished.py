@@ -74,7 +74,7 @@ class Unfinished:
                 pass
 
     def close(self) -> list[Event]:
-        """Return the completions of the open blocks and then of the open calls, with the calls marked as incomplete."""
+        """Return completions for the open blocks and then for the open calls, and mark the calls as incomplete."""
         events: list[Event] = []
         for (kind, id), pieces in self.blocks.items():
             text = "".join(pieces)
@@ -89,7 +89,7 @@ class Unfinished:
 
 
 def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
-    """Return the chat's `result` with the text and answered tool calls of the unfinished step in `state` added.
+    """Add the text and the answered tool calls of the unfinished step in `state` to the chat's `result`, and return it.
 
     The added message has the result's `halted_reason` as its ``metadata["partial"]``. Some parts are left out, so that
     every provider accepts the thread:

@@ -30,7 +30,7 @@ MOST = 1024
 """The number of events that may queue up for a slow store before the stream is paused."""
 
 APPENDING_SECONDS = 0.25
-"""Seconds to wait before the next renewal after an append, which has already checked for cancel requests."""
+"""The number of seconds by which an append delays the next renewal, as it has already checked for cancel requests."""
 
 FOREVER = 2**53
 """An event number that no run ever reaches."""
@@ -39,10 +39,10 @@ LEFT_SECONDS = 30.0
 """The number of seconds by which a replayed response may outlast the original before the run fails."""
 
 QUIET_SECONDS = 5.0
-"""The number of seconds without a replay after which a request or tool stops waiting for recorded tools."""
+"""The number of seconds that the replay may stall before a request or tool stops waiting for recorded tools."""
 
 LOOK_SECONDS = 0.01
-"""Seconds between checks while a request or tool waits for recorded tools."""
+"""The number of seconds between checks while a request or tool waits for recorded tools."""
 
 DIVERGED = (
     "the run cannot continue: its factory now builds a different request or tool call, so tools would run twice; "
@@ -54,7 +54,7 @@ class Writer:
     """Appends batches of events and records to the run that `lease` belongs to.
 
     A batch is committed at most `flush_after` seconds after its first event. `event`, `record` and `flush` can be
-    called on any thread and event loop, and all other methods only on the loop that runs `run`. Calls to an unavailable
+    called from any thread or event loop, all other methods only on the loop that runs `run`. Calls to an unavailable
     store are retried until the lease expires.
     """
 
@@ -219,7 +219,7 @@ class Left(msgspec.Struct, frozen=True):
 class StoredJournal:
     """A journal (see `rxllm.runtime.Journal`) that replays `records` and passes new records to `writer`.
 
-    A response is recorded when it ends, and committed soon afterwards. The records of a tool call are committed before
+    A response is recorded when it ends, and committed soon afterwards. A tool call's records are committed before
     `begin` or `finish` returns. If the stream disposes a response early, for example because a guard has tripped or a
     race was won, the events so far are recorded. They are replayed without an end, so that the guard trips again and
     the same competitor wins the race.

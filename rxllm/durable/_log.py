@@ -1,8 +1,8 @@
-"""The log of a run's events in its store, and the tail of the log that all watchers on one event loop share.
+"""A run's event log in its store, and the tail of that log, which all watchers on one event loop share.
 
 A `StepCompleted` contains the whole thread, and a `ChatCompleted` contains all steps. Written in full, they would make
 the log grow with the square of the number of steps. For these two events, called ends here, the log therefore stores
-only what it does not contain yet:
+only what it does not already contain:
 
 ==========  ======================================================================================================
 field       content
@@ -62,7 +62,7 @@ class _End(NamedTuple):
 
 
 class Log:
-    """Reads the events of the run `id` in pages, and encodes new ones. Remembers ends that later ones may refer to."""
+    """Reads run `id`'s events in pages, and encodes new ones. Remembers the step and chat ends that later ones use."""
 
     def __init__(self, store: Store, id: str) -> None:
         self._store, self._id = store, id
@@ -75,7 +75,7 @@ class Log:
 
         Times are in seconds since 1970. An event without a time gets the time of the event before it.
 
-        Raises ``RunError("unreadable")`` if not even the first of these can be decoded.
+        Raises ``RunError("unreadable")`` if even the first one cannot be decoded.
         """
         events: list[Timed[Event]] = []
         for number, data in enumerate(await self._store.events(self._id, after, PAGE), after + 1):
@@ -90,7 +90,7 @@ class Log:
         return events
 
     async def events(self, count: int | None = None) -> AsyncGenerator[Event]:
-        """Yield all events or, with `count`, stop after the page that contains event `count`. Raises as `page` does."""
+        """Yield all events or, with `count`, only the pages up to event `count`. Raises the same errors as `page`."""
         number = 0
         while page := await self.page(number) if count is None or number < count else ():
             number += len(page)
@@ -165,7 +165,7 @@ class Log:
 
     def _remember(self, number: int, path: tuple[str, ...], end: _End) -> None:
         self._ends[number], self._last[path] = end, number
-        if path and isinstance(end.result, ChatResult):  # the agent has ended; drop its ends, which can be thousands
+        if path and isinstance(end.result, ChatResult):  # the agent has ended; drop its ends, as there can be thousands
             del self._last[path]
             while number:
                 number = self._ends.pop(number).before if number in self._ends else 0

@@ -38,7 +38,7 @@ Factory = Callable[..., Observable[Event]]
 """A function that builds a run's stream from its input. If the run is a turn, the session is its second argument."""
 
 ATTEMPT, STOP = "attempt", "stop"
-"""Two kinds of record: one says that a producer has taken over the run, the other that it has stopped on purpose."""
+"""The kinds of record for a producer that has taken over the run, and for one that has stopped on purpose."""
 
 _EVENTS = frozenset(EVENT_CLASSES)
 _ENDS = (ErrorEvent, StepCompleted, ChatCompleted)
@@ -89,18 +89,18 @@ class Producer:
         return self._task
 
     def stop(self) -> None:
-        """Leave the run to other processes, then set `ended`. Can be called on any thread."""
+        """Leave the run to other processes, then set `ended`. Can be called from any thread."""
         self._set(self._stopped)
 
     def abandon(self) -> None:
-        """Stop without using the store, which no longer responds. Can be called on any thread."""
+        """Stop without touching the store, which no longer responds. Can be called from any thread."""
         if not self.ended.done():
             log.warning("the run %s is no longer produced here: its store does not respond", self._lease.run_id)
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
     def cancel(self) -> None:
-        """Cancel the run now instead of waiting for the store to report the request. Can be called on any thread."""
+        """Cancel the run now instead of waiting for the store to report the request. Can be called from any thread."""
         self._set(self._writer.is_cancelled)
 
     def _set(self, future: asyncio.Future[None]) -> None:
@@ -337,7 +337,7 @@ class Suspects:
         self._until = 0.0
 
     async def turn(self, deaths: int, is_alone: Callable[[], bool]) -> None:
-        """Wait for the turn of a run with this number of `deaths`."""
+        """Wait until it is the turn of a run with this many `deaths`."""
         rank = deaths, random()
         self._waiting.append(rank)
         try:

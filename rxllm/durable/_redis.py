@@ -313,7 +313,7 @@ class _Connections:
             await self.client.aclose()
 
     def listen(self, id: str, after: int) -> asyncio.Future[None]:
-        """Return a future, done when run `id` changes or has events after number `after`, or the connection fails."""
+        """Return a future that completes when run `id` changes or has events after `after`, or the connection fails."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(id, {})[changed] = after
         if self._is_subscribed is None:

@@ -190,7 +190,7 @@ class Runs:
     @overload
     def watch(self, id: str, after: int = 0, *, timed: Literal[True]) -> Stream[Timed[Event]]: ...
     def watch(self, id: str, after: int = 0, *, folded: bool = False, timed: bool = False) -> Stream[Any]:
-        """Emit a run's events after number `after`: first the committed ones, then live ones.
+        """Emit a run's events after event number `after`: first the committed ones, then live ones.
 
         Events are numbered from 1. If you have already received n events, pass ``after=n`` to get the rest. With
         `folded`, `after` is ignored, and the committed events are condensed into the fewest events that fold to the
@@ -235,7 +235,7 @@ class Runs:
     def result(self, id: str, *, response_format: Any = None) -> Stream[ChatResult | StepResult | Response]:
         """Emit the result of a run when it ends: a `ChatResult`, `StepResult` or `Response`.
 
-        The log does not contain `parsed` values. To get one, pass the call's `response_format`. Fails as `watch` does.
+        The log has no `parsed` values. To get one, pass the call's `response_format`. Fails with `watch`'s errors.
         """
         result = self.watch(id, folded=True).reduce(StreamCollector.apply_event, StreamCollector()).map(_result)
         if response_format is None:
@@ -301,7 +301,7 @@ class Runs:
         return _once(lambda: self._store.expire(seconds))
 
     def recover(self, limit: int = 100, every: float | None = None) -> Stream[tuple[str, ...]]:
-        """Continue up to `limit` runs of our factories that no process is producing. Emit their ids.
+        """Continue up to `limit` of our factories' runs that no process is producing. Emit their ids.
 
         If `every` is given, repeat this every `every` seconds until the stream is disposed or `close` is called. Each
         round that continues any runs emits their ids. A round in which the store is unavailable is skipped.
@@ -394,7 +394,7 @@ class Runs:
 
 
 def open_store(store: str | os.PathLike[str] | Store) -> Store:
-    """Return the store at a SQLite path or a ``"redis://..."`` URL. A `Store` is returned as it is.
+    """Return the store at a SQLite path or a ``"redis://..."`` URL. A `Store` is returned unchanged.
 
     The store connects on first use. Raises ``ValidationError("invalid_option")`` for any other argument, and
     ``EngineError("missing_dependency")`` for a Redis URL if ``rxllm[redis]`` is not installed.

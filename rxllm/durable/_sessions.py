@@ -37,7 +37,7 @@ class SavedSession(msgspec.Struct, frozen=True):
 
 
 class OpenTurn(msgspec.Struct, frozen=True):
-    """The input of a run that is a turn. The `input` field is the argument of `Runs.start`."""
+    """A run's input if the run is a turn. The `input` field is the input passed to `Runs.start`."""
 
     run: str
     factory: str

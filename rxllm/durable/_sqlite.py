@@ -49,7 +49,7 @@ CREATE INDEX records_of_run ON records (run);
 CREATE TABLE documents (key TEXT PRIMARY KEY, version INTEGER NOT NULL, data BLOB NOT NULL) WITHOUT ROWID;
 """
 
-# If a lease ends later than any lease could, the clock has been set back, and the lease counts as expired.
+# If a lease ends later than any lease could, the clock has been set back, and we consider the lease expired.
 _IS_LEASED = f"(owner IS NOT NULL AND leased_until > {_NOW} AND leased_until <= {_NOW} + {LONGEST_LEASE})"
 _STATUS = f"coalesce(ending, CASE WHEN {_IS_LEASED} THEN 'running' ELSE 'waiting' END)"
 _RUN = (
@@ -269,7 +269,7 @@ class SQLiteStore:
 
 
 class _Waiter:
-    """A pending call of ``wait``. `is_cancelled` is the run's flag as last read, or None if it was never read."""
+    """A pending ``wait`` call. `is_cancelled` is the run's flag as last read, or None if it was never read."""
 
     def __init__(self, after: int) -> None:
         self.after = after
@@ -282,7 +282,7 @@ class _Waiter:
         return events > self.after or ending is not None or was_cancelled not in (None, is_cancelled)
 
     def wake(self) -> None:
-        """End the wait. Can be called on any thread."""
+        """End the wait. Can be called from any thread."""
         with suppress(RuntimeError):  # the waiter's loop is closed
             self._loop.call_soon_threadsafe(lambda: self.future.done() or self.future.set_result(None))
 

@@ -40,8 +40,8 @@ class Run(msgspec.Struct, frozen=True):
     `factory` is the name of the function that builds the run's stream from `input`, which is JSON. `status` is
     ``"running"`` while a process holds an unexpired lease, and ``"waiting"`` while none does. Once the run has ended,
     `status` shows how it ended; ``"halted"`` means that the chat is waiting for a person. `events` is the number of the
-    last event. `created_at` and `ended_at` are in seconds since 1970. `is_cancelled` is True if a cancel was requested.
-    If the run has failed, `error` is its error as JSON.
+    last event. `created_at` and `ended_at` are in seconds since 1970. `is_cancelled` is True once a cancel request has
+    been made. If the run has failed, `error` is its error as JSON.
     """
 
     id: str
@@ -99,14 +99,14 @@ class Store(Protocol):
         ...
 
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
-        """Return the ids of these factories' claimable runs, the one that has waited longest first.
+        """Return the ids of these factories' claimable runs, longest-waiting first.
 
         A run can be claimed if it has not ended and has no unexpired lease.
         """
         ...
 
     async def renew(self, lease: Lease) -> bool:
-        """Extend the lease. Return whether a cancel was requested. Raises ``RunError("lease_lost")``."""
+        """Extend the lease. Return whether cancellation was requested. Raises ``RunError("lease_lost")``."""
         ...
 
     async def release(self, lease: Lease) -> None:
@@ -121,7 +121,7 @@ class Store(Protocol):
         ending: Ending | None = None,
         token: str = "",
     ) -> bool:
-        """Commit everything or nothing, and extend the lease. Return whether a cancel was requested.
+        """Commit everything or nothing, and extend the lease. Return whether cancellation was requested.
 
         If the last append with this lease had the same `token`, the call changes nothing, so it is safe to repeat a
         call after ``"store_unavailable"``. Raises ``RunError("lease_lost")`` if the lease was lost or the run has

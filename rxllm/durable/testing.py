@@ -1,4 +1,4 @@
-"""A test kit for authors of stores, and for code that uses a store.
+"""A test kit for store authors, and for code that uses a store.
 
 ``assert_store`` checks that a store follows `STORE_RULES`. Pass it a function that opens the same store on every call.
 The store must be empty at first:

@@ -84,7 +84,7 @@ def aiohttp_client() -> httpx.AsyncClient:
 
 
 def _session_without_cookies(transport: Any) -> Any:
-    """Return the session of `transport` without aiohttp's cookie jar, because httpx has its own."""
+    """Return the transport's session without aiohttp's cookie jar, because httpx has its own."""
     import aiohttp
 
     transport.client = None
@@ -166,7 +166,7 @@ VARIABLE = "RXLLM_TRANSPORT"
 
 
 class Transport(NamedTuple):
-    """A client factory, how many calls can share a client (None: any number), and the modules that a call needs."""
+    """A client factory, the number of calls that can share a client (None for no limit), and the modules they need."""
 
     make: Callable[[], httpx.AsyncClient]
     calls: int | None = None
@@ -212,7 +212,7 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
     =============  ========================  ===========================================================================
 
     Raises ``ValidationError("invalid_option")`` for any other name, and ``EngineError("missing_dependency")`` if the
-    package of the transport is not installed.
+    transport's package is not installed.
     """
     global _chosen
     if name is not None:

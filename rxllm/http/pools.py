@@ -1,7 +1,7 @@
 """The connection pools of an event loop.
 
 An httpx client is a pool of connections. Whenever a call starts or ends, httpcore 1.0.9 looks at every connection in
-the pool, and compares idle connections with each other; with a hundred calls and a hundred idle connections, calls wait
+the pool, and compares idle connections with each other. With a hundred calls and a hundred idle connections, calls wait
 for seconds. The calls on a loop are therefore spread over several small pools. Each call uses the first pool with
 room, so successive calls reuse the same connection.
 
@@ -11,7 +11,7 @@ reason for closing pools                    pools that are closed
 a pool has had no call for `IDLE_SECONDS`   this pool, unless it is the first one
 the loop ends                               all pools of the loop; ``shutdown_asyncgens`` closes them through their
                                             asynchronous generator
-the adapter is garbage-collected            all pools of the adapter; a finalizer has their own loop close them
+the adapter is garbage-collected            all pools of the adapter; a finalizer closes them on their own loop
 a loop has been closed without              all pools of that loop; `close_dead` closes them on another loop
 ``shutdown_asyncgens``
 ==========================================  ========================================================================

@@ -58,11 +58,11 @@ class RequestLog:
         self._after(f"status {status}")
 
     def watched(self, decoder: Decoder) -> Decoder:
-        """Return `decoder`; if DEBUG is on, wrap it so that its events are also passed to `see_events`."""
+        """Return `decoder`. If DEBUG is on, it is wrapped so that its events are also passed to `see_events`."""
         return _Watched(decoder, self) if self._is_on else decoder
 
     def see(self, items: list[Any]) -> None:
-        """Remember the last of `items`, which determines the last line of the log."""
+        """Keep the last of `items`, which determines the request's last line in the log."""
         self._last = items[-1] if items else self._last
 
     def see_events(self, events: list[Any]) -> None:
@@ -91,7 +91,7 @@ class RequestLog:
 
 
 class _Watched:
-    """A decoder that also passes its events to the log of a request."""
+    """A decoder that also passes its events to a request's log."""
 
     def __init__(self, decoder: Decoder, request: RequestLog) -> None:
         self._decoder = decoder

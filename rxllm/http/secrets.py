@@ -32,7 +32,7 @@ _USER = re.compile(r"^(\w+://)?([^/?#]*)@")
 
 
 def secrets_in(value: Any, *, secret: bool = False) -> Iterator[str]:
-    """Yield the strings in `value` under names that suggest a secret, and their words (KEY in ``Bearer KEY``)."""
+    """Yield the strings in `value` whose names suggest a secret, and the words in them (KEY in ``Bearer KEY``)."""
     # `seen` keeps the objects alive, so that no other object gets the same id.
     waiting, seen = [(value, secret)], dict[tuple[int, bool], Any]()
     while waiting:
@@ -116,7 +116,7 @@ def redacted(error: E, secrets: str | Iterable[str] | None) -> E:
 
 
 def hide_in_log(record: logging.LogRecord) -> bool:
-    """Mask the secrets in a record of httpx's log, which shows the URL of every request."""
+    """Mask secrets in an httpx log record, since httpx logs the URL of every request."""
     if isinstance(record.args, tuple):
         record.args = tuple(_hidden_url(arg) if type(arg).__name__ == "URL" else arg for arg in record.args)
     return True

@@ -39,14 +39,14 @@ DRAIN_SECONDS = 0.25
 class Timeouts(msgspec.Struct, frozen=True):
     """Time limits for a response, in seconds; see ``operators.time_limits``.
 
-    `first` limits the time to the first content, `idle` limits every later silence, and `total` limits the time for the
-    whole response. None means that there is no limit. In a call's `timeout`, `first` and `idle` apply to each attempt,
-    and `total` applies to all attempts together.
+    `first` limits the time until content arrives, `idle` limits every later silence, and `total` limits the time for
+    the whole response. None means that there is no limit. In a call's `timeout`, `first` and `idle` apply to each
+    attempt, and `total` applies to all attempts together.
 
     >>> Timeouts(first=30, idle=10)
     Timeouts(first=30, idle=10, total=None)
 
-    Raises ``ValidationError("invalid_option")`` if a limit is neither None nor a number above 0.
+    Raises ``ValidationError("invalid_option")`` if a limit is neither None nor a positive number.
     """
 
     first: float | None = None
@@ -65,7 +65,7 @@ class Timeouts(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, timeout: Timeouts | float | None) -> Timeouts:
-        """Return a call's `timeout` as `Timeouts`; a number limits every silence, even before the first content."""
+        """Return a call's `timeout` as `Timeouts`; a number limits every silence, even before any content arrives."""
         if timeout is None:
             return NO_TIMEOUTS
         return timeout if isinstance(timeout, Timeouts) else cls(timeout, timeout)
@@ -84,14 +84,14 @@ LAST_CHANCE_SECONDS = 0.01
 
 
 class IdleTimeoutError(TimeoutError):
-    """No bytes arrived for too long; the message states the limit."""
+    """No bytes arrived for too long. The message states the limit."""
 
 
 class IdleTimeout:
     """Context manager that raises `IdleTimeoutError` when no bytes have arrived for `seconds`; None means no limit.
 
     Silence is measured from `since`, a ``time.monotonic()`` value, or from now if it is None. Call `restart` when bytes
-    arrive. This is cheap: it only records the time; the timer is re-armed when it fires.
+    arrive. This is cheap, because it only records the time. The timer is re-armed when it fires.
 
     A held pump is not interrupted. ``asyncio.timeout`` would cancel httpcore 1.0.9 even while it was closing a
     connection, which would then never be closed.

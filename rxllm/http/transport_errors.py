@@ -1,6 +1,6 @@
 """Convert transport errors to an ``AdapterError`` with a reason, the address and a remedy.
 
-Errors and clients are recognised by the names of their classes, so that the same code handles httpx and httpx2, whether
+Errors and clients are recognized by the names of their classes, so that the same code handles httpx and httpx2, whether
 over httpcore or aiohttp.
 """
 
@@ -55,7 +55,7 @@ def transport_error(error: Exception, provider: str | None, url: str, *, begun: 
     fault = f"sent nothing for longer than the timeout{limit}" if is_silence else f"{failed}: {text}"
     remedy = _remedy(url) if "Connect" in names[0] and not begun else ""
     result = AdapterError(reason, f"{url} {fault} ({names[0]}){remedy}", provider=provider)
-    result.__context__, result.__suppress_context__ = error, True  # the message says all that a user needs
+    result.__context__, result.__suppress_context__ = error, True  # the message contains all that a user needs
     return result
 
 

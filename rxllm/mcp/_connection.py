@@ -41,7 +41,7 @@ DATA_SHOWN = 4_000
 """The maximum length of an error's data in characters. Longer data is dropped."""
 
 GOODBYE_SECONDS = 2.0
-"""The timeout for a last message to the server, such as a cancellation."""
+"""The timeout for a final message to the server, such as a cancellation."""
 
 _CAPABILITIES: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
 _META = "io.modelcontextprotocol/"
@@ -90,23 +90,23 @@ class Connection(ABC):
 
     @abstractmethod
     def send(self, version: str, message: Json, headers: Mapping[str, str]) -> Stream[Json]:
-        """Send `message` and return what the server sends in reply. If `message` is a request, its response is last."""
+        """Send `message` and return the messages sent in reply. If `message` is a request, its response is last."""
 
     @abstractmethod
     def listen(self, version: str) -> Stream[Json]:
-        """Return the messages that a server of the handshake era sends on its own initiative."""
+        """Return the messages that a handshake-era server sends on its own initiative."""
 
     @abstractmethod
     def needs_cancel(self, version: str) -> bool:
         """Whether a disposed request must be cancelled with a message to the server."""
 
     async def aclose(self) -> None:
-        """Close the connection; the next request opens it again."""
+        """Close the connection. The next request opens it again."""
         with self._guard:
             self._version = self.session = None
 
     def close(self) -> None:
-        """Close the connection from a thread that runs no event loop; inside a coroutine, use ``await aclose()``."""
+        """Close the connection from a thread that runs no event loop. Inside a coroutine, use ``await aclose()``."""
 
         async def closing() -> AsyncIterator[None]:
             yield await self.aclose()
@@ -148,7 +148,7 @@ class Connection(ABC):
         return await self._ask(await self.version(), method, params, seconds, headers, on_message)
 
     def changes(self, version: str) -> Stream[Json]:
-        """Return the server's notifications of changes. In the modern era, the first one confirms the subscription."""
+        """Return the server's change notifications. In the modern era, the first one confirms the subscription."""
         if version != MODERN:
             return self.listen(version)
         id, params = f"listen-{next(self._ids)}", {"notifications": {"toolsListChanged": True}}

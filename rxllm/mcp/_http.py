@@ -1,6 +1,6 @@
 """Connect to servers over HTTP. Each request is a POST, which the server answers with JSON or server-sent events.
 
-Some arguments of tool calls are also sent as headers.
+Some tool-call arguments are also sent as headers.
 """
 
 from __future__ import annotations
@@ -186,8 +186,8 @@ Path = tuple[str, ...]
 def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
     """Return the header names for the parameters in `schema`, keyed by path.
 
-    The path of a parameter is a tuple of property names. Raises ``ValueError`` if a header violates the specification,
-    in which case the tool must not be used.
+    A parameter's path is a tuple of property names. Raises ``ValueError`` if a header violates the specification, in
+    which case the tool must not be used.
     """
     headers: dict[Path, str] = {}
     for path, place in _places(schema, ()):

@@ -1,7 +1,7 @@
 """Connect to servers over standard input and output.
 
-All tools of a connection share one server process, which is driven by a thread and an event loop of its own. The tools
-can therefore be called from any loop and thread, and the server keeps running if one of those loops ends or is blocked.
+All of a connection's tools share one server process, which is driven by its own thread and event loop. The tools can
+therefore be called from any loop or thread, and the server keeps running if one of those loops ends or is blocked.
 
 The server and its descendants end when the connection is closed, when the connection and all its tools have been
 garbage-collected, or when this process ends. Even if this process is killed, a shell script that runs alongside the
@@ -33,9 +33,9 @@ from rxllm.values.argument_checks import check
 from rxllm.wire import NDJSONDecoder
 
 GRACE_SECONDS = 1.0
-"""The seconds a server is given to exit once its input is closed. After that, its process group is killed."""
+"""The number of seconds that a server has to exit once its input is closed. Then its process group is killed."""
 MAX_WAITING = 1_000
-"""The maximum number of notifications waiting in an inbox; any more are dropped."""
+"""The maximum number of notifications waiting in an inbox. Any more are dropped."""
 MAX_UNREAD = 32 * 2**20
 """The maximum number of bytes that a server may leave unread."""
 STDERR_SHOWN = 2_000

@@ -4,8 +4,8 @@ A question halts the chat. The halt contains everything needed to run the tool c
 options are for the user who answers: the ``schema`` of the answer, and the ``url`` of a page to visit. Its state
 contains the server's requests, the responses so far, and the server's own state.
 
-A server of the handshake era waits for the answer during the tool call. rxllm cancels that call, and runs it again from
-the beginning once there is an answer. A call is also run again if the server no longer accepts its own state.
+A handshake-era server waits for the answer during the tool call. rxllm cancels that call, and runs it again from the
+beginning once there is an answer. A call is also run again if the server rejects state that it issued itself.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class Questions(msgspec.Struct):
         return cls(params_by_key, {key: known.responses[key] for key in same if key in known.responses}, state)
 
     def is_forgotten(self, error: AdapterError) -> bool:
-        """Whether the server no longer accepts its own state, after a restart or because the answer was too late."""
+        """Whether the server rejects state it issued itself, because it has restarted or the answer was too late."""
         return self.state is not None and error.reason == "invalid_request" and "requestState" in error.message
 
     @property
@@ -255,7 +255,7 @@ def _response(reply: str, params: Json) -> Json | None:
 
 
 def _fault(answer: Json, params: Json) -> str:
-    """Return the reason why the content of `answer` does not fit the requested form, or "" if it fits."""
+    """Return why the content of `answer` is invalid for the requested form, or "" if it is valid."""
     if answer["action"] != "accept":
         return ""
     try:

@@ -44,8 +44,8 @@ def tools(
     >>> files = tools(["npx", "-y", "@modelcontextprotocol/server-filesystem", "."], prefix="files_")
 
     Each subscription lists the tools again. `headers` can only be given with a URL, and are sent with every request.
-    `prefix` is put in front of each tool's name. Characters that providers do not allow in names are replaced by "_".
-    The ``metadata["mcp"]`` of a tool contains the name that the server uses for it, and its annotations.
+    `prefix` is put in front of each tool's name. Characters that providers do not allow in names are replaced by "_". A
+    tool's ``metadata["mcp"]`` contains the server's name for the tool, and its annotations.
 
     If `server` is a command, its process ends once its last tool has been garbage-collected. To end the process or
     session earlier, pass a `Stdio` or an `HTTP` and close it.

@@ -121,7 +121,7 @@ def _no_operator(name: str) -> AttributeError:
 
     remedy = advice("rxllm.operators", name)
     if not remedy and hasattr(reactivex.operators, name) and hasattr(Stream, name):
-        remedy = f"stream.{name}(...), or reactivex.operators.{name}(...): it is a reactivex operator"
+        remedy = f"stream.{name}(...) or reactivex.operators.{name}(...); {name} is a reactivex operator"
     return no_attribute("module 'rxllm.operators'", name, __all__, remedy)
 
 

@@ -66,7 +66,7 @@ def budget(
     price: Callable[[Usage], Usage] | None = None,
     unpriced: Literal["refuse", "allow"] = "refuse",
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Halt a chat before its next step once its budget is spent; cut off a response that exceeds the token limit.
+    """Halt a chat before its next step once its budget is spent, and cut off a response that exceeds the token limit.
 
     ::
 
@@ -85,7 +85,7 @@ def budget(
 
     If a response exceeds the token limit, the source is disposed, which closes its connection. Open blocks are
     completed, and ``MessageCompleted`` has the finish reason ``length``. If a response turns out to be over the limit
-    only when it ends, it is left as it is: any tools it calls still run, and then the chat halts with the
+    only when it ends, it is left unchanged: any tools it calls still run, and then the chat halts with the
     `halted_reason` ``"budget"``. The limits and the amounts spent are in the ``"budget"`` metadata of
     ``MessageCompleted``, and therefore in the response's metadata too.
 
@@ -131,7 +131,7 @@ def budget(
     the stream's own events instead, including its agents' events (``Nested``); if an agent's events exceed it, the
     stream ends with an ``ErrorEvent``. A shared Budget counts each answer in a ``generate_many`` journal once.
 
-    Raises ``ValidationError("invalid_option")`` if there is no limit, or if a limit is not a number above 0.
+    Raises ``ValidationError("invalid_option")`` if there is no limit, or if a limit is not a positive number.
     """
     if isinstance(tokens, Budget):
         own = {"usd": usd is not None, "price": price is not None, "unpriced": unpriced != "refuse"}
@@ -216,7 +216,7 @@ def _cost_of(call: EngineCall | None, budget: Budget) -> Cost:
 
 
 def _estimate(call: EngineCall, budget: Budget) -> Estimate:
-    """Estimate the most that the request of `call` can take from `budget`."""
+    """Estimate the maximum that `call`'s request can take from `budget`."""
     if not budget.reserves and budget.usd is None:
         return NOTHING
     request, model = call.request, models.find(call.provider, call.request.model)
@@ -250,8 +250,8 @@ class _Meter:
     a delta             The delta is counted. If the response takes more than the budget has left, it is cut off.
     MessageCompleted    The response is settled: its actual usage replaces its reservation. A chat that would
                         continue is halted if it is over the limit.
-    ErrorEvent or end   Running responses are settled. The subscriber is notified in its own scope, because it may
-                        start another call.
+    ErrorEvent or end   Running responses are settled. The subscriber's scope is restored before it is notified,
+                        because it may start another call.
     ==================  ==============================================================================================
 
     If the model calls upstream do their own counting (``share.is_taken``), events pass uncounted.

@@ -29,7 +29,7 @@ from rxllm.values import EngineError, Spending, Usage
 from rxllm.values.argument_checks import check, check_function, invalid_option, shown
 
 Cost = Callable[[Usage, str | None, Mapping[str, Any]], Usage]
-"""A function that takes a usage, the provider's model name and the final metadata, and returns the usage with costs."""
+"""A function of a `Usage`, the provider's model name and the final metadata, which returns the `Usage` with costs."""
 
 Price = Callable[[Usage], Usage]
 
@@ -58,9 +58,9 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
     Searches, audio, images, one-hour caches and service tiers are priced separately. If the provider calls several
     models for one answer (Anthropic's compactions, advisors and fallbacks), each of them is priced separately too. This
     operator does not add an agent's costs, because the agent's own engine does. If your contract has its own prices,
-    put them in an ``rxllm.models`` entry. To price a usage without a stream, call ``rxllm.models.priced``.
+    put them in an ``rxllm.models`` entry. To price a `Usage` without a stream, call ``rxllm.models.priced``.
 
-    You do not need genai-prices if you pass `price`, a function that adds the costs to a usage:
+    You do not need genai-prices if you pass `price`, a function that adds the costs to a `Usage`:
 
     >>> from dataclasses import replace
     >>> price = lambda usage: replace(usage, total_cost=usage.total * 0.001)
@@ -204,7 +204,7 @@ OUTPUT_TOKENS = 1_000
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """The most that a request can use: a usage (with costs, if the price is known) and the limit on its answer."""
+    """The most that a request can use: a `Usage` (with costs, if the price is known) and the limit on its answer."""
 
     usage: Usage = Usage(0, 0, total_cost=0.0)
     cost: Cost | None = None

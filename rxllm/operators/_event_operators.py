@@ -70,7 +70,7 @@ class _Handled(Stream[R_out], Generic[T, R_out]):
     """The items of `source`, passed through a handler.
 
     A filter passes items directly to the next handler. Any other handler uses an observer, which drops items that
-    arrive after the end or a dispose.
+    arrive after the end or after disposal.
     """
 
     def __init__(self, source: Observable[T], make_handler: MakeHandler[R_out, T], is_filter: bool) -> None:
@@ -288,7 +288,7 @@ _EVENTS_OF: dict[type[Any], str] = {
 
 
 def shared(operator: Callable[[Observable[T]], Stream[R]]) -> Callable[[Observable[T]], Stream[R]]:
-    """Mark an operator whose state is shared and cannot be copied; ``rxllm.cluster`` does not send it to workers."""
+    """Mark an operator whose state is shared and cannot be copied. ``rxllm.cluster`` does not send it to workers."""
     vars(operator)["is_shared"] = True
     return operator
 
@@ -297,7 +297,7 @@ F = TypeVar("F", bound=Feeder[Event, Event])
 
 
 class Agents(defaultdict[str, F]):
-    """One feeder per agent of a chat, keyed by tool call id. Each feeder also handles its agent's own agents."""
+    """One feeder for each agent in a chat, keyed by tool call id. Each feeder also handles its agent's own agents."""
 
     def feed(self, event: Nested) -> list[Event]:
         id, inner = unnest(event)

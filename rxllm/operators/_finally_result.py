@@ -141,7 +141,7 @@ class _FoldSubscription(Generic[R]):
 class _Ending:
     """One subscription to a stream with ``finally_result``.
 
-    A completion, an error and a dispose can arrive on different threads. The first acquires the lock `_ended`, and the
+    Completion, an error and disposal can happen on different threads. The first acquires the lock `_ended`, and the
     others are ignored. Like a call, the subscription is disposed if it is still running when the interpreter exits.
     """
 
@@ -216,7 +216,7 @@ class _Ending:
         return is_first
 
     def _call_soon(self, outcome: Outcome, notify: Callable[[], None]) -> None:
-        """Call the function on the call's event loop; we may be on another thread, or in the garbage collector."""
+        """Call the function on the call's event loop. We may be on another thread, or in the garbage collector."""
 
         def call() -> None:
             try:

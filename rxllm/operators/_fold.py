@@ -338,7 +338,7 @@ def parsed_value(response: Response[Any], read: Read) -> Any:
 
 
 def answer_parser(parse: Parse) -> Read | None:
-    """Return the parser for the option `parse`, or None if the option asks for plain text.
+    """Return the parser for the `parse` option, or None if the option asks for plain text.
 
     Raises ``ValidationError("invalid_option")`` if `parse` is not a valid format.
     """
@@ -352,9 +352,9 @@ def answer_parser(parse: Parse) -> Read | None:
 def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
     """Return a function that parses text as `target`.
 
-    `target` is a ``response_format``, None for any JSON, or a function, which is returned as it is. The text is a whole
-    answer or, with `is_element`, one element of an array. If the text cannot be parsed, the returned function raises
-    ``ValidationError("invalid_output")``; a `target` that is a function raises its own exceptions.
+    `target` is a ``response_format``, None for any JSON, or a function, which is returned unchanged. The text is a
+    whole answer or, with `is_element`, one element of an array. If the text cannot be parsed, the returned function
+    raises ``ValidationError("invalid_output")``; a `target` that is a function raises its own exceptions.
 
     Raises ``ValidationError("invalid_option")`` for the option `name` if `target` is anything else.
     """

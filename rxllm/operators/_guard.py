@@ -169,7 +169,7 @@ class _Waiting(msgspec.Struct):
 
 
 class _Check(msgspec.Struct, eq=False):
-    """The check of one part. It becomes late at the time `due`. If it ends the stream, `error` is the reason."""
+    """The check of a single part. It is overdue after `due`. If it ends the stream, `error` holds the reason."""
 
     part: Part
     is_done: bool
@@ -245,7 +245,7 @@ class _Guard(abc.DisposableBase):
         self._enqueue_last(self._complete)
 
     def _before_tools(self, start: Callable[[], None]) -> None:
-        # ``run_tools`` calls this from upstream, and the tools need the context of that call.
+        # ``run_tools`` calls this from upstream, and the tools need that call's context.
         self._enqueue_last(partial(copy_context().run, start))
 
     def _enqueue_last(self, item: Callable[[], None]) -> None:

@@ -1,8 +1,8 @@
 """Limits on concurrent calls, and on the rate of calls and tokens.
 
 A call waits in a queue until it is at the front, fewer than `concurrent` calls are running, and the rates allow it.
-Then it runs on the event loop of its own subscription, in that subscription's context. A timer, the alarm, is set only
-for the first call in the queue.
+Then it runs on its own subscription's event loop, in that subscription's context. A timer, the alarm, is set only for
+the first call in the queue.
 
 A call ends when its subscription ends or is disposed. The tokens it actually used then replace its reservation, and
 the next call begins. If a call's loop is closed, the call is lost: it leaves the queue or frees its slot.
@@ -59,7 +59,7 @@ MAX_HOLD = 600.0
 MINUTE = 60.0
 
 RESOLUTION = 1e-6
-"""The resolution of virtual time in seconds: times closer together than this count as equal."""
+"""The resolution of virtual time in seconds. Times closer together than this are considered equal."""
 
 
 @overload
@@ -95,7 +95,7 @@ def rate_limited(
     ['Hi', 'Hi', 'Hi']
 
     With `per_second`, subscriptions start at least ``1 / per_second`` seconds apart. `requests_per_minute` and
-    `tokens_per_minute` limit the total in any span of 60 seconds; a call that fits starts at once.
+    `tokens_per_minute` limit the total in any span of 60 seconds; a call within the limits starts at once.
 
     Before it starts, a call reserves tokens: as many as ``rxllm.count_tokens`` estimates for its messages and tools,
     plus its `max_tokens`, or 1,000 if that is not set. When the call ends, the usage reported by the provider replaces
@@ -109,13 +109,13 @@ def rate_limited(
 
     A `Limiter` passed as `per_second` decides when each call starts. Several machines can share one limit that way.
 
-    Each operator has one first-in, first-out queue for all its subscriptions, on any thread. In an engine's operators,
-    all of the engine's calls share it. A retry keeps its call's slot and does not queue again. A disposed subscription
+    Each operator has one first-in, first-out queue for its subscriptions on all threads. In an engine's operators, all
+    of the engine's calls share it. A retry keeps its call's slot and does not queue again. A disposed subscription
     leaves the queue. A blocking ``run()`` or ``for`` raises ``EngineError("wrong_loop")`` if it would wait for calls on
     the very loop that it blocks. Use ``await stream`` there.
 
-    Raises ``ValidationError("invalid_option")`` if no limit is given, if `per_second` is neither a number above 0 nor a
-    `Limiter`, or if any other limit is not a whole number of at least 1.
+    Raises ``ValidationError("invalid_option")`` if no limit is given, if `per_second` is neither a positive number nor
+    a `Limiter`, or if any other limit is not an integer >= 1.
     """
     counts = {
         "concurrent": concurrent,
@@ -429,7 +429,7 @@ Entry = list[float]
 
 
 class _RateWindow:
-    """A limit on the total in any span of 60 seconds. An amount above the limit fits only if nothing else counts."""
+    """A limit on the total in any span of 60 seconds. An amount above it is allowed if nothing else is counted."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -437,7 +437,7 @@ class _RateWindow:
         self._total = 0.0
 
     def earliest(self, amount: float, at: float) -> float:
-        """Return the earliest time, not before `at`, at which `amount` fits."""
+        """Return the earliest time, not before `at`, at which `amount` is allowed."""
         excess = self._total + amount - self._limit
         for time, used in self._entries:
             if time + MINUTE > at + RESOLUTION:
@@ -448,7 +448,7 @@ class _RateWindow:
         return at
 
     def add(self, amount: float, at: float, now: float) -> Entry:
-        """Count `amount` as used at the time `at`."""
+        """Record `amount` as used at time `at`."""
         entry = [at, amount]
         if self._limit == inf:
             return entry

@@ -5,8 +5,8 @@ that begins there might extend, or look ahead, beyond the text received so far; 
 match. All text before the first open position is settled: its matches are replaced and it is emitted.
 
 A position is closed after `max_match` characters, unless a match has already been found there: that match may grow to
-any length. So a match longer than `max_match` counts if its first `max_match` characters contain a match, no matter how
-the text is split into deltas.
+any length. So a match longer than `max_match` is replaced if its first `max_match` characters contain a match, no
+matter how the text is split into deltas.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ def redact(
     `replacement` is inserted literally. How the text is split into deltas makes no difference to the matches.
 
     Only text that might become part of a match is held back, and at most `max_match` characters of it. A match that is
-    longer, or looks further ahead, counts only if its first `max_match` characters contain a match too. If the pattern
-    contains ``$`` or ``\\B``, `max_match` characters are always held back. Text still held back is emitted at the end
-    of a block, but not if the stream fails with ``on_error``.
+    longer, or looks further ahead, is replaced only if its first `max_match` characters contain a match too. If the
+    pattern contains ``$`` or ``\\B``, `max_match` characters are always held back. Text still held back is emitted at
+    the end of a block, but not if the stream fails with ``on_error``.
 
     Deltas, completed text and messages are redacted consistently, and so are the model's answers in ``StepCompleted``
     and ``ChatCompleted``. When thinking is redacted, its signature and provider data are removed, because they would no
@@ -212,7 +212,7 @@ _AT_THE_END = re.compile(r"\$|\\B")  # a partial match does not show whether the
 class _Redacting:
     """The redaction state of one chat. Each open block has its own `Redactor`, keyed by delta class and block id.
 
-    Each agent has a `_Redacting` of its own, but the tool result that holds the agent's answer is redacted here.
+    Each agent has its own `_Redacting`, but the tool result that holds the agent's answer is redacted here.
     """
 
     def __init__(self, make: Callable[[], Redactor]) -> None:
@@ -424,7 +424,7 @@ class _Mapping:
         return replace(chat, thread=self.thread(chat.thread), final_response=final, steps=steps)
 
     def thread(self, thread: Thread) -> Thread:
-        """Return `thread` with the new text in the answers of the steps so far; older messages are left unchanged."""
+        """Return `thread` with the new text in the answers of the steps so far. Older messages are left unchanged."""
         messages = [with_agents(message, lambda id, thread: self._agents[id].thread(thread)) for message in thread]
         end = len(messages)
         for old, new in reversed(self._steps):

@@ -137,7 +137,7 @@ def repeat_until_halt(
     with an ``ErrorEvent``, the chat ends with an ``ErrorEvent`` followed by a ``ChatCompleted`` that contains the
     error. All steps share one request id, and the usage of earlier steps counts against the budget of the next.
 
-    `steer` is an Observable of the texts or messages that the user sends while the chat runs; it may emit on any
+    `steer` is an Observable of the texts or messages that the user sends while the chat runs; it may emit from any
     thread. Each chat subscribes to it once. With ``steer_at="sentence"``, a message stops the model at the end of the
     current sentence. The connection is closed, and the text so far becomes the model's message (finish reason ``stop``,
     raw finish reason ``steered``), with the usage received so far. With ``"step"``, the model finishes its response

@@ -87,7 +87,7 @@ def errors_as_events() -> Callable[[Observable[Event]], Stream[Event]]:
 def retry_before_content(
     policy: Retry = "default", *, on_retry: OnRetry | None = None
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Subscribe again to an event stream that fails before its first content.
+    """Subscribe again to an event stream that fails before it produces any content.
 
     ::
 
@@ -102,13 +102,13 @@ def retry_before_content(
     >>> answer.pipe(retry_before_content({"base_delay": 0, "jitter": 0}), ops.to_text()).run()
     'Hello'
 
-    `policy` is a `RetryPolicy`, a mapping with its fields, or False to turn retries off. The events of each attempt are
-    held back until its first content (text, thinking, a tool call, a source, a file) or its ``MessageCompleted``. An
-    attempt that fails before then, through ``on_error`` or with an ``ErrorEvent``, is retried if the policy allows it:
-    the operator subscribes to the source again, which sends a new request. The last failure is passed on unchanged.
-    Before each wait, ``on_retry(attempt, delay, error)`` is called; `delay` is in seconds. After a retry, the response
-    has the metadata ``{"retry": {"began": ..., "lost": (...)}}``: the seconds until the last attempt began, and an
-    entry for each failed attempt, with its `name`, its `error`, and the seconds at which it `began` and `ended`.
+    `policy` is a `RetryPolicy`, a mapping with its fields, or False to turn retries off. Each attempt's events are held
+    back until content (text, thinking, a tool call, a source, a file) or the ``MessageCompleted`` arrives. An attempt
+    that fails before then, through ``on_error`` or with an ``ErrorEvent``, is retried if the policy allows it: the
+    operator subscribes to the source again, which sends a new request. The last failure is passed on unchanged. Before
+    each wait, ``on_retry(attempt, delay, error)`` is called; `delay` is in seconds. After a retry, the response has the
+    metadata ``{"retry": {"began": ..., "lost": (...)}}``: the seconds until the last attempt began, and an entry for
+    each failed attempt, with its `name`, its `error`, and the seconds at which it `began` and `ended`.
 
     ``rxllm.stream_generate`` and the other functions of ``rxllm`` already apply this operator to
     ``adapter.stream(request, call)``. The engine's own ``operators`` are applied after it and see a single answer.
@@ -127,7 +127,7 @@ def retry_before_content(
 
 
 def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[Event]]:
-    """Restart a response that fails after its first content, and announce the restart with a ``StepRestarted``.
+    """Restart a response that fails midway, and announce the restart with a ``StepRestarted``.
 
     ::
 
@@ -144,13 +144,13 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
     StepRestarted(reason='timeout', attempt=2)
 
     To restart, the operator subscribes to the source again, which sends a new request. It emits two extra events just
-    before the first content of the new attempt. The first, ``Custom("step_abandoned", {"response": ...})``, preserves
-    the abandoned response. The second is the ``StepRestarted``, which makes folds discard everything earlier in the
-    step, including usage. If the new attempt produces no content, neither is emitted and the earlier content is kept.
+    before the new attempt's content. The first, ``Custom("step_abandoned", {"response": ...})``, preserves the
+    abandoned response. The second is the ``StepRestarted``, which makes folds discard everything earlier in the step,
+    including usage. If the new attempt produces no content, neither is emitted and the earlier content is kept.
 
     `policy` is a `RetryPolicy` or a mapping with its fields. It sets the number of attempts, the delays, and which
-    errors trigger a restart. A first attempt that fails before its first content is left to the engine's own retry. The
-    last failure is passed on.
+    errors trigger a restart. A first attempt that fails before it produces content is left to the engine's own retry.
+    The last failure is passed on.
 
     Use this operator for a single response, in an engine's operators or after ``stream_generate`` or ``stream_step``. A
     failure after a ``StepCompleted`` does not trigger a restart. ``ops.text`` emits the text of every attempt, because

@@ -109,8 +109,8 @@ def run_tools(
     or an Observable whose last item is the answer. A call without an answer after `approve_timeout` seconds is denied.
 
     Three errors in `approve` are bugs in the caller's code: an exception, any other answer (``TypeError``), and
-    arguments that do not fit the tool (``ValidationError("invalid_option")``). They end the stream through ``on_error``
-    and are not sent to the model.
+    arguments that the tool does not accept (``ValidationError("invalid_option")``). They end the stream through
+    ``on_error`` and are not sent to the model.
 
     If given, ``executor(tool, arguments, context)`` is called instead of each tool's handler, and ``encoder(result)``
     returns the text for the model. Tools receive `context`, `engine`, `session_id` and `request_id` in their

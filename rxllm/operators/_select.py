@@ -36,7 +36,7 @@ R = TypeVar("R")
 
 
 def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
-    """Keep only items of the given classes; type checkers infer the item type of the result.
+    """Keep only items of the given classes; type checkers infer the result's item type.
 
     ::
 
@@ -284,7 +284,7 @@ class TextPieces:
 
 
 class AnswerText(Generic[R]):
-    """Feed each message's text to a new reader from ``make()``; close the last one unless that message calls tools."""
+    """Feed each message's text to a new reader from ``make()``. Close the last one unless its message calls tools."""
 
     def __init__(self, name: str, make: Callable[[], Feeder[str, R]]) -> None:
         self._name = name

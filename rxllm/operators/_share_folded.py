@@ -37,7 +37,7 @@ from rxllm.values import EngineError, StreamError
 from rxllm.values.argument_checks import check_seconds
 
 MOST = 1024
-"""The maximum number of events waiting for a watcher; beyond that, events that the fold does not keep are dropped."""
+"""The maximum number of events waiting for a watcher. Beyond that, events that the fold does not keep are dropped."""
 
 
 def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Event]]:
@@ -214,7 +214,7 @@ class Watcher:
     """One subscription to a shared call.
 
     A watcher is ready unless its ``on_next`` is running on some thread or its iterator still has items to take. Its
-    observer is called in the context of its own subscription, with its own gate, scope and error listener.
+    observer is called in its own subscription's context, with its own gate, scope and error listener.
 
     It cannot be a `Backlog`, which delivers while holding its lock: the watchers share one lock and must not wait for
     each other.
@@ -308,7 +308,7 @@ class JoinedEvents:
     """The events waiting for a watcher. Adjacent deltas of a block are joined.
 
     Of adjacent usage updates, only the last is kept. Two events are adjacent if no other event of the same chat is
-    waiting between them. Each agent counts as a chat of its own.
+    waiting between them. Each agent is treated as a separate chat.
     """
 
     def __init__(self, events: Iterable[Event]) -> None:

@@ -104,7 +104,7 @@ def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
 
 
 class _WhileBusy(Backlog[T, T]):
-    """One subscription, whose items wait while its consumer is busy. A subclass stores them; `_count` is their number.
+    """One subscription. Its items wait while its consumer is busy. A subclass stores them; `_count` is their number.
 
     As soon as `_most` items are waiting, they are emitted even if the consumer is busy.
     """

@@ -34,7 +34,7 @@ MOST = 1024
 
 
 class Steering(abc.DisposableBase):
-    """The messages waiting in one chat. `steer` may emit on any thread, even while it is being subscribed to.
+    """The messages waiting in one chat. `steer` may emit from any thread, even while it is being subscribed to.
 
     Some providers accept messages during a response, such as OpenAI's Responses API with ``response.steer``. An adapter
     for such an API could take the messages from the scope, as `until_sentence` does.
@@ -67,7 +67,7 @@ class Steering(abc.DisposableBase):
                 on_error(error)
 
         # A slow consumer must not hold up messages, so there is no back-pressure here. A model call made to produce
-        # messages is not a step of this chat, so it gets a scope of its own.
+        # messages is not a step of this chat, so it gets its own scope.
         messages = scoped(paced(self._steer, None), current_scope.get().below_model())
         self._messages.disposable = messages.subscribe(on_next, on_error, scheduler=unpaced(scheduler))
 

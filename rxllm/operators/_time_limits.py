@@ -1,7 +1,7 @@
 """Time limits that a provider's pings do not extend, and a warning about a silent stream.
 
-Events are cheap: each one at most records the time, and the timer is re-armed when it fires. The exceptions are the
-first content and an event that ends a stall, which re-arm it directly.
+Events are cheap: each one at most records the time, and the timer is re-armed when it fires. The first content and an
+event that ends a stall re-arm it directly.
 
 While the consumer is behind, the source has to wait; that time does not count as silence.
 """
@@ -61,7 +61,7 @@ def time_limits(
     The call option ``timeout``, a number or a `Timeouts`, sets the same limits for each attempt separately. If the
     first content is late, the attempt fails and is retried.
 
-    Raises ``ValidationError("invalid_option")`` if a limit is not a number above 0.
+    Raises ``ValidationError("invalid_option")`` if a limit is not a positive number.
     """
     limits = Timeouts(first, idle, total)
     if limits == NO_TIMEOUTS:
@@ -93,7 +93,7 @@ def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[
     See `time_limits` for what counts as content. A long wait for the first content is a stall too. If `fn` raises, the
     stream ends with that exception.
 
-    Raises ``ValidationError("invalid_option")`` unless `after` is a number above 0 and `fn` is a function.
+    Raises ``ValidationError("invalid_option")`` unless `after` is a positive number and `fn` is a function.
     """
     check("after", after, is_positive(after), "a number of seconds above 0")
     check_function("fn", fn)
@@ -101,7 +101,7 @@ def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[
 
 
 class _Watch:
-    """Pass events on and watch the clock; a subclass decides when to act and what to do."""
+    """Pass events on and watch the clock. A subclass decides when to act and what to do."""
 
     def __init__(self, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None) -> None:
         self._observer = observer

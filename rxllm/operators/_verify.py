@@ -43,12 +43,12 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     ``event``               Every item is an event.
     ``message_started``     Each response begins with a ``MessageStarted`` and has no other.
     ``block_closed``        A block is completed before the next block or call begins and before the response ends.
-    ``block_text``          The text of a completed block equals its deltas, joined.
+    ``block_text``          A completed block's text equals its joined deltas.
     ``call_id``             The id of a new call is not empty and has not been used before.
     ``call_order``          Call deltas and call completions belong to an open call.
     ``call_name``           A call is completed under the name it started with.
-    ``call_raw_arguments``  The raw arguments of a call equal its deltas, joined.
-    ``call_arguments``      A call's arguments equal its raw arguments, parsed, or its metadata has an ``error``.
+    ``call_raw_arguments``  A call's raw arguments equal its joined deltas.
+    ``call_arguments``      A call's arguments equal its parsed raw arguments, or its metadata has an ``error``.
     ``call_completed``      Every call is completed before the response ends.
     ``usage_changed``       Usage is reported only when it has changed.
     ``message_folded``      The completed message equals the fold of the events, with or without deltas.

@@ -159,7 +159,7 @@ def _context_of(text: str) -> str:
     """Return the part of `text` that can affect the next cut: its last words, and a line break or space after them."""
     words = text.rstrip()
     gap = text[len(words) :]
-    words = words if len(words) <= _CONTEXT else "x" + words[-_CONTEXT:]  # "x" stands for all earlier words
+    words = words if len(words) <= _CONTEXT else "x" + words[-_CONTEXT:]  # "x" represents all earlier words
     return words + ("\n" if "\n" in gap else gap[:1])
 
 

@@ -50,7 +50,7 @@ Count = Callable[[int, Hashable, Response[Any] | None], object]
 """A function that receives a request's index, a name for its line, and the stored response (None for a new one)."""
 
 WAIT = 1.0
-"""The number of seconds to wait for the lock; a disposed stream might still be closing the file."""
+"""The number of seconds to wait for the lock, since a disposed stream might still be closing the file."""
 
 SYNC_EVERY = 1.0
 """The minimum number of seconds between syncs to disk."""

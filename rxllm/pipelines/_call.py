@@ -6,7 +6,7 @@ stage             purpose                                                     wh
 prepare           change the request, or refuse it                            ``Engine(prepare=)`` is set
 source            call ``adapter.stream(request, call)`` for each attempt     always
 timeouts          fail an attempt if the model is silent for too long         ``timeout`` is set
-retry             try again after a failure before the first content          always
+retry             retry an attempt that fails before it produces content      always
 total timeout     fail the call if its attempts take too long in total        ``Timeouts(total=)`` is set
 cost              add the costs to the usage                                  ``rxllm.models`` has the prices
 watch             notify the observers                                        ``Engine(observers=)`` is set
@@ -84,7 +84,7 @@ def model_events(setup: Setup, request: Request) -> Stream[Event]:
 
 
 def source(setup: Setup, sent: Request, call: Call) -> Observable[Event]:
-    """Return the adapter's events; each subscription is one attempt."""
+    """Return the adapter's events. Each subscription is one attempt."""
     adapter = as_adapter(setup.engine.adapter)
     return Deferred(lambda: adapter.stream(sent, current_scope.get().attempt(call)))
 
@@ -119,7 +119,7 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
     shares = current_scope.get().shares
     operators = [operator for operator in engine.operators if not isinstance(operator, HoldsBudget)]
     if shares and operators:
-        # If another operator reacts to an event with a call of its own, that call is not part of this answer.
+        # If another operator reacts to an event by making a call, that call is not part of this answer.
         yield "scope", scoped
     for share in shares:
         share.is_taken = True

@@ -89,7 +89,7 @@ def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) 
     >>> generate(Fake('{"value": [2, 3]}'), "Two primes?", response_format=list[int]).run().parsed
     [2, 3]
 
-    If the answer does not fit the format, ``on_error`` receives a ``ValidationError("invalid_output")``; see
+    If the answer does not match the format, ``on_error`` receives a ``ValidationError("invalid_output")``; see
     ``operators.to_response``.
     """
     setup = Setup.of(engine, GenerateOptions, opts)
@@ -222,7 +222,7 @@ def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatR
     >>> result.halted_reason, len(result.steps), result.output_text
     ('completed', 2, '42')
 
-    With a `response_format`, the final response's `parsed` is the validated value. If the answer does not fit the
+    With a `response_format`, the final response's `parsed` is the validated value. If the answer does not match the
     format, the result has an `error`, which is not raised, because tools might already have run. To raise it, use
     ``.map(ChatResult.raise_for_error)``. See ``operators.to_chat_result``.
     """

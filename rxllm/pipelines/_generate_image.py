@@ -30,7 +30,7 @@ from rxllm.values import ApiKey, Call, Image, ImageRequest, ImageResponse, Valid
 from rxllm.values.argument_checks import shown
 
 BUILT_IN = {"openai": "OpenAIImages", "google": "GeminiImages", "gemini": "GeminiImages"}
-"""The class in ``rxllm.images`` for each provider's name."""
+"""The ``rxllm.images`` class for each provider name."""
 
 
 class ImageOptions(TypedDict, total=False):
@@ -77,7 +77,7 @@ _FIELDS = ("model", "n", "size", "quality", "style", "background", "response_for
 def generate_image(
     engine: Engine | str | Any, prompt_or_request: str | ImageRequest, **opts: Unpack[ImageOptions]
 ) -> Stream[ImageResponse]:
-    """Generate images for a prompt or an `ImageRequest`; each subscription is a new call.
+    """Generate images for a prompt or an `ImageRequest`. Each subscription is a new call.
 
     >>> from rxllm.images import FakeImages
     >>> engine = Engine(image_adapter=FakeImages(Image.from_binary(b"GIF89a", "image/gif")))
@@ -161,7 +161,7 @@ def _response(
         return Deferred(lambda: adapter.generate(request, current_scope.get().attempt(call))).map(add_request_id)
 
     # Retries and spans work as they do for event streams, except that there are no events to hold back: the response
-    # itself is the first content.
+    # itself is the content.
     rules = policy(opts.get("retry", engine.retry), engine.retry)
     if observers is None:
         return cast(Any, retrying(ask, rules))

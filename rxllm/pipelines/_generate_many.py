@@ -101,7 +101,7 @@ def generate_many(
     >>> sorted((response.metadata["request_index"], response.output_text) for response in many)
     [(0, 'A'), (1, 'B')]
 
-    `requests` can also be a mapping from ids (strings or whole numbers) to requests. Then
+    `requests` can also be a mapping from ids (strings or integers) to requests. Then
     ``response.metadata["request_id"]`` is the request's id.
 
     `journal` is the path of a file to which each answer is appended before it is emitted. If you run the batch again

@@ -1,8 +1,8 @@
 """`count_tokens`, `trim_thread` and `compact_thread`, which keep a long conversation within the context window.
 
-A summary is stored as ``metadata["summary"]`` of the answer that it was made for, and is therefore part of the thread
-and its JSON. It has a `text`, the number of `messages` that it replaces (not counting system messages), and a `digest`
-of these messages. A later call uses the last summary whose messages are still at the start of the thread.
+A summary is stored in ``metadata["summary"]`` of the answer that it was generated for, so it is part of the thread and
+its JSON. It has a `text`, the number of `messages` that it replaces (not counting system messages), and a `digest` of
+these messages. A later call uses the last summary whose messages are still at the start of the thread.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def trim_thread(*, tokens: int) -> Callable[[Request], Request]:
 
     Tokens are estimated as in `count_tokens`. Tools and the response format count too. Leave some room for the answer.
 
-    Raises ``ValidationError("invalid_option")`` if `tokens` is not a whole number of at least 1.
+    Raises ``ValidationError("invalid_option")`` if `tokens` is not an integer >= 1.
     """
     check_count("tokens", tokens)
 
@@ -158,9 +158,9 @@ def compact_thread(
     keep every message. An exchange is a user message and everything up to the next user message. A thread with no more
     than `keep` exchanges is never summarized, even if it is long. Put this function first in `prepare`.
 
-    Each summary is made only once. It is stored in the metadata of the answer's message, and therefore in the thread's
-    JSON. Later steps and turns reuse it as long as the messages that it replaces do not change. When a request exceeds
-    `at` again, the old summary and the messages after it are summarized together.
+    Each summary is generated only once. It is stored in the metadata of the answer's message, and therefore in the
+    thread's JSON. Later steps and turns reuse it as long as the messages that it replaces do not change. When a request
+    exceeds `at` again, the old summary and the messages after it are summarized together.
 
     The summary is written by `engine`, in a call with the options `opts` and with `instructions` as its system message.
     Disposing the answer cancels this call. The call's usage is added to the answer's. Right after the answer starts,
@@ -300,7 +300,7 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
 def _last_results(messages: Sequence[Message]) -> dict[int, int]:
     """Map the index of each message with tool calls to the index of their last result.
 
-    A missing result counts as if it were at the end of the thread.
+    A missing result is treated as if it were at the end of the thread.
     """
     made_at: dict[str, int] = {}
     reach: dict[int, int] = {}

@@ -2,7 +2,7 @@
 
 Each of these has a span, which begins once and finishes once. A span watches the events of a stream without changing
 them. When the stream ends, its span finishes before the subscriber is notified. A span also finishes when its stream is
-disposed. If this happens after the last event, the stream does not count as cancelled.
+disposed. If this happens after the last event, the stream is not considered cancelled.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def watch_stream(
 def notify_retry(
     observers: Observers, request_id: str, provider: str, model: str | None, session_id: str | None = None
 ) -> Callable[[int, float, LLMError], None]:
-    """Return a function that notifies the observers of a retry; ``retry_before_content`` calls it before each wait."""
+    """Return a function that notifies the observers of a retry. ``retry_before_content`` calls it before each wait."""
 
     def on_retry(attempt: int, delay: float, error: LLMError) -> None:
         scope = current_scope.get()  # the scope inside the call's span
@@ -244,7 +244,7 @@ def _without_reasoning(message: Message) -> Message:
 
 
 def _bare(call: ToolCall) -> ToolCall:
-    """Return `call` without metadata such as a reasoning signature; only the flag for server-side calls is kept."""
+    """Return `call` without metadata such as a reasoning signature. Only the flag for server-side calls is kept."""
     return dataclasses.replace(call, metadata={name: note for name, note in call.metadata.items() if name == "server"})
 
 

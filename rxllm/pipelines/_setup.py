@@ -55,7 +55,7 @@ _PLAIN = ("tool_choice", "temperature", "top_p", "max_tokens", "seed", "reasonin
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """An engine and the checked options of a call.
+    """An engine and a call's checked options.
 
     `own_options` are the call's own options. `options` are the engine's options, overridden by the call's.
     """
@@ -106,7 +106,7 @@ class Setup(msgspec.Struct, frozen=True):
         )
 
     def tools(self, requested: tuple[Tool, ...] = ()) -> tuple[Tool, ...]:
-        """Return all tools of the engine, its params, the request and the call, in this order.
+        """Return the tools from the engine, its params, the request and the call, in this order.
 
         A tool replaces any earlier tool with the same name.
         """
@@ -120,7 +120,7 @@ class Setup(msgspec.Struct, frozen=True):
         return value if value not in (None, ()) else self.options.get(name)
 
     def model_info(self, request: Request) -> ModelInfo | None:
-        """Return the catalogue entry for the model of `request`."""
+        """Return the catalogue entry for the model that `request` names."""
         return models.find(provider_name(self.engine.adapter), request.model)
 
     def observe(self, events: Stream[Event], span: Callable[..., Span]) -> Stream[Event]:

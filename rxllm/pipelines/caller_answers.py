@@ -97,7 +97,7 @@ class HaltedStep(msgspec.Struct, frozen=True):
 
 
 def agent_setup(tool: AgentTool, settings: ToolSettings, **ids: str) -> Setup:
-    """Return the setup for the chat of the agent `tool`, which runs in a step with these `settings`.
+    """Return the setup for an agent's chat. `tool` is the agent, which runs in a step with these `settings`.
 
     The agent inherits the step's `approve` and its timeout, unless it sets its own. Its context is the step's context,
     plus its own entries, which take precedence.
@@ -148,7 +148,7 @@ class Answers(msgspec.Struct, frozen=True):
                 answers._edited_call(answers._approved_tool(call, settings, outer.id), call, outer.id)
 
     def replied(self, thread: Thread) -> tuple[Thread, Answers]:
-        """Return `thread` with its questions answered (also inside agents), and the answers left over."""
+        """Return `thread` with its questions answered (even inside agents), and the remaining answers."""
         replies = {id: self.results[id] for id in open_questions(thread) if id in self.results}
         known = Counter(open_ids(thread))
         for id, reply in replies.items():
@@ -283,7 +283,7 @@ def _is_denial(approval: object) -> bool:
 
 
 def _asking(agents: Mapping[str, Thread]) -> Iterator[str]:
-    """Yield the ids of calls (also inside agents) whose tools asked the user and will run again with the answer."""
+    """Yield the ids of calls (even inside agents) whose tools asked the user and will run again with the answer."""
     for id, agent in agents.items():
         if any(map(is_question, agent.messages[:1])) and not _is_replied(agent):
             yield id

@@ -74,15 +74,15 @@ class PlainOptions(TypedDict, total=False):
     temperature: float | None
     """The randomness of the answer, from 0 to 2. Default: the provider's."""
     top_p: float | None
-    """A limit on sampling: the model picks only from the most likely tokens, whose probabilities add up to this number
-    (above 0, at most 1). Default: the provider's."""
+    """A limit on sampling: the model picks only from the most likely tokens, up to this total probability (above 0, at
+    most 1). Default: the provider's."""
     max_tokens: int | None
     """The maximum length of the answer, in tokens. Anthropic has no default, so rxllm sends 32,000 for Claude 4 and
     later, and 4,096 for other models. Default: the provider's."""
     stop: str | Sequence[str] | None
     """One or more strings. The answer ends just before the first of them that the model writes. Default: none."""
     seed: int | None
-    """A whole number that makes answers repeatable, as far as the provider supports it. Default: none."""
+    """An integer that makes answers repeatable, as far as the provider supports it. Default: none."""
     reasoning_effort: str | None
     """The amount of thinking before the answer: "none", "minimal", "low", "medium", "high" or another value that the
     provider defines. Not every model accepts every value. Default: the provider's."""
@@ -106,7 +106,7 @@ class PlainOptions(TypedDict, total=False):
     request_id: str | None
     """The call's id, which appears in results and in telemetry (as `rxllm.request.id`). Default: a new id."""
     retry: Retry
-    """The policy for retrying a call that fails before its first content: a `RetryPolicy`, a mapping of its fields,
+    """The policy for retrying a call that fails before it produces content: a `RetryPolicy`, a mapping of its fields,
     True for the default policy, or False for no retries. Default: the engine's, which makes up to three attempts."""
     timeout: float | Timeouts | None
     """The number of seconds that the model can stay silent during a response, or a `Timeouts`. A number also limits the
@@ -293,7 +293,7 @@ def set_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def request_id(options: Mapping[str, Any]) -> str:
-    """Return the option `request_id`, or else the id of the enclosing chat, or else a new id."""
+    """Return the `request_id` option or, if it is not set, the enclosing chat's id or a new id."""
     return options.get("request_id") or current_scope.get().request_id or new_id()
 
 

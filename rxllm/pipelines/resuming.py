@@ -187,8 +187,8 @@ def resume(
     resumed.
 
     Raises ``EngineError("missing_tool_results")`` at once if calls are left unanswered; the error names them. Raises
-    ``ValidationError("invalid_option")`` at once if an id does not belong to an unanswered call, if arguments do not
-    fit the tool, or if there is nothing to resume.
+    ``ValidationError("invalid_option")`` at once if an id does not belong to an unanswered call, if the tool does not
+    accept the arguments, or if there is nothing to resume.
     """
     setup, chat, answers = Setup.of(engine, ChatOptions, opts), thread, _answers(approvals, results)
     thread = as_thread(chat)

@@ -4,7 +4,7 @@
 files                                      contents
 =========================================  ===========================================================================
 ``_stream``, ``_reading``                  the `Stream` class; reading a stream with ``run``, ``await`` or ``for``
-``_stream_methods``, ``stream_arguments``  type hints for the reactivex methods of a `Stream`; argument checks
+``_stream_methods``, ``stream_arguments``  type hints for a `Stream`'s reactivex methods; argument checks
 ``_pump``                                  the task that drives a subscription until it is disposed
 ``portal``, ``threads``, ``_clock``        event loops, threads and timers; calls still running at interpreter exit
 ``back_pressure``, ``_held_back``          gates that make sources wait for readers; operators that hold items back
@@ -12,7 +12,7 @@ files                                      contents
 ``_retry``                                 retries, and the policy that controls them
 ``_concurrency``, ``_race_hedge_merge``    bounded concurrency and limiters; races, hedges and merges
 ``_scope``, ``_budget``                    the chat, step and tool call that a subscription belongs to; budgets
-``context_variables``                      context variables for the event loop and the reader of a call
+``context_variables``                      context variables for a call's event loop and reader
 =========================================  ===========================================================================
 """
 

@@ -5,13 +5,13 @@ A model source is a stream that makes a model call. A call can be inside several
 ==============================  ===============================  =======================================================
 place of the budget             where the model source finds it  what counts the call
 ==============================  ===============================  =======================================================
-in the operators of an engine   in its engine; see               The model source applies ``ops.budget`` for each
+in an engine's operators        in its engine; see               The model source applies ``ops.budget`` for each
                                 ``Scope.under``                  budget.
 in a pipe, after a stream       in ``Scope.shares``, to which    The model source counts it. ``ops.budget`` itself
                                 ``ops.budget`` adds a `Share`    counts the events if there is no model source, or if
                                                                  it was given only a token limit.
 in a pipe, after a batch, or    in its engine or in              The model source counts it.
-in the operators of its engine  ``Scope.shares``                 ``Budget.count_journaled`` counts answers from the
+in its engine's operators       ``Scope.shares``                 ``Budget.count_journaled`` counts answers from the
                                                                  journal.
 around a chat in which a tool   in ``Scope.shares``, which the   The model source of the agent's engine counts it.
 runs an agent                   tool sets
@@ -53,7 +53,7 @@ AHEAD = 32
 
 
 class Budget:
-    """A limit on the tokens, the dollars, or both, that a group of calls can use.
+    """A limit on the tokens, dollars, or both that a group of calls can use.
 
     The calls can belong to any engine or chat, and can run on any event loop or thread; ``ops.budget(shared)`` applies
     the budget to them. Each request first reserves the most that it could use; if less than that is left, it is not
@@ -80,11 +80,11 @@ request is not sent; raise the budget, or pass a smaller max_tokens
     were reserved when `spent` was read then count as spent. Copying a Budget returns the same Budget, and pickling it
     raises ``TypeError``.
 
-    Raises ``ValidationError("invalid_option")`` if there is no limit, or if a limit is not a number above 0.
+    Raises ``ValidationError("invalid_option")`` if there is no limit, or if a limit is not a positive number.
     """
 
     reserves = True
-    """Whether requests reserve tokens; if not, tokens are counted as they arrive. Dollars are always reserved."""
+    """Whether requests reserve tokens. If not, tokens are counted as they arrive. Dollars are always reserved."""
 
     @explains_options("Budget(...)")
     def __init__(
@@ -107,7 +107,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
         check("unpriced", unpriced, unpriced in ("refuse", "allow"), "'refuse' or 'allow'")
         self.price = price
         self.allows_unpriced = usd is None or unpriced == "allow"
-        check_instance("spent", spent, Spending | None, "a Spending, such as the `spent` of another Budget")
+        check_instance("spent", spent, Spending | None, "a Spending, such as another Budget's `spent`")
         self._tokens = tokens
         self._usd = usd
         self._lock = threading.RLock()
@@ -131,7 +131,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return replace(self._settled, reserved=tokens, reserved_usd=self._reserved_usd())
 
     def reserve(self, tokens: int, usd: float | None) -> Reservation:
-        """Reserve `tokens` tokens and `usd` dollars for a call; `usd` is None if the price is not known.
+        """Reserve `tokens` tokens and `usd` dollars for a call. `usd` is None if the price is not known.
 
         Raises ``StreamError("budget_exceeded")`` if the budget has less than that left.
         """
@@ -236,7 +236,7 @@ class ChatBudget(Budget):
 
 
 class Reservation(msgspec.Struct, eq=False):
-    """The amounts that `budget` reserves for one call; they grow if the call uses more."""
+    """The amounts that `budget` reserves for one call. They grow if the call uses more."""
 
     budget: Budget
     tokens: int
@@ -251,7 +251,7 @@ class Share(msgspec.Struct, eq=False):
 
 
 class HoldsBudget:
-    """Base class of operators that keep the calls of an engine and its tools within a budget."""
+    """Base class for operators that keep an engine's calls and its tools' calls within a budget."""
 
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
         """Return the shared budget, or the chat's own budget, which is stored in `chat`."""
@@ -284,7 +284,7 @@ def _refusal(name: str, limit: float, used: float, needed: float | None) -> Stre
 
 
 def unpriced_call(name: str) -> ValidationError:
-    """Return the error for a call to the model `name`, whose price is not known, under a dollar limit."""
+    """Return the error for calling the model `name` under a dollar limit when its price is not known."""
     fault = f"is a dollar limit, but the price of {shown(name)} is not known, so the request is not sent"
     remedy = 'pass price=lambda usage: dataclasses.replace(usage, total_cost=...) with usd, or unpriced="allow"'
     package = "" if find_spec("genai_prices") else "; pip install 'rxllm[cost]' installs a price list"

@@ -178,12 +178,12 @@ def loop_of(scheduler: abc.SchedulerBase | None) -> asyncio.AbstractEventLoop:
 
 
 def unpaced(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase | None:
-    """Return `scheduler` or, if it is an iterator's, one that does not wait for the reader."""
+    """Return `scheduler` or, if it belongs to an iterator, one that does not wait for the reader."""
     return scheduler.plain() if isinstance(scheduler, PacedScheduler) else scheduler
 
 
 def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
-    """Return a function that returns the current time of `scheduler` in seconds.
+    """Return a function that returns `scheduler`'s current time in seconds.
 
     The time is monotonic if `scheduler` is None or uses an event loop.
     """

@@ -10,7 +10,7 @@ any other value            the stream ends with ``guard_failed``
 =========================  ===========================================
 
 A check can return the verdict itself, an awaitable that returns it, or an Observable whose last item is the verdict. An
-empty Observable counts as None.
+empty Observable is treated as None.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def verdict_error(check: Any, verdict: Any) -> StreamError | None:
 
 
 def check_failed(check: Any, error: Exception) -> StreamError:
-    """Return the error for a `check` that raised `error`; `error` becomes its cause."""
+    """Return the error for a `check` that raised `error`, which becomes its cause."""
     name = _name_of(check)
     description = shorten(f"{type(error).__name__}: {error}", _LONGEST_REASON)
     failure = StreamError("guard_failed", f"the guard {name!r} raised {description}", metadata={"guard": name})

@@ -19,7 +19,7 @@ the subscriber disposes     the waiting items are dropped, and the source and th
 An operator that needs other rules has its own queue, and its docstring states the difference.
 
 If the source has to wait too, the operator creates a `Hold` and subscribes to its source with `paced`. The source then
-waits while the gate of the operator or of its reader is full. The operator delivers its items outside the `Hold`, so
+waits while the operator's gate or its reader's gate is full. The operator delivers its items outside the `Hold`, so
 that calls made by the subscriber wait only for the reader.
 """
 
@@ -45,7 +45,7 @@ R = TypeVar("R")
 
 
 class Backlog(ABC, Generic[T, R]):
-    """One subscription to a source of T items, for an observer of R items; a subclass stores the waiting items."""
+    """One subscription to a source of T items, for an observer of R items. A subclass stores the waiting items."""
 
     def __init__(self, observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None) -> None:
         self._observer = observer
@@ -116,7 +116,7 @@ def _wake_now(wake: Callable[[], None]) -> None:
 
 
 class Hold(Gate):
-    """An operator's own gate; the source waits for this gate and for the reader's gate, if there is one.
+    """An operator's own gate. The source waits for this gate and for the reader's gate, if there is one.
 
     The gate is full while `maxsize` items are `waiting` or, if `is_full` is given, while ``is_full()`` returns True. An
     operator that passes `is_full` must call `open` when it has room again. While the gate is `closed`, it is neither
@@ -212,7 +212,7 @@ class Hold(Gate):
 
 
 class _ReaderObserver(abc.ObserverBase[Any]):
-    """Calls `observer` with the subscription's own `Reader` set, even if the source waits for another gate."""
+    """Calls `observer` with the subscription's own `Reader` set, even if the source waits for a different gate."""
 
     __slots__ = ("_observer", "_reader")
 
@@ -244,7 +244,7 @@ class _ReaderObserver(abc.ObserverBase[Any]):
 
 @contextlib.contextmanager
 def behind(gate: Gate | None) -> Generator[None]:
-    """Make sources that are subscribed to in the block wait for `gate`; if it is None, they never wait."""
+    """Make sources that are subscribed to in the block wait for `gate`. If it is None, they never wait."""
     token = current_reader.set(replace(current_reader.get(), gate=gate))
     try:
         yield
@@ -253,7 +253,7 @@ def behind(gate: Gate | None) -> Generator[None]:
 
 
 def paced(source: Observable[T], gate: Gate | None) -> Stream[T]:
-    """Return a stream that makes `source` wait for `gate`; if `gate` is None, `source` never waits.
+    """Return a stream that makes `source` wait for `gate`. If `gate` is None, `source` never waits.
 
     The stream's subscriber keeps its own gate.
     """

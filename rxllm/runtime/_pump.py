@@ -82,7 +82,7 @@ def from_async_iter(factory: Callable[[], AsyncIterable[T]]) -> Stream[T]:
 
 
 class Pump(abc.DisposableBase, Generic[T]):
-    """The task of one subscription; the table at the top of this module lists its states."""
+    """One subscription's task; the table at the top of this module lists its states."""
 
     def __init__(self, observer: abc.ObserverBase[T], body: Body[T], loop: asyncio.AbstractEventLoop) -> None:
         self.disposed = False
@@ -125,7 +125,7 @@ class Pump(abc.DisposableBase, Generic[T]):
 
     @property
     def behind(self) -> bool:
-        """Whether the consumer is behind; if so, `ready` waits."""
+        """Whether the consumer is behind. If so, `ready` waits."""
         return self._gate is not None and self._gate.full
 
     async def ready(self) -> None:
@@ -135,7 +135,7 @@ class Pump(abc.DisposableBase, Generic[T]):
 
     @contextlib.contextmanager
     def holding(self) -> Generator[None]:
-        """Hold back cancellation until `release` is called or the block ends; the body must then check `disposed`."""
+        """Hold back cancellation until `release` is called or the block ends. The body must then check `disposed`."""
         self._holding = True
         try:
             yield
@@ -153,7 +153,7 @@ class Pump(abc.DisposableBase, Generic[T]):
             self._cancel()
 
     def interrupt(self) -> bool:
-        """Cancel the body's wait, unless the body is held or is ending; return whether the wait was cancelled."""
+        """Cancel the body's wait, unless the body is held or is ending. Return whether the wait was cancelled."""
         if self._task is None or self._holding or self.disposed or self._delivering:
             return False
         return self._task.cancel()

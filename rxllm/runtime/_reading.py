@@ -120,7 +120,7 @@ class Buffer(abc.ObserverBase[T]):
         self._wake()
 
     def failure(self) -> BaseException | None:
-        """Return the error that ended the stream, or None; later calls return None."""
+        """Return the error that ended the stream, or None. Later calls return None."""
         error, self.error = self.error, None
         if error is not None:
             shorten_traceback(error)
@@ -128,7 +128,7 @@ class Buffer(abc.ObserverBase[T]):
 
 
 class _Reader(Generic[T]):
-    """Base class of the iterators; an iterator that is dropped disposes its subscription."""
+    """Base class of the iterators. An iterator that is dropped disposes its subscription."""
 
     _subscription: abc.DisposableBase | None = None
     _buffer: Buffer[T]
@@ -144,7 +144,7 @@ class _Reader(Generic[T]):
 
 
 class Items(_Reader[T], Iterator[T]):
-    """An iterator over the items of a stream, for ``for`` loops. The stream runs on rxllm's own event loop."""
+    """An iterator over a stream's items, for ``for`` loops. The stream runs on rxllm's own event loop."""
 
     def __init__(self, source: Observable[T], maxsize: int = MAX_WAITING, limit: int | None = None) -> None:
         self._source = source
@@ -172,7 +172,7 @@ class Items(_Reader[T], Iterator[T]):
         return cast(T, buffer.gate.take())
 
     def close(self) -> None:
-        """Dispose the subscription; the iterator then has no more items."""
+        """Dispose the subscription. The iterator then has no more items."""
         self._close()
         if self._loop is not None:
             self._buffer.endings.wait_blocking(self._loop)
@@ -193,7 +193,7 @@ class Items(_Reader[T], Iterator[T]):
 
 
 class AsyncItems(_Reader[T], AsyncIterator[T]):
-    """An asynchronous iterator over the items of a stream, for ``async for`` loops."""
+    """An asynchronous iterator over a stream's items, for ``async for`` loops."""
 
     def __init__(self, source: Observable[T], maxsize: int = MAX_WAITING, limit: int | None = None) -> None:
         self._source = source
@@ -217,7 +217,7 @@ class AsyncItems(_Reader[T], AsyncIterator[T]):
         return cast(T, buffer.gate.take())
 
     async def aclose(self) -> None:
-        """Dispose the subscription; the iterator then has no more items."""
+        """Dispose the subscription. The iterator then has no more items."""
         self._close()
         await self._buffer.endings.wait()
 
@@ -260,7 +260,7 @@ class _Nothing(abc.DisposableBase):
 _NOTHING: Any = _Nothing()
 
 
-# Get the last item of a stream: `run` blocks, and `last` is awaited
+# Get a stream's last item: `run` blocks, and `last` is awaited
 
 
 def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
@@ -292,7 +292,7 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
 
 
 async def last(source: Observable[T]) -> T:
-    """Return the last item of `source`; cancelling the task that awaits it disposes the subscription.
+    """Return the last item of `source`. Cancelling the task that awaits it disposes the subscription.
 
     Raises ``EngineError("wrong_loop")`` if no asyncio loop is running, for example under trio.
     """
@@ -331,7 +331,7 @@ class _Waiter(abc.ObserverBase[T]):
         self._error: BaseException | None = None
 
     def subscribe_to(self, source: Observable[T], scheduler: abc.SchedulerBase) -> abc.DisposableBase:
-        # Inside a tool, the gate of the tool's own reader must not delay this source.
+        # Inside a tool, the gate of the tool's reader must not delay this source.
         with read_by(None, self.take_error, self.endings):
             return source.subscribe(self, scheduler=scheduler)
 

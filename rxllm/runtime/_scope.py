@@ -1,4 +1,4 @@
-"""The scope of a subscription: the chat, the step and the tool call that it belongs to.
+"""A subscription's scope: the chat, step and tool call that it belongs to.
 
 The scope is stored in a context variable. An operator sets the variable while it subscribes to its source, and
 calls made by this subscription read it. Events do not contain the scope, so no event carries a prompt out of the
@@ -68,12 +68,12 @@ class Journal(Protocol):
     It holds entries from earlier runs of the same stream and from the current run. `path` holds the ids of the tool
     calls that enclose a request or a tool call, outermost first. The same call has the same path and key in every run.
     If several calls share a key, the first call gets the first entry, the second call gets the second one, and so on.
-    The methods can be called on any thread and any event loop. A journal with the methods of `RecallingJournal` also
-    keeps ``steer`` corrections.
+    The methods can be called from any thread or event loop. A journal with the methods of `RecallingJournal` also keeps
+    ``steer`` corrections.
     """
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
-        """Return the model's recorded answer; if there is none, return `events`, and record their outcome.
+        """Return the model's recorded answer. If there is none, return `events`, and record their outcome.
 
         This method is called once per subscription. Calls with the same key are made in the same order in every
         run. `key` identifies the request; it is like ``rxllm.values.request_key``, but ignores tools' descriptions.
@@ -89,7 +89,7 @@ class Journal(Protocol):
         ...
 
     async def finish(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
-        """Record the outcome. It is emitted when this method returns; an exception ends the stream."""
+        """Record the outcome. It is emitted when this method returns. An exception ends the stream."""
         ...
 
 
@@ -241,12 +241,12 @@ class Setting(Generic[T]):
 
 
 class ScopedObserver(abc.ObserverBase[Any]):
-    """Calls `observer` in the scope of its subscription, even if the source runs in another scope.
+    """Calls `observer` in the scope of its subscription, even if the source runs in a different scope.
 
     Operators such as ``concat``, ``repeat``, ``retry`` and ``flat_map`` make a new call when another call ends. Without
-    this class, the new call would count as part of the call that has ended. When the source ends or emits an
-    ``ErrorEvent``, `observer` gets the whole scope, because it might then replace the source with a new subscription.
-    On any other event, it gets only the fields that a model source passes on.
+    this class, the new call would be part of the call that has ended. When the source ends or emits an ``ErrorEvent``,
+    `observer` gets the whole scope, because it might then replace the source with a new subscription. On any other
+    event, it gets only the fields that a model source passes on.
     """
 
     __slots__ = ("_observer", "_of_events", "_scope")
@@ -279,7 +279,7 @@ class ScopedObserver(abc.ObserverBase[Any]):
 def scoped(source: Observable[Any], scope: Scope | None = None) -> Stream[Any]:
     """Return a stream that subscribes to `source` within `scope`, or by default within the subscriber's scope.
 
-    The stream's own subscriber is called in its own scope.
+    Events are still delivered to the subscriber in the subscriber's scope.
     """
 
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:

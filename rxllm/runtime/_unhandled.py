@@ -5,9 +5,9 @@ exception                              receiver, if a caller is waiting  receive
 =====================================  ================================  ============================================
 an ``Exception`` in the stream         ``on_error``, through the         ``on_error``, through the operators
                                        operators
-an ``Exception`` that no ``on_error``  the waiting caller                the exception handler of the event loop, or
+an ``Exception`` that no ``on_error``  the waiting caller                the event loop's exception handler, or
 has handled                                                              the log
-``SystemExit``, ``KeyboardInterrupt``  the waiting caller, without       the exception handler of the event loop, or
+``SystemExit``, ``KeyboardInterrupt``  the waiting caller, without       the event loop's exception handler, or
 or a pytest outcome such as a skip     passing through the operators     the log, and then ``on_error``
 =====================================  ================================  ============================================
 

@@ -14,7 +14,7 @@ requested      none, and the reader is  they keep reading; the functions passed 
                waiting for an item
 =============  =======================  ========================================================================
 
-Dispose returns at once, and the function that `finally_result` calls on dispose runs later. ``run``, ``await`` and an
+``dispose()`` returns at once, and the function passed to `finally_result` runs later. ``run``, ``await`` and an
 iterator's ``with`` block wait until that function returns; see `Endings`.
 """
 
@@ -42,7 +42,7 @@ class Endings:
         self._is_expected = False
 
     def expect(self) -> None:
-        """Record that a function might be called on dispose. An operator calls this when it is subscribed to."""
+        """Record that a function might be called on disposal. An operator calls this when it is subscribed to."""
         self._is_expected = True
 
     def begin(self) -> Callable[[], None]:
@@ -81,7 +81,7 @@ HELD_BACK = 1024
 """The default maximum number of held-back items. Once it is reached, the source waits, or the items are emitted."""
 
 LIMIT = 65_536
-"""The default limit on waiting items; a source that cannot wait is cut off there."""
+"""The default limit on waiting items. A source that cannot wait is cut off there."""
 
 
 class Gate:
@@ -137,7 +137,8 @@ class Gate:
     def when_open(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, as soon as the gate is open.
 
-        `wake` can be called before this method returns, and on any thread, but always in a copy of the current context.
+        `wake` can be called before this method returns, and from any thread, but always in a copy of the current
+        context.
         """
         self._add(self._sleepers, wake)
         if self._has_room():  # checked after `_add`, so that no `take` is missed
@@ -169,7 +170,7 @@ class Gate:
         return self._requested and not self.waiting
 
     def _add(self, sleepers: list[Callable[[], None]], wake: Callable[[], None]) -> None:
-        # A woken source must resume in the context of its own subscription, not in the reader's context.
+        # A woken source must resume in its own subscription's context, not in the reader's.
         wake_in_context = partial(contextvars.copy_context().run, wake)
         with self._guard:
             sleepers.append(wake_in_context)

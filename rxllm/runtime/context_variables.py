@@ -27,8 +27,8 @@ field of `Reader`            written by                                  read by
 ``endings``                  ``run()``, ``await`` and iterators          ``finally_result``
 ===========================  ==========================================  ===============================================
 
-A third context variable holds the scope of a call; see ``_scope``. A model source starts a new scope, but keeps the
-place and the reader.
+A third context variable holds a call's scope; see ``_scope``. A model source starts a new scope, but keeps the place
+and the reader.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Place(msgspec.Struct, frozen=True):
-    """The event loop of a subscription, and stand-ins for the process's own portal, threads and engine.
+    """A subscription's event loop, and stand-ins for the process's own portal, threads and engine.
 
     `loop` is the event loop chosen for the subscription. `is_read` is True if a user's thread reads the subscription.
     `blocked_loops` are the event loops of waiting threads; nothing can run on them until the subscription ends.
@@ -67,7 +67,7 @@ ErrorListener = Callable[[BaseException], bool]
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """The reader of a subscription, with its gate, its listener for unhandled errors, and its `Endings`."""
+    """A subscription's reader, with its gate, its listener for unhandled errors, and its `Endings`."""
 
     gate: Gate | None = None
     on_unhandled: ErrorListener | None = None

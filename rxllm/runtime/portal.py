@@ -1,4 +1,4 @@
-"""Choose the event loop of a call: the running loop, or the portal's loop if no loop is running.
+"""Choose a call's event loop: the running loop, or the portal's loop if no loop is running.
 
 The portal is a daemon thread with its own event loop, which runs the calls of programs that have no event loop.
 
@@ -186,7 +186,7 @@ def subscribing() -> contextlib.AbstractContextManager[None]:
     place = current_place.get()
     outer = place.starts
     if (outer is not None and outer.is_subscribing) or (place.loop is None and running_loop() is not None):
-        return _NOTHING_HELD  # the usual case: each stream of a pipe subscribes to the previous one
+        return _NOTHING_HELD  # the usual case: each stream in a pipe subscribes to the previous one
     return _hold_starts(place)
 
 

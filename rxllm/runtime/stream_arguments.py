@@ -1,4 +1,4 @@
-"""Check arguments that must be streams or operators, and describe the origin of a stream."""
+"""Check arguments that must be streams or operators, and describe a stream's origin."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class OperatorMaker:
             return self._make(*args, **kwargs)
         except TypeError as error:
             fault = call_fault(self._make, *args, **kwargs)
-            if fault is None:  # the arguments fit, and `make` raised the error itself
+            if fault is None:  # the arguments are valid, and `make` raised the error itself
                 raise
             message = f"{self.called}: {fault}; {self._about()} must be a function that makes an operator"
             raise TypeError(message) from error
@@ -90,7 +90,7 @@ class Origin(NamedTuple):
     items: type[Any] | str = "items"
 
     def piped(self) -> Origin:
-        """Return the origin of a Stream that is the result of an operator."""
+        """Return the origin of a Stream returned by an operator."""
         return self if self.items == "items" else self._replace(items="items")
 
     def describe(self) -> str:

@@ -11,8 +11,8 @@ yet, a tool, or a wait for a retry
 ==========================================  ==========================================================================
 
 A call that has been silent for too long is closed with ``StreamError("cancelled")``, and one line is logged. Ctrl-C
-closes all calls, whether it ended the program or is pressed during the exit. A Ctrl-C at the prompt of an interactive
-interpreter does not count.
+closes all calls, whether it ended the program or is pressed during the exit. A Ctrl-C at an interactive prompt is
+ignored.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ T = TypeVar("T")
 
 
 IDLE_KEPT = 16
-"""The maximum number of idle threads that wait for a job; further threads end when they become idle."""
+"""The maximum number of idle threads to keep waiting for work. Any beyond that exit as soon as they become idle."""
 
 THREADS = 1_000
 """The maximum number of plain tool functions that can run at once. It limits the cost of a burst of calls."""
 
 THREADS_LEFT = 100
-"""The limit on plain functions still running after a timeout or a cancellation; once reached, no new ones start."""
+"""The limit on plain functions still running after a timeout or cancellation. Once it is reached, no new ones start."""
 
 _Job = tuple["Future[Any]", Callable[[], Any]]
 
@@ -189,7 +189,7 @@ class Call(Protocol):
 
 
 class Live:
-    """The calls and timers on the portal's loop. Only the thread of that loop accesses them."""
+    """The calls and timers on the portal's loop. Only that loop's thread accesses them."""
 
     def __init__(self) -> None:
         self.calls: set[Call] = set()
@@ -232,7 +232,7 @@ class Drain:
         await _wait_for(tasks, CLOSE_SECONDS)
 
     def wait(self, done: futures.Future[None]) -> None:
-        """Wait for `done` on a thread other than the loop's; give up if the loop has not run for `FIRST_SECONDS`."""
+        """Wait for `done` on a thread other than the loop's. Give up if the loop has not run for `FIRST_SECONDS`."""
         ticks = -1
         while not futures.wait((done,), FIRST_SECONDS).done:
             if ticks == self._ticks:

@@ -17,7 +17,7 @@ for programs   `sandbox` replaces the models named in code. `Cassette` records e
 for all tests  `events` builds an adapter's events. `strategies` has hypothesis strategies for all values and events.
 =============  =========================================================================================================
 
-Check in virtual time that an operator keeps the Rx contract and that the events stay consistent:
+Check in virtual time that an operator follows the Rx contract and that the events stay consistent:
 
 >>> from rxllm import Fake, operators as ops, testing
 >>> testing.assert_operator(lambda: ops.map_text(str.upper))
@@ -27,7 +27,7 @@ Check that an adapter follows the adapter rules:
 >>> testing.assert_adapter(Fake("Hello"))
 
 To test an adapter's wire format over HTTP as well, use ``HTTPAdapterConformance``. If your code breaks a rule for a
-good reason, omit the rule, as in ``without={"at_once"}``. The docstrings of the ``assert_`` functions and of
+good reason, omit the rule, as in ``without={"at_once"}``. The docstrings of the ``assert_`` functions and
 `AdapterConformance` list the rules, and when to omit each one.
 
 With pytest, the fixture `loopback` starts a server that follows a script. After the test, it stops the server and

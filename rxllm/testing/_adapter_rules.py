@@ -64,8 +64,8 @@ def assert_adapter(
     >>> from rxllm import Fake
     >>> assert_adapter(Fake("Hello"))
 
-    `adapter` is an adapter, an async generator function, an `Engine`, or the name of a model. `options` are passed to
-    ``stream_generate``. A call that takes longer than `seconds` breaks the rule `answers`. To test refusals, timeouts
+    `adapter` is an adapter, an async generator function, an `Engine`, or a model name. `options` are passed to
+    ``stream_generate``. A call that takes longer than `seconds` breaks the `answers` rule. To test refusals, timeouts
     and clean-up as well, use ``AdapterConformance``, which needs a scripted service.
 
     `only` names the rules to check, and `without` the rules to omit, as in ``without={"sends_key"}``. The rules from
@@ -127,7 +127,7 @@ def assert_adapter(
     report(broken)
 
 
-@ADAPTER_RULES.rule("adapter", "its stream(request, call) returns an Observable, or it is an async generator")
+@ADAPTER_RULES.rule("adapter", "it has a stream(request, call) that returns an Observable, or is an async generator")
 def _adapter(run: AdapterRun) -> None:
     try:
         run.bare()

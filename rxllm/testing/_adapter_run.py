@@ -210,7 +210,7 @@ class AdapterRun:
         return observe(source, seconds=self.seconds, **options)
 
     def decode(self, chunks: list[bytes]) -> list[Event]:
-        """Feed `chunks` to a new decoder of the adapter, and return its events."""
+        """Feed `chunks` to a new decoder from the adapter, and return the decoder's events."""
         decoder = self.engine.adapter.decoder(self.received[0])
         try:
             return [*(event for chunk in chunks for event in decoder.feed(chunk)), *decoder.close()]

@@ -80,7 +80,7 @@ class AdapterConformance:
     `reasons` are the reasons that the service can give for refusing a call; cases for other reasons are skipped.
     `breaks` is the reason it gives when a stream fails midway. Three attributes are times in seconds: `silence` is the
     timeout used when the service stops sending, `patience` is how soon the service must notice that the client has
-    disconnected, and `seconds` is how long a stream may take before it counts as hanging. If the adapter uses HTTP,
+    disconnected, and `seconds` is how long a stream may take before it is considered hung. If the adapter uses HTTP,
     subclass ``HTTPAdapterConformance`` instead.
 
     `without` maps the names of cases to the reasons for omitting them. These are the cases:
@@ -96,7 +96,7 @@ class AdapterConformance:
     ``cancelled``       a cancelled stream loses no events            if the service cannot report it
     ==================  ============================================  ========================================
 
-    `without` may also contain rules of ``assert_adapter``.
+    `without` may also contain rules from ``assert_adapter``.
     """
 
     model: ClassVar[str] = "conformance"

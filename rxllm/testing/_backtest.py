@@ -43,7 +43,7 @@ class BacktestRow:
     `outcome`       ``"completed"``, ``"error"``, ``"unanswered"`` if the pipeline did not end, or ``"unreadable"`` if
                     the file could not be read.
     `error`         The pipeline's error, or the reason why the file could not be read.
-    `first_at`      The time of the first content.
+    `first_at`      The time at which content first arrived.
     `ended_at`      The time at which the pipeline ended.
     `items`         The number of items that the pipeline emitted.
     `text`          The text of these items.
@@ -132,7 +132,7 @@ def backtest(
     `recordings` is a ``.jsonl`` file that `record` or `Cassette` has written, a folder of such files, or a list of
     files and folders. The files are read one at a time. Instead of a file, you can pass a stream of events that runs in
     virtual time, such as ``from_iterable(events)``. `pipeline` is an operator or a list of operators. It is applied to
-    each recording; for a cassette, in the way an engine applies its operators. ``progress(row)`` is called after each
+    each recording; for a cassette, in the same way as an engine's operators. ``progress(row)`` is called after each
     row.
 
     A pipeline that subscribes again, as retry and ``hedge`` do, gets the next recording of the same request, if the
@@ -315,7 +315,7 @@ class Run:
         return self._subscribe_to(source, "the rest of an answer whose subscriber unsubscribed", observer)
 
     def _answer_of(self, engine: Any, model: str | None = None) -> Stream[Event]:
-        """Return the answer of another `engine`, or list it as missing if the engine would call a model."""
+        """Return the answer from another `engine`, or list it as missing if the engine would call a model."""
         other = as_engine(engine)
         request = replace(self._tape.request, model=model or other.model or self._tape.request.model, options={})
         what = f"an answer from {provider_name(other.adapter)}" + (f":{request.model}" if request.model else "")

@@ -69,8 +69,8 @@ class Cassette:
     pass mode="once" to record what is missing
     >>> folder.cleanup()
 
-    `engine` is an adapter, the name of a model, or an `Engine` with only an adapter and a model. Other settings belong
-    to the engine that uses the cassette: ``Engine(Cassette("tape.jsonl", "openai:gpt-5"), tools=[...])``.
+    `engine` is an adapter, a model name, or an `Engine` with only an adapter and a model. Other settings belong to the
+    engine that uses the cassette: ``Engine(Cassette("tape.jsonl", "openai:gpt-5"), tools=[...])``.
 
     ==============  ====================================================================================================
     `mode`          effect

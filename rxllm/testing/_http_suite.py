@@ -214,7 +214,7 @@ class ImageConformance:
     def serving(self, images: int | None) -> AbstractContextManager[Served]:
         """Return a context manager that starts a service and yields a `Served`.
 
-        The service answers each call with the ``n`` copies of `PNG` requested, but with at most `images`. If `images`
+        The service answers each call with the requested ``n`` copies of `PNG`, but with at most `images`. If `images`
         is None, it refuses each call, for example with HTTP status 400, and sends the request id `REQUEST_ID`.
         """
         missing(self, "serving")

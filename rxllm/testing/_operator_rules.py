@@ -77,8 +77,8 @@ def assert_operator(
     ``ends``               it ends once, and emits nothing afterwards            if it never ends by itself
     ``ends_with_source``   it ends when its source does                          if it ends early or late (take, delay)
     ``errors``             the source's exception passes at once, unchanged      if it handles errors (catch, fallback)
-    ``disposal``           a dispose reaches the source at once                  if it shares its source (share)
-    ``dispose_inside``     a dispose inside on_next reaches the source at once   if it shares its source (share)
+    ``disposal``           disposal reaches the source at once                   if it shares its source (share)
+    ``dispose_inside``     disposal inside on_next reaches the source at once    if it shares its source (share)
     ``left_over``          no timer or thread is left after the end              if it shares its source (share)
     ``afresh``             a second subscription emits the same items            if it replays, or shares state
     ``apart``              concurrent subscriptions share nothing                if it limits concurrency
@@ -90,7 +90,7 @@ def assert_operator(
     ``error_event``        the error of an ErrorEvent is passed on               if it selects or replaces items
     =====================  ====================================================  =======================================
 
-    To turn each rule into a test of its own::
+    To turn each rule into a separate test::
 
         @pytest.mark.parametrize("rule", OPERATOR_RULES)
         def test_the_contract(rule):

@@ -193,7 +193,7 @@ def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callabl
 
 
 def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
-    """Start a stopwatch on the clock of `scheduler`, and return a function that reads it in seconds."""
+    """Start a stopwatch on `scheduler`'s clock, and return a function that reads it in seconds."""
     if scheduler is None:
         began = time.monotonic()
         return lambda: time.monotonic() - began

@@ -155,7 +155,7 @@ def clip(value: Any) -> str:
 
 
 SECONDS = 30.0
-"""The number of seconds after which a stream counts as hanging."""
+"""The number of seconds after which a stream is considered hung."""
 
 
 class HangingError(AssertionError):
@@ -242,7 +242,7 @@ def observe_all(
 ) -> list[Observed]:
     """Subscribe to all `sources` at the same time, and return what each of them emits until it ends.
 
-    Raises an ``AssertionError`` (for the rule `ends`) if that takes longer than `seconds`.
+    Raises an ``AssertionError`` (for the `ends` rule) if that takes longer than `seconds`.
     """
     all_observed = [Observed() for _ in sources]
     subscriptions: list[abc.DisposableBase] = []

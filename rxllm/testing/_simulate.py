@@ -220,7 +220,7 @@ class _Run:
         self.loop.schedule_cancel(None, None)
 
     def _record_error(self, error: BaseException, what: str) -> None:
-        """Record `error`. It counts as a problem, unless it is the error of a call that failed after a fault."""
+        """Record `error`. It is considered a problem unless a call failed with it after a fault."""
         if error is self.error:
             return
         self.error = self.error or error

@@ -20,7 +20,7 @@ FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
 """The kinds of fault; see `simulate`."""
 
 ENABLED = 0.3
-"""The chance that a run enables a given kind of fault. Runs with at most one find as many bugs as runs with all."""
+"""The chance that a run enables a given kind of fault. Runs with at most one kind find as many bugs as with all."""
 RATES = (0.1, 0.4, 0.8)
 """Each run draws one of these as the probability that an enabled fault strikes at a given opportunity."""
 
@@ -81,7 +81,7 @@ class Faults:
 
 
 MAX_STEPS = 1_000_000
-"""The number of task steps after which a run counts as an endless loop."""
+"""The number of task steps after which a run is considered an endless loop."""
 
 DELAYED = 0.1
 """The probability that a ready task must wait for the next turn, if the run reorders tasks."""

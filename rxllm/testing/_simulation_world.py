@@ -64,7 +64,7 @@ class World:
         """
 
         async def run() -> T:
-            # Schedule the cancel here: a task that is cancelled before its first step would never start `work`.
+            # Schedule the cancellation here: a task that is cancelled before its first step would never start `work`.
             self._loop.schedule_cancel(task, self._cancel)
             return await work
 

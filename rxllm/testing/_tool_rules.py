@@ -98,7 +98,7 @@ def assert_executor(executor: Executor, *, without: Collection[str] = ()) -> Non
     >>> assert_executor(lambda tool, arguments, context: tool.bind(arguments, context)())
 
     `without` names the rules to omit: ``context`` if your tools cannot receive the context, ``several`` if only one
-    tool runs at a time, ``timeout`` if the executor has a time limit of its own, and ``halt`` and ``question`` if tools
+    tool runs at a time, ``timeout`` if the executor has its own time limit, and ``halt`` and ``question`` if tools
     cannot return rxllm's objects. ``result``, ``failure`` and ``arguments`` must never be omitted.
 
     The executor may be asynchronous. Raises an ``AssertionError`` that gives the reason for each broken rule, and

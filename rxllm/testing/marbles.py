@@ -9,7 +9,7 @@
 ...     d=TextDelta("Hi"), t=ThinkingDelta("hm"),
 ... )
 
-Each character stands for one tick, which is one second on the scheduler's clock:
+Each character represents one tick, which is one second on the scheduler's clock:
 
 =========  ============================================================================
 ``-``      Nothing happens. A space means the same.

@@ -136,9 +136,9 @@ class OperatorRun:
     """One subscription to `stream`.
 
     `notes` are the notifications that it received, timed in ticks since it began; `late` are the ones that arrived
-    after the dispose. `left_over` describes the timers and threads that remained when it ended or was disposed.
-    `escaped` is an error that was raised instead of being passed to ``on_error``. ``on_item(run, number)``, if given,
-    is called for each item.
+    after disposal. `left_over` describes the timers and threads that remained when it ended or was disposed. `escaped`
+    is an error that was raised instead of being passed to ``on_error``. ``on_item(run, number)``, if given, is called
+    for each item.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class OperatorRun:
         self.notes: list[Note] = []
         self.left_over: str | None = None
         self.escaped: Exception | None = None
-        self._before_dispose: int | None = None  # the number of notifications before the dispose
+        self._before_dispose: int | None = None  # the number of notifications before disposal
         self._stream = stream
         self._clock = clock
         self._on_item = on_item

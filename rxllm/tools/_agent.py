@@ -27,9 +27,9 @@ from rxllm.values.tools import ToolTimeout
 class AgentTool(Tool):
     """A tool that runs a chat on `engine` on behalf of another chat; see ``Engine.as_tool``.
 
-    `system` is the system prompt. The arguments of a call become the user's message: the text of ``prompt`` if that is
-    the only argument, and otherwise all arguments as JSON. By default, an agent has no timeout. Agents are never run by
-    a ``tool_executor``.
+    `system` is the system prompt. A call's arguments become the user's message: the text of ``prompt`` if that is the
+    only argument, and otherwise all arguments as JSON. By default, an agent has no timeout. Agents are never run by a
+    ``tool_executor``.
     """
 
     schema: dict[str, Any] = field(default_factory=lambda: dict(PROMPT))  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -73,7 +73,7 @@ class Chats(Protocol):
     """The interface of the layer that runs agents' chats."""
 
     def engine_with(self, engine: Any, options: Mapping[str, Any]) -> Any:
-        """Return a copy of `engine` with these chat `options`; invalid ones raise errors as in ``rxllm.chat``."""
+        """Return a copy of `engine` with these chat `options`. Invalid ones raise errors as in ``rxllm.chat``."""
         ...
 
     def chat(self, call: AgentCall) -> AgentChat: ...

@@ -45,7 +45,7 @@ WAITING = ("manual_tool_calls", "approval_tool_calls")
 """The keys in a step's metadata that list the tool calls the caller must answer before the chat can continue."""
 
 QUESTION = "question"
-"""The id of a question in its tool's chat; the caller sees it combined with the id of the tool call."""
+"""The id of a question in its tool's chat; the caller sees it combined with the tool call's id."""
 
 STATE = "tool_state"
 """The key in a question's metadata that holds the state the tool has saved for its next run."""
@@ -57,8 +57,8 @@ NO_ANSWER = object()
 def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | ToolError | None:
     """Return the call to run, the error for a denied call, or None if the caller has to decide.
 
-    Raises ``TypeError`` if `answer` is invalid, and ``ValidationError("invalid_option")`` if its arguments do not fit
-    `tool`.
+    Raises ``TypeError`` if `answer` is invalid, and ``ValidationError("invalid_option")`` if `tool` does not accept its
+    arguments.
     """
     match answer:
         case True:
@@ -78,7 +78,7 @@ def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | Tool
 def edited(tool: Tool, call: ToolCall, arguments: Mapping[str, Any], *path: str) -> ToolCall:
     """Return `call` with the model's arguments replaced by `arguments`, copied and converted to JSON data.
 
-    If the arguments do not fit `tool`, raises ``ValidationError("invalid_option")`` with paths that begin with `path`.
+    If `tool` does not accept them, raises ``ValidationError("invalid_option")`` with paths that begin with `path`.
     """
     try:
         data = json_data(dict(arguments))
@@ -104,7 +104,7 @@ def _edit_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, s
 
 
 class WaitingCalls:
-    """The tool calls for which approval has been requested, until they are run or denied."""
+    """The tool calls awaiting approval. A call is removed once it is run or denied."""
 
     def __init__(self) -> None:
         self._notes: dict[str, Mapping[str, Any]] = {}

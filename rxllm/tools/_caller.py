@@ -1,10 +1,10 @@
 """Call the two functions that a tool call needs, the approver and the tool, and receive their results.
 
-An ``async def`` function runs on the call's event loop. A timeout or a dispose cancels it.
+An ``async def`` function runs on the call's event loop. A timeout or disposal cancels it.
 
 A plain function runs in a daemon thread, in a copy of the context. At most `THREADS` of them run at once. A timeout or
-a dispose sets ``ToolContext.cancelled`` and drops the result, but cannot stop the function, which keeps running in its
-thread. No new function starts while `THREADS_LEFT` functions are still running after a timeout or a dispose.
+disposal sets ``ToolContext.cancelled`` and drops the result, but cannot stop the function, which keeps running in its
+thread. No new function starts while `THREADS_LEFT` functions are still running after a timeout or disposal.
 
 Under virtual time, a plain function is called directly. An ``async def`` function fails, because there is no event loop
 to run it on.

@@ -4,7 +4,7 @@ A journal (see ``operators.journaled``) records the call, so that a later run of
 
 - If the journal has no record of the call, the run records the start before it calls the function, and the outcome or
   denial before it emits the events.
-- If the journal has the outcome, the run emits that.
+- If the journal has the outcome, the run emits it.
 - If the journal has only the start, the call was interrupted. An ``idempotent`` tool is called again with the same
   arguments. Agents are idempotent, because their own model calls and tools are recorded. Any other tool is not run; the
   decision is left to the caller, as with an approval.
@@ -12,9 +12,9 @@ A journal (see ``operators.journaled``) records the call, so that a later run of
 An exception that a tool raises is logged with its traceback, unless it is a `ToolError`. ``on_tool_error`` decides what
 the model receives.
 
-An approver runs like a tool; see ``_caller``. If it raises, returns an invalid answer, or returns arguments that do not
-fit the tool, the caller's code is at fault, and the stream ends through ``on_error``. If it leaves the decision to the
-caller, the stream ends without an outcome.
+An approver runs like a tool; see ``_caller``. If it raises, returns an invalid answer, or returns arguments that the
+tool does not accept, the caller's code is at fault, and the stream ends through ``on_error``. If it leaves the decision
+to the caller, the stream ends without an outcome.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def execution(
     """Return a stream that runs `call`: ``ToolExecutionStarted``, progress, ``ToolExecutionCompleted`` and an outcome.
 
     The stream fails only if the caller's code is at fault; see the module's docstring. `thread` contains the messages
-    before the call, and `scope` is the scope of the step. If `edited_call` is given, its arguments are used.
+    before the call, and `scope` is the step's scope. If `edited_call` is given, its arguments are used.
 
     An agent that halts because it needs an answer from the caller emits neither a ``ToolExecutionCompleted`` nor an
     outcome. To continue it, pass its thread and the caller's answers as `resumed`. The same applies to a tool that asks
@@ -289,7 +289,7 @@ class ToolExecution(abc.DisposableBase):
 
 
 class AgentExecution(ToolExecution):
-    """A single run of an agent; if `resumed` is given, the run continues from its thread."""
+    """A single run of an agent. If `resumed` is given, the run continues from its thread."""
 
     def _run(self) -> None:
         agent = cast(AgentTool, self._tool)

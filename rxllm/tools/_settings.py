@@ -94,13 +94,13 @@ class ToolSettings(msgspec.Struct, frozen=True):
         return self.max_concurrency or max(1, calls)
 
     def timeout_of(self, tool: Tool) -> float | None:
-        """Return the timeout of `tool` in seconds, or None if it has no limit."""
+        """Return `tool`'s timeout in seconds, or None if it has no limit."""
         return self.tool_timeout if tool.timeout == "default" else tool.timeout
 
     def bind(self, tool: Tool, context: ToolContext) -> Callable[[], Any]:
         """Return a function that runs the tool call in `context`.
 
-        Raises ``ToolError("invalid_arguments")`` if the arguments do not fit the tool.
+        Raises ``ToolError("invalid_arguments")`` if the tool does not accept the arguments.
         """
         call = context.tool_call
         self.check_call(tool, call)
@@ -110,7 +110,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
         return tool.bind(call.arguments, context)
 
     def check_call(self, tool: Tool, call: ToolCall) -> None:
-        """Raise ``ToolError("invalid_arguments")`` unless the arguments of `call` fit the tool's schema."""
+        """Raise ``ToolError("invalid_arguments")`` unless `call`'s arguments match the tool's schema."""
         if "error" in call.metadata:
             fault = "are nested too deeply" if call.metadata["error"] == TOO_DEEP else "are not a JSON object"
             message = f"the arguments {fault}: {shorten(call.raw_arguments or '', 80)!r}"
@@ -174,7 +174,7 @@ def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path
 
 
 def encode_result(result: Any) -> str:
-    """Return text unchanged and other values as JSON; models, dataclasses, datetimes, enums, sets and paths work too.
+    """Return text unchanged and other values as JSON. Models, dataclasses, datetimes, enums, sets and paths work too.
 
     >>> encode_result("42"), encode_result({"x": [1, None]})
     ('42', '{"x":[1,null]}')

@@ -38,7 +38,7 @@ def must_be(expected: str, value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """Return the repr of `value` with its secrets masked, cut to `SHOWN` characters."""
+    """Return the repr of `value` with its secrets masked, truncated to `SHOWN` characters."""
     try:
         text = repr(masked(value))
     except Exception as error:  # an int can be too long to print, and a user's ``__repr__`` can raise
@@ -59,13 +59,13 @@ def check(name: str, value: object, fits: bool, expected: str) -> None:
 
 
 def check_seconds(name: str, value: Any) -> float:
-    """Return `value` as a float; raise unless it is a finite number of at least 0."""
+    """Return `value` as a float; raise unless it is a finite number >= 0."""
     check(name, value, is_seconds(value), "a number of seconds, 0 or more")
     return float(value)
 
 
 def check_count(name: str, value: Any) -> None:
-    """Raise unless `value` is a whole number of at least 1."""
+    """Raise unless `value` is an integer >= 1."""
     check(name, value, is_count(value), "a whole number of at least 1")
 
 
@@ -88,12 +88,12 @@ def check_classes(name: str, value: tuple[Any, ...]) -> None:
 
 
 def is_seconds(value: Any) -> bool:
-    """Whether `value` is a finite number of at least 0."""
+    """Whether `value` is a finite number >= 0."""
     return type(value) is not bool and isinstance(value, Real) and 0 <= cast(Any, value) < math.inf
 
 
 def is_positive(value: Any) -> bool:
-    """Whether `value` is a finite number greater than 0."""
+    """Whether `value` is a finite number > 0."""
     return is_seconds(value) and value > 0
 
 
@@ -103,12 +103,12 @@ def is_name(value: Any) -> bool:
 
 
 def is_count(value: Any) -> bool:
-    """Whether `value` is a whole number of at least 1."""
+    """Whether `value` is an integer >= 1."""
     return is_whole(value) and value >= 1
 
 
 def is_whole(value: Any) -> bool:
-    """Whether `value` is a whole number: an int or a numpy integer, but not a bool."""
+    """Whether `value` is an integer: an int or a numpy integer, but not a bool."""
     return type(value) is not bool and isinstance(value, Integral)
 
 
@@ -126,7 +126,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeError | None:
-    """Return the ``TypeError`` that calling `function` with these arguments would raise, or None if they fit.
+    """Return the ``TypeError`` that calling `function` with these arguments would raise, or None if they are valid.
 
     Also returns None if `function` has no readable signature.
     """

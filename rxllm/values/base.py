@@ -63,7 +63,7 @@ class Value(DataClassJsonMixin):
     def from_dict(cls, kvs: Any, *, infer_missing: bool = False) -> Self:
         """Return a value with these fields.
 
-        Raises ``ValidationError("invalid_request")``, with the path, if a field does not fit or is missing.
+        Raises ``ValidationError("invalid_request")``, with the path, if a field is invalid or missing.
         """
         return decode_value(cls, kvs)
 

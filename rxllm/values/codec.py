@@ -33,7 +33,7 @@ or a key that is not a string
 ====================================  ============================================
 
 The decoder rejects an unknown ``"$"``, because ignoring it would lose data. Each annotation has a reader, created on
-first use. If the data does not fit, the reader raises ``ValidationError("invalid_request")``, with the path.
+first use, which raises ``ValidationError("invalid_request")``, with the path, if the data does not match.
 """
 
 from __future__ import annotations
@@ -134,11 +134,11 @@ class WrittenField(NamedTuple):
 
     @classmethod
     def of(cls, spec: Any, write: Writer) -> Self:
-        """Return the `WrittenField` for `spec`, a field of a dataclass or of a msgspec Struct."""
+        """Return the `WrittenField` for `spec`, a field of a dataclass or msgspec Struct."""
         return cls(spec.name, write, spec.default_factory() if callable(spec.default_factory) else spec.default)
 
     def is_default(self, item: Any) -> bool:
-        """Whether `item` equals the default. True does not count as 1, but any empty mapping counts as ``{}``."""
+        """Whether `item` equals the default. Here True does not equal 1, but any empty mapping equals ``{}``."""
         default = self.default
         return (type(item) is type(default) or type(default) is dict) and item == default
 
@@ -205,7 +205,7 @@ def _plain(item: Any) -> Any:
 
 
 def encode_sequence(items: Any) -> Any:
-    """Return JSON data for a field annotated as a tuple: a plain array."""
+    """Return JSON data for a field annotated as a tuple. A tuple becomes a plain array."""
     return encode_items(cast(tuple[Any, ...], items)) if isinstance(items, tuple) else encode(items)
 
 
@@ -270,7 +270,7 @@ def decode_fields(
 ) -> dict[str, Any]:
     """Decode and return the fields of `data` that have a reader.
 
-    Raises ``ValidationError`` if a required field is missing, or if a field does not fit.
+    Raises ``ValidationError`` if a required field is missing or a field has an invalid value.
     """
     missing = [((name,), "missing") for name in required if name not in data]
     if missing:
@@ -401,7 +401,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _base(option: Any) -> type:
-    """Return the class of the data that fits `option`, or ``object`` if data of any class may fit."""
+    """Return the class that data for `option` must have, or ``object`` if any class is allowed."""
     base = get_origin(option) or option
     if base is Literal:
         return EllipsisType  # no data is an instance of it.

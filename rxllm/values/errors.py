@@ -49,7 +49,7 @@ class LLMError(Exception):
     message: str
     metadata: Mapping[str, Any]
     is_logged: bool = False
-    """Whether this process has already logged the error. Not a field."""
+    """Whether this process has already logged the error. This is not a field."""
 
     def __init_subclass__(cls) -> None:
         ERROR_CLASSES[cls.__name__] = cls
@@ -361,7 +361,7 @@ def with_origin(error: E, original: LLMError) -> E:
 def as_llm_error(error: Exception) -> LLMError:
     """Return `error` as an `LLMError`, so that an event or a result can contain it.
 
-    An error that is not one of rxllm's becomes the cause of a ``StreamError("unknown")``.
+    An exception other than an `LLMError` becomes the cause of a ``StreamError("unknown")``.
     """
     if isinstance(error, LLMError):
         return error

@@ -164,7 +164,7 @@ def as_tools(values: Any) -> tuple[Tool, ...]:
 
 
 def name_fault(tools: Iterable[Tool]) -> str | None:
-    """Return a fault if different tools share a name: the model could call only one of them."""
+    """Return a fault if different tools share a name, because the model could call only one of them."""
     by_name: dict[str, Tool] = {}
     for item in tools:
         other = by_name.setdefault(item.name, item)

@@ -1,6 +1,6 @@
-"""Read and write JSON text, describe where data does not fit a type, and recognize pydantic's types.
+"""Read and write JSON text, describe the faults in data, and recognize pydantic's types.
 
-Text is read with msgspec, which is fast. If msgspec rejects it, Python's ``json`` module reads it: that module also
+Text is read with msgspec, which is fast. Text that msgspec rejects is read with Python's ``json`` module, which also
 accepts NaN, infinities, very large numbers and lone surrogates.
 """
 

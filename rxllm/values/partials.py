@@ -41,7 +41,7 @@ _NOT_READ: Any = msgspec.UNSET  # it stays the same object when copied or pickle
 
 
 class Partial(Generic[T]):
-    """The part of a `T` that has arrived so far, as emitted by ``operators.partials(T)``. Immutable.
+    """The part of a `T` that has arrived so far: an immutable value emitted by ``operators.partials(T)``.
 
     ``partial["name"]`` is the partial value of a field, or of a key in a mapping. ``partial[0]`` is the partial value
     of an array element, and ``partial[-1]`` is the newest element. Both can be chained. A value is missing until its
@@ -74,7 +74,7 @@ class Partial(Generic[T]):
     def value(self) -> T | None:
         """The value if it is complete, otherwise None.
 
-        The value of a field has the field's annotated type. If the text does not fit that type, the value is plain JSON
+        A field's value has the field's annotated type. If the text does not match that type, the value is plain JSON
         data, and the stream fails later.
         """
         if self._value is not _NOT_READ:
@@ -90,7 +90,7 @@ class Partial(Generic[T]):
 
     @property
     def so_far(self) -> Any:
-        """The value so far as JSON data, with the keys that the model wrote; None if the value is missing."""
+        """The value so far as JSON data, with the keys that the model wrote, or None if the value is missing."""
         node, shape = self._node, self._shape
         if node is None or not self:
             return None
@@ -240,7 +240,7 @@ class Node:
         return bisect_left(self.children, at, hi=count, key=lambda child: child.start)
 
     def find(self, key: str | int, at: int) -> Node | None:
-        """Return the child with this name or index; None if it does not begin before `at`."""
+        """Return the child with this name or index, or None if it does not begin before `at`."""
         count = self.begun(at)
         if isinstance(key, str):
             positions = self._positions.get(key, ())
@@ -306,11 +306,11 @@ class Shape:
         return shape
 
     def read(self, raw: str) -> Any:
-        """Read complete JSON text as a value of the type. If it does not fit, return plain JSON data."""
+        """Read complete JSON text as a value of the type or, if it does not match the type, as plain JSON data."""
         try:
             self._decode = self._decode or decoder(self.hint)
             return self._decode(raw)
-        except Exception:  # the text does not fit, or the type cannot be read on its own
+        except Exception:  # the text does not match, or the type cannot be read on its own
             return plain(raw)
 
     def _add(self, option: Any) -> None:

@@ -35,9 +35,9 @@ def request_key(request: Request, provider: str = "") -> str:
 
     The key does not depend on:
 
-    * the metadata of the request and of its messages, parts and tool calls;
-    * the code of a tool, and the options that control how it runs;
-    * API keys, headers and the address of the server;
+    * the metadata of the request, its messages, and their parts and tool calls;
+    * a tool's code, and the options that control how it runs;
+    * API keys, headers and the server's address;
     * later changes by the engine's `prepare` functions and operators.
 
     Raises ``ValidationError("not_serializable")``, with the path, if a part of the request has no JSON form.
@@ -65,7 +65,7 @@ class _Hashed(NamedTuple):
 
 
 _MOST_HEADS = 8
-"""The maximum number of requests for which a message remembers its thread's hash."""
+"""The maximum number of requests for which a message caches its thread's hash."""
 
 
 def hash_of_thread(head: str, messages: Iterable[Message], write: Callable[[Message], str]) -> Any:

@@ -1,4 +1,4 @@
-"""The results of a step and of a chat."""
+"""Result types for steps and chats."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class StepResult(Value, Generic[T]):
 
     @property
     def usage(self) -> Usage:
-        """The usage of the response and of all agents that the step called, however deeply nested."""
+        """The combined usage of the response and all agents that the step called, however deeply nested."""
         return self.response.usage + self.agent_usage
 
     @property
     def parsed(self) -> T | None:
-        """The parsed answer of the response. It is None if the step calls tools or has failed."""
+        """The parsed answer from the response, or None if the step calls tools or has failed."""
         return self.response.parsed
 
     def __add__(self, other: str | MessageLike) -> Thread:
@@ -97,7 +97,7 @@ class ChatResult(Value, Generic[T]):
 
     @property
     def parsed(self) -> T | None:
-        """The parsed answer of the final response. It is None if the chat has failed or halted."""
+        """The parsed answer from the final response, or None if the chat has failed or halted."""
         return self.final_response.parsed if self.final_response else None
 
     def raise_for_error(self) -> ChatResult[T]:

@@ -13,7 +13,7 @@ patterns              Matched by a regex engine with linear run time. If it cann
 a large schema        A schema with more than `MAX_BYTES` bytes or `MAX_SCHEMAS` subschemas is not checked.
 nested branches       The subschemas that may apply are counted for each level of the data, through all references.
                       Data to which more than `MAX_APPLIED` subschemas may apply is not checked.
-large data            If large data does not fit, only one fault is reported, because the library copies the data
+large data            If large data is invalid, only one fault is reported, because the library copies the data
                       into each fault.
 ====================  ===============================================================================================
 
@@ -69,10 +69,10 @@ _NEED_ALL_PATTERNS = ("not", "if", "oneOf", "maxContains", *_UNEVALUATED)
 
 
 def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]]:
-    """Return the places where `data` does not fit the JSON `schema`, and the faults that jsonschema-rs finds there.
+    """Return the faults that jsonschema-rs finds when it validates `data` against the JSON `schema`, with their paths.
 
     If jsonschema-rs is not installed, no faults are returned, and a warning is logged once. An invalid `schema` raises
-    the errors of jsonschema-rs. NaN does not count as a number.
+    jsonschema-rs's errors. NaN is not considered a number.
     """
     try:
         import_module("jsonschema_rs")
@@ -267,7 +267,7 @@ class _Document:
 
 
 def _parts(keyword: str, value: Any) -> Iterator[Schema]:
-    """Yield the subschemas in a keyword's `value`. Unknown keywords count too, because references can point there."""
+    """Yield the subschemas in a keyword's `value`, even for unknown keywords, because references can point there."""
     if keyword in _DATA:
         return
     items: Any = [value]

@@ -3,10 +3,10 @@
 ===========================================  ==========================  ===========================================
 `response_format`                            JSON schema                 reading the answer
 ===========================================  ==========================  ===========================================
-a dataclass, ``TypedDict``, msgspec Struct   msgspec makes it; then it   msgspec reads and validates it
-                                             is made strict
-a type that uses pydantic, or a union that   pydantic makes it; then it  pydantic reads and validates it; pydantic
-msgspec cannot read                          is made strict              is imported only in this case
+a dataclass, ``TypedDict``, msgspec Struct   made by msgspec, then       msgspec reads and validates it
+                                             made strict
+a type that uses pydantic, or a union that   made by pydantic, then      pydantic reads and validates it; pydantic
+msgspec cannot read                          made strict                 is imported only in this case
 any other type: ``list[City]``, ``bool``,    an object with the single   the answer is the object's `value`; a bare
 ``Literal["a", "b"]``, an enum, a union      field `value`               value is accepted too
 ``json_schema(...)``, OpenAI's own format    the given schema            jsonschema-rs checks the JSON; if it is not
@@ -103,8 +103,8 @@ def _flatten(value: Any) -> Any:
 def reader(response_format: Any) -> Callable[[str], Any] | None:
     """Return the function that parses an answer in this format, or None if the answer is plain text.
 
-    The function raises ``ValidationError("invalid_output")`` if the answer does not fit. If `response_format` itself is
-    a function, it is returned unchanged.
+    The function raises ``ValidationError("invalid_output")`` if the answer does not match the format. If
+    `response_format` itself is a function, it is returned unchanged.
     """
     response_format = _flatten(response_format)
     match response_format:
@@ -124,8 +124,8 @@ def reader(response_format: Any) -> Callable[[str], Any] | None:
 def decoder(hint: Any) -> Callable[[str], Any]:
     """Return the function that reads JSON text as the type `hint`, without unwrapping the value.
 
-    The function raises ``ValidationError("invalid_output")`` if the text does not fit the type. `decoder` itself raises
-    msgspec's error if JSON cannot express the type.
+    The function raises ``ValidationError("invalid_output")`` if the text does not match the type. `decoder` itself
+    raises msgspec's error if JSON cannot express the type.
     """
     return partial(_decode_type, _decode_of(hint), hint)
 
@@ -309,7 +309,7 @@ def _msgspec_decoder(hint: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _decode_other(cls: Any, value: Any) -> Any:
-    """Convert `value` to `cls` if that is a pydantic model; otherwise return it unchanged, and msgspec rejects it."""
+    """Convert `value` to `cls` if that is a pydantic model; otherwise, return it unchanged for msgspec to reject."""
     validate = getattr(cls, "model_validate_json", None)
     return value if validate is None else validate(msgspec.json.encode(value))
 

@@ -306,7 +306,7 @@ def open_agents(thread: Thread) -> dict[str, Thread]:
 
 
 def with_open_agents(thread: Thread, agents: Mapping[str, Thread]) -> Thread:
-    """Return `thread` with agents' threads added. `agents` maps call ids to threads; other agents' threads are kept."""
+    """Return `thread` with the threads in `agents` added, keyed by call id. Other agents' threads are kept."""
     if not agents:
         return thread
     return replace(thread, messages=tuple(_with_agents(message, agents) for message in thread))
@@ -341,7 +341,7 @@ def open_ids(thread: Thread) -> Iterator[str]:
 
 
 def open_questions(thread: Thread) -> Iterator[str]:
-    """Yield the ids of the questions to the user: first the agents' questions, then the thread's own question."""
+    """Yield the ids of the open questions to the user: first the agents' questions, then the thread's own."""
     for id, agent in open_agents(thread).items():
         yield from (nested_id(id, inner) for inner in open_questions(agent))
     if (question_id := _own_question_id(thread)) is not None:

@@ -41,8 +41,8 @@ class Thread(Value):
     >>> len(thread), thread.last
     (2, Message('user', 'Hi'))
 
-    ``thread + x`` appends text (as a user message), a message, the message of a response, a message in OpenAI's format
-    (``{"role": "user", "content": "Hi"}``), a list of such messages, or the messages of another thread. It raises
+    ``thread + x`` appends text (as a user message), a message, a response's message, a message in OpenAI's format
+    (``{"role": "user", "content": "Hi"}``), a list of such messages, or another thread's messages. It raises
     ``ValidationError("invalid_thread")`` for anything else. ``Thread(...)`` accepts only `Message` objects, and raises
     the same error for other items.
     """

@@ -51,7 +51,7 @@ class ToolCall(Value):
     """A model's call to a tool.
 
     `arguments` is the parsed JSON object, and `raw_arguments` is its text. Text passed as `arguments` is parsed. If it
-    is not a JSON object, `arguments` is empty, `raw_arguments` keeps the text, and ``metadata["error"]`` says why.
+    is not a JSON object, `arguments` is empty, `raw_arguments` keeps the text, and ``metadata["error"]`` is the reason.
     ``metadata["server"]`` marks a call that the provider runs itself; rxllm shows such calls, but does not run them.
 
     Raises ``ValidationError("invalid_message")`` if `id`, `name` or `arguments` has the wrong type.
@@ -233,7 +233,7 @@ class FunctionTool(Tool, Generic[P, R]):
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> Callable[[], Any]:
         """Return the function with its arguments converted to the annotated types and bound by keyword.
 
-        Raises ``ToolError("invalid_arguments")`` if the arguments do not fit.
+        Raises ``ToolError("invalid_arguments")`` if an argument is missing or has the wrong type.
         """
         try:
             keywords = convert(self.parameters, arguments)

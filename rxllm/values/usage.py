@@ -57,7 +57,7 @@ def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> U
     """Return `usage` with its missing costs filled in by ``price(model, usage)``.
 
     If a provider uses several models for one answer, ``extra["iterations"]`` lists the usage of each as a dict. These
-    are priced separately: `model` is the name in an iteration's own ``extra``, or None for the model that gives the
+    are priced separately: `model` is the name in the iteration's ``extra``, or None for the model that gives the
     answer. If any of these costs is unknown, none are filled in. A reported cost of 0 is replaced if a price is known.
     """
     lacking = usage
@@ -89,7 +89,7 @@ def _iterations(usage: Usage) -> list[Usage]:
 
 
 def whole(number: Any) -> int | None:
-    """Return `number`, a token count from a provider, or None if it is not a whole number.
+    """Return `number`, a token count from a provider, as an integer, or None if it is not a whole number.
 
     >>> whole(3.0), whole(1.5), whole("3")
     (3, None, None)
@@ -117,8 +117,8 @@ def _sum(a: Any, b: Any) -> Any:
 class Spending(Value):
     """The tokens and money that calls with a shared `Budget` have used.
 
-    `calls` is the number of calls that have ended, and `tokens` is the number of tokens they used. `estimated`
-    of these had to be estimated, because a call failed, was disposed early or used a provider that reports no usage.
+    `calls` is the number of calls that have ended, and `tokens` is the number of tokens they used. Of these tokens,
+    `estimated` had to be estimated, because a call failed, was disposed early or used a provider that reports no usage.
     `usd` is the sum of all known costs, or None if no cost is known. `unpriced` counts the calls whose cost is unknown.
     `reserved` and `reserved_usd` are the tokens and the money set aside for running calls.
     """

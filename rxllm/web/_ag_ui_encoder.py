@@ -43,7 +43,7 @@ VERSION = "1.0"
 
 
 class Encoder:
-    """Turns events into frames of the run `run_id` in the conversation `thread_id`; both ids are random by default.
+    """Turns events into frames of the run `run_id` in the conversation `thread_id`. Both ids are random by default.
 
     `messages` are the messages that the client already has. When a step restarts, the encoder uses them to send a
     ``MESSAGES_SNAPSHOT``, and the client deletes every message that is not in it. Without `messages`, no snapshot is

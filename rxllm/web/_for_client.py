@@ -194,7 +194,7 @@ class _Client:
 
 
 def _kept(event: ev.Event) -> ev.Event | None:
-    """Remove from `event` what clients must not see. Any result in `event` must come from ``ClientFold.filled``."""
+    """Remove from `event` what clients must not see. Any result in `event` must be from ``ClientFold.filled``."""
     match event:
         case ev.StepCompleted(result=result):
             return ev.StepCompleted(replace(result, metadata=_named(result.metadata)))

@@ -45,7 +45,7 @@ from rxllm.web._openai_errors import RefusedError
 from rxllm.web._openai_request import Chat
 
 MOST = 512
-"""The number of runs that `Memory` keeps. For any other run, the client's copy is used as it is."""
+"""The number of runs that `Memory` keeps. For any other run, the client's copy is used unchanged."""
 
 
 class Memory:
@@ -99,7 +99,7 @@ _SOURCE = ("url", "title", "start_index", "end_index")
 
 
 class Answer:
-    """Turns the events of a run into chunks. With `holds`, all chunks are held back until the chat has ended.
+    """Turns a run's events into chunks. With `holds`, all chunks are held back until the chat has ended.
 
     `usage` is the total for all steps and inner agents.
     """

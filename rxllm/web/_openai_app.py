@@ -3,7 +3,7 @@
 ===========================================  ===========================================================================
 request                                      response
 ===========================================  ===========================================================================
-``POST /v1/chat/completions``                the answer of the engine named in ``model``, run with ``rxllm.stream``
+``POST /v1/chat/completions``                the answer from the engine named in ``model``, run with ``rxllm.stream``
 ``GET /v1/models``, ``GET /v1/models/NAME``  the engines' names, or the entry for the engine ``NAME``
 ===========================================  ===========================================================================
 
@@ -36,7 +36,7 @@ from rxllm.web._response import Client, Fields, GoneError, Receive, Send, until_
 log = logging.getLogger("rxllm")
 
 READING = 30.0
-"""The time limit for receiving the body of a request, in seconds."""
+"""The time limit for receiving a request's body, in seconds."""
 
 HEARTBEAT = 15.0
 """After this many seconds of silence, a comment is sent, to keep proxies from closing the connection."""
@@ -190,7 +190,7 @@ class _App:
         await until_gone(receive, lambda: self._complete(chat, thread, response), *watch)
 
     def _read(self, body: bytes) -> tuple[Chat, rxllm.Thread]:
-        """Return the request in `body`, and its thread with the messages kept from earlier runs."""
+        """Parse `body`. Return the request and its thread, which includes the messages kept from earlier runs."""
         chat = read_request(body, self._engines)
         return chat, self._memory.restore(chat.model, chat.thread)
 
@@ -258,7 +258,7 @@ class Response(Client):
 
 
 async def read_body(receive: Receive, headers: Mapping[str, bytes], most: int) -> bytes:
-    """Read a request's body. Raises `RefusedError` if it is too large or slow, or `GoneError` on a disconnect."""
+    """Read a request's body. Raises `RefusedError` if it is too large or too slow, or `GoneError` on a disconnect."""
     too_large = RefusedError(413, f"the request body is longer than {most} bytes", "request_too_large")
     length = headers.get("content-length", b"0")
     if length.isdigit() and int(length) > most:

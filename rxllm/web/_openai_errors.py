@@ -1,7 +1,7 @@
-"""The errors of `openai_app`, as a status and a JSON body, which OpenAI's own SDKs turn into exceptions.
+"""`openai_app`'s errors, as a status and a JSON body, which OpenAI's own SDKs turn into exceptions.
 
-If a run fails, the client sees the class and the reason of the error, but not its message, which may quote the
-provider, a prompt or a path (see `for_client`). If the request itself is invalid, the client sees the full message.
+If a run fails, the client sees the error's class and reason, but not its message, which may quote the provider, a
+prompt or a path (see `for_client`). If the request itself is invalid, the client sees the full message.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _CODES = {
 
 
 class RefusedError(Exception):
-    """The rejection or failure of a request, with the `status`, `headers` and `body` of the response."""
+    """Raised if a request is rejected or fails, with the `status`, `headers` and `body` of the response."""
 
     def __init__(
         self,

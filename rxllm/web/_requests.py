@@ -47,7 +47,7 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[^\ud800-\udfff]*$")]
 """An id or a type. It is used as a key, logged and sent back, so it must not contain lone surrogates."""
 
 UNANSWERED = "The user has gone on without an answer."
-"""The result of calls that were waiting for an answer when the user wrote something else."""
+"""The result given to calls that were still waiting for an answer when the user sent a different message."""
 
 T = TypeVar("T")
 
@@ -224,7 +224,7 @@ def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Me
 
 
 def plain_content(parts: list[Part]) -> str | tuple[Part, ...]:
-    """Return `parts` as message content: a plain string if there is only one text or nothing at all."""
+    """Return `parts` as message content: a plain string if there is only a single text part, or no part at all."""
     match parts:
         case []:
             return ""
@@ -235,7 +235,7 @@ def plain_content(parts: list[Part]) -> str | tuple[Part, ...]:
 
 
 def file_part(url: str, mime_type: str, *path: str | int, name: str | None = None) -> Part:
-    """Return the message part for a user's file, whose `url` must begin with ``http:``, ``https:`` or ``data:``."""
+    """Return the message part for a user's file. Its `url` must begin with ``http:``, ``https:`` or ``data:``."""
     scheme = url.partition(":")[0].lower()
     if scheme == "data":
         try:

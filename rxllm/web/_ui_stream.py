@@ -128,7 +128,7 @@ class Encoder:
                 return self._content(event)
 
     def _content(self, event: ev.Event) -> list[Frame]:
-        """Return the frame for an event outside blocks and steps, or none if browsers cannot show the event."""
+        """Return the frame for an event that is not part of a block or step, or no frame if browsers cannot show it."""
         match event:
             case ev.ToolCallStarted(id=id, name=name, metadata=metadata):
                 return [_call("tool-input-start", id, name, metadata)]
@@ -338,7 +338,7 @@ class Decoder:
 
 
 def _read_content(frame: Frame) -> list[ev.Event]:
-    """Return the event in a frame outside blocks and tool calls."""
+    """Return the event in a frame that is not part of a block or tool call."""
     match frame:
         case {"type": "message-metadata", "messageMetadata": {"usage": {**counters}}}:
             return [ev.UsageUpdated(serializer.from_data(counters, Usage))]

@@ -10,7 +10,7 @@ module           purpose
 ===============  ==========================================================================================
 
 To write an adapter's decoder, subclass `FrameDecoder`. It takes frames from a `Framing`, such as `SSEDecoder` or
-`NDJSONFraming`, and reports their content to `Blocks`, which creates the events. `CallTracker` gives tool calls ids.
+`NDJSONFraming`, and reports their content to `Blocks`, which creates the events. `CallTracker` chooses the calls' ids.
 """
 
 from typing import TYPE_CHECKING

@@ -6,7 +6,7 @@ blocks of text and thinking as needed:
 =============  ==========================  ==========================================================================
 state          method                      effect
 =============  ==========================  ==========================================================================
-new            `start`                     Emits ``MessageStarted``. Optional: the first content also emits it.
+new            `start`                     Emits ``MessageStarted``. Optional: other methods emit it if necessary.
 started        `text`, `thinking`, `call`  Emits a delta. Only one block is open at a time. It is completed when a
                                            block of another kind or id begins, or when a tool call starts.
 started        `source`, `file`, `part`    Emits an event, or holds it back until the open block is complete.

@@ -14,7 +14,7 @@ new                  known                the call with that id, or a new call i
 new                  missing, or new      a new call
 missing or negative  known                the call with that id
 missing or negative  new                  a new call
-missing or negative  missing              the latest call, unless the delta's name shows that it begins another
+missing or negative  missing              the latest call, or a new call if the delta's name indicates that
 ===================  ===================  =====================================================================
 
 A call starts once its id and name are known and all earlier calls have started. Until then, its deltas are held back.
@@ -85,7 +85,7 @@ class CallTracker:
 
     @classmethod
     def after(cls, messages: Iterable[Message]) -> CallTracker:
-        """Return a tracker for the response to `messages`, whose tool-call ids count as taken."""
+        """Return a tracker for the response to `messages`. The ids of their tool calls are taken."""
         return cls(call.id for message in messages for call in message.tool_calls)
 
     def feed(

@@ -1,4 +1,4 @@
-"""Decoder for the Messages API of Anthropic and of compatible servers.
+"""Decoder for the Messages API of Anthropic and compatible servers.
 
 The stream is described at https://platform.claude.com/docs/en/build-with-claude/streaming. The decoder follows these
 rules:
@@ -153,7 +153,7 @@ class MessagesDecoder(FrameDecoder):
 
 
 def use_type_as_code(error: AdapterError) -> AdapterError:
-    """Return `error`; if it has no code, use Anthropic's error type as its code.
+    """Return `error`. If it has no code, use Anthropic's error type as its code.
 
     In HTTP responses and in streams, Anthropic sends ``{"type": "error", "error": {"type": ..., "message": ...}}``; the
     inner type is used. See https://platform.claude.com/docs/en/api/errors.
@@ -166,7 +166,7 @@ def use_type_as_code(error: AdapterError) -> AdapterError:
 
 
 class _Block:
-    """An open block. `data` is its start frame's block. For a tool call, `position` is its index among the calls."""
+    """An open block. `data` is the start frame's content. For a tool call, `position` is its index among the calls."""
 
     __slots__ = ("citations", "data", "filled", "kind", "position")
 

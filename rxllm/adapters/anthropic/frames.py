@@ -24,7 +24,7 @@ CITATIONS = (
 
 
 class Delta(msgspec.Struct, gc=False):
-    """The delta of a ``content_block_delta`` or a ``message_delta`` frame; the two have no field in common."""
+    """The delta of a ``content_block_delta`` or ``message_delta`` frame. The two have no fields in common."""
 
     text: str | None = None
     partial_json: str | None = None

@@ -204,8 +204,8 @@ def system_of(messages: Iterable[Message]) -> str | list[Block]:
 def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = False) -> list[Block]:
     """Return the turns for the field ``messages``. Opaque parts are included only if they are from `provider`.
 
-    If `entries` is true, system messages remain messages; otherwise, they become text blocks. The turns of a thread do
-    not change as it grows.
+    If `entries` is true, system messages remain messages; otherwise, they become text blocks. As a thread grows, its
+    earlier turns do not change.
     """
     turns: list[Block] = []
     instructions: list[Block] = []  # the system messages to add after the current turn
@@ -249,7 +249,7 @@ def _add_instructions(turns: list[Block], instructions: list[Block], *, entries:
 
 
 def cache_control(metadata: Mapping[str, Any]) -> Block:
-    """Return the cache mark for ``metadata["cache"]``, whose value is True or a time to live, such as ``"5m"``."""
+    """Return the cache mark for ``metadata["cache"]``, which is True or a time to live, such as ``"5m"``."""
     match metadata.get("cache"):
         case None | False:
             return {}

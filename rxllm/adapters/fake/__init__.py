@@ -137,7 +137,7 @@ class Fake:
 
 
 class _Play:
-    """Plays the turn of one subscription, pausing at delays and while the consumer lags behind."""
+    """Plays one subscription's turn, pausing at delays and while the consumer lags behind."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class _Play:
                     self._gate.when_open(self._schedule)
                     return
         except BaseException as error:
-            if self._disposed and self._delivering:  # a subscriber that has disposed must not receive the error
+            if self._disposed and self._delivering:  # a disposed subscriber must not receive the error
                 report_unheard(error)
             else:
                 fail(self._observer, error)

@@ -1,6 +1,6 @@
 """Decoder for responses from Gemini's ``streamGenerateContent``.
 
-The API is described at https://ai.google.dev/api/generate-content. The module ``parts`` reads the parts of the content.
+The API is described at https://ai.google.dev/api/generate-content. The module ``parts`` reads the content parts.
 The decoder follows these rules:
 
 * Only candidate 0 is read. A finish reason can be followed by content; the only end marker is a JSON array's ``]``.

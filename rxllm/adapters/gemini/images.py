@@ -149,7 +149,7 @@ def _parts(answer: FirstChunk) -> Iterator[Part]:
 
 
 def _no_image(answer: FirstChunk) -> ImageAdapterError:
-    """Return the error for an answer without images. Its code is the block reason or the finish reasons."""
+    """Return the error for an answer without images. The error's code is the block reason or the finish reasons."""
     blocked = (answer.prompt_feedback or {}).get("blockReason")
     reasons = [str(item.finish_reason) for item in answer.candidates or () if item.finish_reason is not None]
     filtered = any(FINISH_REASONS.get(reason.upper()) == "content_filter" for reason in reasons)

@@ -1,7 +1,7 @@
 """Convert Gemini's content parts to events.
 
 The parts are described at https://ai.google.dev/api/caching#Part, and their signatures at
-https://ai.google.dev/gemini-api/docs/thought-signatures. They are read by these rules:
+https://ai.google.dev/gemini-api/docs/thought-signatures. They are read according to these rules:
 
 * A tool call arrives whole, or value by value (``partialArgs``). Most calls have no id; the name is not used as one.
 * A whole call is held back until something other than a call arrives. If that is a ``functionResponse``, which can even

@@ -47,8 +47,8 @@ UNSIGNED = "skip_thought_signature_validator"
 """The signature sent with calls that Gemini did not make.
 
 Gemini 3 rejects a turn whose first call has no signature
-(https://docs.cloud.google.com/vertex-ai/generative-ai/docs/thought-signatures). Other clients send this value too. It
-has not been tested against Google's server.
+(https://docs.cloud.google.com/vertex-ai/generative-ai/docs/thought-signatures). Other clients also send this value,
+which has not been tested against Google's server.
 """
 
 _TYPES = ("image", "pdf", "text file", "wav", "mp3", "audio", "video", "file")
@@ -136,7 +136,7 @@ def _response_format(request: Request) -> dict[str, Any]:
 
 
 def system_of(messages: Iterable[Message]) -> dict[str, Any] | None:
-    """Return all system messages of the thread as ``systemInstruction``."""
+    """Return the thread's system messages as ``systemInstruction``."""
     texts = [{"text": message.text} for message in messages if message.role == "system" and message.text]
     return {"parts": texts} if texts else None
 

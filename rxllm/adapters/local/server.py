@@ -57,8 +57,8 @@ _guard = threading.Lock()
 def serve(path: Path, n_ctx: int) -> Server:
     """Return the server for the GGUF file at `path`, starting it if necessary. Block while the file is loaded.
 
-    Concurrent callers get the same server. Raises ``EngineError``: ``missing_dependency`` if xllamacpp is not
-    installed, ``invalid_engine`` if the file cannot be loaded.
+    Concurrent callers get the same server. Raises ``EngineError("missing_dependency")`` if xllamacpp is not installed,
+    and ``EngineError("invalid_engine")`` if the file cannot be loaded.
     """
     key = (path, n_ctx)
     with _guard:
@@ -139,8 +139,8 @@ def find_weights(model: str | Path | None = None) -> Path:
     """Return the GGUF file to load: `model`, the file named by ``RXLLM_LOCAL_MODEL``, or the default weights.
 
     If the default weights are not on this machine, fetch them first, and block until that is done. Raises
-    ``EngineError``: ``invalid_engine`` if the file does not exist or is not a GGUF file, ``missing_dependency`` if the
-    default weights cannot be fetched.
+    ``EngineError("invalid_engine")`` if the file does not exist or is not a GGUF file, and
+    ``EngineError("missing_dependency")`` if the default weights cannot be fetched.
     """
     if model is not None:
         return _check_weights(Path(model).expanduser(), "model")

@@ -9,7 +9,7 @@ these rules:
 * The line with ``done`` is the last one, and contains the usage. A missing ``done_reason``, as sent by older servers,
   means ``stop``.
 * Log-probabilities are put into the metadata of the completed message, under ``reasoning_logprobs`` for thinking.
-* An ``error`` ends the stream. If its message is not recognised, it is treated as a failure of the model's runner.
+* An ``error`` ends the stream. If its message is not recognized, it is treated as a failure of the model's runner.
 * A line without any known field becomes a ``RawChunk``.
 """
 

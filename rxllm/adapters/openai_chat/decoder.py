@@ -90,7 +90,7 @@ _FIRST = msgspec.json.Decoder(FirstChunk)
 _CHUNK = msgspec.json.Decoder(Chunk)
 _NO_FUNCTION = Function()
 _EXECUTED = 1 << 20
-"""The index of the first tool call that Groq ran; these calls are numbered separately."""
+"""The index of the first tool call that Groq ran. These calls are numbered separately."""
 
 
 class ChatDecoder(FrameDecoder):

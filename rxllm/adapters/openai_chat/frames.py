@@ -150,7 +150,7 @@ def file_of(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def audio_of(fields: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """Return the audio of a response as a file. `fields` maps each field's name to its values from all deltas."""
+    """Return a response's audio as a file. `fields` maps each field's name to its values from all deltas."""
     # The API streams audio only as 16-bit PCM. Each piece is a separate base64 string.
     audio = {name: values[-1] for name, values in fields.items()}
     audio["data"] = b"".join(decode_base64(str(piece)) for piece in fields.get("data", ()))

@@ -1,7 +1,7 @@
 """The adapter for OpenAI's image API and compatible servers.
 
 The API is described at https://platform.openai.com/docs/api-reference/images. Generation requests are sent as JSON,
-edits and variations as forms with files. The `Family` of a model decides which fields it accepts.
+edits and variations as forms with files. A model's `Family` determines which operations and fields it accepts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MIME_TYPES = {"svg": "image/svg+xml"}
 
 @dataclass(frozen=True)
 class Family:
-    """The operations that a family of models supports, and the fields it accepts besides prompt, n and size."""
+    """The operations that a family of models supports, and the fields that it accepts besides prompt, n and size."""
 
     operations: tuple[str, ...] = tuple(_PATHS)
     fields: tuple[str, ...] = ("quality", "style", "background", "response_format")

@@ -158,5 +158,5 @@ def _repair_indices(parsed: Any) -> bytes:
 
 
 def _raw_kind(frame: Frame) -> str:
-    # A raw chunk of the kind "usage" would be read as counters, so give a frame of that type another kind.
+    # A raw chunk of the kind "usage" would be read as counters, so give a frame of that type a different kind.
     return frame.type if frame.type not in ("", "usage") else "chunk"
