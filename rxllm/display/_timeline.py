@@ -16,7 +16,7 @@ from rxllm.display._show import Showing, notebook_cell, suppress_repr
 from rxllm.display._timeline_drawing import MANY, Drawn, dollars, duration, svg_of, table_of, text_of
 from rxllm.display._timeline_rows import Lane, Row
 from rxllm.events import TextDelta
-from rxllm.runtime import merge_labelled
+from rxllm.runtime import merge_labelled, noting_times
 from rxllm.values import Labelled, Timed, Usage, Value
 from rxllm.values.argument_checks import check_instance, invalid_option, must_be
 from rxllm.values.drawing import times_of
@@ -145,11 +145,12 @@ def _count(number: int, noun: str) -> str:
 def timeline(source: Any, *, title: str = "") -> Timeline:
     """Draw a run over time, and return its `Timeline`. A stream is run to its end, and drawn while it runs.
 
-    >>> from rxllm import Timed, events
+    >>> from rxllm import events
+    >>> from rxllm.values import Timed
     >>> run = timeline([Timed(0.5, events.TextDelta("Hel")), Timed(1.0, events.TextDelta("lo"))])
     >>> print(run)
     1.0 s
-    step 1  ░░░░░░░░░░░░░░░░░░░░████████████████████  0.50 s TTFT
+    response  ░░░░░░░░░░░░░░░░░░░░████████████████████  0.50 s TTFT
     ░ waiting  █ text
 
     ==================================  ===============================================================================
@@ -190,7 +191,7 @@ def timeline(source: Any, *, title: str = "") -> Timeline:
 
 def _run(source: Observable[Any], drawing: Timeline) -> Timeline:
     try:
-        drawing.result = Showing[Any](source, [], _Drawing(drawing)).run()
+        drawing.result = Showing[Any](noting_times(source), [], _Drawing(drawing)).run()
     finally:
         _show.last = drawing
     return suppress_repr(drawing)

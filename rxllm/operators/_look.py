@@ -10,7 +10,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
 
 from rxllm.operators._event_operators import handle_each, operate
-from rxllm.runtime import Journal, Stream, current_scope, scoped, stopwatch
+from rxllm.runtime import Journal, Stream, current_scope, noting_times, scoped, stopwatch
 from rxllm.values import Timed, Trace
 from rxllm.values.argument_checks import check, check_classes, check_function
 
@@ -142,6 +142,11 @@ def timed() -> Callable[[Observable[T]], Stream[Timed[T]]]:
     Put it at the end of a pipe, directly before an operator that folds the stream, such as `to_chat_result`: other
     operators for events do not accept `Timed` items. In a notebook, the result then shows its timeline, and
     ``rxllm.timeline(result)`` draws it. The times are not a part of the result's fields or its JSON.
+
+    Upstream, retries, fallbacks and races add the times of the attempts that were lost to the metadata of the answer,
+    under ``"retry"``, ``"fallback"``, ``"race"`` or ``"hedge"``: ``"began"``, the seconds between the first attempt and
+    the one that answered, and ``"lost"``, an entry for each other attempt with its `name`, its `error`, and the seconds
+    at which it `began` and `ended`. The `error` is None if the attempt was disposed.
     """
 
     def start(
@@ -153,7 +158,8 @@ def timed() -> Callable[[Observable[T]], Stream[Timed[T]]]:
         def on_next(item: T) -> None:
             observer.on_next(Timed(now() - started_at, item))
 
-        return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
+        notes = noting_times(source)
+        return notes.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
 
     return operate(start)
 

@@ -85,8 +85,7 @@ def fallback(
     Observables of events instead.
 
     The events of a failed attempt are dropped. After a fallback, ``MessageCompleted`` and the response have the
-    metadata ``{"fallback": {"answered_by": ..., "errors": (...), ...}}``, with the keys ``"began"`` and ``"lost"`` that
-    `retry_before_content` describes. If every attempt fails, the last error is passed
+    metadata ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If every attempt fails, the last error is passed
     on, with the earlier errors added as exception notes. ``when(error)`` decides whether to fall back. By default,
     every error except ``StreamError("cancelled")`` triggers a fallback.
 
@@ -176,9 +175,9 @@ class _Fallback:
     def name(self, attempt: int) -> str:
         return self._names[attempt - 1]
 
-    def note(self, earlier: Mapping[str, Any]) -> Mapping[str, Any]:
+    def note(self, times: Mapping[str, Any]) -> Mapping[str, Any]:
         answered_by = self._names[len(self._failures)]
-        return {"fallback": {"answered_by": answered_by, "errors": tuple(self._failures), **earlier}}
+        return {"fallback": {"answered_by": answered_by, "errors": tuple(self._failures), **times}}
 
 
 def _is_failure(error: Exception) -> bool:

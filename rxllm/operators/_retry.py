@@ -106,9 +106,7 @@ def retry_before_content(
     back until content (text, thinking, a tool call, a source, a file) or the ``MessageCompleted`` arrives. An attempt
     that fails before then, through ``on_error`` or with an ``ErrorEvent``, is retried if the policy allows it: the
     operator subscribes to the source again, which sends a new request. The last failure is passed on unchanged. Before
-    each wait, ``on_retry(attempt, delay, error)`` is called; `delay` is in seconds. After a retry, the response has the
-    metadata ``{"retry": {"began": ..., "lost": (...)}}``: the seconds until the last attempt began, and an entry for
-    each failed attempt, with its `name`, its `error`, and the seconds at which it `began` and `ended`.
+    each wait, ``on_retry(attempt, delay, error)`` is called; `delay` is in seconds.
 
     ``rxllm.stream_generate`` and the other functions of ``rxllm`` already apply this operator to
     ``adapter.stream(request, call)``. The engine's own ``operators`` are applied after it and see a single answer.
@@ -199,5 +197,5 @@ class _Restarting:
     def name(self, attempt: int) -> str:
         return f"attempt {attempt}"
 
-    def note(self, earlier: Mapping[str, Any]) -> Mapping[str, Any]:
+    def note(self, times: Mapping[str, Any]) -> Mapping[str, Any]:
         return {}  # the `StepRestarted` announces the new attempt

@@ -19,6 +19,7 @@ from rxllm.runtime._concurrency import Bounded
 from rxllm.runtime._scope import current_scope, within
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._unhandled import conclude, fail
+from rxllm.runtime.context_variables import current_reader
 from rxllm.runtime.stream_arguments import check_streams
 from rxllm.values import Labelled, Response
 from rxllm.values.argument_checks import check, check_count, check_instance, invalid_option, is_positive, must_be
@@ -49,11 +50,9 @@ def race(*streams: Observable[Event]) -> Stream[Event]:
     content: it shows only that a server has accepted the request. A stream that fails or ends without content drops out
     of the race. If all streams drop out, the last failure is passed on unchanged.
 
-    The response or the chat result has the metadata ``{"race": {"winner": k, "errors": (...), ...}}``, where 0 is the
-    first stream. ``"began"`` is the number of seconds between the start of the race and the start of the winner.
-    ``"lost"`` has an entry for each other stream that was started, with its `name`, `began`, `ended` and `error`; for a
-    stream that was disposed, `error` is None. The usage does not include the usage of the other streams. In a pipe,
-    write ``a.pipe(ops.race(b))``.
+    The response or the chat result has the metadata ``{"race": {"winner": k, "errors": (...)}}``, where 0 is the first
+    stream. If the events are timed (see ``ops.timed``), the metadata also has the times of the other streams. The usage
+    does not include the usage of the other streams. In a pipe, write ``a.pipe(ops.race(b))``.
 
     Raises ``ValidationError("invalid_option")`` if there are no streams or if any of them is not an Observable.
     """
@@ -77,8 +76,8 @@ def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
 
     The slower subscription is disposed, and its connection is closed. Content means the same as in ``race``. If the
     first subscription fails before the second has started, the second starts at once. ``MessageCompleted`` has the
-    metadata ``{"hedge": {"winner": 0 or 1, "errors": (...), ...}}``, as in ``race``. In a pipe, or to hedge every call
-    of an engine, use ``ops.hedge``.
+    metadata ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe, or to hedge every call of an engine, use
+    ``ops.hedge``.
 
     Raises ``ValidationError("invalid_option")`` if `stream` is not an Observable or `after` is not a number above 0.
     """
@@ -123,6 +122,7 @@ class _Race:
         self._delivering = False  # True while the winner's waiting events are being emitted; new ones must wait
         self._end: Callable[[], None] | None = None
         self._errors: list[str] = []
+        self._is_timed = current_reader.get().is_timed
         self._seconds = stopwatch(scheduler)
         self._start = self._seconds()
         self._began: dict[int, float] = {}
@@ -219,8 +219,10 @@ class _Race:
     def _pass(self, event: Event) -> None:
         if type(event) in _ENDS:
             assert self._winner is not None
-            note = {"winner": self._winner, "errors": tuple(self._errors), "began": self._began[self._winner]}
-            note["lost"] = tuple(self._lost[index] for index in sorted(self._lost))
+            note: dict[str, Any] = {"winner": self._winner, "errors": tuple(self._errors)}
+            if self._is_timed:
+                lost = tuple(self._lost[index] for index in sorted(self._lost))
+                note |= {"began": self._began[self._winner], "lost": lost}
             event = _add_note(event, {self._name: note})
         self._observer.on_next(event)
 

@@ -27,6 +27,7 @@ from rxllm.runtime._clock import clock, stopwatch
 from rxllm.runtime._scope import current_scope, within
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._unhandled import conclude, fail
+from rxllm.runtime.context_variables import current_reader
 from rxllm.values import AdapterError, LLMError, StreamError, ValidationError
 from rxllm.values.argument_checks import did_you_mean, invalid_option, is_count, is_seconds, must_be
 
@@ -56,12 +57,10 @@ class Plan(Protocol):
         """Return a name for the attempt."""
         ...
 
-    def note(self, earlier: Mapping[str, Any]) -> Mapping[str, Any]:
+    def note(self, times: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return metadata for the ``MessageCompleted`` of an attempt that follows failed attempts.
 
-        `earlier` has two keys: ``"began"``, the seconds between the subscription and the start of the attempt, and
-        ``"lost"``, a tuple of the failed attempts. Each of these has a `name`, an `error` and the seconds at which it
-        `began` and `ended`.
+        `times` is empty unless the events are timed; see ``ops.timed``.
         """
         ...
 
@@ -80,6 +79,7 @@ class Attempts:
         self._source = SerialDisposable()
         self._timer = SerialDisposable()
         self._count = 0
+        self._is_timed = current_reader.get().is_timed
         self._seconds = stopwatch(scheduler)
         self._start = self._began = self._seconds()
         self._lost: list[Mapping[str, Any]] = []
@@ -119,8 +119,7 @@ class Attempts:
         subscription = self._source.disposable = SingleAssignmentDisposable()  # assigned before the source can fail
         with within(self._scope):  # a retry starts in the context of the attempt that failed
             source = self._plan.source(self._count)
-            if self._lost:
-                source = source.map(self._annotate)
+            source = source.map(self._annotate) if self._count > 1 else source
             subscription.disposable = source.subscribe(
                 attempt.on_next, attempt.on_error, attempt.on_completed, scheduler=self._scheduler
             )
@@ -128,8 +127,9 @@ class Attempts:
     def _annotate(self, event: Event) -> Event:
         if type(event) is not MessageCompleted:
             return event
-        note = self._plan.note({"began": self._elapsed(self._began), "lost": tuple(self._lost)})
-        return replace(event, metadata={**event.metadata, **note})
+        times = {"began": self._elapsed(self._began), "lost": tuple(self._lost)} if self._is_timed else {}
+        note = self._plan.note(times)
+        return replace(event, metadata={**event.metadata, **note}) if note else event
 
     def _elapsed(self, seconds: float) -> float:
         return round(seconds - self._start, 6)
@@ -402,5 +402,5 @@ class _Retrying:
     def name(self, attempt: int) -> str:
         return f"attempt {attempt}"
 
-    def note(self, earlier: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"retry": earlier}
+    def note(self, times: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"retry": times} if times else {}

@@ -36,7 +36,7 @@ from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposab
 from reactivex.scheduler import CurrentThreadScheduler
 
 from rxllm.events import ErrorEvent, Event
-from rxllm.runtime import Stream, clock, current_gate, fail, report_unheard
+from rxllm.runtime import Stream, clock, current_gate, fail, noting_times, report_unheard
 from rxllm.runtime.context_variables import current_reader
 from rxllm.serializer import from_json, to_json
 from rxllm.values import Labelled, LLMError, StreamError, Timed, ValidationError
@@ -184,7 +184,8 @@ def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callabl
             def leave() -> None:
                 recording.end("disposed", "true")
 
-            subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
+            notes = noting_times(source)
+            subscription = notes.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
             return CompositeDisposable(subscription, Disposable(leave))
 
         return Stream(subscribe)
