@@ -14,8 +14,8 @@ a tool starts or ends    ends the ``approval`` bar; begins and ends a ``tool`` o
 an agent's event         has the same effects on the rows below the agent's tool
 =======================  =========================================================================================
 
-All times are in seconds since the start of the run. The figures of a row are those of the events: a step's `usage` is
-the last `UsageUpdated`, or the usage in its `StepCompleted`.
+All times are in seconds since the start of the run. A step's `usage` is taken from its last `UsageUpdated`, and then
+from its `StepCompleted`.
 """
 
 from __future__ import annotations
