@@ -201,7 +201,8 @@ class Showing(abc.DisposableBase, Generic[T]):
 
     def _take(self, item: Any) -> None:
         label: str | None = None
-        inner, cards = item.item if isinstance(item, Timed) else item, dict(self._cards)
+        inner: Any = cast(Timed[Any], item).item if isinstance(item, Timed) else item
+        cards = dict(self._cards)
         if isinstance(inner, Labelled):
             labelled = cast(Labelled[Any], inner)
             label, inner = labelled.label, labelled.item

@@ -17,9 +17,8 @@ from rxllm.display._timeline_drawing import MANY, Drawn, dollars, duration, svg_
 from rxllm.display._timeline_rows import Lane, Row
 from rxllm.events import TextDelta
 from rxllm.runtime import merge_labelled, noting_times
-from rxllm.values import Labelled, Timed, Usage, Value
+from rxllm.values import Labelled, Timed, Usage, Value, times_of
 from rxllm.values.argument_checks import check_instance, invalid_option, must_be
-from rxllm.values.drawing import times_of
 
 
 class Timeline:
@@ -180,7 +179,7 @@ def timeline(source: Any, *, title: str = "") -> Timeline:
         return _run(cast(Observable[Any], source), drawing)
     items: Any = times_of(source) or source
     is_timed = isinstance(items, Iterable) and not isinstance(items, str | bytes | Value)
-    for item in items if is_timed else [source]:
+    for item in cast(Iterable[Any], items) if is_timed else [source]:
         if not isinstance(item, Timed):
             expected = "a stream, a mapping of labels to streams, timed events, or a result of timed events"
             raise invalid_option("source", f"{must_be(expected, item)}; apply ops.timed() to get timed events")

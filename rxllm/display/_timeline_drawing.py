@@ -240,8 +240,9 @@ def _ticks(bar: Bar, x: float, width: float, y: float, scale: float) -> Iterator
 def _legend(rows: Iterable[tuple[int, Row]], y: float) -> Iterator[str]:
     found = {bar.kind for _, row in rows for bar in row.bars}
     x = 24.0
-    for kind in (kind for kind in COLOURS if kind in found):
-        name = NAMES[kind]
+    for kind, name in NAMES.items():
+        if kind not in found:
+            continue
         look = f'fill="{COLOURS[kind]}" fill-opacity="{_OPACITY.get(kind, 1)}"'
         yield f'<rect x="{x}" y="{y - 9}" width="12" height="10" rx="2" {look}/>'
         if kind == "waiting":

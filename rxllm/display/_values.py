@@ -37,8 +37,8 @@ from rxllm.values import (
     Turn,
     Usage,
     ValidationError,
+    times_of,
 )
-from rxllm.values.drawing import times_of
 
 OPEN, FOLDED = 8, 100
 """The last `OPEN` messages of a thread are open, and the `FOLDED` messages before them can be unfolded."""

@@ -250,11 +250,11 @@ class Fold:
         self.deltas: list[Any] = []  # deltas since the last event of another type; always the same list object
         self.timed: list[Timed[Any]] = []  # all events, if the source is `timed`
 
-    def add(self, event: Event) -> None:
+    def add(self, event: Event | Timed[Any]) -> None:
         if type(event) in DELTAS:
             self.deltas.append(event)
             return
-        if type(event) is Timed:
+        if isinstance(event, Timed):
             self.timed.append(event)
             self.add(event.item)
             return

@@ -1,6 +1,7 @@
 """The types of values: requests, messages, tools, responses, results, sessions, and errors."""
 
 from rxllm.values.base import Value
+from rxllm.values.drawing import times_of
 from rxllm.values.errors import (
     AdapterError,
     EngineError,
@@ -121,6 +122,7 @@ __all__ = [
     "request_key",
     "schema_faults",
     "system",
+    "times_of",
     "tool",
     "tool_result",
     "unanswered",
