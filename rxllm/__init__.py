@@ -25,11 +25,11 @@ Work with the answer
     `LLMError`: the base class of all errors
 
 You can leave these modules for later: `session` keeps conversations between turns. `serializer` converts values to JSON
-and back. `show` displays a stream in Jupyter, and `display` has other ways to display one. `images` generates images.
-`testing` helps you test programs, adapters and operators. `web` streams to browsers. `durable` keeps runs alive across
-restarts. `cluster` calls models from many machines. `mcp` adds tools from MCP servers. `telemetry` defines the values
-that observers receive, and `otel` writes traces. Types that you rarely need to name are in ``rxllm.values``, and base
-classes for adapters are in ``rxllm.adapters``.
+and back. `show` displays a stream in Jupyter, `timeline` draws a run over time, and `display` has other ways to display
+one. `images` generates images. `testing` helps you test programs, adapters and operators. `web` streams to browsers.
+`durable` keeps runs alive across restarts. `cluster` calls models from many machines. `mcp` adds tools from MCP
+servers. `telemetry` defines the values that observers receive, and `otel` writes traces. Types that you rarely need to
+name are in ``rxllm.values``, and base classes for adapters are in ``rxllm.adapters``.
 
 For more help, call ``help`` with any of these names, as in ``help(rxllm.generate)``. ``help(rxllm.operators)`` lists
 all operators, and ``help(rxllm.keys)`` explains how API keys are looked up. ``dir(rxllm)`` lists all names.
@@ -124,7 +124,7 @@ if TYPE_CHECKING:
     from rxllm import tools as tools
     from rxllm import values as values
     from rxllm.adapters import Anthropic, Fake, Gemini, Local, Ollama, OpenAIChat, OpenAIResponses
-    from rxllm.display import show
+    from rxllm.display import show, timeline
 
 __version__ = "0.1.0"
 
@@ -203,6 +203,7 @@ __all__ = [
     "system",
     "telemetry",
     "testing",
+    "timeline",
     "to_async_iter",
     "to_iter",
     "tool",
@@ -244,7 +245,7 @@ if not TYPE_CHECKING:  # a module-level __getattr__ makes type checkers accept a
             return import_module(f"rxllm.{name}")
         if name not in _PUBLIC:
             raise _no_attribute("module 'rxllm'", name, _PUBLIC, _advice("rxllm", name))
-        return getattr(import_module("rxllm.display" if name == "show" else "rxllm.adapters"), name)
+        return getattr(import_module("rxllm.display" if name in ("show", "timeline") else "rxllm.adapters"), name)
 
 
 def _draw(value: Any) -> str | None:

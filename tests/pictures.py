@@ -279,6 +279,7 @@ SCENARIOS: dict[str, Scenario] = {
     "to_step_result": lambda: draw(step_of(1, CALL, 1)(THREAD), {"to_step_result()": ops.to_step_result()}),
     "to_text": lambda: draw(answer(1, "Hel", 1, "lo", 1), {"to_text()": ops.to_text()}),
     "tool_calls": lambda: draw(answer(1, CALL, 1), {"tool_calls()": ops.tool_calls()}),
+    "timed": lambda: draw(plays("-a-b-|"), {"timed()": ops.timed()}),
     "trace": lambda: draw(plays("-a-b-|"), {"trace(fn)": ops.trace(lambda trace: None)}),
     "usage": lambda: draw(answer(1, "Hi", 1, Usage(3, 1), 1, Usage(3, 5), 1), {"usage()": ops.usage()}),
     "verify": lambda: draw(

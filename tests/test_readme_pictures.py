@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from docs.pictures import hero, screens
+from docs.pictures import hero, run, screens
 
 FOLDER = Path(hero.__file__).parent
 REMEDY = "run python -m docs.pictures"
@@ -28,10 +28,14 @@ def test_a_screen_shows_what_its_picture_shows(name: str, draw: Callable[[], str
     assert screens.without_times(picture(name)) == screens.without_times(draw()), REMEDY
 
 
+def test_the_timeline_is_that_of_its_run() -> None:
+    assert picture("timeline.svg") == run.timeline(), REMEDY
+
+
 def test_a_picture_is_small_and_asks_no_other_server() -> None:
-    names = ["hero.svg", "card.svg", "terminal.svg", "web_chat.png"]
+    names = ["hero.svg", "card.svg", "terminal.svg", "timeline.svg", "web_chat.png"]
     assert [name for name in names if (FOLDER / name).stat().st_size > 400_000] == []
-    for name in names[:3]:
+    for name in names[:-1]:
         ElementTree.fromstring(picture(name))
         assert "https://" not in picture(name)
         assert "url(http" not in picture(name)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from docs.pictures import hero, screens
+from docs.pictures import hero, run, screens
 from tests import pictures as marbles
 
 FOLDER = Path(__file__).parent
@@ -22,6 +22,7 @@ def main() -> int:
         ("hero", lambda: hero.draw(hero.race())),
         ("card", screens.card),
         ("terminal", screens.terminal),
+        ("timeline", run.timeline),
     ):
         (FOLDER / f"{name}.svg").write_text(draw())
     marbles.write()

@@ -7,18 +7,21 @@ from rxllm.display._chat import ChatPanel, chat, from_widget
 from rxllm.display._marble_diagram import MarbleDiagram, marble_diagram
 from rxllm.display._progress_bar import progress_bar
 from rxllm.display._show import Showing, show
+from rxllm.display._timeline import Timeline, timeline
 from rxllm.display._values import value_html
 
 __all__ = [
     "ChatPanel",
     "MarbleDiagram",
     "Showing",
+    "Timeline",
     "chat",
     "from_widget",
     "last",
     "marble_diagram",
     "progress_bar",
     "show",
+    "timeline",
     "value_html",
 ]
 

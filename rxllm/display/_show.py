@@ -28,7 +28,7 @@ from rxllm.display._html import cards_html
 from rxllm.display._plain import Cards, Plain, Screen, ipython_shell, plain_text
 from rxllm.events import Event
 from rxllm.runtime import merge_labelled, to_iter
-from rxllm.values import ChatResult, Labelled, Response, StepResult
+from rxllm.values import ChatResult, Labelled, Response, StepResult, Timed
 from rxllm.values.argument_checks import check_instance
 
 log = logging.getLogger("rxllm")
@@ -94,16 +94,23 @@ def show(stream: Any, *, block: bool = True) -> Any:
 
 def choose_screen() -> Screen:
     """Return the right screen for this process: a notebook cell, a terminal or plain output."""
-    marimo = sys.modules.get("marimo")
-    if hasattr(ipython_shell(), "kernel"):
-        return Cell()
-    if marimo is not None and marimo.running_in_notebook():
-        return _MarimoCell()
+    if (cell := notebook_cell()) is not None:
+        return cell
     if sys.stdout.isatty() and find_spec("rich") is not None:
         from rxllm.display._rich import Terminal
 
         return Terminal()
     return Plain(text_only=not sys.stdout.isatty())
+
+
+def notebook_cell(html: Callable[[Cards, float], str] = cards_html) -> Screen | None:
+    """Return a screen that draws ``html(cards, now)`` in the current notebook cell, or None outside a notebook."""
+    marimo = sys.modules.get("marimo")
+    if hasattr(ipython_shell(), "kernel"):
+        return Cell(html)
+    if marimo is not None and marimo.running_in_notebook():
+        return _MarimoCell(html)
+    return None
 
 
 class Showing(abc.DisposableBase, Generic[T]):
@@ -194,9 +201,10 @@ class Showing(abc.DisposableBase, Generic[T]):
 
     def _take(self, item: Any) -> None:
         label: str | None = None
-        inner, cards = item, dict(self._cards)
-        if isinstance(item, Labelled):
-            labelled = cast(Labelled[Any], item)
+        inner: Any = cast(Timed[Any], item).item if isinstance(item, Timed) else item
+        cards = dict(self._cards)
+        if isinstance(inner, Labelled):
+            labelled = cast(Labelled[Any], inner)
             label, inner = labelled.label, labelled.item
             cards.pop(None, None)  # drop the card without a label
         cards[label] = (cards.get(label) or Card(self._begun)).add(inner, time.monotonic())
@@ -267,13 +275,14 @@ class Cell(Screen):
     plain HTML, so that it is saved with the notebook.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, html: Callable[[Cards, float], str] = cards_html) -> None:
+        self._html = html
         self._display: Any = import_module("IPython.display")
         self._handle: Any = None
         self._box: Any = None
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
-        html = cards_html(cards, min(card.begun for card in cards.values()))
+        html = self._html(cards, min(card.begun for card in cards.values()))
         if stop is None or find_spec("ipywidgets") is None:
             self._handle = self._display.display({"text/html": html}, raw=True, display_id=True)
             return
@@ -284,14 +293,14 @@ class Cell(Screen):
         self._handle = self._display.display(self._box, display_id=True)
 
     def draw(self, cards: Cards, now: float) -> None:
-        html = cards_html(cards, now)
+        html = self._html(cards, now)
         if self._box is not None:
             self._box.children[0].value = html
         else:
             self._handle.update({"text/html": html}, raw=True)
 
     def finish(self, cards: Cards, now: float) -> None:
-        self._handle.update({"text/html": cards_html(cards, now), "text/plain": plain_text(cards)}, raw=True)
+        self._handle.update({"text/html": self._html(cards, now), "text/plain": plain_text(cards)}, raw=True)
         for widget in () if self._box is None else (self._box, *self._box.children):
             widget.close()
 
@@ -307,13 +316,14 @@ _OUTPUTS = 200
 class _MarimoCell(Screen):
     """A marimo cell, in which one output is redrawn."""
 
-    def __init__(self) -> None:
+    def __init__(self, html: Callable[[Cards, float], str] = cards_html) -> None:
+        self._html = html
         self._marimo: Any = import_module("marimo")
         self.thread = self._marimo.Thread  # other threads are not connected to a cell
         self._index = -1
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
-        html = cards_html(cards, min(card.begun for card in cards.values()))
+        html = self._html(cards, min(card.begun for card in cards.values()))
         # Count down to the first index that marimo accepts, which is the one after the cell's earlier outputs.
         for index in range(_OUTPUTS, -1, -1):
             with contextlib.suppress(IndexError):
@@ -322,7 +332,7 @@ class _MarimoCell(Screen):
                 return
 
     def draw(self, cards: Cards, now: float) -> None:
-        self._put(cards_html(cards, now), self._index)
+        self._put(self._html(cards, now), self._index)
 
     finish = draw
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 from rxllm.collector import StreamCollector
 from rxllm.display._card import Card, Note, Row, ToolRow, content_of, rows_and_status, rows_of, truncate, usage_texts
 from rxllm.display._html import SHOWN, article, escape, is_link, isolate, markdown, page, row_html
+from rxllm.display._timeline import timeline
 from rxllm.engine import Engine, settings
 from rxllm.values import (
     ChatResult,
@@ -36,6 +37,7 @@ from rxllm.values import (
     Turn,
     Usage,
     ValidationError,
+    times_of,
 )
 
 OPEN, FOLDED = 8, 100
@@ -66,7 +68,8 @@ def value_html(value: Any) -> str | None:
     if drawing is None:
         return None
     body, texts, look = drawing
-    return page(f"<style>{_STYLE}</style>{article(look, body, [clip(text) for text in texts if text])}")
+    drawn = page(f"<style>{_STYLE}</style>{article(look, body, [clip(text) for text in texts if text])}")
+    return drawn + (timeline(value).html() if times_of(value) else "")
 
 
 def _drawing(value: Any) -> Drawing | None:

@@ -15,12 +15,14 @@ field       content
 ==========  ======================================================================================================
 
 All other events are simply encoded by `rxllm.serializer`. Version 1, which can still be read, did this for every event.
+Each entry also has a key ``at``, the time of the event in seconds since 1970. Logs of earlier versions do not have it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -37,6 +39,7 @@ from rxllm.events import (
     StepCompleted,
     ToolExecutionCompleted,
 )
+from rxllm.values import Timed
 
 T = TypeVar("T")
 
@@ -65,18 +68,21 @@ class Log:
         self._store, self._id = store, id
         self._ends: dict[int, _End] = {}
         self._last: dict[tuple[str, ...], int] = {}  # the event number of the latest step or chat end, by agent path
+        self._at = 0.0  # the time of the latest event that was read
 
-    async def page(self, after: int) -> list[Event]:
+    async def page(self, after: int) -> list[Timed[Event]]:
         """Return up to `PAGE` events that follow event number `after`, stopping before any that cannot be decoded.
+
+        Times are in seconds since 1970. An event without a time gets the time of the event before it.
 
         Raises ``RunError("unreadable")`` if even the first one cannot be decoded.
         """
-        events: list[Event] = []
+        events: list[Timed[Event]] = []
         for number, data in enumerate(await self._store.events(self._id, after, PAGE), after + 1):
             try:
                 entry, before = self._parse(number, data)
                 await self._find(before)
-                events.append(self._decode(number, entry))
+                events.append(Timed(self._time_of(number, entry), self._decode(number, entry)))
             except RunError as error:
                 if not events or error.reason != "unreadable":
                     raise
@@ -88,14 +94,14 @@ class Log:
         number = 0
         while page := await self.page(number) if count is None or number < count else ():
             number += len(page)
-            for event in page:
-                yield event
+            for timed in page:
+                yield timed.item
 
     def encode(self, number: int, event: Event) -> bytes:
         """Return the log entry for `event`, which will be event number `number`."""
         path, end = _unnest(event)
         if not isinstance(end, StepCompleted | ChatCompleted):
-            return serializer.to_json(event).encode()
+            return f'{serializer.to_json(event)[:-1]}, "at": {_now()}}}'.encode()
         before = self._last.get(path, 0)
         kept = _count_equal(self._messages(before), end.result.thread.messages)
         result = replace(end.result, thread=replace(end.result.thread, messages=end.result.thread.messages[kept:]))
@@ -105,7 +111,8 @@ class Log:
             result = replace(result, steps=result.steps[: len(result.steps) - steps])
         self._remember(number, path, _End(before, end.result))
         text = serializer.to_json(_nest(path, _completion(result)))
-        return f'{{"v": {VERSION}, "before": {before}, "kept": {kept}, "steps": {steps}, "event": {text}}}'.encode()
+        entry = f'"v": {VERSION}, "before": {before}, "kept": {kept}, "steps": {steps}, "at": {_now()}, "event": {text}'
+        return f"{{{entry}}}".encode()
 
     def _parse(self, number: int, text: bytes) -> tuple[dict[str, Any], int]:
         """Return an entry's data, and the event number of the end it refers to, or 0 if it refers to none."""
@@ -118,6 +125,11 @@ class Log:
             if not 0 <= data["before"] < number:
                 raise ValueError(f"it refers to event {data['before']!r}, which is not an earlier event")
             return data, data["before"]
+
+    def _time_of(self, number: int, data: dict[str, Any]) -> float:
+        with reading(f"event {number}", self._id):
+            self._at = float(data.pop("at", self._at))
+        return self._at
 
     async def _find(self, number: int) -> None:
         """Load the step or chat end that is event `number`, and those before it, unless they are already in memory."""
@@ -185,6 +197,10 @@ def error_in(event: Event) -> LLMError | None:
             return None
 
 
+def _now() -> float:
+    return round(time.time(), 6)
+
+
 def _unnest(event: Event) -> tuple[tuple[str, ...], Event]:
     return (event.path, event.event) if type(event) is Nested else ((), event)
 
@@ -211,10 +227,10 @@ class Tail:
         self._store, self._id, self._log = store, id, Log(store, id)
         self._start = self._end = -1
         self._is_at_end = False  # whether the latest read reached the end of the log
-        self._events: list[Event] = []
+        self._events: list[Timed[Event]] = []
         self._reading: asyncio.Task[None] | None = None
 
-    async def after(self, number: int) -> Sequence[Event]:
+    async def after(self, number: int) -> Sequence[Timed[Event]]:
         """Wait for events after `number` and return them. Return an empty sequence if the run has ended."""
         while True:
             if self._start <= number < self._end:

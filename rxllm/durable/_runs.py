@@ -9,7 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from secrets import token_hex
-from typing import Any, Self, TypeVar, cast, get_args
+from typing import Any, Literal, Self, TypeVar, cast, get_args, overload
 
 from rxllm import (
     ChatResult,
@@ -38,6 +38,7 @@ from rxllm.durable._sqlite import SQLiteStore
 from rxllm.durable._store import LONGEST_LEASE, Run, Status, Store, reading
 from rxllm.events import Custom, Event
 from rxllm.serializer import from_data, to_data
+from rxllm.values import Timed
 from rxllm.values.argument_checks import (
     check,
     check_count,
@@ -184,12 +185,17 @@ class Runs:
 
         return _once(start)
 
-    def watch(self, id: str, after: int = 0, *, folded: bool = False) -> Stream[Event]:
+    @overload
+    def watch(self, id: str, after: int = 0, *, folded: bool = False) -> Stream[Event]: ...
+    @overload
+    def watch(self, id: str, after: int = 0, *, timed: Literal[True]) -> Stream[Timed[Event]]: ...
+    def watch(self, id: str, after: int = 0, *, folded: bool = False, timed: bool = False) -> Stream[Any]:
         """Emit a run's events after event number `after`: first the committed ones, then live ones.
 
         Events are numbered from 1. If you have already received n events, pass ``after=n`` to get the rest. With
         `folded`, `after` is ignored, and the committed events are condensed into the fewest events that fold to the
-        same state, as in ``ops.share_folded``.
+        same state, as in ``ops.share_folded``. With `timed`, each event is in a `Timed`, with the number of
+        seconds since the run was created; ``rxllm.timeline`` draws these.
 
         The stream completes when the run does. If the run fails, the stream fails with the same error; if the run is
         cancelled, it fails with ``RunError("cancelled")``. It can also fail with ``RunError("unknown_run")`` or
@@ -198,8 +204,9 @@ class Runs:
         _check_id(id)
         is_number = is_count(after) or after == 0
         check("after", after, is_number, "the number of the last event received, 0 or more")
+        check("timed", timed, not (timed and folded), "False if `folded` is True, because folded events have no times")
 
-        async def events() -> AsyncIterator[Event]:
+        async def events() -> AsyncIterator[Any]:
             key = asyncio.get_running_loop(), id
             tail = self._tails.setdefault(key, Tail(self._store, id))
             tail.watchers += 1
@@ -211,9 +218,10 @@ class Runs:
                         yield event
                 elif after and (count := (await self._store.load(id)).events) < after:
                     raise invalid_option("after", f"is {after}, but the run {id} has {count} events so far")
+                began = (await self._store.load(id)).created_at if timed else 0.0
                 while page := await tail.after(number):
                     for event in page:
-                        yield event
+                        yield Timed(max(0.0, event.at - began), event.item) if timed else event.item
                     number += len(page)
                 _raise_error(tail.run)
             finally:

@@ -6,7 +6,7 @@ are in ``ops.plugins``, such as ``ops.plugins.shout()``. Functions that combine 
 ``rxllm.race(a, b)``, ``rxllm.merge_labelled({"a": a, "b": b})``.
 
 ==============  =======================================================================================================
-observing       tap, trace, snapshots, verify
+observing       tap, trace, timed, snapshots, verify
 text            text, to_text, thinking, words, sentences, smooth, map_text, redact, guard
 selecting       only, filter_deltas, include_raw_chunks
 slow consumers  conflate, keep_latest, gate
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     )
     from rxllm.operators._guard import guard
     from rxllm.operators._json_answers import items, partials, text_at
-    from rxllm.operators._look import journaled, tap, trace
+    from rxllm.operators._look import journaled, tap, timed, trace
     from rxllm.operators._pacing import gate, smooth, snapshots
     from rxllm.operators._race_and_fallback import circuit_breaker, fallback, hedge, race
     from rxllm.operators._rate_limited import rate_limited
@@ -99,6 +99,7 @@ __all__ = [
     "text_at",
     "thinking",
     "time_limits",
+    "timed",
     "to_chat_result",
     "to_response",
     "to_session",
@@ -136,7 +137,7 @@ if not TYPE_CHECKING:  # A type checker that saw a __getattr__ would accept any 
             "_fold": "parsed scan_collect to_chat_result to_response to_session to_step_result to_text",
             "_guard": "guard",
             "_json_answers": "items partials text_at",
-            "_look": "journaled tap trace",
+            "_look": "journaled tap timed trace",
             "_race_and_fallback": "circuit_breaker fallback hedge race",
             "_rate_limited": "rate_limited",
             "_redact": "map_text redact",

@@ -19,8 +19,9 @@ from rxllm.collector import DELTAS, StreamCollector, nest, unnest
 from rxllm.events import EVENT_CLASSES, ErrorEvent, Event, Nested
 from rxllm.runtime import Stream, conclude
 from rxllm.runtime.stream_arguments import OperatorMaker, check_source
-from rxllm.values import ChatResult, Message, Response, StepResult, StreamError, Thread, Turn
+from rxllm.values import ChatResult, Message, Response, StepResult, StreamError, Thread, Timed, Turn
 from rxllm.values.argument_checks import check_function
+from rxllm.values.drawing import keep_times
 from rxllm.values.threads import AGENTS
 
 T = TypeVar("T")
@@ -229,7 +230,7 @@ def fold_events(
 
         def on_completed() -> None:
             try:
-                result = project(fold.state)
+                result = keep_times(project(fold.state), fold.timed)
             except Exception as error:
                 observer.on_error(error)
             else:
@@ -247,10 +248,15 @@ class Fold:
         self._name = name
         self._state = StreamCollector(thread)
         self.deltas: list[Any] = []  # deltas since the last event of another type; always the same list object
+        self.timed: list[Timed[Any]] = []  # all events, if the source is `timed`
 
-    def add(self, event: Event) -> None:
+    def add(self, event: Event | Timed[Any]) -> None:
         if type(event) in DELTAS:
             self.deltas.append(event)
+            return
+        if isinstance(event, Timed):
+            self.timed.append(event)
+            self.add(event.item)
             return
         try:
             if type(event) not in EVENTS:

@@ -1,4 +1,4 @@
-"""Observe a stream without changing its items: call a function, trace the signals, or keep a journal."""
+"""Observe a stream: call a function, trace the signals, keep the time of each item, or keep a journal."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
 
 from rxllm.operators._event_operators import handle_each, operate
-from rxllm.runtime import Journal, Stream, current_scope, scoped, stopwatch
-from rxllm.values import Trace
+from rxllm.runtime import Journal, Stream, current_scope, noting_times, scoped, stopwatch
+from rxllm.values import Timed, Trace
 from rxllm.values.argument_checks import check, check_classes, check_function
 
 T = TypeVar("T")
@@ -122,6 +122,44 @@ def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]
             return Disposable()
         subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
         return CompositeDisposable(subscription, Disposable(on_dispose))
+
+    return operate(start)
+
+
+def timed() -> Callable[[Observable[T]], Stream[Timed[T]]]:
+    """Emit each item in a `Timed`, together with its time in seconds since the subscription.
+
+    ::
+
+        source     --a--b--|
+        timed()    --A--B--|        (A: a at 2, B: b at 5)
+
+    >>> from rxllm import Fake, operators as ops, stream
+    >>> result = stream(Fake("Hi"), "Hello").pipe(timed(), ops.to_chat_result()).run()
+    >>> result
+    ChatResult('Hi', completed, 1 steps, 0 tokens)
+
+    Put it at the end of a pipe, directly before an operator that folds the stream, such as `to_chat_result`: other
+    operators for events do not accept `Timed` items. In a notebook, the result then shows its timeline, and
+    ``rxllm.timeline(result)`` draws it. The times are not a part of the result's fields or its JSON.
+
+    Upstream, retries, fallbacks and races add the times of the attempts that were lost to the metadata of the answer,
+    under ``"retry"``, ``"fallback"``, ``"race"`` or ``"hedge"``: ``"began"``, the seconds between the first attempt and
+    the one that answered, and ``"lost"``, an entry for each other attempt with its `name`, its `error`, and the seconds
+    at which it `began` and `ended`. The `error` is None if the attempt was disposed.
+    """
+
+    def start(
+        source: Observable[T], observer: abc.ObserverBase[Timed[T]], scheduler: abc.SchedulerBase | None
+    ) -> abc.DisposableBase:
+        now = stopwatch(scheduler)
+        started_at = now()
+
+        def on_next(item: T) -> None:
+            observer.on_next(Timed(now() - started_at, item))
+
+        notes = noting_times(source)
+        return notes.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
 
     return operate(start)
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
 
 from rxllm import runtime
 from rxllm.adapters import as_adapter, connect
-from rxllm.events import ErrorEvent, Event, MessageCompleted
+from rxllm.events import ErrorEvent, Event
 from rxllm.operators._event_operators import operate
 from rxllm.runtime import EngineCall, RetryPolicy, Stream, attempting, engine_call, is_prelude, provider_name, stopwatch
 from rxllm.runtime.stream_arguments import check_streams
@@ -158,8 +157,7 @@ class _Fallback:
         self._failures: list[str] = []
 
     def source(self, attempt: int) -> Observable[Event]:
-        source = self._sources[attempt - 1]
-        return source if attempt == 1 else source.map(self._with_failures)
+        return self._sources[attempt - 1]
 
     def again(self, error: Exception, attempt: int) -> float | None:
         if attempt < len(self._sources) and self._is_failure(error):
@@ -174,11 +172,12 @@ class _Fallback:
     def opens(self, attempt: int) -> Iterable[Event]:
         return ()
 
-    def _with_failures(self, event: Event) -> Event:
-        if not isinstance(event, MessageCompleted):
-            return event
-        record = {"answered_by": self._names[len(self._failures)], "errors": tuple(self._failures)}
-        return msgspec.structs.replace(event, metadata={**event.metadata, "fallback": record})
+    def name(self, attempt: int) -> str:
+        return self._names[attempt - 1]
+
+    def note(self, times: Mapping[str, Any]) -> Mapping[str, Any]:
+        answered_by = self._names[len(self._failures)]
+        return {"fallback": {"answered_by": answered_by, "errors": tuple(self._failures), **times}}
 
 
 def _is_failure(error: Exception) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -193,3 +193,9 @@ class _Restarting:
         state = reduce(StreamCollector.apply_event, abandoned, StreamCollector())
         data: dict[str, Any] = {"response": state.to_response()}
         return Custom(ABANDONED, data), StepRestarted(self._reason, attempt)
+
+    def name(self, attempt: int) -> str:
+        return f"attempt {attempt}"
+
+    def note(self, times: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {}  # the `StepRestarted` announces the new attempt

@@ -29,7 +29,7 @@ from rxllm.runtime._budget import (
 from rxllm.runtime._clock import LoopScheduler, clock, stopwatch, unpaced
 from rxllm.runtime._concurrency import Bounded, Limiter
 from rxllm.runtime._guard_verdict import check_failed, check_late, result_of, verdict_error
-from rxllm.runtime._held_back import Backlog, Hold, behind, paced
+from rxllm.runtime._held_back import Backlog, Hold, behind, noting_times, paced
 from rxllm.runtime._pump import Pump, from_async_iter, pumped
 from rxllm.runtime._race_hedge_merge import hedge, merge_labelled, race
 from rxllm.runtime._reading import AsyncItems, Items, run, to_async_iter, to_iter
@@ -115,6 +115,7 @@ __all__ = [
     "log_hidden",
     "merge_labelled",
     "new_id",
+    "noting_times",
     "paced",
     "policy",
     "policy_argument",

@@ -252,6 +252,23 @@ def behind(gate: Gate | None) -> Generator[None]:
         current_reader.reset(token)
 
 
+def noting_times(source: Observable[T]) -> Stream[T]:
+    """Return a stream whose races, fallbacks and retries note the times of the attempts that were lost.
+
+    The notes are in the metadata of the answer. They differ from run to run, so they are made only for readers that
+    keep the times of the events, too.
+    """
+
+    def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        token = current_reader.set(replace(current_reader.get(), is_timed=True))
+        try:
+            return source.subscribe(observer, scheduler=scheduler)
+        finally:
+            current_reader.reset(token)
+
+    return Stream(subscribe)
+
+
 def paced(source: Observable[T], gate: Gate | None) -> Stream[T]:
     """Return a stream that makes `source` wait for `gate`. If `gate` is None, `source` never waits.
 

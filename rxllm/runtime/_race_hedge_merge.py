@@ -14,11 +14,12 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SingleAssignmentDisposable
 
 from rxllm.events import ChatCompleted, ErrorEvent, Event, MessageCompleted, StepCompleted, is_prelude
-from rxllm.runtime._clock import clock
+from rxllm.runtime._clock import clock, stopwatch
 from rxllm.runtime._concurrency import Bounded
 from rxllm.runtime._scope import current_scope, within
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._unhandled import conclude, fail
+from rxllm.runtime.context_variables import current_reader
 from rxllm.runtime.stream_arguments import check_streams
 from rxllm.values import Labelled, Response
 from rxllm.values.argument_checks import check, check_count, check_instance, invalid_option, is_positive, must_be
@@ -50,7 +51,8 @@ def race(*streams: Observable[Event]) -> Stream[Event]:
     of the race. If all streams drop out, the last failure is passed on unchanged.
 
     The response or the chat result has the metadata ``{"race": {"winner": k, "errors": (...)}}``, where 0 is the first
-    stream. Its usage does not include the usage of the other streams. In a pipe, write ``a.pipe(ops.race(b))``.
+    stream. If the events are timed (see ``ops.timed``), the metadata also has the times of the other streams. The usage
+    does not include the usage of the other streams. In a pipe, write ``a.pipe(ops.race(b))``.
 
     Raises ``ValidationError("invalid_option")`` if there are no streams or if any of them is not an Observable.
     """
@@ -93,7 +95,7 @@ class _Race:
 
     Source k starts ``delays[k]`` seconds after the start of the race, or as soon as all running sources have failed.
     Its events are held back until its first content or its end. The winner's ``MessageCompleted``, and the results of
-    its steps and its chat, get the metadata ``{name: {"winner": k, "errors": (...)}}``. If all sources fail, the last
+    its steps and its chat, get the metadata that ``race`` describes, under `name`. If all sources fail, the last
     failure is passed on unchanged.
 
     It is not a `Backlog`, because a source's held-back events are dropped if the source fails.
@@ -120,6 +122,11 @@ class _Race:
         self._delivering = False  # True while the winner's waiting events are being emitted; new ones must wait
         self._end: Callable[[], None] | None = None
         self._errors: list[str] = []
+        self._is_timed = current_reader.get().is_timed
+        self._seconds = stopwatch(scheduler)
+        self._start = self._seconds()
+        self._began: dict[int, float] = {}
+        self._lost: dict[int, dict[str, Any]] = {}
 
     def start(self) -> abc.DisposableBase:
         subscriptions = CompositeDisposable()
@@ -150,6 +157,7 @@ class _Race:
         if entry is None:  # another source has won
             return
         waiting: deque[Event] = deque()
+        self._began[index] = self._elapsed()
 
         def receive(event: Event) -> None:
             if self._winner == index:
@@ -182,6 +190,8 @@ class _Race:
                 return
             self._winner, self._delivering = index, True
             losers = [*self._timers.values(), *self._entries.values()]
+            for loser in self._entries.keys() & self._began.keys():
+                self._note_loss(loser)
             self._timers.clear()
             self._entries.clear()
         for loser in losers:
@@ -208,17 +218,23 @@ class _Race:
 
     def _pass(self, event: Event) -> None:
         if type(event) in _ENDS:
-            event = _add_note(event, {self._name: {"winner": self._winner, "errors": tuple(self._errors)}})
+            assert self._winner is not None
+            note: dict[str, Any] = {"winner": self._winner, "errors": tuple(self._errors)}
+            if self._is_timed:
+                lost = tuple(self._lost[index] for index in sorted(self._lost))
+                note |= {"began": self._began[self._winner], "lost": lost}
+            event = _add_note(event, {self._name: note})
         self._observer.on_next(event)
 
     def _lose(self, index: int, error: Exception | None, end: Callable[[], None]) -> None:
-        reason = repr(error) if error is not None else "it sent no content"
+        reason, shown = (repr(error), str(error)) if error is not None else ("it sent no content",) * 2
         next_index: int | None = None
         with self._guard:
             if self._entries.pop(index, None) is None:  # another source has won, or this source has already dropped out
                 return
             if self._entries:
                 self._errors.append(f"{index}: {reason}")
+                self._note_loss(index, shown)
                 next_index = self._take_next()
             last = not self._entries
         if last:
@@ -227,6 +243,13 @@ class _Race:
         log.warning("%s: stream %d has dropped out: %s", self._name, index, reason)
         if next_index is not None:
             self._begin_safely(next_index)
+
+    def _note_loss(self, index: int, error: str | None = None) -> None:
+        began, ended = self._began[index], self._elapsed()
+        self._lost[index] = {"name": f"stream {index}", "began": began, "ended": ended, "error": error}
+
+    def _elapsed(self) -> float:
+        return round(self._seconds() - self._start, 6)
 
     def _take_next(self) -> int | None:
         """Return the index of the next source if all started sources have dropped out, or else None."""

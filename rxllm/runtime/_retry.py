@@ -22,11 +22,12 @@ from msgspec.structs import fields, force_setattr, replace
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAssignmentDisposable
 
-from rxllm.events import ErrorEvent, Event, is_prelude
-from rxllm.runtime._clock import clock
+from rxllm.events import ErrorEvent, Event, MessageCompleted, is_prelude
+from rxllm.runtime._clock import clock, stopwatch
 from rxllm.runtime._scope import current_scope, within
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._unhandled import conclude, fail
+from rxllm.runtime.context_variables import current_reader
 from rxllm.values import AdapterError, LLMError, StreamError, ValidationError
 from rxllm.values.argument_checks import did_you_mean, invalid_option, is_count, is_seconds, must_be
 
@@ -52,6 +53,17 @@ class Plan(Protocol):
         """Return events to emit before the events of `attempt`, which has just produced its first content."""
         ...
 
+    def name(self, attempt: int) -> str:
+        """Return a name for the attempt."""
+        ...
+
+    def note(self, times: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return metadata for the ``MessageCompleted`` of an attempt that follows failed attempts.
+
+        `times` is empty unless the events are timed; see ``ops.timed``.
+        """
+        ...
+
 
 class Attempts:
     """One subscription, which makes attempts according to `plan`. `start` returns its disposable."""
@@ -67,6 +79,10 @@ class Attempts:
         self._source = SerialDisposable()
         self._timer = SerialDisposable()
         self._count = 0
+        self._is_timed = current_reader.get().is_timed
+        self._seconds = stopwatch(scheduler)
+        self._start = self._began = self._seconds()
+        self._lost: list[Mapping[str, Any]] = []
 
     def start(self) -> abc.DisposableBase:
         self._subscribe()
@@ -89,18 +105,34 @@ class Attempts:
             return True
         if seconds is None:
             return False
+        began, ended = self._elapsed(self._began), self._elapsed(self._seconds())
+        name = self._plan.name(self._count)
+        self._lost.append({"name": name, "began": began, "ended": ended, "error": str(error)})
         timer = self._timer.disposable = SingleAssignmentDisposable()  # assigned before the timer can fire
         timer.disposable = clock(self._scheduler).schedule_relative(seconds, self._wake)
         return True
 
     def _subscribe(self) -> None:
         self._count += 1
+        self._began = self._seconds()
         attempt = _Attempt(self, self._plan.late)
         subscription = self._source.disposable = SingleAssignmentDisposable()  # assigned before the source can fail
         with within(self._scope):  # a retry starts in the context of the attempt that failed
-            subscription.disposable = self._plan.source(self._count).subscribe(
+            source = self._plan.source(self._count)
+            source = source.map(self._annotate) if self._count > 1 else source
+            subscription.disposable = source.subscribe(
                 attempt.on_next, attempt.on_error, attempt.on_completed, scheduler=self._scheduler
             )
+
+    def _annotate(self, event: Event) -> Event:
+        if type(event) is not MessageCompleted:
+            return event
+        times = {"began": self._elapsed(self._began), "lost": tuple(self._lost)} if self._is_timed else {}
+        note = self._plan.note(times)
+        return replace(event, metadata={**event.metadata, **note}) if note else event
+
+    def _elapsed(self, seconds: float) -> float:
+        return round(seconds - self._start, 6)
 
     def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         try:
@@ -366,3 +398,9 @@ class _Retrying:
 
     def opens(self, attempt: int) -> Iterable[Event]:
         return ()
+
+    def name(self, attempt: int) -> str:
+        return f"attempt {attempt}"
+
+    def note(self, times: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"retry": times} if times else {}

@@ -25,6 +25,7 @@ field of `Reader`            written by                                  read by
                              with ``paced`` or ``behind``                back
 ``on_unhandled``             ``run()``, ``await`` and iterators          ``report_unheard``
 ``endings``                  ``run()``, ``await`` and iterators          ``finally_result``
+``is_timed``                 ``noting_times``                            races, fallbacks and retries
 ===========================  ==========================================  ===============================================
 
 A third context variable holds a call's scope; see ``_scope``. A model source starts a new scope, but keeps the place
@@ -67,11 +68,15 @@ ErrorListener = Callable[[BaseException], bool]
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """A subscription's reader, with its gate, its listener for unhandled errors, and its `Endings`."""
+    """A subscription's reader, with its gate, its listener for unhandled errors, and its `Endings`.
+
+    `is_timed` is True if the reader keeps the times of the events.
+    """
 
     gate: Gate | None = None
     on_unhandled: ErrorListener | None = None
     endings: Endings | None = None
+    is_timed: bool = False
 
 
 NO_PLACE, NO_READER = Place(), Reader()

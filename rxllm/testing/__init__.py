@@ -8,9 +8,10 @@ for adapters   `assert_adapter` checks the `ADAPTER_RULES`. `AdapterConformance`
                records who closed each connection, and when. `chunkings` and `cut` split bytes into chunks.
 for tools      `assert_executor` checks the `EXECUTOR_RULES`, and `assert_encoder` the `ENCODER_RULES`.
 for programs   `sandbox` replaces the models named in code. `Cassette` records each answer once, and plays it back
-               for equal requests. `record` stores a stream in a file, and `replay_file` plays it back. `backtest` runs
-               operators over recordings; it returns a `Backtest` with a `BacktestRow` for each recording. `simulate`,
-               `simulate_many` and `simulate_cancels` run a program in a `World` with virtual time and seeded `FAULTS`;
+               for equal requests. `record` stores a stream in a file; `replay_file` plays it back, and `timed_file`
+               reads it for a timeline. `backtest` runs operators over recordings; it returns a `Backtest` with a
+               `BacktestRow` for each recording. `simulate`, `simulate_many` and `simulate_cancels` run a program in a
+               `World` with virtual time and seeded `FAULTS`;
                each run returns a `Simulation` or raises a `SimulationError`.
                ``rxllm.Fake`` is a scripted model.
 for all tests  `events` builds an adapter's events. `strategies` has hypothesis strategies for all values and events.
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from rxllm.testing._cassette import Cassette, sandbox
     from rxllm.testing._http_suite import PNG, HTTPAdapterConformance, ImageConformance, refusal
     from rxllm.testing._operator_rules import OPERATOR_RULES, assert_operator
-    from rxllm.testing._recordings import record, replay_file
+    from rxllm.testing._recordings import record, replay_file, timed_file
     from rxllm.testing._simulate import (
         Simulation,
         SimulationError,
@@ -107,6 +108,7 @@ __all__ = [
     "simulate",
     "simulate_cancels",
     "simulate_many",
+    "timed_file",
 ]
 
 _MODULES = ("loopback", "marbles", "strategies")
@@ -125,7 +127,7 @@ if not TYPE_CHECKING:
             "event_checks": "chunkings cut events",
             "_http_suite": "HTTPAdapterConformance ImageConformance PNG refusal",
             "_operator_rules": "OPERATOR_RULES assert_operator",
-            "_recordings": "record replay_file",
+            "_recordings": "record replay_file timed_file",
             "_simulation_loop": "FAULTS",
             "_simulate": "Simulation SimulationError simulate simulate_cancels simulate_many",
             "_simulation_world": "World",

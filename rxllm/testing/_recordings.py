@@ -31,15 +31,16 @@ from pathlib import Path
 from typing import Any, TextIO, TypeVar, cast
 
 import msgspec
-from reactivex import Observable, abc
+from reactivex import Observable, abc, defer, from_iterable
 from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable, SingleAssignmentDisposable
 from reactivex.scheduler import CurrentThreadScheduler
 
-from rxllm.events import Event
-from rxllm.runtime import Stream, clock, current_gate, fail, report_unheard
+from rxllm.events import ErrorEvent, Event
+from rxllm.runtime import Stream, clock, current_gate, fail, noting_times, report_unheard
 from rxllm.runtime.context_variables import current_reader
 from rxllm.serializer import from_json, to_json
-from rxllm.values import LLMError, StreamError, ValidationError
+from rxllm.values import Labelled, LLMError, StreamError, Timed, ValidationError
+from rxllm.values.errors import as_llm_error
 
 T = TypeVar("T")
 
@@ -109,6 +110,37 @@ def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
     return Stream(subscribe)
 
 
+def timed_file(path: str | Path) -> Stream[Timed[Any]]:
+    """Emit the events of a file that `record` or a `Cassette` has written, each in a `Timed`, without waiting.
+
+    ::
+
+        timed_file(path)    ABC|        (in the file: 2 a, 5 b, 8 an error; A: a at 2, B: b at 5, C: an ErrorEvent at 8)
+
+    ``rxllm.timeline(timed_file("run.jsonl"))`` draws a recording. Each answer in a cassette has its own times, so its
+    events are also in a `Labelled`, whose label is the answer's number and model. The file is read at each
+    subscription; if it is malformed or missing, the stream fails as in `replay_file`.
+
+    Raises ``TypeError`` if `path` is not a path.
+    """
+    file = as_path(path)
+
+    def read(scheduler: abc.SchedulerBase) -> Observable[Timed[Any]]:
+        return from_iterable(
+            Timed(note.at, event if label is None else Labelled(label, event))
+            for label, recording in _with_labels(recordings_in(file))
+            for note in recording.notes()
+            if (event := note.item or (note.error and ErrorEvent(as_llm_error(note.error)))) is not None
+        )
+
+    return Stream.of(defer(read))
+
+
+def _with_labels(recordings: Sequence[Recorded]) -> Iterator[tuple[str | None, Recorded]]:
+    for number, recording in enumerate(recordings, 1):
+        yield None if recording.head is None else f"{number}. {recording.request.get('model') or 'answer'}", recording
+
+
 def as_path(path: str | Path) -> Path:
     if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"the path of a recording must be a string or a Path, not {path!r}")
@@ -152,7 +184,8 @@ def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callabl
             def leave() -> None:
                 recording.end("disposed", "true")
 
-            subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
+            notes = noting_times(source)
+            subscription = notes.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
             return CompositeDisposable(subscription, Disposable(leave))
 
         return Stream(subscribe)

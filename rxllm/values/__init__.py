@@ -1,6 +1,7 @@
 """The types of values: requests, messages, tools, responses, results, sessions, and errors."""
 
 from rxllm.values.base import Value
+from rxllm.values.drawing import times_of
 from rxllm.values.errors import (
     AdapterError,
     EngineError,
@@ -36,7 +37,7 @@ from rxllm.values.messages import (
 from rxllm.values.partials import Partial, PartialState
 from rxllm.values.request_keys import request_key
 from rxllm.values.requests import ApiKey, Call, Request, TokenCount, estimated_tokens, json_schema, message_tokens
-from rxllm.values.responses import FinishReason, Labelled, Progress, Response, TextAt, Trace
+from rxllm.values.responses import FinishReason, Labelled, Progress, Response, TextAt, Timed, Trace
 from rxllm.values.results import ChatResult, StepResult
 from rxllm.values.schema_checks import schema_faults
 from rxllm.values.schemas import ResponseFormat, as_response_format, is_type, reader
@@ -89,6 +90,7 @@ __all__ = [
     "TextPart",
     "ThinkingPart",
     "Thread",
+    "Timed",
     "TokenCount",
     "Tool",
     "ToolCall",
@@ -120,6 +122,7 @@ __all__ = [
     "request_key",
     "schema_faults",
     "system",
+    "times_of",
     "tool",
     "tool_result",
     "unanswered",

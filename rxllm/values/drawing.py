@@ -7,8 +7,11 @@ Every value's class has a ``_repr_html_`` method, because marimo and other noteb
 registry would work only in IPython.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _drawers: list[Callable[[Any], str | None]] = []
 
@@ -16,6 +19,23 @@ _drawers: list[Callable[[Any], str | None]] = []
 def draw_with(drawer: Callable[[Any], str | None]) -> None:
     """Register `drawer`, which returns the HTML of a value."""
     _drawers[:] = [drawer]
+
+
+def keep_times(value: T, timed: Sequence[Any]) -> T:
+    """Return a copy of `value` that keeps `timed`, its events with their times, for its timeline.
+
+    They are not a field, so comparisons, the repr and JSON ignore them. Without `timed`, `value` itself is returned.
+    """
+    if not timed or not hasattr(value, "__dataclass_fields__"):
+        return value
+    value = copy(value)
+    vars(value)["_timed"] = timed
+    return value
+
+
+def times_of(value: Any) -> Sequence[Any]:
+    """Return what `keep_times` has kept, which is empty for most values."""
+    return getattr(value, "__dict__", {}).get("_timed", ())
 
 
 def drawn(self: Any) -> str | None:

@@ -95,6 +95,13 @@ class Labelled(msgspec.Struct, Generic[T_co], frozen=True):
     item: T_co
 
 
+class Timed(msgspec.Struct, Generic[T_co], frozen=True):
+    """An item and the time at which it was emitted, in seconds since the subscription, or since the start of a run."""
+
+    at: float
+    item: T_co
+
+
 class TextAt(msgspec.Struct, frozen=True):
     """A piece of a string in a JSON answer. `path` is the sequence of keys and indexes that leads to the string."""
 

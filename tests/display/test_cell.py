@@ -140,3 +140,22 @@ def test_a_progress_bar_is_one_output_that_is_redrawn(kernel):
     outputs = kernel.run(code)
     assert kinds(outputs) == ["display_data", *["update_display_data"] * 3, "execute_result"]
     assert outputs[3][1].startswith("<pre>&lt;b&gt;: 100%|██████████| 3/3 [")
+
+
+def test_a_timeline_grows_in_one_output_and_is_drawn_once(kernel):
+    outputs = kernel.run('rxllm.timeline(answer("Hel", ("delay", 0.3), "lo"), title="Slow")')
+    assert kinds(outputs)[0] == "display_data"
+    assert set(kinds(outputs)[1:]) == {"update_display_data"}
+    assert len(outputs) > 2
+    assert outputs[-1][1].count("<svg") == 1
+    assert "Slow" in outputs[-1][1]
+    (again,) = kernel.run("rxllm.display.last")
+    assert again == ("execute_result", outputs[-1][1])
+
+
+def test_a_stopped_timeline_keeps_its_bars(kernel):
+    outputs = kernel.run('rxllm.timeline(answer("Hel", ("delay", 60), "lo"))', interrupt_at="<rect")
+    assert outputs[-1][0] == "error"
+    assert "Stopped" in outputs[-1][1]
+    (again,) = kernel.run("rxllm.display.last.rows[0].end > 0")
+    assert again == ("execute_result", "True")

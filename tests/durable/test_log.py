@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from rxllm.durable import Record, Run, Store, open_runs, open_store
 from rxllm.durable._log import PAGE, Log
 from rxllm.events import Event, StepCompleted
 from rxllm.testing import strategies
+from rxllm.values import Timed
 from tests.durable.conftest import MakeStore
 from tests.durable.support import in_loop
 
@@ -158,6 +160,9 @@ def test_a_log_of_version_1_is_read_and_continued(tmp_path: Path) -> None:
             await runs.recover()
             assert [event async for event in runs.watch("old")] == whole
             assert [event async for event in runs.watch("old", after=ends[2])] == whole[ends[2] :]
+            timed = [event async for event in runs.watch("old", timed=True)]
+            assert [event.item for event in timed] == whole
+            assert {event.at for event in timed[: ends[1]]} == {0.0}  # this version did not write times
             assert (await runs.result("old")) == whole[-1].result
 
     in_loop(main)
@@ -192,14 +197,18 @@ def test_any_chats_come_back_as_they_were(chats: list[list[Event]], start: int) 
     events = [event for chat in chats for event in chat]
     store: Any = Events()
     log = Log(store, "run")
+    began = time.time()
     store.log = [log.encode(number, event) for number, event in enumerate(events, 1)]
+    times = [json.loads(entry)["at"] for entry in store.log]
+    assert all(began - 0.001 <= at <= time.time() + 0.001 for at in times)
 
     async def read(after: int) -> list[Event]:
-        reader, read = Log(store, "run"), list[Event]()
+        reader, read = Log(store, "run"), list[Timed[Event]]()
         while page := await reader.page(after + len(read)):
             assert len(page) <= PAGE
             read += page
-        return read
+        assert [timed.at for timed in read] == times[after:]
+        return [timed.item for timed in read]
 
     # In JSON what tools return becomes data, as it does everywhere.
     expected = [serializer.from_json(serializer.to_json(event)) for event in events]

@@ -124,6 +124,7 @@ OPERATORS: dict[str, Callable[[], Any]] = {
     "to_step_result": lambda: ops.to_step_result(THREAD),
     "to_text": ops.to_text,
     "tool_calls": ops.tool_calls,
+    "timed": lambda: ops.timed(),
     "trace": lambda: ops.trace(lambda seen: None),
     "usage": ops.usage,
     "verify": ops.verify,
@@ -216,7 +217,7 @@ ANYTHING = {
     *("circuit_breaker", "continue_with", "errors_as_events", "fallback", "hedge", "lift"),
     *("merge_labelled", "only", "race", "raise_errors", "rate_limited", "restart", "stall_warning", "tap"),
     *("retry_before_content", "time_limits"),
-    *("trace", "filter_deltas", "filter_deltas, idle", "include_raw_chunks", "include_raw_chunks, idle"),
+    *("timed", "trace", "filter_deltas", "filter_deltas, idle", "include_raw_chunks", "include_raw_chunks, idle"),
     *("time_limits, idle", "budget", "cost", "conflate", "gate", "journaled", "keep_latest"),
 }
 """What takes items of any kind, or leaves what is no event alone without harm."""

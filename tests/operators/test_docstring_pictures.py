@@ -38,7 +38,7 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.testing.marbles import record
-from rxllm.values import Labelled, Response, StepResult, TextAt, Thread, assistant
+from rxllm.values import Labelled, Response, StepResult, TextAt, Thread, Timed, assistant
 from tests.pictures import NOW, Pairs, plays
 
 WORDS: dict[str, Any] = {
@@ -142,6 +142,7 @@ PLAYED: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "to_response": (lambda source: source.pipe(ops.to_response()).map(lambda result: type(result).__name__), {}),
     "to_text": (piped(ops.to_text), {}),
     "tool_calls": (piped(ops.tool_calls), CALL),
+    "timed": (piped(ops.timed), {}),
     "trace": (piped(lambda: ops.trace(lambda trace: None)), {}),
     "usage": (piped(ops.usage), {**{word: UsageUpdated(Usage(int(word))) for word in "345"}, "step": STEP}),
     "verify": (piped(ops.verify), {"Ho": TextCompleted("Ho")}),
@@ -163,6 +164,7 @@ SAID: dict[type[Any], Callable[[Any], str]] = {
     TextDelta: lambda event: event.delta,
     Response: lambda response: response.output_text,
     TextAt: lambda piece: piece.text,
+    Timed: lambda timed: timed.item.upper(),
 }
 """How what comes out is written, where the words do not have it."""
 

@@ -14,6 +14,7 @@ from rxllm import operators as ops
 from rxllm.events import TextCompleted, TextDelta
 from rxllm.telemetry import Trace
 from rxllm.testing.marbles import check
+from rxllm.values import Timed
 
 # tap
 
@@ -111,6 +112,15 @@ def test_classes_are_wanted() -> None:
     given: Any = "TextDelta"
     with pytest.raises(ValidationError, match="types"):
         ops.tap(print, given)
+
+
+# timed
+
+
+def test_each_item_has_the_seconds_since_the_subscription() -> None:
+    values = {"A": Timed(1.0, "a"), "B": Timed(3.0, "b")}
+    check(ops.timed(), "-a-b|", "^---!", "-A-B|", **values)
+    check(ops.timed(), "-a-bX", "^---!", "-A-BX", X=ValueError("no"), **values)
 
 
 # trace

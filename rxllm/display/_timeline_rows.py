@@ -1,0 +1,348 @@
+"""Fold timed events into the rows of a timeline: a tree of steps, tools and agents, with bars.
+
+=======================  =========================================================================================
+event                    effect on the rows
+=======================  =========================================================================================
+the first of a step      adds a step with a ``waiting`` bar, which begins where the previous step ended
+content                  ends the bar, and begins a ``thinking``, ``text`` or ``call`` bar; a text bar has a tick
+                         for each delta
+`MessageCompleted`       ends the bar; its notes on retries, races and fallbacks add ``lost`` bars or rows
+`ErrorEvent`             ends the bar, and sets the step's `error`
+`StepRestarted`          makes all bars of the step ``lost``; the next event adds a new step
+approval is requested    adds a tool with an ``approval`` bar
+a tool starts or ends    ends the ``approval`` bar; begins and ends a ``tool`` or ``failed`` bar
+an agent's event         has the same effects on the rows below the agent's tool
+=======================  =========================================================================================
+
+All times are in seconds since the start of the run. A step's `usage` is taken from its last `UsageUpdated`, and then
+from its `StepCompleted`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any, Literal
+
+import msgspec
+
+from rxllm.events import (
+    AskUserRequested,
+    ChatCompleted,
+    ErrorEvent,
+    Event,
+    FileAdded,
+    MessageCompleted,
+    MessageStarted,
+    Nested,
+    PartAdded,
+    SourceAdded,
+    Steered,
+    StepCompleted,
+    StepRestarted,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    ThinkingDelta,
+    ToolApprovalRequested,
+    ToolCallCompleted,
+    ToolCallDelta,
+    ToolCallStarted,
+    ToolExecutionCompleted,
+    ToolExecutionStarted,
+    ToolHalt,
+    ToolProgress,
+    UsageUpdated,
+)
+from rxllm.values import StreamError, Usage
+
+Kind = Literal["waiting", "thinking", "text", "call", "approval", "tool", "failed", "lost"]
+
+_CONTENT: dict[type[Any], Kind | None] = {
+    TextDelta: "text",
+    TextCompleted: "text",
+    ThinkingDelta: "thinking",
+    ThinkingCompleted: "thinking",
+    ToolCallStarted: "call",
+    ToolCallDelta: "call",
+    ToolCallCompleted: "call",
+    SourceAdded: None,  # content that continues the bar
+    FileAdded: None,
+    PartAdded: None,
+}
+
+_NOTES = ("race", "hedge", "fallback", "retry")
+"""The keys of notes in the metadata of a ``MessageCompleted``, in the order in which they enclose one another."""
+
+
+class Bar(msgspec.Struct):
+    """A bar of a row. `end` is None while it grows. `ticks` are the times of text deltas or of a tool's progress."""
+
+    kind: Kind
+    start: float
+    end: float | None = None
+    title: str = ""
+    ticks: list[float] = msgspec.field(default_factory=list[float])
+
+
+class Row(msgspec.Struct):
+    """A step, a tool, an attempt that was lost, or a labelled stream, with the `rows` below it.
+
+    `first` is the time of a step's first token. `note` is what a halt or a restart says about the row.
+    """
+
+    kind: Literal["step", "tool", "lost", "stream"]
+    name: str
+    start: float
+    about: str = ""
+    bars: list[Bar] = msgspec.field(default_factory=list[Bar])
+    rows: list[Row] = msgspec.field(default_factory=lambda: list[Row]())
+    first: float | None = None
+    end: float | None = None
+    usage: Usage = msgspec.field(default_factory=Usage)
+    model: str | None = None
+    note: str = ""
+    error: str = ""
+
+    @property
+    def first_token(self) -> float | None:
+        """The seconds from the start of the step to its first token."""
+        return None if self.first is None else self.first - self.start
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """The output tokens of the step per second of output."""
+        if self.first is None or self.end is None or self.end - self.first < 0.001:
+            return None
+        return (self.usage.output_tokens or 0) / (self.end - self.first) or None
+
+    def total(self) -> Usage:
+        """Return the usage of this row and all rows below it, without the steps that were restarted."""
+        if self.kind == "step" and self.is_lost:
+            return Usage()
+        return sum((row.total() for row in self.rows), self.usage)
+
+    @property
+    def is_lost(self) -> bool:
+        return bool(self.bars) and all(bar.kind == "lost" for bar in self.bars)
+
+    def walk(self, depth: int = 0) -> Iterator[tuple[int, Row]]:
+        """Yield this row and all rows below it, each with its depth."""
+        yield depth, self
+        for row in [*self.rows]:
+            yield from row.walk(depth + 1)
+
+
+class Lane:
+    """The events of one chat: the steps, and an inner lane for each tool call that runs an agent.
+
+    `rows` is the list to which the lane adds its rows, and `since` is the time at which the next step will begin.
+    """
+
+    def __init__(self, rows: list[Row], since: float) -> None:
+        self.rows = rows
+        self.is_chat = False
+        self.result: Any = None
+        self.error = ""
+        self._since = since
+        self._latest = since  # the time of the latest content
+        self._step: Row | None = None
+        self._bar: Bar | None = None  # the growing bar of the step
+        self._tools: dict[str, Row] = {}
+        self._agents: dict[str, Lane] = {}
+        self._number = 1
+        self._notes: Any = None
+
+    @property
+    def ticks(self) -> list[float] | None:
+        """The ticks of the growing text bar, to which the time of the next ``TextDelta`` can simply be appended."""
+        return self._bar.ticks if self._bar is not None and self._bar.kind == "text" else None
+
+    def add(self, event: Event, at: float) -> None:
+        """Update the rows with an event that was emitted at the time `at`."""
+        if self.ticks:
+            self._latest = self.ticks[-1]
+        if type(event) in _CONTENT:
+            self._write(event, at)
+            return
+        match event:
+            case MessageStarted(message=message):
+                if self._step is not None and self._step.end is not None:  # there was no ``StepCompleted``
+                    self._close_step(at)
+                step = self._open_step()
+                step.model = message.metadata.get("model") or step.model
+            case UsageUpdated(usage=usage):
+                self._open_step().usage = usage
+            case MessageCompleted(metadata=metadata):
+                step = self._open_step()
+                self._end_bar(at)
+                step.end = at
+                self._add_notes(step, metadata)
+            case ErrorEvent(error=error):
+                self.fail(at, error)
+            case StepRestarted(reason=reason):
+                self._restart(reason)
+            case StepCompleted(result=result):
+                self._complete_step(at, result)
+            case ChatCompleted(result=result):
+                self.is_chat, self.result = True, result
+                self.error = "" if result.error is None else message_of(result.error)
+            case Nested(path=(id, *path), event=inner):
+                self._agent(id, at).add(Nested(tuple(path), inner) if path else inner, at)
+            case Steered(message=message, used=used):
+                step = self._step or (self.rows[-1] if self.rows else self._open_step())
+                step.note = f"steered: {message.text}" if used else f"not used: {message.text}"
+            case _:
+                self._run_tool(event, at)
+
+    def _write(self, event: Event, at: float) -> None:
+        kind = _CONTENT[type(event)]
+        step, bar = self._open_step(), self._bar
+        self._latest = at
+        if step.first is None:
+            step.first = at
+        if bar is None or (bar.kind == "waiting" and kind is None) or (kind is not None and bar.kind != kind):
+            self._end_bar(at)
+            bar = self._bar = Bar(kind or "text", at)
+            step.bars.append(bar)
+        if type(event) is TextDelta:
+            bar.ticks.append(at)
+
+    def _open_step(self) -> Row:
+        if self._step is None:
+            self._bar = Bar("waiting", self._since)
+            name = f"step {self._number}" if self.is_chat else "response"
+            self._step = Row("step", name, self._since, bars=[self._bar])
+            self.rows.append(self._step)
+        return self._step
+
+    def _end_bar(self, at: float) -> None:
+        if self._bar is not None:
+            self._bar.end = at
+            self._bar = None
+
+    def _add_notes(self, step: Row, metadata: Mapping[str, Any]) -> None:
+        """Add the attempts that were lost. All events of a race of chats have the same note; it is added once."""
+        notes = [(name, metadata[name]) for name in _NOTES if isinstance(metadata.get(name), Mapping)]
+        if notes == self._notes:
+            return
+        self._notes = notes
+        base, waiting = step.start, step.bars[0]
+        for name, note in notes:
+            lost = [_lost_bar(loss, base) for loss in note.get("lost", ())]
+            if name == "retry":  # attempts follow one another, so they fit in the step's own row
+                waits = [Bar("waiting", bar.end or 0.0, after.start) for bar, after in pairwise(lost)]
+                step.bars[:0] = sorted([*lost, *waits], key=lambda bar: bar.start)
+                waiting.start = (lost[-1].end if lost else None) or base
+                return
+            for bar, loss in zip(lost, note.get("lost", ()), strict=True):
+                row = Row("lost", loss["name"], bar.start, name, [bar], end=bar.end, error=loss["error"] or "")
+                step.rows.append(row)
+            waiting.start = base = base + note.get("began", 0.0)
+            step.about = str(note.get("answered_by") or f"stream {note.get('winner')}")
+
+    def _restart(self, reason: str) -> None:
+        step = self._open_step()
+        self._end_bar(self._latest)
+        for bar in step.bars:
+            bar.kind, bar.title = "lost", reason
+        step.end, step.error, step.first = self._latest, reason, None
+        self._since, self._step = self._latest, None
+
+    def _complete_step(self, at: float, result: Any) -> None:
+        self.is_chat = True
+        if self._step is not None:
+            self._step.name = f"step {self._number}"
+            self._step.usage = result.response.usage
+            self._step.model = result.response.model or self._step.model
+        self._close_step(at)
+
+    def _close_step(self, at: float) -> None:
+        self.finish(at)
+        self._number += self._step is not None
+        self._since, self._step = at, None
+        self._tools.clear()
+        self._agents.clear()
+
+    def fail(self, at: float, error: Exception) -> None:
+        """End the open bars with an error."""
+        step = self._open_step()
+        self._end_bar(at)
+        step.end = step.end or at
+        step.error = self.error = message_of(error)
+        step.bars.append(Bar("failed", at, at, step.error))
+        self._since = at
+
+    def _run_tool(self, event: Event, at: float) -> None:
+        match event:
+            case ToolApprovalRequested(id=id, name=name, arguments=arguments):
+                self._tool(id, name, arguments, at).bars.append(Bar("approval", at))
+            case ToolExecutionStarted(id=id, name=name, arguments=arguments):
+                row = self._tool(id, name, arguments, at)
+                _end_last(row, at)
+                row.bars.append(Bar("tool", at))
+            case ToolProgress(id=id, name=name):
+                row = self._tool(id, name, {}, at)
+                if row.bars:
+                    row.bars[-1].ticks.append(at)
+            case ToolExecutionCompleted(id=id, name=name, error=error):
+                row = self._tool(id, name, {}, at)
+                row.bars = row.bars or [Bar("tool", at)]
+                _end_last(row, at)
+                row.end = at
+                if error is not None:
+                    row.error = row.bars[-1].title = message_of(error)
+                    row.bars[-1].kind = "failed"
+                if id in self._agents:
+                    self._agents[id].finish(at)
+            case AskUserRequested(tool_call_id=id, tool_name=name, question=question):
+                self._tool(id, name, {}, at).note = f"asks: {question}"
+            case ToolHalt(tool_call_id=id, reason=reason):
+                if id in self._tools:
+                    self._tools[id].note = f"halted the chat: {reason}"
+            case _:
+                pass
+
+    def _tool(self, id: str, name: str, arguments: Mapping[str, Any], at: float) -> Row:
+        row = self._tools.get(id)
+        if row is None:
+            about = str(next(iter(arguments.values()), ""))
+            row = self._tools[id] = Row("tool", name, at, about)
+            (self.rows if self._step is None else self._step.rows).append(row)
+        return row
+
+    def _agent(self, id: str, at: float) -> Lane:
+        if id not in self._agents:
+            row = self._tool(id, "agent", {}, at)
+            self._agents[id] = Lane(row.rows, row.bars[-1].start if row.bars else at)
+        return self._agents[id]
+
+    def finish(self, at: float) -> None:
+        """End the bars that are still growing."""
+        if self._step is not None:
+            self._end_bar(at)
+            self._step.end = self._step.end or at
+        for row in self._tools.values():
+            if row.bars and row.bars[-1].kind == "approval":
+                row.note = row.note or "not answered"
+            _end_last(row, at)
+            row.end = row.end or at
+        for agent in self._agents.values():
+            agent.finish(at)
+
+
+def _lost_bar(loss: Mapping[str, Any], base: float) -> Bar:
+    return Bar("lost", base + loss["began"], base + loss["ended"], loss["error"] or "disposed")
+
+
+def _end_last(row: Row, at: float) -> None:
+    if row.bars and row.bars[-1].end is None:
+        row.bars[-1].end = at
+
+
+def message_of(error: Exception) -> str:
+    """Return a short message for a row: ``stopped`` if the stream was cancelled."""
+    if isinstance(error, StreamError) and error.reason == "cancelled":
+        return "stopped"
+    text: str = getattr(error, "message", None) or str(error) or type(error).__name__
+    return text.partition("\n")[0]
