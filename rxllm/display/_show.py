@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import os
 import sys
 import threading
 import time
@@ -68,10 +69,10 @@ def show(stream: Any, *, block: bool = True) -> Any:
     labels, and if one stream fails, the others continue.
 
     In a notebook, or on a terminal if rich is installed, the stream is shown as a card that is redrawn in place.
-    Everywhere else, the text is printed to standard output. The stop button, or Ctrl-C, cancels the call and raises
-    ``KeyboardInterrupt``. The partial result remains on the card and in ``rxllm.display.last``. With ``block=False``,
-    `show` immediately returns a `Showing`: await it to get the result, or dispose it to stop the stream. In a notebook
-    with ipywidgets, its card has a stop button.
+    Everywhere else, such as in a pipe or with ``TERM=dumb``, the text is printed to standard output. The stop button,
+    or Ctrl-C, cancels the call and raises ``KeyboardInterrupt``. The partial result remains on the card and in
+    ``rxllm.display.last``. With ``block=False``, `show` immediately returns a `Showing`: await it to get the result, or
+    dispose it to stop the stream. In a notebook with ipywidgets, its card has a stop button.
 
     If the stream fails, its error is raised after all items have been shown. If the stream is empty,
     ``SequenceContainsNoElementsError`` is raised, as in ``run``.
@@ -99,11 +100,16 @@ def choose_screen() -> Screen:
         return Cell()
     if marimo is not None and marimo.running_in_notebook():
         return _MarimoCell()
-    if sys.stdout.isatty() and find_spec("rich") is not None:
+    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and find_spec("rich") is not None:
         from rxllm.display._rich import Terminal
 
         return Terminal()
     return Plain(text_only=not sys.stdout.isatty())
+
+
+def draws_cards() -> bool:
+    """Whether `show` draws cards in this process, and does not print plain text."""
+    return not isinstance(choose_screen(), Plain)
 
 
 class Showing(abc.DisposableBase, Generic[T]):
