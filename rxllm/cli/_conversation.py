@@ -156,7 +156,7 @@ def chat(options: Namespace) -> int:
     conversation, is_interrupted, is_terminal = _Conversation(options), False, sys.stdin.isatty()
     files: list[str] = options.file
     if is_terminal:
-        print(f"{options.model} · /help lists the commands", file=sys.stderr)
+        print(f"{options.model} · /help lists the commands\n", file=sys.stderr)
     while True:
         try:
             text = _line("> ").strip()

@@ -12,7 +12,7 @@ Cards that stand side by side are live until all of them have ended.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import dropwhile, takewhile
+from itertools import dropwhile, pairwise, takewhile
 from textwrap import wrap
 from typing import Any, ClassVar, cast
 
@@ -90,7 +90,7 @@ class Terminal(Screen):
         rest = rows[count:]
         if self._start:
             rest[0] = TextPart(_text(rest)[len(self._start) :])
-        settled = [*takewhile(_is_settled, rest[:-1])]
+        settled = [row for row, _ in takewhile(lambda pair: all(map(_is_settled, pair)), pairwise(rest))]
         self._printed = keys[: count + len(settled)]
         self._start = "" if settled else self._start
         rest = rest[len(settled) :]
