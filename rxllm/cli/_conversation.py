@@ -76,7 +76,7 @@ class ShownError(Exception):
 
 
 def report(error: Exception) -> None:
-    """Print `error` and its remedy on one line. If a card has shown it, print only what the card does not know."""
+    """Print `error` and its remedy on one line. If a card has shown it, print only the remedy that the card lacks."""
     message = error.message if isinstance(error, LLMError) else f"{type(error).__name__}: {error} (see --debug)"
     if isinstance(error, ShownError):
         message, error = "", cast(Exception, error.__cause__)
@@ -257,7 +257,7 @@ class _Conversation:
 
 
 def _without_shown(event: Event, seen: list[Event]) -> Event:
-    """Return `event` or, for the end of a step that was resumed, only the tools that the card before does not show."""
+    """Return `event`. At the end of a resumed step, keep only the tools that ran since; the rest has been shown."""
     if not isinstance(event, StepCompleted) or any(isinstance(other, MessageStarted) for other in seen):
         return event
     answered = {other.id for other in seen if isinstance(other, ToolExecutionCompleted)}

@@ -119,7 +119,7 @@ def _tools(place: str) -> Sequence[Any]:
         found = resolve_name(place)
     except (ImportError, AttributeError, ValueError) as error:
         raise ArgumentTypeError(f"{place} must be module:name of a tool or a list of tools: {error}") from error
-    return found if isinstance(found, Sequence) else [found]
+    return cast(Sequence[Any], found) if isinstance(found, Sequence) else [found]
 
 
 def list_providers(options: Namespace) -> int:

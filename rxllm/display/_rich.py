@@ -78,7 +78,8 @@ class Terminal(Screen):
         found, texts = rows_and_status(card, now)
         settled, rest = self._take_settled(_shortened(found))
         if settled:
-            self._live.update("", refresh=True)  # or the lines below would push it out of the window
+            # An empty live part cannot be pushed out of the window, where its lines could not be replaced.
+            self._live.update("", refresh=True)
             self._console.print(Group(*_stack(settled, next(iter(rest), None))))
         return Group(*_stack(rest), _Status(card, texts, now))
 

@@ -69,10 +69,10 @@ def show(stream: Any, *, block: bool = True) -> Any:
     labels, and if one stream fails, the others continue.
 
     In a notebook, or on a terminal if rich is installed, the stream is shown as a card that is redrawn in place.
-    Everywhere else, such as in a pipe or with ``TERM=dumb``, the text is printed to standard output. The stop button,
-    or Ctrl-C, cancels the call and raises ``KeyboardInterrupt``. The partial result remains on the card and in
-    ``rxllm.display.last``. With ``block=False``, `show` immediately returns a `Showing`: await it to get the result, or
-    dispose it to stop the stream. In a notebook with ipywidgets, its card has a stop button.
+    Everywhere else, the text is printed to standard output. The stop button, or Ctrl-C, cancels the call and raises
+    ``KeyboardInterrupt``. The partial result remains on the card and in ``rxllm.display.last``. With ``block=False``,
+    `show` immediately returns a `Showing`: await it to get the result, or dispose it to stop the stream. In a notebook
+    with ipywidgets, its card has a stop button.
 
     If the stream fails, its error is raised after all items have been shown. If the stream is empty,
     ``SequenceContainsNoElementsError`` is raised, as in ``run``.

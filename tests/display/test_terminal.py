@@ -83,6 +83,23 @@ def test_a_block_that_is_taller_than_the_window_shows_its_end_and_is_whole_at_la
     assert re.findall(r"Before|After|The end", text) == ["Before", "After", "The end"]
 
 
+def test_a_draw_is_written_at_once_and_replaces_only_lines_in_the_window() -> None:
+    class Writes(io.StringIO):
+        def write(self, text: str) -> int:
+            writes.append(text)
+            return super().write(text)
+
+    writes: list[str] = []
+    drawing = Drawing()
+    drawing.terminal._console.file = Writes()
+    for delta in deltas("One.\n\n" + "".join(BLOCKS.values())):
+        writes.clear()
+        drawing.card = drawing.card.add(delta, 1.0)
+        drawing.terminal.draw({None: drawing.card}, 1.0)
+        assert len(writes) == 1
+        assert writes[0].count("\x1b[1A") < drawing.window.rows
+
+
 def test_a_step_that_starts_again_is_drawn_below_the_one_that_was_cut_off() -> None:
     drawing = Drawing()
     drawing.add(*deltas("One.\n\nTwo.\n\nThr"))
