@@ -189,7 +189,8 @@ def _row(row: Row) -> list[RenderableType]:
         case TextPart(text=text):
             return [_Markdown(text)]
         case ThinkingPart(text=text):
-            return [Text(clean(text[-THINKING:]), style="dim italic")]
+            end = text if len(text) <= THINKING else f"…{text[-THINKING:].partition(' ')[2]}"
+            return [Text(clean(end), style="dim italic")]
         case ToolRow():
             return _tool(row)
         case Correction(text=text, used=used):

@@ -144,6 +144,15 @@ def test_thinking_gives_way_to_a_note() -> None:
     assert "hmm" not in text
 
 
+def test_long_thinking_shows_its_last_words() -> None:
+    drawing = Drawing()
+    text = drawing.add(events.ThinkingDelta("".join(f"thought{n} " for n in range(100))))
+    first, *_ = shown = re.findall(r"\S*thought\d+", text)
+    assert first.startswith("…thought")
+    assert shown[-1] == "thought99"
+    assert len(shown) < 40
+
+
 def test_html_is_shown_as_it_was_written() -> None:
     drawing = Drawing()
     drawing.add(events.TextDelta("A Vec<String>, and\n\n<details>more</details>\n"))
