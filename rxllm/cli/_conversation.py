@@ -21,34 +21,10 @@ from typing import TextIO, cast
 from reactivex import from_iterable
 
 import rxllm
-from rxllm import (
-    ChatResult,
-    Engine,
-    EngineError,
-    Event,
-    LLMError,
-    Message,
-    Session,
-    Stream,
-    Thread,
-    ToolCall,
-    Usage,
-    serializer,
-    session,
-)
+from rxllm import ChatResult, Engine, EngineError, Event, LLMError, Message, Session, Thread, serializer, session
 from rxllm import operators as ops
 from rxllm.display import draws_cards
-from rxllm.events import (
-    Custom,
-    FileAdded,
-    MessageCompleted,
-    MessageStarted,
-    StepCompleted,
-    TextDelta,
-    ThinkingDelta,
-    ToolCallCompleted,
-    ToolExecutionCompleted,
-)
+from rxllm.events import Custom, FileAdded, MessageCompleted, TextDelta, ThinkingDelta, ToolCallCompleted
 
 _CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {*map(ord, "\n\t")}, "\ufffd") | {ord("\r"): ""}
 """Replacements for control characters, which a model could use to move the cursor or write to the clipboard."""
@@ -221,7 +197,7 @@ class _Conversation:
             print(json.dumps(result.parsed, ensure_ascii=False, indent=2), flush=True)
         return result
 
-    def _show(self, events: Stream[Event]) -> ChatResult:
+    def _show(self, events: rxllm.Stream[Event]) -> ChatResult:
         seen: list[Event] = []
         (self._draw if self._has_cards else self._print)(events, seen)
         turn = rxllm.run(from_iterable(seen).pipe(ops.to_session(self._session, parse=self._schema, keep_partial=True)))
@@ -232,7 +208,7 @@ class _Conversation:
             raise ShownError from result.error
         return result.raise_for_error()
 
-    def _draw(self, events: Stream[Event], seen: list[Event]) -> None:
+    def _draw(self, events: rxllm.Stream[Event], seen: list[Event]) -> None:
         """Draw a card with an empty line above and below it."""
         print()
         try:
@@ -244,7 +220,7 @@ class _Conversation:
         finally:
             print()
 
-    def _print(self, events: Stream[Event], seen: list[Event]) -> None:
+    def _print(self, events: rxllm.Stream[Event], seen: list[Event]) -> None:
         try:
             with rxllm.to_iter(events) as items:
                 for event in items:
@@ -258,16 +234,16 @@ class _Conversation:
 
 def _without_shown(event: Event, seen: list[Event]) -> Event:
     """Return `event`. At the end of a resumed step, keep only the tools that ran since; the rest has been shown."""
-    if not isinstance(event, StepCompleted) or any(isinstance(other, MessageStarted) for other in seen):
+    if not isinstance(event, rxllm.StepCompleted) or any(isinstance(other, rxllm.MessageStarted) for other in seen):
         return event
-    answered = {other.id for other in seen if isinstance(other, ToolExecutionCompleted)}
+    answered = {other.id for other in seen if isinstance(other, rxllm.ToolExecutionCompleted)}
     response = event.result.response
     calls = tuple(call for call in response.tool_calls if call.id in answered)
-    response = replace(response, message=Message("assistant", tool_calls=calls), usage=Usage())
-    return StepCompleted(replace(event.result, response=response))
+    response = replace(response, message=Message("assistant", tool_calls=calls), usage=rxllm.Usage())
+    return rxllm.StepCompleted(replace(event.result, response=response))
 
 
-def _ask_approval(call: ToolCall) -> bool | str:
+def _ask_approval(call: rxllm.ToolCall) -> bool | str:
     """Ask the user whether a tool may run. The answer is yes, no or the reason for a no."""
     if not sys.stdin.isatty():
         return "there is no terminal on which a person could approve it"
