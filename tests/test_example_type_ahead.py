@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from rxllm.testing.loopback import STALL, Loopback, Reply, Request, chat, chat_chunk, endless
-from tests.programs import example
+from tests.programs import EXAMPLES, example, python
 from tests.runtime.support import BOUND, SILENT, model, until
 
 pytest.importorskip("textual", reason="the example's window needs rxllm[test]")
@@ -33,6 +34,11 @@ def shown(app: Any, name: str) -> str:
     return str(app.query_one(f"#{name}").render())
 
 
+def struck_out(app: Any) -> list[str]:
+    lanes = app.query_one("#lanes").render()
+    return [str(lanes)[span.start : span.end] for span in lanes.spans if span.style.strike]
+
+
 def type_in(app: Any, text: str) -> None:
     """Type `text` at the end, letter by letter and at once: the pilot's own keys are slow on a busy machine."""
     field = app.query_one("Input")
@@ -49,9 +55,11 @@ def test_the_first_to_answer_goes_on_and_the_others_are_closed() -> None:
     async def main() -> None:
         async with window(slow=slow, quick=quick, dead=dead) as app:
             type_in(app, "Why is the sea salt?")
-            await until(lambda: "was first" in shown(app, "asked"))
-            assert shown(app, "answer") == "Rivers bring it."
-            assert shown(app, "asked") == "quick was first"
+            await until(lambda: shown(app, "answer") == "Rivers bring it.")
+            slow_lane, quick_lane, dead_lane = shown(app, "lanes").splitlines()
+            assert re.fullmatch(r"quick +first after \d+\.\d s", quick_lane)
+            assert [slow_lane.split(), dead_lane.split()] == [["slow", "cancelled"], ["dead", "cancelled"]]
+            assert struck_out(app) == ["slow", "dead"]
             for server in (slow, dead):
                 await closed_after(server, 0.0)
         for server in (slow, quick, dead):
@@ -101,6 +109,7 @@ def test_a_failure_is_shown_and_the_next_question_is_answered() -> None:
         async with window(one=one) as app:
             type_in(app, "Hi")
             await until(lambda: "The key is wrong" in shown(app, "answer"))
+            assert shown(app, "lanes").split() == ["one", "failed"]
             type_in(app, "!")
             await until(lambda: shown(app, "answer") == "Hello!")
 
@@ -116,8 +125,20 @@ def test_the_stand_ins_answer() -> None:
         app = module.TypeAhead({"Ada": module.stand_in("Ada"), "Alan": module.stand_in("Alan")})
         async with app.run_test() as pilot:
             await pilot.press(*"Hm?")
-            await until(lambda: "'Hm?'" in shown(app, "answer") and "was first" in shown(app, "asked"))
-            assert shown(app, "answer").startswith("You ask: 'Hm?' I am A")
-            assert shown(app, "asked").split()[0] in shown(app, "answer")
+            await until(lambda: "'Hm?'" in shown(app, "answer") and "first" in shown(app, "lanes"))
+            winner = {"Ada": "Alan", "Alan": "Ada"}[struck_out(app)[0]]
+            await until(lambda: f"I am {winner}" in shown(app, "answer"))
 
     asyncio.run(main())
+
+
+def test_in_a_pipe_each_line_is_a_question_and_the_lanes_are_plain_lines() -> None:
+    finished = python(str(EXAMPLES / "type_ahead.py"), input="Why?\nHow?\n")
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert "\x1b" not in finished.stdout
+    paragraphs = finished.stdout.strip().split("\n\n")
+    assert len(paragraphs) == 4  # the lanes and the answer, twice
+    for lanes, answer, question in zip(paragraphs[::2], paragraphs[1::2], ("Why?", "How?"), strict=True):
+        (winner,) = re.findall(r"(\w+) +first after \d+\.\d s", lanes)
+        assert lanes.count("cancelled") == 2
+        assert answer.startswith(f"You ask: {question!r} I am {winner}")

@@ -1,14 +1,21 @@
-"""The commands ``ask`` and ``chat``, which print answers as they arrive."""
+"""The commands ``ask`` and ``chat``, which show answers as they arrive.
+
+On a terminal with rich, an answer is a card of ``rxllm.show``. Elsewhere, `Screen` prints it as plain text.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
+import textwrap
 from argparse import Namespace
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
+from importlib.util import find_spec
+from shutil import get_terminal_size
 from typing import TextIO, cast
 
 from reactivex import from_iterable
@@ -16,12 +23,19 @@ from reactivex import from_iterable
 import rxllm
 from rxllm import ChatResult, Engine, EngineError, Event, LLMError, Message, Session, Thread, serializer, session
 from rxllm import operators as ops
+from rxllm.display import draws_cards
 from rxllm.events import Custom, FileAdded, MessageCompleted, TextDelta, ThinkingDelta, ToolCallCompleted
 
 _CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {*map(ord, "\n\t")}, "\ufffd") | {ord("\r"): ""}
 """Replacements for control characters, which a model could use to move the cursor or write to the clipboard."""
 
 _LOCAL = "; or choose another model with --model provider:name (python -m rxllm providers lists the providers)"
+
+_HELP = """\
+/help   show this list
+/new    start a new conversation
+/quit   leave, as Ctrl-D does
+Ctrl-C  stop the answer"""
 
 
 def plain(text: str) -> str:
@@ -33,12 +47,19 @@ def plain(text: str) -> str:
     return " ".join(text.split()).translate(_CONTROLS)
 
 
+class ShownError(Exception):
+    """Raised from an error that a card has shown."""
+
+
 def report(error: Exception) -> None:
-    """Print `error` and its remedy on one line."""
+    """Print `error` and its remedy on one line. If a card has shown it, print only the remedy that the card lacks."""
     message = error.message if isinstance(error, LLMError) else f"{type(error).__name__}: {error} (see --debug)"
+    if isinstance(error, ShownError):
+        message, error = "", cast(Exception, error.__cause__)
     if isinstance(error, EngineError) and (error.reason, error.provider) == ("missing_dependency", "local"):
         message += _LOCAL
-    print(f"rxllm: {plain(message)}", file=sys.stderr, flush=True)
+    if message:
+        print(f"rxllm: {plain(message).removeprefix('; or ')}", file=sys.stderr, flush=True)
 
 
 class Screen:
@@ -108,11 +129,16 @@ def ask(options: Namespace) -> int:
 
 def chat(options: Namespace) -> int:
     """Answer each line that the user types. Ctrl-C stops an answer. Ctrl-D, or Ctrl-C twice, ends the program."""
-    conversation, is_interrupted = _Conversation(options), False
+    conversation, is_interrupted, is_terminal = _Conversation(options), False, sys.stdin.isatty()
     files: list[str] = options.file
+    if is_terminal:
+        print(f"{options.model} · /help lists the commands\n", file=sys.stderr)
     while True:
         try:
-            if text := _line().strip():
+            text = _line("> ").strip()
+            if is_terminal and re.fullmatch(r"/\w*( .*)?", text):
+                conversation.run_command(text.split()[0])
+            elif text:
                 result = conversation.reply(rxllm.user(text, *files))
                 is_interrupted, files = result.halted_reason == "cancelled", []
         except EOFError:
@@ -122,11 +148,11 @@ def chat(options: Namespace) -> int:
                 break
             is_interrupted = True
             print("\npress Ctrl-C again, or Ctrl-D, to quit", file=sys.stderr)
-        except LLMError as error:
-            if options.debug or not sys.stdin.isatty():
+        except (LLMError, ShownError) as error:
+            if options.debug or not is_terminal:
                 raise
             report(error)
-    if sys.stdin.isatty():
+    if is_terminal:
         print(file=sys.stderr)  # end the prompt's line
     return 0
 
@@ -137,35 +163,102 @@ class _Conversation:
     def __init__(self, options: Namespace) -> None:
         self._schema = options.json
         params = {"response_format": self._schema, "temperature": options.temperature}
-        self._engine = Engine.from_model(options.model, params=params)
-        self._session = Session(thread=Thread() + rxllm.system(options.system) if options.system else Thread())
+        self._engine = Engine.from_model(options.model, params=params, tools=options.tools)
+        self._new = Session(thread=Thread() + rxllm.system(options.system) if options.system else Thread())
+        self._session = self._new
         self._prints_json = self._schema is not None and not options.events
         self._screen = Screen(events=options.events, text=not self._prints_json)
+        self._has_cards = not (options.events or options.debug or self._prints_json) and draws_cards()
+        if self._has_cards and find_spec("genai_prices"):
+            self._engine = self._engine.with_operators(ops.cost())
+
+    def run_command(self, name: str) -> None:
+        """Run a command such as ``/help``. Raise ``EOFError`` to leave."""
+        match name:
+            case "/help":
+                print(_HELP)
+            case "/new":
+                self._session = self._new
+            case "/quit":
+                raise EOFError
+            case _:
+                print(f"there is no command {name}:\n{_HELP}", file=sys.stderr)
 
     def reply(self, message: Message) -> ChatResult:
-        """Print the answer to `message`, and return its result (``cancelled`` after Ctrl-C) or raise its error."""
+        """Show the answer to `message`, and return its result (``cancelled`` after Ctrl-C) or raise its error.
+
+        If a tool needs approval, ask the user, and continue.
+        """
+        result = self._show(session.stream_reply(self._engine, self._session, message))
+        while result.halted_reason == "approval":
+            approvals = {call.id: _ask_approval(call) for call in self._session.pending_tool_calls}
+            result = self._show(session.stream_resume(self._engine, self._session, approvals=approvals))
+        if self._prints_json and result.halted_reason == "completed":
+            print(json.dumps(result.parsed, ensure_ascii=False, indent=2), flush=True)
+        return result
+
+    def _show(self, events: rxllm.Stream[Event]) -> ChatResult:
         seen: list[Event] = []
+        (self._draw if self._has_cards else self._print)(events, seen)
+        turn = rxllm.run(from_iterable(seen).pipe(ops.to_session(self._session, parse=self._schema, keep_partial=True)))
+        # After an error, the user can try again with the next message.
+        self._session = replace(turn.session, status="idle") if turn.session.status == "error" else turn.session
+        result = cast(ChatResult, turn.result)
+        if self._has_cards and result.error is not None:
+            raise ShownError from result.error
+        return result.raise_for_error()
+
+    def _draw(self, events: rxllm.Stream[Event], seen: list[Event]) -> None:
+        """Draw a card with an empty line above and below it."""
+        print()
         try:
-            with rxllm.to_iter(session.stream_reply(self._engine, self._session, message)) as events:
-                for event in events:
+            rxllm.show(events.pipe(ops.tap(seen.append)).map(lambda event: _without_shown(event, seen)))
+        except KeyboardInterrupt:
+            pass  # the events so far are folded into a cancelled turn
+        except Exception as error:
+            raise ShownError from error
+        finally:
+            print()
+
+    def _print(self, events: rxllm.Stream[Event], seen: list[Event]) -> None:
+        try:
+            with rxllm.to_iter(events) as items:
+                for event in items:
                     seen.append(event)
                     self._screen.draw(event)
         except KeyboardInterrupt:
             self._screen.interrupt()  # the events so far are folded into a cancelled turn
         finally:
             self._screen.end_lines()
-        turn = rxllm.run(from_iterable(seen).pipe(ops.to_session(self._session, parse=self._schema, keep_partial=True)))
-        # After an error, the user can try again with the next message.
-        self._session = replace(turn.session, status="idle") if turn.session.status == "error" else turn.session
-        result = cast(ChatResult, turn.result).raise_for_error()
-        if self._prints_json and result.halted_reason == "completed":
-            print(json.dumps(result.parsed, ensure_ascii=False, indent=2), flush=True)
-        return result
 
 
-def _line() -> str:
+def _without_shown(event: Event, seen: list[Event]) -> Event:
+    """Return `event`. At the end of a resumed step, keep only the tools that ran since; the rest has been shown."""
+    if not isinstance(event, rxllm.StepCompleted) or any(isinstance(other, rxllm.MessageStarted) for other in seen):
+        return event
+    answered = {other.id for other in seen if isinstance(other, rxllm.ToolExecutionCompleted)}
+    response = event.result.response
+    calls = tuple(call for call in response.tool_calls if call.id in answered)
+    response = replace(response, message=Message("assistant", tool_calls=calls), usage=rxllm.Usage())
+    return rxllm.StepCompleted(replace(event.result, response=response))
+
+
+def _ask_approval(call: rxllm.ToolCall) -> bool | str:
+    """Ask the user whether a tool may run. The answer is yes, no or the reason for a no."""
+    if not sys.stdin.isatty():
+        return "there is no terminal on which a person could approve it"
+    print(textwrap.fill(f"Allow {plain(repr(call))}?", get_terminal_size().columns), file=sys.stderr)
+    try:
+        answer = _line("y for yes, n for no, or the reason for a no: ").strip()
+    except (EOFError, KeyboardInterrupt):
+        print(file=sys.stderr)
+        return False
+    return {"y": True, "yes": True, "n": False, "no": False, "": False}.get(answer.lower(), answer)
+
+
+def _line(prompt: str) -> str:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return input()
     with suppress(ImportError):
         import_module("readline")  # adds line editing and history to `input`
-    return input("> ")
+    return input(prompt)

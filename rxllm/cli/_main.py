@@ -12,6 +12,7 @@ import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, cast
 
 import rxllm
@@ -74,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
         temperature = "from 0 to 2; the default depends on the model"
         added.add_argument("-t", "--temperature", type=float, metavar="NUMBER", help=temperature)
         added.add_argument("-f", "--file", action="append", default=[], help="attach a file or a URL; can be repeated")
+        tools = "let the model use tools, such as app:tools; you approve the calls that need it"
+        added.add_argument("--tools", metavar="MODULE:NAME", type=_tools, default=(), help=tools)
         added.add_argument("--json", metavar="SCHEMA", type=_schema, help="answer in JSON that matches the schema file")
         added.add_argument("--events", action="store_true", help="print each event as a line of JSON")
     serve = command("serve", _serve.serve, "serve models to programs in any language, with an OpenAI-compatible API")
@@ -108,6 +111,15 @@ def _schema(path: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ArgumentTypeError(f"{path} must be a file with a JSON schema: {error}") from error
     return json_schema("answer", cast(dict[str, Any], schema))
+
+
+def _tools(place: str) -> Sequence[Any]:
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = resolve_name(place)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ArgumentTypeError(f"{place} must be module:name of a tool or a list of tools: {error}") from error
+    return cast(Sequence[Any], found) if isinstance(found, Sequence) else [found]
 
 
 def list_providers(options: Namespace) -> int:

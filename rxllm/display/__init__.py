@@ -6,7 +6,7 @@ from rxllm.display import _show
 from rxllm.display._chat import ChatPanel, chat, from_widget
 from rxllm.display._marble_diagram import MarbleDiagram, marble_diagram
 from rxllm.display._progress_bar import progress_bar
-from rxllm.display._show import Showing, show
+from rxllm.display._show import Showing, draws_cards, show
 from rxllm.display._timeline import Timeline, timeline
 from rxllm.display._values import value_html
 
@@ -16,6 +16,7 @@ __all__ = [
     "Showing",
     "Timeline",
     "chat",
+    "draws_cards",
     "from_widget",
     "last",
     "marble_diagram",

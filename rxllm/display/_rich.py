@@ -1,15 +1,29 @@
-"""Draw cards on a terminal, using rich: https://github.com/Textualize/rich."""
+"""Draw cards on a terminal, using rich: https://github.com/Textualize/rich.
+
+rich redraws a live part at the end of the terminal, and can only replace lines that are still in the window. Therefore:
+
+1. Rows and paragraphs that can no longer change are printed above the live part, once.
+2. The live part is shorter than the window. If it would be longer, only its end is shown until the stream ends.
+3. Each draw is written at once, so the terminal never shows half of it.
+
+Cards that stand side by side are live until all of them have ended.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import dropwhile, pairwise, takewhile
+from textwrap import wrap
+from typing import Any, ClassVar, cast
 
-from rich.console import Console, Group, RenderableType
+from markdown_it import MarkdownIt
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
-from rich.markdown import Markdown
+from rich.markdown import CodeBlock, Heading, Markdown, TableElement
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.segment import Segment, Segments
+from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
@@ -21,24 +35,109 @@ from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart
 THINKING = 300
 """The maximum length of streaming thinking, in characters. If it is longer, only its end is shown."""
 
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+_COLOURS = {"done": "green", "failed": "red", "waiting": "yellow", "stopped": "yellow"}
+
+# HTML is text here. rich would leave it out, and with it a part of `List<int>`.
+_PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
+
 
 class Terminal(Screen):
-    """A terminal. While the stream is running, only the last lines that fit on the screen are shown."""
+    """A terminal. While the stream is running, only the last lines are redrawn."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console()
-        self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="visible")
+        self._live = Live(console=self._console, auto_refresh=False, transient=True, vertical_overflow="visible")
+        self._printed: list[Any] = []
+        self._start = ""  # the start of the text of the next row, if it has been printed
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
         self._live.start()
 
     def draw(self, cards: Cards, now: float) -> None:
-        lines = self._console.render_lines(_drawn(cards, now), pad=False)[1 - self._console.height :]
-        self._live.update(Segments([s for line in lines for s in (*line, Segment.line())]), refresh=True)
+        with self._console:  # collects the output, and writes it at the end
+            rest = self._print_settled(cards, now)
+            lines = self._console.render_lines(rest, pad=False)[-max(1, self._console.height - 2) :]
+            # The cursor waits in an empty line, so that the keys which the terminal echoes do not move the live part.
+            segments = [segment for line in lines for segment in (*line, Segment.line())]
+            self._live.update(Group(Segments(segments), Text()), refresh=True)
 
     def finish(self, cards: Cards, now: float) -> None:
-        self._live.update(_drawn(cards, now), refresh=True)
-        self._live.stop()
+        with self._console:
+            rest = self._print_settled(cards, now)
+            self._live.update("")
+            self._live.stop()
+            self._console.print(rest)
+
+    def _print_settled(self, cards: Cards, now: float) -> RenderableType:
+        """Print what can no longer change above the live part, and return the rest."""
+        card = cards.get(None)
+        if card is None or card.has_value:
+            return _drawn(cards, now)
+        found, texts = rows_and_status(card, now)
+        settled, rest = self._take_settled(_shortened(found))
+        if settled:
+            # An empty live part cannot be pushed out of the window, where its lines could not be replaced.
+            self._live.update("", refresh=True)
+            self._console.print(Group(*_stack(settled, next(iter(rest), None))))
+        return Group(*_stack(rest), _Status(card, texts, now))
+
+    def _take_settled(self, rows: list[Row]) -> tuple[list[Row], list[Row]]:
+        """Divide what is not printed yet into the rows and paragraphs that can no longer change, and the rest."""
+        count, keys = len(self._printed), [*map(_key, rows)]
+        if keys[:count] != self._printed or not _text(rows[count:]).startswith(self._start):
+            count, self._start = 0, ""  # the step has started again
+        rest = rows[count:]
+        if self._start:
+            rest[0] = TextPart(_text(rest)[len(self._start) :])
+        settled = [row for row, _ in takewhile(lambda pair: all(map(_is_settled, pair)), pairwise(rest))]
+        self._printed = keys[: count + len(settled)]
+        self._start = "" if settled else self._start
+        rest = rest[len(settled) :]
+        if start := _settled_text(_text(rest)):
+            self._start += start
+            settled.append(TextPart(start))
+            rest[0] = TextPart(_text(rest)[len(start) :])
+        return settled, rest
+
+
+def _shortened(rows: Sequence[Row]) -> list[Row]:
+    """Return `rows` as they are drawn: clean texts, and thinking as a note unless it is the last row."""
+    shown: list[Row] = []
+    for row in rows:
+        if isinstance(row, TextPart):
+            shown.append(TextPart(clean(row.text)))
+        elif isinstance(row, ThinkingPart) and row is not rows[-1]:
+            shown.append(Note("(thinking)"))
+        else:
+            shown.append(row)
+    return shown
+
+
+def _key(row: Row) -> Any:
+    return row.call.id if isinstance(row, ToolRow) else row
+
+
+def _is_settled(row: Row) -> bool:
+    return not isinstance(row, ToolRow) or (row.state in ("done", "failed") and bool(row.result or row.rows))
+
+
+def _text(rows: Sequence[Row]) -> str:
+    return rows[0].text if rows and isinstance(rows[0], TextPart) else ""
+
+
+def _settled_text(text: str) -> str:
+    """Return the Markdown `text` without its last block, which may still change.
+
+    >>> _settled_text("One.\\n\\n* two\\n* three")
+    'One.\\n\\n'
+    """
+    # The next block starts for certain when its first line is complete: "2" may become "2.", an item of the list above.
+    starts = [token.map[0] for token in _PARSER.parse(text) if token.level == 0 and token.map]
+    lines = text.split("\n")
+    starts = [start for start in starts if start < len(lines) - 1]
+    return "".join(f"{line}\n" for line in lines[: starts[-1]]) if starts else ""
 
 
 def _drawn(cards: Cards, now: float) -> RenderableType:
@@ -56,16 +155,42 @@ def _card(card: Card, now: float) -> RenderableType:
         value = card.value if isinstance(card.value, str) else repr(card.value)
         return Text(clean(value))
     found, texts = rows_and_status(card, now)
-    drawn = [line for row in found for line in _row(row, row is found[-1])]
-    return Group(*drawn, Text(clean(" · ".join(texts)), style="dim"))
+    return Group(*_stack(_shortened(found)), _Status(card, texts, now))
 
 
-def _row(row: Row, is_last: bool) -> list[RenderableType]:
+def _stack(rows: Sequence[Row], below: Row | None = None) -> list[RenderableType]:
+    """Draw `rows`, which are above `below`, with an empty line after each one, except between tools."""
+    drawn: list[RenderableType] = []
+    for row, following in zip(rows, [*rows[1:], below], strict=False):
+        drawn += _row(row)
+        if not (isinstance(row, ToolRow) and isinstance(following, ToolRow)):
+            drawn.append(Text())
+    return drawn
+
+
+class _Status:
+    """The status line, with a spinner while the stream is running. A narrow window breaks it between its texts."""
+
+    def __init__(self, card: Card, texts: list[str], now: float) -> None:
+        self._texts = [clean(text) for text in texts]
+        self._style = "" if card.look == "done" else f"not dim {_COLOURS.get(card.look, 'blue')}"
+        if card.look == "running":
+            self._texts[0] = f"{_SPINNER[int(now * 12) % len(_SPINNER)]} {self._texts[0]}"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        joined = "\0· ".join(text.replace(" ", "\0") for text in self._texts)
+        text = Text("\n".join(wrap(joined, options.max_width, break_on_hyphens=False)).replace("\0", " "), "dim")
+        text.stylize(self._style, 0, len(self._texts[0]))
+        yield text
+
+
+def _row(row: Row) -> list[RenderableType]:
     match row:
         case TextPart(text=text):
-            return [Markdown(clean(text), hyperlinks=False)]
+            return [_Markdown(text)]
         case ThinkingPart(text=text):
-            return [Text(clean(text[-THINKING:]) if is_last else "(thinking)", style="dim italic")]
+            end = text if len(text) <= THINKING else f"…{text[-THINKING:].partition(' ')[2]}"
+            return [Text(clean(end), style="dim italic")]
         case ToolRow():
             return _tool(row)
         case Correction(text=text, used=used):
@@ -82,17 +207,46 @@ def _row(row: Row, is_last: bool) -> list[RenderableType]:
             return [Text(repr(row), style="dim")]
 
 
-_COLOURS = {"done": "green", "failed": "red", "waiting": "yellow", "stopped": "yellow"}
-
-
 def _tool(row: ToolRow) -> list[RenderableType]:
     latest = row.error or (row.progress if row.result is None else row.result)
     name = (clean(row.call.name), f"bold {_COLOURS.get(row.state, 'blue')}")
     about = " · ".join((row.description, *map(clean, row.facts)))
-    inside = [line for inner in row.rows for line in _row(inner, inner is row.rows[-1])]
+    inside = [line for inner in _shortened(row.rows) for line in _row(inner)]
     inside += [] if latest is None else [Text(_line(str(latest)))]
     return [Text.assemble(name, f" {_line(row.arguments)} ", (about, "dim")), Padding(Group(*inside), (0, 0, 0, 2))]
 
 
 def _line(text: str) -> str:
     return truncate(clean(" ".join(text.split())), 200)
+
+
+class _Code(CodeBlock):
+    """A code block in the terminal's own colours."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        code = Syntax(str(self.text).rstrip(), self.lexer_name, theme="ansi_dark", word_wrap=True)
+        yield Padding(code, (0, 0, 0, 2))
+
+
+class _Heading(Heading):
+    LEVEL_ALIGN: ClassVar = {}  # all of them on the left
+
+
+class _Table(TableElement):
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for table in super().__rich_console__(console, options):
+            cast(Table, table).show_edge = False
+            yield table
+
+
+class _Markdown(Markdown):
+    """Markdown without empty lines around it."""
+
+    elements: ClassVar = Markdown.elements | {"fence": _Code, "heading_open": _Heading, "table_open": _Table}
+
+    def __init__(self, text: str) -> None:
+        super().__init__("", hyperlinks=False)
+        self.parsed = _PARSER.parse(text)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        return dropwhile(lambda item: item == Segment.line(), super().__rich_console__(console, options))

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import os
 import sys
 import threading
 import time
@@ -96,11 +97,16 @@ def choose_screen() -> Screen:
     """Return the right screen for this process: a notebook cell, a terminal or plain output."""
     if (cell := notebook_cell()) is not None:
         return cell
-    if sys.stdout.isatty() and find_spec("rich") is not None:
+    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and find_spec("rich") is not None:
         from rxllm.display._rich import Terminal
 
         return Terminal()
     return Plain(text_only=not sys.stdout.isatty())
+
+
+def draws_cards() -> bool:
+    """Whether `show` draws cards in this process, and does not print plain text."""
+    return not isinstance(choose_screen(), Plain)
 
 
 def notebook_cell(html: Callable[[Cards, float], str] = cards_html) -> Screen | None:

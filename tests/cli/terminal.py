@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import select
+import struct
 import subprocess
 import sys
 import time
@@ -16,6 +18,7 @@ import pytest
 
 from rxllm.testing.loopback import Loopback
 from tests.programs import python
+from tests.window import Window
 
 fcntl = pytest.importorskip("fcntl", reason="Windows has no pseudo-terminals")
 pty = pytest.importorskip("pty", reason="Windows has no pseudo-terminals")
@@ -43,15 +46,25 @@ def piped(
 
 
 class Terminal:
-    """The client with a terminal of its own; `screen` is what has appeared and was not waited for."""
+    """The client with a terminal of its own.
 
-    def __init__(self, *arguments: str, server: Loopback | None = None, **variables: str) -> None:
+    `screen` is what has appeared and was not waited for, `window` is what a person sees, and `received` is everything.
+    """
+
+    def __init__(
+        self, *arguments: str, server: Loopback | None = None, columns: int = 80, rows: int = 24, **variables: str
+    ) -> None:
         self._arguments = arguments
         self._environment = environment(server, **variables)
-        self.screen = ""
+        for name in ("COLUMNS", "LINES"):
+            self._environment.pop(name, None)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.screen = self.received = ""
+        self.window = Window(columns, rows)
 
     def __enter__(self) -> Self:
         self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", self.window.rows, self.window.columns, 0, 0))
 
         def take_terminal() -> None:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Ctrl-C goes to the terminal's own session
@@ -81,6 +94,11 @@ class Terminal:
         before, found, self.screen = self.screen.partition(text)
         return before + found
 
+    def see(self, text: str) -> str:
+        """Wait until `text` is in the window, and return all that the window has shown so far."""
+        assert self._read_until(lambda: text in self.window.visible), f"{text!r} is not in {self.window.text}"
+        return self.window.text
+
     def interrupt_prompt(self, text: str) -> str:
         """Press Ctrl-C until `text` appears: CPython loses one that comes before readline waits for keys."""
         for _ in range(5):
@@ -104,5 +122,8 @@ class Terminal:
                 data = b""
             if not data:
                 return False
-            self.screen += re.sub(r"\x1b\[\?2004[hl]\r?", "", data.decode(errors="replace").replace("\r\n", "\n"))
+            text = self._decoder.decode(data)
+            self.received += text
+            self.window.feed(text)
+            self.screen += re.sub(r"\x1b\[\?2004[hl]\r?", "", text.replace("\r\n", "\n"))
         return True
