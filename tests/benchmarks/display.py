@@ -1,4 +1,4 @@
-"""j. What drawing a stream in a notebook costs, beside reading and folding it."""
+"""j. What drawing a stream in a notebook, or as a timeline, costs, beside reading and folding it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 import rxllm
+from rxllm import operators as ops
 from rxllm.collector import StreamCollector
 from rxllm.display._plain import Cards
 from rxllm.display._show import Cell, Showing
@@ -20,23 +21,46 @@ BUDGET = 0.1
 
 
 def measure(effort: Effort) -> list[Table]:
-    """CPU milliseconds of a whole answer over loopback HTTP: read and folded, and drawn as HTML in a cell."""
+    """CPU milliseconds of a whole answer over loopback HTTP: read and folded, and drawn."""
+    with serving() as url:
+        return [_measure_card(effort, url), _measure_timeline(effort, url)]
+
+
+def _measure_timeline(effort: Effort, url: str) -> Table:
+    """The timeline of recorded events: its rows and its picture."""
+    table = Table("j", f"A timeline of {effort.count:,} events", ["", "read and fold, ms", "draw, ms", "ratio"])
+    for arrival in ARRIVALS:
+        work = f"{url}/answer/{arrival}/chat/paragraphs/{effort.count}/v1"
+        engine = rxllm.Engine(wires.adapter("chat", base_url=work), model="m")
+        events = rxllm.stream_generate(engine, "Hi").pipe(ops.timed()).to_list().run()
+        rounds = [
+            (_cpu(lambda engine=engine: _read(engine)), _cpu(lambda events=events: rxllm.timeline(events).svg()))
+            for _ in range(effort.rounds)
+        ]
+        reading, drawing = (median(values) for values in zip(*rounds, strict=True))
+        ratio = median(drawn / read for read, drawn in rounds)
+        table.rows.append([arrival, reading * 1e3, drawing * 1e3, ratio])
+        table.budgets[f"timeline, {arrival}"] = (ratio, BUDGET)
+    return table
+
+
+def _measure_card(effort: Effort, url: str) -> Table:
+    """The card of a running stream, as HTML in a cell."""
     columns = ["", "read and fold, ms", "draws", "draw, ms", "ratio"]
     table = Table("j", f"Drawing {effort.count:,} events", columns)
-    with serving() as url:
-        for arrival in ARRIVALS:
-            work = f"{url}/answer/{arrival}/chat/paragraphs/{effort.count}/v1"
-            engine = rxllm.Engine(wires.adapter("chat", base_url=work), model="m")
-            rounds: list[tuple[float, int, float]] = []
-            for n in range(effort.rounds + 1):
-                progress(f"j. {arrival}: round {n} of {effort.rounds}")
-                both = (_cpu(lambda engine=engine: _read(engine)), *_draw(engine))
-                rounds += [both] if n else []  # the first round warms up
-            reading, draws, drawing = (median(values) for values in zip(*rounds, strict=True))
-            ratio = median(drawn / read for read, _, drawn in rounds)
-            table.rows.append([arrival, reading * 1e3, draws, drawing * 1e3, ratio])
-            table.budgets[f"drawing, {arrival}"] = (ratio, BUDGET)
-    return [table]
+    for arrival in ARRIVALS:
+        work = f"{url}/answer/{arrival}/chat/paragraphs/{effort.count}/v1"
+        engine = rxllm.Engine(wires.adapter("chat", base_url=work), model="m")
+        rounds: list[tuple[float, int, float]] = []
+        for n in range(effort.rounds + 1):
+            progress(f"j. {arrival}: round {n} of {effort.rounds}")
+            both = (_cpu(lambda engine=engine: _read(engine)), *_draw(engine))
+            rounds += [both] if n else []  # the first round warms up
+        reading, draws, drawing = (median(values) for values in zip(*rounds, strict=True))
+        ratio = median(drawn / read for read, _, drawn in rounds)
+        table.rows.append([arrival, reading * 1e3, draws, drawing * 1e3, ratio])
+        table.budgets[f"drawing, {arrival}"] = (ratio, BUDGET)
+    return table
 
 
 def _cpu(work: Callable[[], object]) -> float:
