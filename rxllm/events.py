@@ -276,7 +276,7 @@ class PartAdded(_Event, frozen=True, tag="part_added"):
 
 
 class UsageUpdated(_Event, frozen=True, tag="usage_updated"):
-    """The response's usage so far. It is cumulative, so only the last one counts."""
+    """The response's usage so far. Each report is cumulative, so only the last one counts."""
 
     usage: Usage
 

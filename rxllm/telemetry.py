@@ -234,10 +234,11 @@ Telemetry = (
 
 
 class Tracer:
-    """The base class of observers that write traces, such as the observer from ``rxllm.otel``.
+    """The base class for observers that write traces, such as the observer from ``rxllm.otel``.
 
-    A tracer also observes the agents among its engine's tools, however deeply nested, even agents with another engine.
-    If `content` is True, values include messages, tools, arguments and results, but not the model's reasoning.
+    A tracer also observes the agents among its engine's tools, however deeply nested, even agents that use a different
+    engine. If `content` is True, the values that the tracer receives include messages, tools, arguments and results,
+    but not the model's reasoning.
 
     >>> from rxllm import Engine, Fake, generate
     >>> from rxllm.telemetry import Tracer

@@ -263,9 +263,9 @@ class _LiveCall:
     def __init__(self, position: int, call: CallRecord) -> None:
         self.position = position
         self.call = call
+        self.opened = False  # True once a fragment has contained something other than whitespace
         self.leading_space = ""
-        self.opened = False  # True once a fragment with more than white space has arrived.
-        self.has_fragments = False  # True once any fragment has arrived, even an empty one.
+        self.has_fragments = False  # True once any fragment has arrived, even an empty one
 
 
 class _LiveCalls:

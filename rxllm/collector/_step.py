@@ -122,7 +122,7 @@ def agent_usage(executions: Executions) -> Usage:
 
 
 def with_agents_so_far(thread: Thread, executions: Executions) -> Thread:
-    """Return `thread`, with its open agents' threads extended by the steps that the agents have completed."""
+    """Return `thread`, appending the steps that each open agent has completed to that agent's thread."""
     threads = {id: thread for id, thread in open_agents(thread).items() if id in executions}
     for id, resumed in threads.items():
         agent = executions[id].agent

@@ -35,7 +35,7 @@ IDLE_SECONDS = 1.0
 """The connection for change notifications is closed after this many seconds without any waiting calls."""
 
 ALIVE_SECONDS = 15.0
-"""After this many seconds of silence, the server is pinged; it must answer within the same time."""
+"""The server is pinged after this many seconds of silence, and must reply within the same interval."""
 
 PAGE = 500
 

@@ -54,8 +54,8 @@ Some older servers never answer it.
 """
 
 _OLD_TRANSPORT = (
-    "the MCP server does not accept POST at this URL (405 Method Not Allowed); it may use the HTTP+SSE transport of "
-    "2024, which rxllm does not support; use the server's URL for streamable HTTP, often /mcp instead of /sse"
+    "the MCP server does not accept POST at this URL (405 Method Not Allowed); it may use the 2024 HTTP+SSE "
+    "transport, which rxllm does not support; use the server's streamable HTTP URL, often /mcp instead of /sse"
 )
 
 Json = dict[str, Any]

@@ -164,7 +164,7 @@ class Questions(msgspec.Struct):
             questions = msgspec.convert(context.tool_state, cls)
             key = questions.open[0]
         except (msgspec.ValidationError, LookupError) as error:
-            message = "the stored question was not asked by a tool of rxllm.mcp"
+            message = "the stored question was not asked by an rxllm.mcp tool"
             raise AdapterError("invalid_request", message, provider=PROVIDER) from error
         answer = _response(context.reply, questions.requests[key])
         fault = "" if answer is None else _fault(answer, questions.requests[key])

@@ -320,7 +320,7 @@ def scan_collect(thread: Thread | None = None) -> Callable[[Observable[Event]], 
 
 
 def final_answer(state: StreamCollector) -> Response[Any]:
-    """Return the response or, for a chat, the final response. Raises the error of a failed stream."""
+    """Return the response or, for a chat, the final response. If the stream failed, raise its error."""
     if state.chat_result is None:
         return state.to_response().raise_for_error()
     return state.chat_result.raise_for_error().final_response or Response()

@@ -352,7 +352,8 @@ class _Guard(abc.DisposableBase):
             check = self._pending.popleft()
             self._running.append(check)
             return partial(self._start_check, check)
-        if self._pending and self._running[0].part.number <= self._released:  # a new check replaces a late one
+        if self._pending and self._running[0].part.number <= self._released:
+            # To make room for a new check, end one whose text has already been released.
             return partial(self._end_check, self._running[0])
         return None
 

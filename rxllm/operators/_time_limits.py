@@ -107,7 +107,7 @@ class _Watch:
         self._observer = observer
         self._scheduler = scheduler
         self._now = stopwatch(scheduler)
-        self._began = self._last = self._now()  # `_last` is the time of the last content
+        self._began = self._last = self._now()  # `_last` is when the current silence began
         self._events = 0
         self._has_content = False
         self._is_complete = False  # True from the end of the response until the next event

@@ -4,17 +4,17 @@
 state                         effect of dispose
 ============================  =======================================================================================
 not started                   the body never runs
-held (connecting)             the task is cancelled at `release`, or after `HOLD_SECONDS` if the transport does not
-                              report its connection; cancelling a connect would cost httpcore a pool slot
+held while connecting         the task is cancelled at `release`, or after `HOLD_SECONDS` if the transport never reports
+                              that it has connected; cancelling a connect would cost httpcore a pool slot
 running                       the task is cancelled, once
 delivering to the subscriber  the task is not cancelled: `emit` returns False, and the body then returns by itself
-held (closing)                the task is not cancelled, because the body is already ending
+held while closing            the task is not cancelled, because the body is already ending
 ============================  =======================================================================================
 
 Any thread can call dispose. In every state, it returns at once, and nothing is delivered afterwards.
 
 The body closes its resources before it returns, so the stream does not end before they are closed. If the subscriber
-raises an exception, the exception ends the body and is passed once to the subscriber's own ``on_error``. For a
+raises an exception, the exception terminates the body and is delivered once to the subscriber's own ``on_error``. For a
 subscriber without an ``on_error``, see ``_unhandled``.
 """
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 Body = Callable[["Pump[T]"], Awaitable[None]]
 
 HOLD_SECONDS = 15.0
-"""The maximum number of seconds that cancellation waits for a transport to report its connection."""
+"""The maximum number of seconds that cancellation waits for a transport to report that it has connected."""
 
 
 def pumped(body: Body[T]) -> Stream[T]:

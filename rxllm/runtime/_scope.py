@@ -1,8 +1,8 @@
 """A subscription's scope: the chat, step and tool call that it belongs to.
 
-The scope is stored in a context variable. An operator sets the variable while it subscribes to its source, and
-calls made by this subscription read it. Events do not contain the scope, so no event carries a prompt out of the
-process. When such an operator calls its own subscriber, it restores the subscriber's scope; see `ScopedObserver`.
+The scope is stored in a context variable. An operator sets the variable while it subscribes to its source, and the
+calls that the subscription makes read it. Events do not contain the scope, so prompts cannot leak out of the process
+through them. When such an operator calls its own subscriber, it restores the subscriber's scope; see `ScopedObserver`.
 
 ==================================  ==============================  ===================================================
 field of `Scope`                    written by                      read by
@@ -15,8 +15,8 @@ field of `Scope`                    written by                      read by
 ``begin_attempt``                   calls that have observers       the source of a call, once per attempt
 ``path``, ``tool_key``              tools                           telemetry, journals, and idempotency keys
 ``usage``, ``chat``                 ``repeat_until_halt``           ``budget``, to count the chat's earlier steps
-``shares``, ``counted``             ``budget``, model sources,      model sources, to count a call in each budget
-                                    agents                          around it, but only once
+``shares``, ``counted``             ``budget``, model sources,      model sources, to count a call exactly once in each
+                                    agents                          enclosing budget
 ``is_steered``                      ``repeat_until_halt``           ``run_tools``, to stop the model after a sentence
 ``journal``                         ``journaled``                   model sources, ``run_tools``, ``repeat_until_halt``
 ``before_retry``, ``queued``        ``rate_limited``                ``retry_before_content`` and telemetry

@@ -126,9 +126,9 @@ def shorten_traceback(error: BaseException) -> None:
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return the user's frames in `trace`, and all frames below the last of them, or None if it has no user frames.
+    """Return the user's frames in `trace` plus every frame below the last one, or None if `trace` has no user frames.
 
-    The frame of a ``__getattr__`` in rxllm is left out, because it only raises the error for a misspelt attribute.
+    The frames of rxllm's own ``__getattr__`` are left out, because they only raise the error for a misspelt attribute.
     """
     frames: list[TracebackType] = []
     while trace is not None:

@@ -89,18 +89,18 @@ def assert_adapter(
     ``left``                    a disposed call does not affect the next    never
     ``subscriber``              a subscriber's error reaches on_error once  never
     ``scheduler``               subscribe() accepts a scheduler             never
-    ``secret``                  its repr and its events show no key         never
+    ``secret``                  the key is not in its repr or its events    never
     ``prompt``                  `build` returns at once                     never
     ``decoder``                 its decoder accepts any bytes               never; skipped if there is no decoder
     ``chunks``                  chunk boundaries do not change the events   never; skipped if there is no decoder
-    ``sends_system``            the request has the system prompt           if the service has no system prompt
-    ``sends_user``              the request has the user's text             never
-    ``sends_assistant``         the request has the model's earlier text    if the service stores the thread itself
-    ``sends_arguments``         the request has earlier calls' arguments    if the service has no tools
-    ``sends_result``            the request has a tool's result             if the service has no tools
-    ``sends_tool_name``         the request has a tool's name               if the service has no tools
-    ``sends_tool_description``  the request has a tool's description        if the service has no tools
-    ``sends_tool_schema``       the request has a tool's schema             if the service has no tools
+    ``sends_system``            the request includes the system prompt      if the service has no system prompt
+    ``sends_user``              the request includes the user's text        never
+    ``sends_assistant``         the model's earlier text is sent back       if the service stores the thread itself
+    ``sends_arguments``         arguments of earlier calls are sent back    if the service has no tools
+    ``sends_result``            the request includes a tool's result        if the service has no tools
+    ``sends_tool_name``         the request includes a tool's name          if the service has no tools
+    ``sends_tool_description``  the request includes a tool's description   if the service has no tools
+    ``sends_tool_schema``       the request includes a tool's schema        if the service has no tools
     ``sends_call_id``           a tool's result has the id of its call      never
     ``sends_temperature``       temperature is sent as a JSON number        if the service has no temperature
     ``sends_options``           options={...} are passed through            if it accepts only certain options
@@ -263,7 +263,7 @@ def _scheduler(run: AdapterRun) -> None:
     run.expect_as_before("the call with a scheduler", observed)
 
 
-@ADAPTER_RULES.rule("secret", "its repr and its events show no key")
+@ADAPTER_RULES.rule("secret", "the key is not in its repr or its events")
 def _secret(run: AdapterRun) -> None:
     adapter = run.engine.adapter
     keys = (run.options.get("api_key"), getattr(adapter, "_api_key", None))

@@ -50,7 +50,7 @@ class RuleTable(dict[str, str]):
         self.checks: dict[str, Callable[[Any], None]] = {}
 
     def rule(self, name: str, sentence: str) -> Callable[[C], C]:
-        """Return a decorator that adds a rule, together with the function that checks it."""
+        """Return a decorator that registers the decorated function as the check for a new rule."""
 
         def add(check: C) -> C:
             self[name], self.checks[name] = sentence, check

@@ -340,5 +340,5 @@ def _check_arguments(app: object, seed: object, faults: Any, cancel: object, lim
     kinds: list[object] = list(cast(Collection[object], faults)) if is_collection else [None]
     check("faults", cast(object, faults), all(kind in FAULTS for kind in kinds), f"a collection of {', '.join(FAULTS)}")
     if cancel is not None and (type(cancel) is not int or cancel < 1):
-        raise invalid_option("cancel", must_be("None, or the number of a step, which is 1 or more", cancel))
+        raise invalid_option("cancel", must_be("None, or a step number (1 or greater)", cancel))
     check("limit", limit, is_positive(limit), "a number of seconds above 0")

@@ -147,7 +147,10 @@ If there is no fallback advice either, the error lists the valid options.
 """
 
 _OPTIONS_OF_MANY = ("concurrency", "journal", "on_progress", "ordered")
-"""Options that only ``generate_many`` has. They are also suggested for misspelled options of other calls."""
+"""Options that only ``generate_many`` accepts.
+
+They are also suggested when an option of another call is misspelled.
+"""
 
 _SYSTEM = "pass the system prompt as a message: `[rxllm.system(...), rxllm.user(...)]`"
 _PASS_ON = "to pass {it} to the provider unchanged, write `options={'{name}': {data}}`"

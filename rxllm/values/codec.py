@@ -327,7 +327,7 @@ def _decode_tagged(data: dict[str, Any]) -> Any:
         case {"$": "bytes", "base64": str(text)}:
             return _decode_bytes(text)
         case {"$": str(name)} if name in _OWN_TAGS:
-            raise wrong("malformed_struct", f"an object of the type {name!r} has missing or invalid fields")
+            raise wrong("malformed_struct", f"an object of type {name!r} has missing or invalid fields")
         case _:
             raise wrong("unknown_type_tag", f"the type {brief(data['$'])} is not known")
 

@@ -185,7 +185,7 @@ class ImageRequest(Value):
 
 @value
 class ImageUsage(Value):
-    """The usage of an image call. Tokens and costs are None if the provider does not report them.
+    """What an image call used, and what it cost. Tokens and costs are None if the provider does not report them.
 
     Costs are in the provider's currency.
     """

@@ -91,7 +91,7 @@ def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]
 
 @cache
 def _warn_unchecked() -> None:
-    unchecked = "answers in the format json_schema(...), arguments of tools with a schema, and forms from MCP servers"
+    unchecked = "answers in json_schema(...) format, arguments to tools defined by a schema, and forms from MCP servers"
     log.warning(
         "jsonschema-rs is not installed, so these are not checked: %s. Try: pip install 'rxllm[schema]'", unchecked
     )

@@ -30,7 +30,7 @@ from reactivex import Observable
 
 from rxllm import ErrorEvent, Event, Stream, StreamError, to_async_iter
 from rxllm import operators as ops
-from rxllm.values.argument_checks import check, check_instance, is_positive
+from rxllm.values.argument_checks import check, check_instance, invalid_option, is_positive
 from rxllm.web._codec import Encoder, encoder
 from rxllm.web._for_client import for_client
 from rxllm.web._frames import sse
@@ -147,7 +147,8 @@ class _Chunks:
 
 def _encode_headers(headers: Mapping[str, str]) -> Fields:
     for name, value in headers.items():
-        check("headers", value, not any(end in name + value for end in "\r\n\0"), f"free of line breaks in {name!r}")
+        if any(end in name + value for end in "\r\n\0"):
+            raise invalid_option("headers", f"must not contain line breaks or null characters, but {name!r} does")
     # HTTP/2 forbids the header "connection".
     return [(name.encode(), value.encode("latin-1")) for name, value in headers.items() if name != "connection"]
 

@@ -318,8 +318,8 @@ def test_without_jsonschema_what_is_not_checked_is_logged_once() -> None:
     first, second = ran.stderr.splitlines()
     assert first == "nothing yet"
     assert "jsonschema-rs is not installed" in second
-    assert "answers in the format json_schema(...)" in second
-    assert "arguments of tools" in second
+    assert "answers in json_schema(...) format" in second
+    assert "arguments to tools" in second
     assert "pip install 'rxllm[schema]'" in second
 
 

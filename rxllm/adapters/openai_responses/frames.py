@@ -114,7 +114,7 @@ def call_files(item: Item) -> Iterable[Item]:
 
 
 def image_of(text: str, fields: Mapping[str, Any]) -> Item:
-    """Return the image that `text` encodes as base64. `fields` contains the image's format."""
+    """Return the image from the base64 string `text`. `fields` gives the image format."""
     return {"mime_type": f"image/{fields.get('output_format') or 'png'}", "data": decode_base64(text)}
 
 
