@@ -286,9 +286,9 @@ SCENARIOS: dict[str, Scenario] = {
     "scan_collect": lambda: draw(
         answer(1, "Hel", 2, "lo", 2),
         {
-            "scan_collect().map(lambda state: state.current_text)": lambda source: source.pipe(
-                ops.scan_collect(), rx.map(lambda state: state.current_text)
-            )
+            "scan_collect().map(lambda state: state.current_text)": lambda source: Stream.of(
+                source.pipe(ops.scan_collect())
+            ).map(lambda state: state.current_text)
         },
     ),
     "sentences": lambda: draw(answer(1, "Hi. ", 1, "How ", 1, "are you?", 1), {"sentences()": ops.sentences()}),
@@ -299,9 +299,9 @@ SCENARIOS: dict[str, Scenario] = {
     "snapshots": lambda: draw(
         answer(1, "H", 1, "e", 1, "y", 4, "!", 1),
         {
-            "snapshots(every=2).map(lambda response: response.output_text)": lambda source: source.pipe(
-                ops.snapshots(2.0), rx.map(lambda response: response.output_text)
-            )
+            "snapshots(every=2).map(lambda response: response.output_text)": lambda source: Stream.of(
+                source.pipe(ops.snapshots(2.0))
+            ).map(lambda response: response.output_text)
         },
     ),
     "stall_warning": lambda: draw_calls(
@@ -312,9 +312,9 @@ SCENARIOS: dict[str, Scenario] = {
     "text_at": lambda: draw(
         answer(1, '[{"name": "Li', 2, 'ma"}, {"name', 2, '": "Oslo"}]', 1),
         {
-            'text_at("*", "name").map(lambda piece: piece.text)': lambda source: source.pipe(
-                ops.text_at("*", "name"), rx.map(lambda piece: piece.text)
-            )
+            'text_at("*", "name").map(lambda piece: piece.text)': lambda source: Stream.of(
+                source.pipe(ops.text_at("*", "name"))
+            ).map(lambda piece: piece.text)
         },
     ),
     "thinking": lambda: draw(

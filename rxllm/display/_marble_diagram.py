@@ -178,9 +178,8 @@ def marble_diagram(
     names = _names(streams, list(sources), count, inspect.currentframe()) if labels is None else list(labels)
     check("labels", labels, len(names) == count, f"{count} labels, one for each lane")
     diagram = MarbleDiagram()
-    watched = {
-        key: source.pipe(diagram._add(Lane(name))) for (key, source), name in zip(sources.items(), names, strict=False)
-    }
+    add = diagram._add  # pyright: ignore[reportPrivateUsage]
+    watched = {key: source.pipe(add(Lane(name))) for (key, source), name in zip(sources.items(), names, strict=False)}
     results = list(watched.values())
     for index, operator in enumerate(operators):
         check_function(f"operators[{index}]", operator)
@@ -189,7 +188,7 @@ def marble_diagram(
         else:
             stage = operator(watched) if isinstance(streams, Mapping) else operator(*results)
         check_instance(f"what operators[{index}] returns", stage, Observable, "an Observable")
-        results = [stage.pipe(diagram._add(Lane(names[len(sources) + index], is_operator=True)))]
+        results = [stage.pipe(add(Lane(names[len(sources) + index], is_operator=True)))]
     silent = (result.pipe(rx.ignore_elements(), rx.catch(reactivex.empty())) for result in results)
     end = reactivex.never() if until is None else reactivex.timer(until)
     over = reactivex.merge(*silent).pipe(rx.take_until(end))

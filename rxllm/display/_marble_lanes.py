@@ -165,9 +165,13 @@ def mark_of(item: Any, at: float) -> Mark:
 
 def _describe(item: Any) -> tuple[str, str, str]:
     """Return the kind of an item, the names of the agents or of the stream that emitted it, and its label."""
-    if isinstance(item, Labelled | Nested):
-        kind, names, label = _describe(cast(Any, item.event if isinstance(item, Nested) else item.item))
-        return kind, f"{'/'.join(item.path) if isinstance(item, Nested) else item.label}: {names}", label
+    if isinstance(item, Labelled):
+        labelled = cast(Labelled[Any], item)
+        kind, names, label = _describe(labelled.item)
+        return kind, f"{labelled.label}: {names}", label
+    if isinstance(item, Nested):
+        kind, names, label = _describe(item.event)
+        return kind, f"{'/'.join(item.path)}: {names}", label
     if isinstance(item, Steered):
         return "text", "", item.message.text
     if isinstance(item, UsageUpdated):
@@ -179,8 +183,8 @@ def _describe(item: Any) -> tuple[str, str, str]:
         return "error", "", getattr(item, "reason", type(item).__name__)
     name, field = _KINDS.get(type(item).__name__, ("value", ""))
     if type(item) not in EVENT_CLASSES or not field:
-        own = {str: "text", ToolCall: "tool call"}
-        return own.get(type(item), "value"), "", item if isinstance(item, str) else repr(item)
+        name = "text" if isinstance(item, str) else "tool call" if isinstance(item, ToolCall) else "value"
+        return name, "", item if isinstance(item, str) else repr(item)
     error = getattr(item, "error", None)
     value = getattr(item, field, field) if error is None else _describe(error)[2]
     return name, "", value if isinstance(value, str) else repr(value)

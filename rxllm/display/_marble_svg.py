@@ -36,10 +36,11 @@ CHARACTER = 7.25
 WIDTHS = ((280, 1), (350, 1), (420, 1), (350, 2), (420, 2), (520, 2), (640, 2))
 """The widths of the time axis in pixels, and the numbers of levels of labels, in the order in which they are tried."""
 
-MAX_WIDTH, LIMITS = 1000, ((30, 80), (30, 40), (30, 24), (12, 24), (0, 24))
+MAX_WIDTH, LIMITS = 1000, ((30, 80), (30, 40), (30, 24), (30, 12), (12, 12), (0, 12))
 """The maximum width of a chart that has to grow, and the limits that are tried to stay below it.
 
-A row with more marks than the first number has no labels. Labels longer than the second number end with an ellipsis.
+A row with more marks than the first number is dense: it has ticks instead of marks and labels. Labels longer than the
+second number end with an ellipsis.
 """
 
 RADIUS, GAP, LABEL_GAP, LEVEL = 7, 6, 14, 15
@@ -68,7 +69,7 @@ _SHAPES = {
     "value": ("value", "", "m-8 0l4-7h8l4 7-4 7h-8z"),
     "restart": ("restart", "", "m8-7l-8 7 8 7zm-8 0l-8 7 8 7z"),
     "error event": ("error event", "bad", "m-3.3-8h6.6l4.7 4.7v6.6l-4.7 4.7h-6.6l-4.7-4.7v-6.6z"),
-    "several": ("several", "soft", "m-5-5h10a5 5 0 0 1 0 10h-10a5 5 0 0 1 0-10z"),
+    "several": ("many items", "soft", "m-1-6h2v12h-2z"),
     "start": ("start event", "soft", "m-3-4l6 4-6 4z"),
     "complete": ("completion event", "soft", "m-3-3h6v6h-6z"),
     "at once": ("at once", "faint", "m-3-6h6a6 6 0 0 1 0 12h-6a6 6 0 0 1 0-12z"),
@@ -105,9 +106,10 @@ def _best_chart(rows: list[Row], now: float) -> _Chart:
     for limits in LIMITS:
         charts = (_Chart(rows, now, limits, width, levels) for width, levels in WIDTHS)
         chart = next((chart for chart in charts if chart.is_exact), None) or _Chart(rows, now, limits, *WIDTHS[4])
-        if chart.right <= MAX_WIDTH:
-            break
-    return chart  # pyright: ignore[reportPossiblyUnboundVariable]
+        if chart.right <= MAX_WIDTH or limits == LIMITS[-1]:
+            chart.place_dense()
+            return chart
+    raise AssertionError
 
 
 @dataclass
@@ -149,8 +151,6 @@ class _Line:
             self.groups.setdefault(self.span.latest, []).append(_Slot(self.span.outcome, _visible(label)))
 
     def slot(self, mark: Mark) -> _Slot:
-        if mark.size > 1:
-            return _Slot("several", f"{mark.size} x")
         if mark.kind in QUIET:
             return _Slot(mark.kind)
         return _Slot(mark.kind, _visible(truncate(mark.label, self._length)) or "''", mark.content)
@@ -190,15 +190,14 @@ class _Line:
             self.edges[: slot.level] = [max(edge, x + 3) for edge in self.edges[: slot.level]]
 
     def put_bar(self, mark: Mark, x: float, until: float, has_label: bool) -> None:
-        """Add a mark of a dense row, with its label if that fits."""
-        slot = self.slot(mark)
-        slot.bar = until - x
-        if not has_label or self._spot(slot, (x + until) / 2)[0]:
+        """Add a tick for a mark of a dense row, or a bar for several marks, with their number if that fits."""
+        slot = _Slot("several", f"{mark.size} x" if has_label else "", bar=until - x)
+        if self._spot(slot, (x + until) / 2)[0]:
             slot.label = ""
         self.put(slot, (x + until) / 2)
 
     def _first_item(self, at: float) -> tuple[_Slot, float]:
-        """Return the slot with the exact place of its time, and the space for its left half and for what precedes it."""
+        """Return the slot with the exact place of its time, and the space for its left half and for earlier ones."""
         slots = self.groups[at]
         is_start = at == self.span.start
         index = next((index for index, slot in enumerate(slots) if is_start or slot.kind not in QUIET), 0)
@@ -230,7 +229,6 @@ class _Chart:
         for line in self.lines:
             line.limit = self._left + width + 14
         self._place()
-        self._place_dense()
 
     @property
     def right(self) -> float:
@@ -244,6 +242,14 @@ class _Chart:
         after = bisect(times, at)
         x = self._places[times[after - 1]] + (at - times[after - 1]) * self._scale
         return min(x, self._places[times[after]]) if after < len(times) else x
+
+    def place_dense(self) -> None:
+        """Join and place the marks of lines that have too many."""
+        for line in self.lines:
+            if line.is_dense:
+                marks = join_marks(line.span.marks, 3 / self._scale, 640)
+                for mark in marks:
+                    line.put_bar(mark, self.x(mark.at), self.x(mark.until), len(marks) <= 12)
 
     def _place(self) -> None:
         starts = (line.span.start for line in self.lines)
@@ -259,14 +265,6 @@ class _Chart:
             for line in lines:
                 line.put_group(at, x)
                 edge = max(edge, line.edge)
-
-    def _place_dense(self) -> None:
-        """Join the marks of lines that have too many."""
-        for line in self.lines:
-            if line.is_dense:
-                marks = join_marks(line.span.marks, 3 / self._scale, 640)
-                for mark in marks:
-                    line.put_bar(mark, self.x(mark.at), self.x(mark.until), len(marks) <= 12)
 
 
 class _Picture:
@@ -359,10 +357,9 @@ class _Picture:
     def _add_marks(self, kind: str, content: str, slots: Iterable[_Slot], y: float) -> None:
         """Draw marks that have the same kind and content, and so the same colour."""
         self._kinds.add(kind)
-        _, style, _ = _SHAPES[kind]
-        if content and not style:
-            colour = self._colours.setdefault(content, PALETTE[len(self._colours) % len(PALETTE)])
-        paint = f'class="{style or "soft"}"' if style or not content else f'fill="{colour}"'
+        style = _SHAPES[kind][1] or ("" if content else "soft")
+        colour = PALETTE[len(self._colours) % len(PALETTE)]
+        paint = f'class="{style}"' if style else f'fill="{self._colours.setdefault(content, colour)}"'
         path = "".join(f"M{slot.x:g} {y:g}{_path(kind, slot.bar)}" for slot in slots)
         self._parts.append(f'<path d="{path}" {paint}/>')
 
@@ -385,9 +382,9 @@ def _path(kind: str, bar: float) -> str:
     """Return the outline of a mark. A bar or a capsule is `bar` pixels longer than a mark."""
     if not bar:
         return _SHAPES[kind][2]
-    radius = 10 if kind == "at once" else 5
-    side = f"a{radius} {radius} 0 0 1 0 "
-    return f"m{-bar / 2:g}-{radius}h{bar:g}{side}{2 * radius}h{-bar:g}{side}-{2 * radius}z"
+    if kind == "several":
+        return f"m{-bar / 2 - 1:g}-6h{bar + 2:g}v12h{-bar - 2:g}z"
+    return f"m{-bar / 2:g}-10h{bar:g}a10 10 0 0 1 0 20h{-bar:g}a10 10 0 0 1 0-20z"
 
 
 def _visible(label: str) -> str:
