@@ -103,8 +103,9 @@ def draw_svg(lanes: Sequence[Lane], now: float) -> str:
 
 
 def _best_chart(rows: list[Row], now: float) -> _Chart:
+    least = max((_width(row.lane.label) - 40 for row in rows if row.lane.is_operator), default=0.0)
     for limits in LIMITS:
-        charts = (_Chart(rows, now, limits, width, levels) for width, levels in WIDTHS)
+        charts = (_Chart(rows, now, limits, max(width, least), levels) for width, levels in WIDTHS)
         chart = next((chart for chart in charts if chart.is_exact), None) or _Chart(rows, now, limits, *WIDTHS[4])
         if chart.right <= MAX_WIDTH or limits == LIMITS[-1]:
             chart.place_dense()
@@ -132,15 +133,14 @@ class _Slot:
 class _Line:
     """The slots of a row. `edge` is the right end of the last one, and `edges` of the labels on each level."""
 
-    def __init__(self, row: Row, limits: tuple[int, int], levels: int) -> None:
+    def __init__(self, row: Row, limits: tuple[int, int]) -> None:
         self.row, self.span = row, row.span
         self.title = row.title
         if row.lane.is_operator and row.number == 1:  # its label is in a box
             self.title = row.ordinal if len(row.lane.spans) > 1 else ""
         most, self._length = limits
         self.is_dense = len(self.span.marks) > most
-        self.edge, self.edges = -math.inf, [2.0] * levels
-        self.limit = math.inf
+        self.edge, self.edges, self.limit = -math.inf, list[float](), math.inf
         self.slots: list[_Slot] = []
         self.capsules: list[_Slot] = []
         self.groups: dict[float, list[_Slot]] = {}
@@ -220,7 +220,7 @@ class _Chart:
     """The places of all rows and slots on a time axis of `width` pixels, if there are `levels` levels of labels."""
 
     def __init__(self, rows: list[Row], now: float, limits: tuple[int, int], width: float, levels: int) -> None:
-        self.lines = [_Line(row, limits, levels) for row in rows]
+        self.lines = [_Line(row, limits) for row in rows]
         self.duration = now
         self._left = 30 + max((_width(line.title) for line in self.lines), default=0.0)
         self._scale = width / (now or 1.0)
@@ -228,6 +228,7 @@ class _Chart:
         self._places = {0.0: self._left}
         for line in self.lines:
             line.limit = self._left + width + 14
+            line.edges = [self._left - 20 if line.title else 2.0] * levels
         self._place()
 
     @property
