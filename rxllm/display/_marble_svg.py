@@ -221,7 +221,7 @@ class _Chart:
 
     def __init__(self, rows: list[Row], now: float, limits: tuple[int, int], width: float, levels: int) -> None:
         self.lines = [_Line(row, limits) for row in rows]
-        self.duration = now
+        self.duration = now = max([now, *(row.span.latest for row in rows)])  # marks may have arrived since
         self._left = 30 + max((_width(line.title) for line in self.lines), default=0.0)
         self._scale = width / (now or 1.0)
         self.is_exact = True

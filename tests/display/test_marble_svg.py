@@ -88,7 +88,10 @@ def marks_of(path: ElementTree.Element) -> list[tuple[float, float, str, str]]:
     kinds = {shape: kind for kind, (_, _, shape) in _SHAPES.items()}
     found = re.findall(r"M(\S+) ([\d.]+)(m[^M]*)", path.attrib["d"])
     colour = path.get("fill") or path.get("class", "")
-    return [(float(y), float(x), kinds.get(shape, "at once"), colour) for x, y, shape in found]
+    return [
+        (float(y), float(x), kinds.get(shape, "several" if "v12" in shape else "at once"), colour)
+        for x, y, shape in found
+    ]
 
 
 def overlap(first: Box, second: Box) -> bool:
@@ -264,6 +267,16 @@ def test_the_legend_has_every_mark_of_the_picture_and_no_other(diagram: MarbleDi
     legend = [text for text, style, _ in measure(diagram).texts if style == "soft small"]
     assert len(legend) == len(set(legend))
     assert set(legend) == names_of(diagram)
+
+
+def test_a_row_of_many_items_has_a_tick_for_each_and_no_labels() -> None:
+    source = reactivex.interval(0.5).pipe(rx.take(50))
+    drawn = measure(marble_diagram(source, rx.filter(lambda number: number % 25 == 24), virtual=True))
+    ticks = [x for y, x, kind, _ in drawn.marks if y == drawn.lines[0][0] and kind == "several"]
+    assert len(ticks) == 50
+    assert {round(second - first, 1) for first, second in pairwise(sorted(ticks))} == {5.6}
+    assert [text for text, style, _ in drawn.texts if style == "middle"] == ["24", "49"]
+    assert [text for text, style, _ in drawn.texts if style == "soft small"] == ["value", "many items", "end"]
 
 
 def test_no_two_marks_have_the_same_name_or_look_the_same() -> None:
