@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import string
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -42,7 +41,7 @@ def draw_text(lanes: Sequence[Lane], now: float) -> str:
 def _axis(tick: float, columns: dict[int, int]) -> str:
     """Return the times below their columns, or an empty string if everything happens at once."""
     last = max(columns)
-    for step in (round(time / tick) for time in TICKS if time >= tick and math.isclose(time % tick, 0, abs_tol=1e-9)):
+    for step in (round(time / tick) for time in TICKS if time >= tick and _is_multiple(time, tick)):
         axis = "0"
         for index in range(step, last + 1, step):
             before = max(known for known in columns if known <= index)
@@ -104,10 +103,7 @@ def _columns(spans: list[Span], symbols: _Symbols, now: float) -> tuple[float, d
     times = {0.0, now, *(at for span in spans for at in (span.start, span.latest, *(mark.at for mark in span.marks)))}
     finest = max(times) / COLUMNS
 
-    def on_tick(at: float, tick: float) -> bool:
-        return at == 0 or (round(at / tick) > 0 and abs(at / tick - round(at / tick)) < 1e-4)
-
-    exact = [tick for tick in (1.0, *reversed(TICKS)) if tick >= finest and all(on_tick(at, tick) for at in times)]
+    exact = [tick for tick in (1.0, *reversed(TICKS)) if tick >= finest and all(_is_multiple(at, tick) for at in times)]
     tick, columns = 1.0, dict[int, int]()
     for tick in (*exact, next(tick for tick in TICKS if tick >= finest * 1.6)):
         widths = dict.fromkeys(sorted(round(at / tick) for at in times), 1)
@@ -120,6 +116,10 @@ def _columns(spans: list[Span], symbols: _Symbols, now: float) -> tuple[float, d
         if all(index == column for index, column in columns.items()):
             break
     return tick, columns
+
+
+def _is_multiple(at: float, tick: float) -> bool:
+    return at == 0 or (round(at / tick) > 0 and abs(at / tick - round(at / tick)) < 1e-4)
 
 
 def _lines(span: Span, symbols: _Symbols, tick: float, columns: dict[int, int], now: float) -> tuple[str, str]:

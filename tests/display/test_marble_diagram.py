@@ -88,6 +88,21 @@ def test_what_is_drawn_can_be_played_again(source: str) -> None:
     assert diagram.svg
 
 
+@pytest.mark.parametrize(
+    ("marbles", "axis"),
+    [("-|", " 1 s"), ("--|", "0 2 s"), ("---|", "0 2 s"), ("-a-b-c-d-|", "0    5 s"), ("(ab|)", "")],
+)
+def test_below_the_marbles_is_an_axis_with_round_times(marbles: str, axis: str) -> None:
+    text = str(marble_diagram(plays(marbles), virtual=True, labels=["s"])).splitlines()
+    assert text[1:2] == ([f"   {axis}"] if axis else [])
+
+
+def test_times_between_seconds_have_an_axis_in_seconds() -> None:
+    source = reactivex.interval(0.2).pipe(reactivex.operators.take(10))
+    text = str(marble_diagram(source, virtual=True, labels=["s"]))
+    assert text.splitlines()[1] == "   0    1 s  2 s"
+
+
 def is_timed_by_characters(text: str) -> bool:
     """Whether each time on the axis stands at the column of as many seconds."""
     axis = next((line[3:] for line in text.splitlines() if re.fullmatch(r" +0?( *[\d.]+ m?s)+", line)), "")
