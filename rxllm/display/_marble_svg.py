@@ -13,6 +13,7 @@ import re
 from bisect import bisect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from unicodedata import east_asian_width
 
 from rxllm.display._card import truncate
@@ -103,14 +104,17 @@ def draw_svg(lanes: Sequence[Lane], now: float) -> str:
 
 
 def _best_chart(rows: list[Row], now: float) -> _Chart:
+    charts = (_chart_within(limits, rows, now) for limits in LIMITS)
+    chart = next((chart for chart in charts if chart.right <= MAX_WIDTH), None) or _chart_within(LIMITS[-1], rows, now)
+    chart.place_dense()
+    return chart
+
+
+def _chart_within(limits: tuple[int, int], rows: list[Row], now: float) -> _Chart:
+    """Return the first chart on which all slots have their exact place, or else one of medium width."""
     least = max((_width(row.lane.label) - 40 for row in rows if row.lane.is_operator), default=0.0)
-    for limits in LIMITS:
-        charts = (_Chart(rows, now, limits, max(width, least), levels) for width, levels in WIDTHS)
-        chart = next((chart for chart in charts if chart.is_exact), None) or _Chart(rows, now, limits, *WIDTHS[4])
-        if chart.right <= MAX_WIDTH or limits == LIMITS[-1]:
-            chart.place_dense()
-            return chart
-    raise AssertionError
+    charts = [partial(_Chart, rows, now, limits, max(width, least), levels) for width, levels in WIDTHS]
+    return next((chart for chart in (make() for make in charts) if chart.is_exact), None) or charts[4]()
 
 
 @dataclass
@@ -376,7 +380,7 @@ class _Picture:
             self._parts.append(f'<path class="line soft" style="stroke-width:1" d="{path}"/>')
 
     def _add_text(self, x: float, y: float, text: str, style: str) -> None:
-        self._parts.append(f'<text class="{style}" x="{x:g}" y="{y:g}">{_escape(text)}</text>' if text else "")
+        self._parts += [f'<text class="{style}" x="{x:g}" y="{y:g}">{_escape(text)}</text>'] if text else []
 
 
 def _path(kind: str, bar: float) -> str:
