@@ -24,10 +24,12 @@ FUNCTIONS = ["rxllm.race", "rxllm.hedge", "rxllm.merge_labelled"]
 
 READING = """### In pictures
 
-Each picture is drawn from a real run in virtual time; the axis counts seconds. The first lane is the source, the last
-lane the output. A line is a subscription: it ends where the stream completes, fails or is disposed. Marks at the same
-time are stacked, with the first at the bottom. An outlined mark completes a block, a call, a message or a step.
-`rxllm.display.marble_diagram(source, ops.words(), ...)` draws the same picture for your own streams.
+Each picture is drawn from a real run in virtual time. The rows above a box are the operator's source, and the rows
+below are its output. Each row is a subscription, so a retry is a second row, which starts where the first one ends. A
+row ends where the stream completes or fails, or with a cut where it is disposed. Equal content has the same colour in
+all rows. Small grey marks are events that only begin or complete something. A lane called `fn` shows what the
+operator's function is called with. `rxllm.display.marble_diagram(source, ops.words(), ...)` draws the same picture for
+your own streams.
 """
 
 
@@ -67,9 +69,14 @@ def tables() -> str:
 
 
 def gallery() -> str:
-    """Each picture under the name of its operator."""
-    names = sorted(pictures.SCENARIOS)
-    return "\n".join([READING, *(f"#### {name}\n\n![{name}](marbles/{name}.svg)\n" for name in names)])
+    """Each picture under the name of its operator, in the groups of the tables."""
+    parts = [READING]
+    functions = [name.removeprefix("rxllm.") for name in FUNCTIONS]
+    for intention, names in [*groups().items(), ("functions of streams", functions)]:
+        drawn = [name for name in names if name in pictures.SCENARIOS and f"#### {name}\n" not in "".join(parts)]
+        parts.append(f"### Pictures: {intention}\n")
+        parts += [f"#### {name}\n\n![Marbles of {name}](marbles/{name}.svg)\n" for name in drawn]
+    return "\n".join(parts)
 
 
 def _table(kind: str, intention: str, names: list[str]) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from exports import Entry, Exports, first_sentence, purposes
 
-_READING = """Each picture is what the operator did, in virtual time: the first lane is the source, and the last what
-comes out. [Operators in pictures](operators.md#in-pictures) explains the marks."""
+_READING = """Each picture is what the operator did, in virtual time: its source is above the box, and its output below.
+[Operators in pictures](operators.md#in-pictures) explains the rows."""
 
 
 _SCREENS = """![Three models race: the first token wins, and the sockets of the others close.](pictures/hero.svg)

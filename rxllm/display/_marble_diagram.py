@@ -19,7 +19,9 @@ from reactivex.scheduler import HistoricalScheduler
 
 from rxllm import operators as ops
 from rxllm.display._card import truncate
-from rxllm.display._marble_drawing import Lane, Span, draw_svg, draw_text
+from rxllm.display._marble_lanes import Lane, Span
+from rxllm.display._marble_svg import draw_svg
+from rxllm.display._marble_text import draw_text
 from rxllm.display._plain import ipython_shell
 from rxllm.runtime import Stream, run, stopwatch, to_iter
 from rxllm.values import Trace
@@ -58,7 +60,9 @@ class MarbleDiagram:
     def lane(self, label: str) -> Callable[[Observable[T]], Stream[T]]:
         """Return an operator that adds a lane to the diagram, and leaves the stream unchanged."""
         check_instance("label", label, str, "a string")
-        lane = Lane(label)
+        return self._add(Lane(label))
+
+    def _add(self, lane: Lane) -> Callable[[Observable[T]], Stream[T]]:
         self._lanes.append(lane)
 
         def watched(source: Observable[T], scheduler: abc.SchedulerBase) -> Observable[T]:
@@ -68,7 +72,10 @@ class MarbleDiagram:
 
     @property
     def svg(self) -> str:
-        """The diagram as self-contained SVG of limited size, in the page's light or dark theme."""
+        """The diagram as self-contained SVG of limited size, in the colours of the page around it.
+
+        In a file of its own, it has a background, which is light or dark like the reader's system.
+        """
         return draw_svg(self._lanes, self._end())
 
     def __str__(self) -> str:
@@ -141,19 +148,21 @@ def marble_diagram(
     ops.tap(str)                 --a-b
                                  ^---!
     reactivex.operators.take(2)  --a-(b|)
+                                 0   4 s
     a=0
     b=1
-    a character is 1 s
 
     To draw ``source.pipe(a, b)``, write ``marble_diagram(source, a, b)``. The call returns when all streams have ended;
     after `until` seconds, it disposes any that are still running. Errors are drawn, not raised. A notebook shows the
-    picture while it grows. The text uses the notation of ``rxllm.testing.marbles``. You can pass it to that module's
-    ``check`` function if a character is 1 s.
+    picture while it grows. The text uses the notation of ``rxllm.testing.marbles``, with the time below. You can pass
+    it to that module's ``check`` function if a character is 1 s, as it is above.
+
+    Each subscription has a row of its own, which starts at its time. So a stream has a second row for a retry, or for
+    the second request of ``ops.hedge(1.0)``. The picture shows operators in boxes, and equal content in equal colours.
 
     You can pass several streams as a list or a dict; each gets its own lane. The first operator has to combine them, as
     in ``marble_diagram([a, b], rxllm.race)``. It is called with the list's streams as arguments, or with the dict
-    itself. Without operators, the streams simply run side by side. If a stream has concurrent subscriptions, for
-    example with ``ops.hedge(1.0)``, its lane has a row for each of them.
+    itself. Without operators, the streams simply run side by side.
 
     With `virtual`, the streams run in virtual time: pauses take no time, the picture is exact, and the run ends after
     at most one day of virtual time. Use this to draw a recording immediately, with the times from its file:
@@ -169,9 +178,8 @@ def marble_diagram(
     names = _names(streams, list(sources), count, inspect.currentframe()) if labels is None else list(labels)
     check("labels", labels, len(names) == count, f"{count} labels, one for each lane")
     diagram = MarbleDiagram()
-    watched = {
-        key: source.pipe(diagram.lane(name)) for (key, source), name in zip(sources.items(), names, strict=False)
-    }
+    add = diagram._add  # pyright: ignore[reportPrivateUsage]
+    watched = {key: source.pipe(add(Lane(name))) for (key, source), name in zip(sources.items(), names, strict=False)}
     results = list(watched.values())
     for index, operator in enumerate(operators):
         check_function(f"operators[{index}]", operator)
@@ -180,7 +188,7 @@ def marble_diagram(
         else:
             stage = operator(watched) if isinstance(streams, Mapping) else operator(*results)
         check_instance(f"what operators[{index}] returns", stage, Observable, "an Observable")
-        results = [stage.pipe(diagram.lane(names[len(sources) + index]))]
+        results = [stage.pipe(add(Lane(names[len(sources) + index], is_operator=True)))]
     silent = (result.pipe(rx.ignore_elements(), rx.catch(reactivex.empty())) for result in results)
     end = reactivex.never() if until is None else reactivex.timer(until)
     over = reactivex.merge(*silent).pipe(rx.take_until(end))
@@ -212,7 +220,7 @@ def _names(streams: Any, keys: Sequence[Any], count: int, frame: FrameType | Non
     nodes = call.args if isinstance(call, ast.Call) else []
     if nodes and isinstance(nodes[0], ast.List):
         nodes = [*nodes[0].elts, *nodes[1:]]
-    names = [truncate(ast.unparse(node), 30) for node in nodes]
+    names = [truncate(ast.unparse(node), 80) for node in nodes]
     if isinstance(streams, Observable) and nodes and not isinstance(nodes[0], ast.Name):
         names[0] = "source"
     if isinstance(streams, Mapping):

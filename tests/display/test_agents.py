@@ -292,7 +292,7 @@ def test_a_terminal_with_rich_draws_agents_inside_their_tools():
 
 
 def test_marbles_name_the_path():
-    from rxllm.display._marble_drawing import mark_of
+    from rxllm.display._marble_lanes import mark_of
 
     assert mark_of(inside(*inside(TextDelta("Hi")))[0], 0.0).label == "c0/c0: Hi"
     assert mark_of(Steered(user("No!")), 0.0).label == "No!"

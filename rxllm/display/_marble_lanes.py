@@ -1,0 +1,224 @@
+"""What a marble diagram records and draws: lanes, their subscriptions, and marks, each with a kind and a label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, cast
+
+from rxllm.display._card import truncate
+from rxllm.events import EVENT_CLASSES, Nested, Steered, UsageUpdated
+from rxllm.values import Labelled, ToolCall, Usage
+
+MAX_LANES, MAX_ROWS, MAX_MARKS = 30, 12, 4000
+"""The maximum numbers of lanes, of subscriptions in a lane, and of marks. Above the last, neighbours are joined."""
+
+MAX_LABEL = 80
+"""The length in characters above which the label of a mark always ends with an ellipsis."""
+
+UNUSED = "unused"
+"""The outcome of the empty span that stands for a lane without subscriptions."""
+
+QUIET = ("start", "complete")
+"""The kinds of events that only begin or complete something. They are drawn small, grey and without a label."""
+
+_KINDS = {
+    "MessageStarted": ("start", "start"),
+    "MessageCompleted": ("complete", "end"),
+    "TextDelta": ("text", "delta"),
+    "TextCompleted": ("complete", "text"),
+    "ThinkingDelta": ("thinking", "delta"),
+    "ThinkingCompleted": ("complete", "text"),
+    "ToolCallStarted": ("start", "name"),
+    "ToolCallDelta": ("arguments", "arguments_delta"),
+    "ToolCallCompleted": ("tool call", "tool_call"),
+    "ToolApprovalRequested": ("question", "approve?"),
+    "ToolExecutionStarted": ("start", "run"),
+    "ToolProgress": ("tool output", "data"),
+    "ToolExecutionCompleted": ("tool output", "result"),
+    "ToolResultEncoded": ("complete", "content"),
+    "AskUserRequested": ("question", "question"),
+    "ToolHalt": ("tool output", "reason"),
+    "StepRestarted": ("restart", "reason"),
+    "StepCompleted": ("complete", "step"),
+    "ChatCompleted": ("complete", "chat"),
+    "ErrorEvent": ("error event", "error"),
+    "RawChunk": ("value", "data"),
+    "Custom": ("value", "name"),
+}
+"""The kind of each event class, and either the field that contains its label or the label itself."""
+
+
+class Mark(NamedTuple):
+    """An item, or `size` items from `at` to `until`.
+
+    Equal items have the same `key`. `content` is the label without the names of agents and streams, so that a mark
+    keeps its colour when an operator adds or removes such a name. `detail` is the item's repr.
+    """
+
+    at: float
+    until: float
+    kind: str
+    label: str
+    content: str
+    detail: str
+    key: int
+    size: int = 1
+
+
+@dataclass
+class Span:
+    """A subscription and its marks. `outcome` is the kind of its final `Trace`, or None while it is running."""
+
+    start: float
+    latest: float
+    outcome: str | None = None
+    error: Mark | None = None
+    marks: list[Mark] = field(default_factory=list[Mark])
+
+    def note(self, kind: str, at: float, item: Any) -> None:
+        self.latest = at
+        if kind == "next":
+            self.marks.append(mark_of(item, at))
+            if len(self.marks) > MAX_MARKS:
+                self.marks = join_marks(self.marks, (at - self.start) * 4 / MAX_MARKS, MAX_MARKS // 2)
+        elif kind != "subscribe":
+            self.error = mark_of(item, at) if kind == "error" else None
+            self.outcome = kind
+
+
+class Lane:
+    """A place in a pipe whose items are drawn, with a span for each subscription.
+
+    Its label is either the name of the stream or, if `is_operator` is True, the code of the operator that emits it.
+    """
+
+    def __init__(self, label: str, is_operator: bool = False) -> None:
+        self.label = truncate(label, MAX_LABEL)
+        self.is_operator = is_operator
+        self.spans: list[Span] = []
+        self.hidden = 0
+
+    def begin(self, at: float) -> Span:
+        span = Span(at, at)
+        if len(self.spans) < MAX_ROWS:
+            self.spans.append(span)
+        else:
+            self.hidden += 1
+        return span
+
+
+class Row(NamedTuple):
+    """A subscription to a lane, the first, second, ..., as a row of a diagram."""
+
+    lane: Lane
+    number: int
+    span: Span
+
+    @property
+    def title(self) -> str:
+        return self.lane.label if self.number == 1 else self.ordinal
+
+    @property
+    def ordinal(self) -> str:
+        return f"{self.number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(self.number, 'th') }"
+
+    @property
+    def note(self) -> str:
+        """The text below the row: how many more subscriptions the lane has."""
+        return f"and {self.lane.hidden} more" if self.number == MAX_ROWS and self.lane.hidden else ""
+
+
+def rows_of(lanes: Sequence[Lane]) -> list[Row]:
+    """Return the rows of the `lanes`. Their spans are copies because they may still change."""
+    return [
+        Row(lane, number, replace(span, marks=list(span.marks)))
+        for lane in lanes[:MAX_LANES]
+        for number, span in enumerate(lane.spans[:] or [Span(0.0, 0.0, UNUSED)], 1)
+    ]
+
+
+def join_marks(marks: Iterable[Mark], gap: float, most: int) -> list[Mark]:
+    """Join neighbours of the same kind that are at most `gap` apart.
+
+    If more than `most` marks are left, join neighbours of any kind.
+    """
+    result: list[Mark] = []
+    for mark in marks:
+        last = result[-1] if result else mark
+        if result and mark.at - last.until <= gap and (last.kind == mark.kind or not most):
+            kind = last.kind if last.kind == mark.kind else "several"
+            result[-1] = last._replace(until=mark.until, kind=kind, size=last.size + mark.size)
+        else:
+            result.append(mark)
+    return join_marks(result, gap, 0) if 0 < most < len(result) else result
+
+
+def mark_of(item: Any, at: float) -> Mark:
+    try:
+        (kind, names, label), detail = _describe(item), repr(item)
+    except Exception:  # a repr or a property of the user's own class failed
+        kind, names, label, detail = "value", "", type(item).__name__, object.__repr__(item)
+    whole = truncate(names + label, MAX_LABEL)
+    return Mark(at, at, kind, whole, truncate(label, MAX_LABEL), truncate(detail, MAX_LABEL), hash(detail))
+
+
+def _describe(item: Any) -> tuple[str, str, str]:
+    """Return the kind of an item, the names of the agents or of the stream that emitted it, and its label."""
+    if isinstance(item, Labelled):
+        labelled = cast(Labelled[Any], item)
+        kind, names, label = _describe(labelled.item)
+        return kind, f"{labelled.label}: {names}", label
+    if isinstance(item, Nested):
+        kind, names, label = _describe(item.event)
+        return kind, f"{'/'.join(item.path)}: {names}", label
+    if isinstance(item, Steered):
+        return "text", "", item.message.text
+    if isinstance(item, UsageUpdated):
+        return _describe(item.usage)
+    if isinstance(item, Usage):
+        cost = "" if item.total_cost is None else f", ${item.total_cost:g}"
+        return "usage", "", f"{item.input_tokens} + {item.output_tokens} tokens{cost}"
+    if isinstance(item, BaseException):
+        return "error", "", getattr(item, "reason", type(item).__name__)
+    name, field = _KINDS.get(type(item).__name__, ("value", ""))
+    if type(item) not in EVENT_CLASSES or not field:
+        name = "text" if isinstance(item, str) else "tool call" if isinstance(item, ToolCall) else "value"
+        return name, "", item if isinstance(item, str) else repr(item)
+    error = getattr(item, "error", None)
+    value = getattr(item, field, field) if error is None else _describe(error)[2]
+    return name, "", value if isinstance(value, str) else repr(value)
+
+
+UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
+
+TICKS = (
+    *(factor * 10.0**power for power in range(-4, 0) for factor in (1, 2, 2.5, 5)),
+    *(1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 18_000.0, 43_200.0),
+    *(86_400.0 * 10**power for power in range(6)),
+)
+"""The distances between the labels of a time axis, in seconds."""
+
+
+def time_label(value: float) -> str:
+    """Return a time in the largest unit of which it is a multiple.
+
+    >>> [time_label(value) for value in (0, 0.05, 0.5, 90, 3600)]
+    ['0', '50 ms', '0.5 s', '90 s', '1 h']
+    """
+    if 0 < value < 0.1:
+        return f"{value * 1000:g} ms"
+    unit, size = next(((unit, size) for unit, size in UNITS if value and value % size == 0), ("s", 1))
+    return f"{value / size:g} {unit}" if value else "0"
+
+
+def describe(row: Row) -> str:
+    """Return what a row of a picture shows, as a sentence for readers who cannot see it."""
+    span = row.span
+    parts = [f"{mark.kind} {mark.label!r} at {time_label(mark.at)}" for mark in span.marks[:MAX_ROWS]]
+    if len(span.marks) > MAX_ROWS:
+        parts.append(f"{len(span.marks) - MAX_ROWS} more marks")
+    error = "" if span.error is None else f" with {span.error.label}"
+    ends = {"end": "completes", "error": f"fails{error}", "dispose": "is cut", None: "is running"}
+    parts.append(f"{ends.get(span.outcome, 'has no subscription')} at {time_label(span.latest)}")
+    return f"{row.title}, from {time_label(span.start)}: {', '.join(parts)}."
