@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 
 from rxllm.display._card import truncate
 from rxllm.events import EVENT_CLASSES, Nested, Steered, UsageUpdated
-from rxllm.values import Labelled, ToolCall, Usage
+from rxllm.values import Labelled, Timed, ToolCall, Usage
 
 MAX_LANES, MAX_ROWS, MAX_MARKS = 30, 12, 4000
 """The maximum numbers of lanes, of subscriptions in a lane, and of marks. Above the last, neighbours are joined."""
@@ -169,6 +169,10 @@ def _describe(item: Any) -> tuple[str, str, str]:
         labelled = cast(Labelled[Any], item)
         kind, names, label = _describe(labelled.item)
         return kind, f"{labelled.label}: {names}", label
+    if isinstance(item, Timed):
+        timed = cast(Timed[Any], item)
+        kind, names, label = _describe(timed.item)
+        return kind, f"{timed.at:.6g} s: {names}", label
     if isinstance(item, Nested):
         kind, names, label = _describe(item.event)
         return kind, f"{'/'.join(item.path)}: {names}", label
