@@ -246,7 +246,9 @@ def test_a_model_that_fails_says_so_without_its_words_and_the_chat_goes_on(app: 
 
 
 def test_a_retry_asks_again_without_the_partial_answer_and_adds_no_message(app: ModuleType) -> None:
-    fake = Fake(scripts=[["Half", ("error", StreamError("truncated"))], [("error", AdapterError("timeout"))], ["Whole."]])
+    fake = Fake(
+        scripts=[["Half", ("error", StreamError("truncated"))], [("error", AdapterError("timeout"))], ["Whole."]]
+    )
 
     async def do(visitor: Visitor) -> None:
         first = await visitor.turn({"text": "Hi"})

@@ -55,7 +55,7 @@ VISITS, TURNS, BYTES = 100, 100, 20_000  # limits: visits in memory, turns in a 
 
 
 class Answer(msgspec.Struct, forbid_unknown_fields=True):
-    """A message from the browser: a text, approvals of pending calls by the calls' ids, or a retry of a failed answer."""
+    """A message from the browser: a text, approvals of pending calls by the calls' ids, or a retry."""
 
     text: str = ""
     approvals: dict[str, bool] = {}
@@ -93,7 +93,7 @@ class Chat:
         return [call.id for call in self.session.pending_tool_calls]
 
     def before_failure(self) -> rxllm.Session:
-        """Return the session without its partial answer, if any. Raises ``SessionError`` if the last answer has not failed."""
+        """Return the session without its partial answer. Raises ``SessionError`` if the last answer has not failed."""
         if not self.has_failed:
             raise rxllm.SessionError("invalid_status_for_operation", "There is no failed answer to retry.")
         thread = self.session.thread

@@ -154,7 +154,7 @@ function reasonOf(content) {
 
 // Short JSON stays on its line.
 function indented(text) {
-  if (text.length < 60) return text
+  if (text.length < 40) return text
   try {
     return JSON.stringify(JSON.parse(text), null, 2)
   } catch {

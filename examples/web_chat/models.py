@@ -50,7 +50,9 @@ def scripted(request: rxllm.Request) -> list[Any]:
     texts = [message.text for message in request.messages if message.role == "user"]
     thoughts = slow("thinking", "An order, ", "a question for the expert, ", "or should I say ", "what I remember?")
     if request.messages[-1].role == "tool":
-        return slow("text", "That is ", "what the ", "**expert** says." if "expert" in texts[-1].lower() else "settled.")
+        return slow(
+            "text", "That is ", "what the ", "**expert** says." if "expert" in texts[-1].lower() else "settled."
+        )
     if "table" in texts[-1].lower():
         return thoughts + slow("text", *MARKDOWN.splitlines(keepends=True))
     if "order" in texts[-1].lower():

@@ -48,6 +48,7 @@ class Pane {
     this.sections = []
     this.left = new AbortController()
     this.liveFrom = Infinity  // the first turn that is read aloud
+    this.unsent = null
     this.isEmpty = this.isLive = false
     this.set("idle")
     this.open()
@@ -144,23 +145,23 @@ class Pane {
     this.liveFrom = this.sections.length
     this.isAtEnd = true
     this.said = 0
+    this.unsent?.remove()
+    this.unsent = add(this.list, "div", "turn")  // until the server has taken the message
+    if (message.text) this.addMessage(this.unsent, "You", "user", message.text)
+    this.setEmpty(false)
     this.set("running", "sending …")
-    this.refusal?.remove()
     const refused = await this.follow("", { method: "POST", body: JSON.stringify(message) })
-    const isSent = this.sections.length > this.liveFrom
-    if (this.left.signal.aborted || (isSent && !refused)) return
+    if (this.left.signal.aborted || (!this.unsent && !refused)) return
     const fault = refused ? await refused.text() : "The connection broke, and the message was not sent."
-    const retry = refused?.status < 500 ? null : () => this.post(message)
-    this.refuse(fault, retry, isSent ? "" : message.text)
+    this.refuse(fault, refused?.status < 500 ? null : () => this.post(message))
   }
 
-  // Show that the server has not taken a message. It is not part of the conversation, so it goes with the next message.
-  refuse(fault, retry, text) {
-    this.refusal = add(this.list, "div", "turn")
-    if (text) this.addMessage(this.refusal, "You", "user", text)
+  // Show an error that is not part of the conversation. It goes with the next message.
+  refuse(fault, retry) {
+    this.unsent ??= add(this.list, "div", "turn")
     this.isLive = true
     this.heard = this.said = 0
-    this.addError(this.refusal, fault, retry)
+    this.addError(this.unsent, fault, retry)
     this.setEmpty(false)
     this.set("idle")
   }
@@ -179,14 +180,19 @@ class Pane {
     // A retry repeats the step that failed. The conversation keeps a step with tool calls.
     const failed = retry && this.sections.at(-1)?.querySelector(".answer > .content > .step:last-child")
     if (failed && !failed.querySelector(".tool")) failed.remove()
+    this.isLive = number >= this.liveFrom
+    if (this.isLive) {
+      this.unsent?.remove()
+      this.unsent = null
+    }
     const turn = add(this.list, "div", "turn")
+    this.list.insertBefore(turn, this.unsent)
     if (text) this.addMessage(turn, "You", "user", text)
     this.sections.push(turn)
     this.scope.end()
     this.scope.box = this.addMessage(turn, this.name, "answer")
     this.scope.step = null
     this.heard = 0
-    this.isLive = number >= this.liveFrom
     turn.dataset.state = "running"
     this.setEmpty(false)
     this.set("running", "running …")
