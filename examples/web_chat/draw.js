@@ -22,7 +22,7 @@ export class Scope {
 
   text(id) {
     const say = (block) => this.say(block.dataset.type === "code" ? "A block of code." : block.innerText)
-    return (this.answer = this.block(id, (box) => new Markdown(add(box, "div", "text"), say)))
+    return (this.answer = this.block(id, (box) => new Markdown(add(box, "div", "text markdown"), say)))
   }
 
   thoughts(id) {
@@ -71,7 +71,7 @@ const draw = {
 class Thoughts extends Markdown {
   constructor(details) {
     const summary = add(details, "summary", "", "Thinking …")
-    super(add(details, "div", "thought"))
+    super(add(details, "div", "thought markdown"))
     this.summary = summary
   }
 

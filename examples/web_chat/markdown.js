@@ -1,5 +1,6 @@
 // Markdown as elements. Nothing is parsed as HTML: each kind of token has its own element, and everything else, HTML
-// included, is text. A link leads to the web or to a mail address. An image is a link too, so that no answer loads anything.
+// included, is text. A link leads to the web or to a mail address. An image becomes a link, so that an answer loads
+// nothing.
 
 import { Marked } from "./vendor/marked.esm.js"
 
@@ -18,6 +19,7 @@ const formula = {
 }
 const marked = new Marked({ extensions: [formula] })
 
+// All text is set as text, never as HTML.
 export function add(parent, tag, className = "", text = "") {
   const element = Object.assign(document.createElement(tag), { className, textContent: text })
   parent.append(element)

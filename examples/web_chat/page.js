@@ -22,7 +22,7 @@ const ERRORS = {
   content_filter: "The provider's filter stopped the answer. Ask in other words.",
 }
 
-// Read a text to users of screen readers, with its speaker where the speaker changes.
+// Let screen readers say a text, after the name of its speaker if another one has spoken last.
 function announce(speaker, text) {
   add($("live"), "p", "", speaker === lastSpeaker ? text : `${speaker}: ${text}`)
   lastSpeaker = speaker
@@ -47,7 +47,8 @@ class Pane {
     this.scope = new Scope(this.list, (text) => this.say(text))
     this.sections = []
     this.left = new AbortController()
-    this.liveFrom = Infinity  // the first turn that is read aloud
+    this.liveFrom = Infinity  // the first turn that is announced
+    this.heard = this.said = 0  // how many texts of the turn have been drawn, and announced
     this.unsent = null
     this.isEmpty = this.isLive = false
     this.set("idle")
@@ -79,7 +80,12 @@ class Pane {
   keepAtEnd() {
     const { turns } = this
     this.isAtEnd = true
-    turns.onscroll = () => (this.isAtEnd = turns.scrollHeight - turns.scrollTop - turns.clientHeight < 60)
+    let last = 0
+    turns.onscroll = () => {
+      if (turns.scrollHeight - turns.scrollTop - turns.clientHeight < 60) this.isAtEnd = true
+      else if (turns.scrollTop < last) this.isAtEnd = false
+      last = turns.scrollTop
+    }
     const observer = new ResizeObserver(() => this.isAtEnd && (turns.scrollTop = turns.scrollHeight))
     observer.observe(this.list)
     observer.observe(turns)
@@ -98,7 +104,7 @@ class Pane {
     refresh()
   }
 
-  // What a reconnection draws again is not said again.
+  // Announce a text, unless a reconnection has only drawn it again.
   say(text) {
     if (this.isLive && text.trim() && this.heard++ >= this.said) {
       announce(this.name, text)
@@ -248,8 +254,8 @@ class Pane {
     this.end(reason === "cancelled" ? "stopped" : "")
     this.set("idle")
     if (reason === "cancelled") return this.say("Stopped.")
-    const fault = ERRORS[reason] ?? `The model failed: ${reason.replaceAll("_", " ")}. The server's log has the details.`
-    this.addError(turn, fault, () => this.post({ retry: true }))
+    const other = `The model failed: ${reason.replaceAll("_", " ")}. The server's log has the details.`
+    this.addError(turn, ERRORS[reason] ?? other, () => this.post({ retry: true }))
   }
 
   addError(turn, fault, retry) {

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.web.web_chat import MARKDOWN, send, wait_for_answer, words
+from tests.web.web_chat import MARKDOWN, send, wait_for_answer, wait_until, words
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -253,6 +253,34 @@ def test_an_answer_is_read_aloud_in_paragraphs_with_its_speaker(page):
     expect(live.locator("p")).to_have_text(["scripted: I order them.", "order waits for your approval."])
 
 
+BREAKABLE = """() => {
+    const whole = window.fetch
+    window.fetch = async (url, options) => {
+        const response = await whole(url, options)
+        if (options.method !== "POST") return response
+        const transform = (chunk, control) => window.isBroken ? control.error(Error("broken")) : control.enqueue(chunk)
+        return new Response(response.body.pipeThrough(new TransformStream({ transform })), response)
+    }
+}"""
+
+
+def test_a_reconnection_reads_nothing_twice(page):
+    from playwright.sync_api import expect
+
+    page.evaluate(BREAKABLE)
+    send(page, "Story of the sea")
+    expect(page.locator("#live")).to_contain_text("scripted: Wave 0 rolls in. ")
+    page.evaluate("window.isBroken = true")
+    expect(page.locator(".status")).to_have_text("reconnecting …")
+    expect(page.locator(".status")).to_have_text("running …")
+    expect(page.locator("#live")).to_contain_text("Wave 96 rolls in. ")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator("#live p").last).to_have_text("Stopped.")
+    *waves, _, _ = [text.removeprefix("scripted: ") for text in page.locator("#live p").all_inner_texts()]
+    first = int(waves[0].split()[1])
+    assert [int(text.split()[1]) for text in waves] == [first + 12 * n for n in range(len(waves))]
+
+
 def test_the_cursor_stays_in_the_field(page):
     from playwright.sync_api import expect
 
@@ -319,6 +347,32 @@ def test_an_answer_of_an_agent_and_an_error_of_a_tool_are_shown_once(page):
     assert card.count("Take sunglasses.") == 1
     assert card.count("error") == 1
     assert '{\n  "city": "Paris",\n  "sky": "sunny",\n  "celsius": 21\n}' in card
+
+
+def wait_for_more_text(page: Any) -> None:
+    length = page.locator(".text").evaluate("element => element.textContent.length")
+    wait_until(page, "(length) => document.querySelector('.text').textContent.length > length + 1000", length)
+
+
+def test_the_page_follows_the_text_until_the_reader_scrolls_up(page):
+    from playwright.sync_api import expect
+
+    page.set_viewport_size({"width": 375, "height": 400})
+    send(page, "Story of the sea")
+    expect(page.locator(".text")).to_contain_text("Wave 60 ", timeout=30_000)
+    at_end = """() => {
+        const { scrollHeight, scrollTop, clientHeight } = document.querySelector(".turns")
+        return scrollTop > 200 && scrollHeight - scrollTop - clientHeight < 60
+    }"""
+    wait_until(page, at_end)
+    page.locator(".turns").hover()
+    page.mouse.wheel(0, -5000)
+    wait_until(page, "() => document.querySelector('.turns').scrollTop === 0")
+    wait_for_more_text(page)
+    assert page.locator(".turns").evaluate("element => element.scrollTop") == 0
+    page.locator(".turns").evaluate("element => element.scrollTo(0, element.scrollHeight)")
+    wait_for_more_text(page)
+    wait_until(page, at_end)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -174,9 +174,21 @@ def send(page: Any, text: str) -> None:
     page.get_by_label("Message").press("Enter")
 
 
+def wait_until(page: Any, condition: str, argument: Any = None) -> None:
+    """Wait until the function `condition` is true. The page's policy forbids Playwright's ``wait_for_function``."""
+    loop = """async (argument) => {
+        const holds = CONDITION
+        for (const end = performance.now() + 30_000; !holds(argument); ) {
+            if (performance.now() > end) throw Error("waited too long")
+            await new Promise(requestAnimationFrame)
+        }
+    }"""
+    page.evaluate(loop.replace("CONDITION", condition), argument)
+
+
 def words(page: Any) -> str:
     """Return all that the panes show, at rest."""
-    page.wait_for_function("[...document.querySelectorAll('.pane')].every(pane => pane.dataset.state != 'running')")
+    wait_until(page, "() => [...document.querySelectorAll('.pane')].every((pane) => pane.dataset.state !== 'running')")
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
     return page.locator("main").inner_text()
 
