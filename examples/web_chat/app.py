@@ -30,18 +30,36 @@ import rxllm
 from rxllm import operators as ops
 from rxllm import session, web
 
-PAGE = Path(__file__).with_name("page.html").read_text("utf-8")
-CSP = "default-src 'none'; img-src data:; connect-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-HEADERS = {"content-security-policy": CSP, "cache-control": "no-store", "referrer-policy": "no-referrer"}
+FOLDER = Path(__file__).parent
+PAGE = (FOLDER / "page.html").read_text("utf-8")
+FILES = {
+    name: ((FOLDER / name).read_bytes(), f"text/{kind}")
+    for kind, names in {
+        "css": ["page.css"],
+        "javascript": ["page.js", "draw.js", "markdown.js", "vendor/marked.esm.js"],
+    }.items()
+    for name in names
+}
+CSP = (
+    "default-src 'none'; connect-src 'self'; style-src 'self'; script-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+HEADERS = {
+    "content-security-policy": CSP,
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+    "referrer-policy": "no-referrer",
+}
 BEGIN = rxllm.Session(thread=rxllm.Thread().add_system("You are a friendly assistant."))
 VISITS, TURNS, BYTES = 100, 100, 20_000  # limits: visits in memory, turns in a chat, bytes in a request
 
 
 class Answer(msgspec.Struct, forbid_unknown_fields=True):
-    """A message from the browser: either a text, or approvals of pending calls by the calls' ids."""
+    """A message from the browser: a text, approvals of pending calls by the calls' ids, or a retry."""
 
     text: str = ""
     approvals: dict[str, bool] = {}
+    retry: bool = False
 
 
 class Chat:
@@ -50,6 +68,7 @@ class Chat:
     def __init__(self, engine: rxllm.Engine) -> None:
         self.id, self.engine, self.session = secrets.token_urlsafe(), engine, BEGIN
         self.turns: list[rxllm.Stream[rxllm.Event]] = []
+        self.has_failed = False
 
     def start_turn(self, answer: Answer, runs: web.Runs) -> None:
         """Start a turn. Raises ``LLMError`` if the conversation is not waiting for this answer."""
@@ -57,20 +76,32 @@ class Chat:
             self.session.require("resume")
             self.session.require_pending(answer.approvals)
             events = session.stream_resume(self.engine, self.session, approvals=answer.approvals)
+        elif answer.retry:
+            self.session.require("start")
+            events = session.stream_start(self.engine, self.before_failure())
         else:
             self.session.require("reply")
             events = session.stream_reply(self.engine, self.session, answer.text)
         keep = ops.finally_result(self.keep, ops.to_session(self.session, keep_partial=True))
         # A browser that reconnects receives the kept events, so keep only events that a client is allowed to see.
         run = runs.start(self.id, events.pipe(keep, web.for_client())).pipe(ops.errors_as_events())
-        begin = rxllm.Custom("turn", {"number": len(self.turns), "text": answer.text})
+        begin = rxllm.Custom("turn", {"number": len(self.turns), "text": answer.text, "retry": answer.retry})
         pending = reactivex.defer(lambda _: reactivex.of(rxllm.Custom("pending", self.pending())))
         self.turns.append(rxllm.Stream.of(reactivex.concat(reactivex.of(begin), run, pending)))
 
     def pending(self) -> list[str]:
         return [call.id for call in self.session.pending_tool_calls]
 
+    def before_failure(self) -> rxllm.Session:
+        """Return the session without its partial answer. Raises ``SessionError`` if the last answer has not failed."""
+        if not self.has_failed:
+            raise rxllm.SessionError("invalid_status_for_operation", "There is no failed answer to retry.")
+        thread = self.session.thread
+        is_partial = thread.last is not None and thread.last.role == "assistant"
+        return replace(self.session, thread=thread[:-1]) if is_partial else self.session
+
     def keep(self, turn: rxllm.values.Turn, outcome: rxllm.telemetry.Outcome) -> None:
+        self.has_failed = outcome == "failed"
         if turn.session.thread != self.session.thread:  # otherwise nothing was received, and the pending calls remain
             self.session = replace(turn.session, status="idle") if turn.session.status == "error" else turn.session
 
@@ -105,6 +136,12 @@ def web_app(models: Mapping[str, rxllm.Engine]) -> Starlette:
         find(request)[0].pages += 1
         return HTMLResponse(content, headers=HEADERS)
 
+    async def file(request: Request) -> Response:
+        if request.path_params["name"] not in FILES:
+            raise HTTPException(404)
+        content, type = FILES[request.path_params["name"]]
+        return Response(content, media_type=type, headers=HEADERS)
+
     async def leave(request: Request) -> Response:
         """Stop the chats once their last page is closed. A reload opens the new page before it closes the old one."""
         visit, _ = find(request)
@@ -128,8 +165,8 @@ def web_app(models: Mapping[str, rxllm.Engine]) -> Starlette:
             raise HTTPException(409, "This chat is full. Start a new one.")
         try:
             answer = msgspec.json.decode(body, type=Answer)
-            if bool(answer.text) == bool(answer.approvals):
-                raise HTTPException(422, "A message must have either a text or approvals.")
+            if bool(answer.text) + bool(answer.approvals) + answer.retry != 1:
+                raise HTTPException(422, "A message must have a text, approvals or a retry.")
             chat.start_turn(answer, runs)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise HTTPException(422, f"This is not a valid message: {error}") from error
@@ -144,6 +181,7 @@ def web_app(models: Mapping[str, rxllm.Engine]) -> Starlette:
     return Starlette(
         routes=[
             Route("/", enter),
+            Route("/files/{name:path}", file),
             Route("/{visit}", page),
             Route("/{visit}/leave", leave, methods=["POST"]),
             Route("/{visit}/{model:int}/{begin:int}", watch),

@@ -26,12 +26,35 @@ def slow(kind: str, *pieces: Any) -> list[Any]:
     return [step for piece in pieces for step in ((kind, piece), ("delay", 0.06))]
 
 
+MARKDOWN = """\
+Three fruits and what they **cost**:
+
+| Fruit | Season | Price |
+|:--|:--|--:|
+| Apple | autumn | €2.50 |
+| Cherry | summer | €6.90 |
+| Orange | winter | €3.20 |
+
+1. Apples keep for months.
+2. Cherries *do not*.
+
+```python
+prices = {"apple": 2.50, "cherry": 6.90, "orange": 3.20}
+print(f"{sum(prices.values()):.2f}")
+```
+"""
+
+
 def scripted(request: rxllm.Request) -> list[Any]:
-    """Play a model that places an order, asks an expert, or repeats what the user has written so far."""
+    """Play a model that orders, asks an expert, writes Markdown, or repeats what the user has written so far."""
     texts = [message.text for message in request.messages if message.role == "user"]
     thoughts = slow("thinking", "An order, ", "a question for the expert, ", "or should I say ", "what I remember?")
     if request.messages[-1].role == "tool":
-        return slow("text", "I hear: ", request.messages[-1].text)
+        return slow(
+            "text", "That is ", "what the ", "**expert** says." if "expert" in texts[-1].lower() else "settled."
+        )
+    if "table" in texts[-1].lower():
+        return thoughts + slow("text", *MARKDOWN.splitlines(keepends=True))
     if "order" in texts[-1].lower():
         pieces = ('{"item": ', '"pizza", ', '"amount": ', "2}")
         return thoughts + slow("tool_call_delta", *({"name": "order", "arguments_delta": piece} for piece in pieces))
