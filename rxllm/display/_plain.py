@@ -9,7 +9,7 @@ from textwrap import indent
 from typing import Any
 
 from rxllm.display._card import EVENTS, Card, Correction, Note, ToolRow, rows_and_status, truncate
-from rxllm.display._html import clean
+from rxllm.display._markdown import clean
 from rxllm.events import (
     AskUserRequested,
     ErrorEvent,

@@ -248,7 +248,7 @@ class Notebook:
         return cell.locator(".jp-OutputArea-output")
 
     def card(self, name):
-        return self.cell(name).locator(".rxllm")
+        return self.cell(name).locator(".rxllm-output")
 
     def idle(self):
         from playwright.sync_api import expect
@@ -291,7 +291,7 @@ def test_a_card_is_there_while_the_model_is_silent_and_the_answer_is_shown_once(
     notebook.page.wait_for_timeout(300)
     assert card.locator("footer").inner_text() != first  # its time ticks
     expect(card.locator(".rxllm-text")).to_have_text("after silence")
-    expect(card.locator("footer")).to_contain_text("stop · loopback · 3.")
+    expect(card.locator("footer")).to_contain_text("done · 3.")
     notebook.idle()
     expect(outputs).to_have_count(1)
 
@@ -378,7 +378,7 @@ def test_nothing_a_model_writes_is_run_fetched_or_typeset(notebook):
     notebook.page.on("request", lambda request: requests.append(request.url))
     notebook.run("nasty")
     card = notebook.card("nasty")
-    expect(card.locator("footer")).to_contain_text("stop")
+    expect(card.locator("footer")).to_contain_text("done")
     notebook.page.wait_for_timeout(1000)
     text = card.locator(".rxllm-text").inner_text()
     assert "It costs $5 and $6, not $$7$$ or \\(x\\)." in text
@@ -414,7 +414,7 @@ def test_snapshots_are_one_value_in_place(notebook):
 
     outputs = notebook.run("values")
     expect(outputs.first).to_contain_text("after silence")
-    expect(outputs.filter(has=notebook.page.locator(".rxllm"))).to_have_count(1)
+    expect(outputs.filter(has=notebook.page.locator(".rxllm-output"))).to_have_count(1)
 
 
 def test_a_whole_card_in_the_theme_of_the_page(notebook):

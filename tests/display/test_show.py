@@ -286,7 +286,7 @@ def test_a_terminal_with_rich_gets_the_card():
     assert "**" not in out  # the Markdown is drawn
     assert "�[31m" in out
     assert "double" in out
-    assert "stop" in out
+    assert "done · " in out
     assert re.search(r"─ ann ─+.*─ bob ─", out)  # side by side
 
 
