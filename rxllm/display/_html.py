@@ -97,7 +97,7 @@ def row_html(row: Row) -> str:
 
 
 def _thinking(text: str, attribute: str = "") -> str:
-    body = f'<div><div class="rxllm-text" dir="auto">{markdown(text)}</div></div>'
+    body = f'<div><div dir="auto">{markdown(text)}</div></div>'
     return f'<details class="rxllm-thinking"{attribute}><summary>Thinking</summary>{body}</details>'
 
 
@@ -224,8 +224,8 @@ $ article pre code{padding:0;background:none;white-space:pre}
 $ article pre.rxllm-math{white-space:pre}
 $ article code.rxllm-math{padding:0;background:none}
 $ article a{color:var(--blue);text-decoration:underline}
-$ article .rxllm-text>*{margin:0 0 8px}
-$ article .rxllm-text>:last-child{margin-bottom:0}
+$ article :is(.rxllm-text,.rxllm-thinking>div>div)>*{margin:0 0 8px}
+$ article :is(.rxllm-text,.rxllm-thinking>div>div)>:last-child{margin-bottom:0}
 $ article :is(p,ul,ol,blockquote){margin:0 0 8px}
 $ article :is(ul,ol){padding-inline-start:1.7em;list-style:disc}
 $ article ol{list-style:decimal}

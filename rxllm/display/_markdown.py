@@ -88,10 +88,8 @@ def _parser() -> Any:
     parser.enable(["table", "strikethrough"]).disable("image")
     parser.inline.ruler.before("escape", "math", _math)
     parser.block.ruler.before("fence", "math_block", _math_block, {"alt": ["paragraph", "reference", "blockquote"]})
-    parser.add_render_rule(
-        "table_open", lambda renderer, *args: f'<div class="rxllm-table">{renderer.renderToken(*args)}'
-    )
-    parser.add_render_rule("table_close", lambda renderer, *args: f"{renderer.renderToken(*args)}</div>")
+    parser.add_render_rule("table_open", _table_html)
+    parser.add_render_rule("table_close", _table_html)
     parser.add_render_rule("math", _math_html)
     parser.add_render_rule("math_block", _math_html)
     parser.validateLink = is_link

@@ -194,7 +194,8 @@ class Showing(abc.DisposableBase, Generic[T]):
     @property
     def _asks(self) -> bool:
         """Whether the chat waits for decisions that the user can make on the screen."""
-        reason = self._result.halted_reason if isinstance(self._result, ChatResult) else None
+        result: Any = self._result
+        reason: str | None = result.halted_reason if isinstance(result, ChatResult) else None
         return reason in ("approval", "manual_tool_calls") and self._screen.listens and self._call is not None
 
     def _resume(self, approvals: Mapping[str, bool], results: Mapping[str, str]) -> None:
