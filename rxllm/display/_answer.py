@@ -61,6 +61,7 @@ class Answer(Screen):
 
 # In a narrow cell, the controls of a call move below the call.
 _LINE, _CALL, _FIELD = {"align_items": "center", "flex_flow": "row wrap"}, {"flex": "1 1 auto"}, {"flex": "1 1 200px"}
+_BUTTON = {"width": "96px"}
 
 
 class Questions:
@@ -88,11 +89,12 @@ class Questions:
     def _approval(self, call: ToolCall) -> Any:
         def decide(decision: bool) -> None:
             self.approvals[call.id] = decision
-            label = self._widgets.Button(description="Approved" if decision else "Denied", disabled=True)
+            decided = "Approved" if decision else "Denied"
+            label = self._widgets.Button(description=decided, disabled=True, layout=_BUTTON)
             self._settle(line, ToolRow(call, "called"), label)
 
-        approve = button(self._widgets, "Approve", lambda: decide(True), "success")
-        deny = button(self._widgets, "Deny", lambda: decide(False), "danger")
+        approve = button(self._widgets, "Approve", lambda: decide(True), "primary")
+        deny = button(self._widgets, "Deny", lambda: decide(False))
         line = self._line(ToolRow(call, "waiting"), approve, deny)
         return line
 
@@ -124,7 +126,7 @@ def button(widgets: Any, description: str, press: Callable[[], None], style: str
     def on_click(_: Any) -> None:
         press()
 
-    drawn = widgets.Button(description=description, button_style=style)
+    drawn = widgets.Button(description=description, button_style=style, layout=_BUTTON)
     drawn.on_click(on_click)
     return drawn
 

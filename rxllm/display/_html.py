@@ -137,8 +137,8 @@ def _error(error: Exception) -> str:
     sentence, _, more = error_text(error).partition("\n")
     fields = error.fields() if isinstance(error, LLMError) else {}
     found = [form.format(str(fields[name]).replace("_", " ")) for name, form in _FACTS.items() if name in fields]
-    facts = [fact for fact in found if fact.removeprefix("HTTP ") not in sentence]
-    about = f'<div class="rxllm-about">{isolate(" · ".join((type(error).__name__, *facts)))}</div>'
+    facts = [fact for fact in (type(error).__name__, *found) if fact.removeprefix("HTTP ") not in sentence]
+    about = f'<div class="rxllm-about">{isolate(" · ".join(facts))}</div>' if facts else ""
     folded = f'<details><summary>Details</summary><pre dir="auto">{escape(truncate(more, SHOWN))}</pre></details>'
     shown = f'<div dir="auto">{escape(truncate(sentence, SHOWN))}</div>{about}{folded if more.strip() else ""}'
     return f'<div class="rxllm-error">{shown}</div>'
@@ -246,8 +246,8 @@ max-height:320px;overflow:auto}
 $ [data-state=running]>details[open]>div{max-height:160px;display:flex;flex-direction:column-reverse}
 $ summary{display:list-item;cursor:pointer;font-size:12px}
 $ :is(.rxllm-note,.rxllm-source,.rxllm-about){color:var(--dim);font-size:12px}
-$ :is(.rxllm-tool,.rxllm-error){display:flex;flex-direction:column;gap:6px;border-inline-start:3px solid var(--line);
-padding-inline-start:10px}
+$ :is(.rxllm-tool,.rxllm-error){display:flex;flex-direction:column;gap:6px;margin:0;padding:0;
+border-inline-start:3px solid var(--line);padding-inline-start:10px}
 $ .rxllm-tool>div:first-child{display:flex;flex-wrap:wrap;align-items:baseline;gap:0 8px}
 $ .rxllm-tool b{font-family:var(--mono);font-size:13px}
 $ article .rxllm-tool>div>code{padding:0;background:none}
@@ -257,10 +257,10 @@ $ .rxllm-tool[data-state=done]{border-color:var(--green)}
 $ :is(.rxllm-tool[data-state=failed],.rxllm-error){border-color:var(--red)}
 $ .rxllm-tool .rxllm-error{border:0;padding:0}
 $ .rxllm-error{gap:2px}
-$ .rxllm-agent{display:flex;flex-direction:column;gap:8px}
-$ .rxllm-words{width:fit-content;max-width:80%;margin-inline-start:auto;padding:4px 10px;border-radius:6px;
+$ .rxllm-agent{display:flex;flex-direction:column;gap:8px;margin:0}
+$ .rxllm-words{width:fit-content;max-width:80%;margin:0 0 0 auto;padding:4px 10px;border-radius:6px;
 background:var(--soft);white-space:pre-wrap}
-$ .rxllm-words span{margin-inline-start:8px}
+$ .rxllm-words span{margin-left:8px}
 $ .rxllm-role{color:var(--dim);font-size:12px;font-weight:600}
 $ .rxllm-plain{white-space:pre-wrap}
 $ :is(section,.rxllm-folded){display:flex;flex-direction:column;gap:4px}

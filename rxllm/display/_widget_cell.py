@@ -34,6 +34,7 @@ class WidgetCell(Screen):
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
         assert stop is not None
         self._controls = (button(self._widgets, "Stop", stop),)
+        self._controls[0].icon = "stop"
         self._box.children = (self._html, *self._controls)
         self.draw(cards, min(card.begun for card in cards.values()))
         self._handle = self._display.display(self._box, display_id=True)
