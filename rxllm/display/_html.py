@@ -209,6 +209,7 @@ $ article>*{margin-block:0}
 $ $ article{border:0;padding:0}
 $ header{font-weight:600}
 $ footer{margin-top:auto;color:var(--dim);font-size:12px;font-variant-numeric:tabular-nums}
+$ footer bdi{display:inline-block;max-width:100%}
 $ footer::before{content:"";display:inline-block;width:8px;height:8px;border-radius:4px;margin-inline-end:6px;
 background:var(--dim)}
 $ [data-state=running]>footer::before{background:var(--blue)}

@@ -99,16 +99,19 @@ def _parser() -> Any:
 
 _MATH = re.compile(
     r"\$\$.{1,2000}?\$\$|\\\(.{1,2000}?\\\)|\\\[.{1,2000}?\\\]|\\begin\{(\w+\*?)\}.{1,2000}?\\end\{\1\}"
-    r"|\$(?![\s$])(?:[^$\\\n]|\\.){1,500}(?<!\s)\$(?!\d)",
+    r"|\$(?![\s$])(?:[^$\\\n`]|\\.){1,500}(?<!\s)\$(?!\d)",
     re.DOTALL,
 )
+_PRICE = re.compile(r"\$\d[\d.,]*[^$\\]*\$\w")
+"""Text such as ``$5 (or $x``, in which a price comes before another dollar sign."""
+
 _MATH_OPENING = re.compile(r"\$\$|\\\[|\\begin\{(\w+\*?)\}")
 
 
 def _math(state: Any, silent: bool) -> bool:
     """Keep LaTeX in a paragraph as it was written. Markdown would drop backslashes, and read _ and * as emphasis."""
     found = _MATH.match(state.src, state.pos, state.posMax)
-    if found is None:
+    if found is None or _PRICE.match(state.src, state.pos, state.posMax):
         return False
     if not silent:
         state.push("math", "code", 0).content = found[0]

@@ -423,6 +423,8 @@ def test_dollars_that_are_no_latex_leave_markdown_alone():
     assert "<em>not</em>" in shown
     assert r"\(x\) <code>$a$</code> *" in shown
     assert "rxllm-math" not in shown
+    shown = drawn(card(TextDelta(r"It costs $6 ($x_1$), *so* the $n_1$th is $2 x_1$.")))
+    assert re.findall('<code class="rxllm-math" dir="auto">(.*?)</code>', shown) == ["$x_1$", "$n_1$", "$2 x_1$"]
 
 
 def test_an_open_formula_ends_before_an_empty_line():
