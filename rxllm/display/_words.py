@@ -75,4 +75,4 @@ _REMEDIES = {
     "content_filter": "change the request",
     "budget_exceeded": "pass a larger budget",
 }
-"""What to do about an error whose message does not say it. Messages of rxllm have their remedy after a semicolon."""
+"""Remedies for errors whose message has none. In rxllm's own messages, the remedy follows a semicolon."""

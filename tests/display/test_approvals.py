@@ -171,3 +171,13 @@ def pay(amount: int) -> str:
     outputs = kernel.run(f"{press}\nresult = await showing\ntime.sleep(0.3)\nresult.output_text")
     assert ("execute_result", "'All done'") in outputs
     assert any(kind == "update_display_data" and "paid 5" in text for kind, text in outputs)
+
+
+def test_a_call_inside_an_agent_is_approved_on_the_card_too():
+    clerk = rxllm.Engine(Fake(ToolCall("s0", "pay", {"amount": 5}), "Paid."), tools=[pay]).as_tool(name="clerk")
+    showing, cell = shown(rxllm.stream(Fake(ToolCall("c0", "clerk", {"prompt": "Pay"}), "Done"), "Pay", tools=[clerk]))
+    wait(lambda: [*cell.buttons()] == ["Approve", "Deny"])
+    cell.buttons()["Approve"].click()
+    assert showing.result(10).output_text == "Done"
+    wait(lambda: bool(cell.output.data))
+    assert "paid 5" in cell.output.data["text/html"]
