@@ -1,14 +1,15 @@
-"""The card of an answer, and the controls with which a user answers its pending tool calls."""
+"""Cards made of widgets, with the controls with which a user stops a stream and answers its pending tool calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from importlib import import_module
 from typing import Any
 
 from rxllm.display._card import Card, Row, ToolRow, responses_of, rows_and_status, rows_by_step
-from rxllm.display._html import article, page, row_html, rows_html
-from rxllm.display._plain import Cards, Screen, rows_text
-from rxllm.values import ToolCall
+from rxllm.display._html import article, cards_html, page, row_html, rows_html
+from rxllm.display._plain import Answered, Cards, Screen, plain_text, rows_text
+from rxllm.values import ChatResult, ToolCall
 
 
 class Answer(Screen):
@@ -19,44 +20,93 @@ class Answer(Screen):
 
     def __init__(self, drawn: Any, questions: Questions, ended: Callable[[], None]) -> None:
         self._drawn, self._questions, self._ended = drawn, questions, ended
-        self._card, self._now = Card(0.0), 0.0
+        self._cards: Cards = {None: Card(0.0)}
+        self._now = 0.0
         self._earlier: list[Row] = []
         self._halted: list[Row] = []  # the rows of the halted step, until the step's final event replaces them
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
-        self.draw(cards, cards[None].begun)
+        self.draw(cards, min(card.begun for card in cards.values()))
 
     def draw(self, cards: Cards, now: float) -> None:
-        self._card, self._now = cards[None], now
+        self._cards, self._now = cards, now
         self.redraw()
 
     def finish(self, cards: Cards, now: float) -> None:
-        self._card, self._now = cards[None], now
+        self._cards, self._now = cards, now
         self._ended()
 
     def redraw(self) -> None:
-        rows, texts = rows_and_status(self._card, self._now)
-        look = "waiting" if self._questions.calls else self._card.look
-        self._drawn.value = page(article(look, rows_html(self._rows(rows), opened=look == "running"), texts))
+        self._drawn.value, _ = self.html_and_text()
 
-    @property
-    def text(self) -> str:
-        """The card as plain text."""
-        return rows_text(self._rows(rows_and_status(self._card, self._now)[0]))
-
-    def _rows(self, rows: list[Row]) -> list[Row]:
-        return self._drop_asked(self._earlier + ([] if self._card.state.steps else self._halted) + rows)
+    def html_and_text(self) -> tuple[str, str]:
+        """Return the card as HTML and as plain text."""
+        card = self._cards.get(None)
+        if card is None or card.has_value:
+            return cards_html(self._cards, self._now), plain_text(self._cards)
+        rows, texts = rows_and_status(card, self._now)
+        rows = self._drop_asked(self._earlier + ([] if card.state.steps else self._halted) + rows)
+        look = "waiting" if self._questions.calls else card.look
+        return page(article(look, rows_html(rows, opened=look == "running"), texts)), rows_text(rows)
 
     def begin_turn(self, answered: Sequence[Row]) -> None:
         """Draw the next turn on the same card, below the rows of the `answered` calls."""
-        *earlier, last = rows_by_step(self._card, responses_of(self._card), self._now)
-        if self._card.state.steps:
+        card = self._cards[None]
+        *earlier, last = rows_by_step(card, responses_of(card), self._now)
+        if card.state.steps:
             self._earlier, self._halted = [*self._earlier, *(row for step in earlier for row in step)], []
         self._halted = [*self._drop_asked([*self._halted, *last]), *answered]
-        self._card = Card(self._now)
+        self._cards = {None: Card(self._now)}
 
     def _drop_asked(self, rows: list[Row]) -> list[Row]:
         return [row for row in rows if not (isinstance(row, ToolRow) and row.call.id in self._questions.calls)]
+
+
+class WidgetCell(Answer):
+    """A notebook cell whose output is a widget, with a stop button while the stream runs.
+
+    If its chat waits for the user, the cell shows buttons for approving or denying tool calls, and fields for typing
+    results. At the end, the output is plain HTML, so that it is saved with the notebook.
+    """
+
+    listens = True
+
+    def __init__(self) -> None:
+        widgets: Any = import_module("ipywidgets")
+        super().__init__(widgets.HTML(), Questions(widgets, self._continue), lambda: None)
+        self._display: Any = import_module("IPython.display")
+        self._dispose: Callable[[], None] = lambda: None
+        self._answered: Answered = lambda approvals, results: None
+        self._box, self._stop = widgets.VBox(), button(widgets, "Stop", lambda: self._dispose())
+
+    def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
+        self._dispose = stop or self._dispose
+        super().open(cards, stop)
+        self._box.children = (self._drawn, self._stop)
+        self._handle = self._display.display(self._box, display_id=True)
+
+    def finish(self, cards: Cards, now: float) -> None:
+        self._questions.ask((), ())
+        self._cards, self._now = cards, now
+        html, text = self.html_and_text()
+        self._handle.update({"text/html": html, "text/plain": text}, raw=True)
+        for widget in (self._box, self._drawn, self._questions.widget, self._stop):
+            widget.close()
+
+    def ask(self, cards: Cards, now: float, chat: ChatResult, answered: Answered) -> None:
+        self._answered = answered
+        approvals: Sequence[ToolCall] = chat.metadata.get("approval_tool_calls", ())
+        self._questions.ask(chat.pending_tool_calls, {call.id for call in approvals})
+        self.draw(cards, now)
+        self._box.children = (self._drawn, self._questions.widget)
+
+    def _continue(self) -> None:
+        """Continue the chat on the same card, once the user has answered all of its pending calls."""
+        approvals, results = self._questions.approvals, self._questions.results
+        self.begin_turn(self._questions.rows())
+        self._questions.ask((), ())
+        self._box.children = (self._drawn, self._stop)
+        self._answered(approvals, results)
 
 
 # In a narrow cell, the controls of a call move below the call.

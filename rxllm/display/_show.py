@@ -23,10 +23,10 @@ from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from reactivex import Observable, abc, empty
 
+from rxllm.display._answer import WidgetCell
 from rxllm.display._card import Card, End
 from rxllm.display._html import cards_html
 from rxllm.display._plain import Cards, Plain, Screen, ipython_shell, plain_text
-from rxllm.display._widget_cell import WidgetCell
 from rxllm.events import Event
 from rxllm.pipelines import stream_resume
 from rxllm.runtime import call_of, merge_labelled, to_iter

@@ -13,7 +13,7 @@ from tests.display.test_cell import kernel  # noqa: F401
 from tests.display.test_widgets import wait
 
 ipywidgets = pytest.importorskip("ipywidgets", reason="widgets need rxllm[notebook]")
-from rxllm.display._widget_cell import WidgetCell  # noqa: E402
+from rxllm.display._answer import WidgetCell  # noqa: E402
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -50,11 +50,11 @@ class Cell(WidgetCell):
 
     @property
     def html(self) -> str:
-        return self._html.value
+        return self._drawn.value
 
     def buttons(self) -> dict[str, object]:
         """The buttons on the screen, by their texts."""
-        lines = [widget for widget in self._box.children if widget is not self._html]
+        lines = [widget for widget in self._box.children if widget is not self._drawn]
         found = [*lines, *(child for line in self._questions.widget.children for child in line.children)]
         return {widget.description: widget for widget in found if getattr(widget, "description", "") and widget.comm}
 
