@@ -34,7 +34,7 @@ def chat() -> Stream[Event]:
     return rxllm.stream(model, "What do I need for an evening in Lima?", tools=[weather])
 
 
-def card(height: int = 284) -> str:
+def card(height: int = 300) -> str:
     """Return the card of the result, as a notebook shows it, in an SVG."""
     result = chat().pipe(rxllm.operators.to_chat_result()).run()
     assert isinstance(result, ChatResult)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from rxllm.collector import StreamCollector, with_partial_step
+from rxllm.display._words import Look, duration, ending
 from rxllm.events import (
     EVENT_CLASSES,
     AskUserRequested,
@@ -41,6 +42,7 @@ from rxllm.events import (
     ToolResultEncoded,
 )
 from rxllm.values import (
+    ChatResult,
     FilePart,
     ImagePart,
     Message,
@@ -65,6 +67,8 @@ _WRITTEN = _DELTAS | _CALLS | {TextCompleted, ThinkingCompleted, SourceAdded, Fi
 _TOOLS = _CALLS | {ToolResultEncoded, AskUserRequested, StepCompleted, ChatCompleted}
 
 End = Literal["done", "stopped", "failed"]
+SILENCE_SECONDS = 3.0
+"""The status line of a running card shows a silence that lasts at least this long."""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -105,7 +109,7 @@ class ToolRow(msgspec.Struct, frozen=True):
         """The state and the running time of the tool, such as ``running 1.5 s``."""
         states = {"arguments": "…", "waiting": "waits for approval", "needed": "needs a result"}
         state = states.get(self.state, self.state)
-        return state if self.seconds is None else f"{state} {self.seconds:.1f} s"
+        return state if self.seconds is None else f"{state} {duration(self.seconds)}"
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -128,14 +132,15 @@ Row = TextPart | ThinkingPart | SourcePart | FilePart | ImagePart | ToolRow | No
 class Card(msgspec.Struct, frozen=True):
     """The state of one stream on a screen.
 
-    `begun` is the start time of the stream, `first` the time of its first token, and `writing` the time at which the
-    current response began to arrive. `wrote` is the time that earlier responses took to arrive, in seconds. `agents`
+    `begun` is the start time of the stream, `first` the time of its first token, `latest` the time of its latest event,
+    and `writing` the time at which the current response began to arrive. `wrote` is the time that earlier responses
+    took to arrive, in seconds. `agents`
     has a card for each tool call that runs an agent. `steered` has the user's corrections, each with the number of
     steps completed before it.
 
     >>> card = Card(begun=0.0).add(TextDelta("Hel"), 0.5).add(TextDelta("lo"), 1.0)
     >>> rows_and_status(card, 1.0)
-    ([TextPart(text='Hello')], ['streaming', '0.50 s to the first token'])
+    ([TextPart(text='Hello')], ['streaming', '1.0 s', '0.50 s to the first token'])
     """
 
     begun: float
@@ -144,6 +149,7 @@ class Card(msgspec.Struct, frozen=True):
     agents: Mapping[str, Card] = {}
     steered: tuple[tuple[int, Steered], ...] = ()
     first: float | None = None
+    latest: float | None = None
     writing: float | None = None
     wrote: float = 0.0
     restarted: str = ""
@@ -160,13 +166,14 @@ class Card(msgspec.Struct, frozen=True):
             return msgspec.structs.replace(self, value=item)
         state = self.state.apply_event(item)
         if self.writing is not None and type(item) in _DELTAS:
-            return msgspec.structs.replace(self, state=state)
+            return msgspec.structs.replace(self, state=state, latest=now)
         return msgspec.structs.replace(
             _update_times(self, item, now),
             state=state,
             runs=_update_runs(self.runs, item, now),
             agents=_update_agents(self.agents, item, now),
             steered=(*self.steered, (len(state.steps), item)) if type(item) is Steered else self.steered,
+            latest=now,
             has_events=True,
             has_tools=self.has_tools or type(item) in _TOOLS,
         )
@@ -182,20 +189,14 @@ class Card(msgspec.Struct, frozen=True):
         return self.value is not NOTHING
 
     @property
-    def look(self) -> Literal["running", "done", "stopped", "failed"]:
+    def look(self) -> Look:
         """The state to draw. With several streams, a card looks ended as soon as its own stream has ended."""
-        if self.end != "stopped" and (self.error or self.state.error):
-            return "failed"
-        has_ended = self.state.done or (self.state.finish_reason and not self.runs)
-        return self.end or ("done" if has_ended else "running")
+        return _look_and_words(self)[0]
 
     @property
     def ticks(self) -> bool:
         """Whether the card shows a running time, and so must be redrawn even if no event arrives."""
-        waiting = self.first is None and not self.has_value
-        return self.end is None and (
-            waiting or any(run.started is not None and run.ended is None for run in self.runs.values())
-        )
+        return self.end is None and not self.has_value and _ending(self) is None
 
     @property
     def result(self) -> Any:
@@ -309,7 +310,8 @@ def _answers(card: Card) -> dict[str | None, str]:
 
 def content_of(message: Message) -> str:
     """Return the text of a tool message."""
-    return str(message.content) if isinstance(message.content, dict) else message.text
+    content: Any = message.content
+    return json.dumps(content, ensure_ascii=False, default=str) if isinstance(content, dict) else message.text
 
 
 def _last_rows(card: Card) -> Iterator[Row]:
@@ -319,7 +321,8 @@ def _last_rows(card: Card) -> Iterator[Row]:
     question = question or (steps[-1].metadata.get("pending_question") if steps else None)
     if question:
         yield TextPart(question)
-    if (error := card.error or card.state.error) is not None:
+    error = card.error or card.state.error
+    if error is not None and all(str(error) != str(run.error) for run in card.runs.values()):
         yield Note("", error)
 
 
@@ -341,7 +344,9 @@ def _with_agent(row: ToolRow, agent: Card, now: float) -> ToolRow:
 def _tool_row(card: Card, call: ToolCall, answer: str | None, is_open: bool, now: float) -> ToolRow:
     run = card.runs.get(call.id)
     if run is None:
-        return ToolRow(call, "arguments" if is_open else "called" if answer is None else "done", result=answer)
+        pending = () if card.state.chat_result is None else card.state.chat_result.pending_tool_calls
+        unanswered = "needed" if any(call.id == other.id for other in pending) else "called"
+        return ToolRow(call, "arguments" if is_open else unanswered if answer is None else "done", result=answer)
     seconds = (run.ended or card.ended or now) - run.started if run.started is not None else None
     if run.ended is not None:
         return ToolRow(call, "failed" if run.error else "done", seconds, None, answer, run.error)
@@ -351,14 +356,23 @@ def _tool_row(card: Card, call: ToolCall, answer: str | None, is_open: bool, now
 
 
 def _status(card: Card, responses: list[Response[Any]], now: float) -> list[str]:
-    """Return the texts of the status line: state, models, times, tokens and cost."""
+    """Return the texts of the status line: state, times, models, tokens and cost."""
     usage = _own_usage(card)
-    texts = [_state(card, responses, now), ", ".join(_models(responses))]
+    texts = [_look_and_words(card)[1], duration(_seconds(card, now))]
+    if card.ticks and card.latest and now - card.latest >= SILENCE_SECONDS and not (_running(card) or _waits(card)):
+        texts.append(f"silent for {duration(now - card.latest)}")
+    texts.append(", ".join(_models(responses)))
     texts += [f"{card.first - card.begun:.2f} s to the first token"] if card.first is not None else []
     wrote = _seconds_writing(card, card.ended or now)
     if usage.output_tokens and wrote >= 0.001:
         texts.append(f"{usage.output_tokens / wrote:,.0f} tokens/s")
     return [text for text in [*texts, *usage_texts(_used(card))] if text]
+
+
+def _seconds(card: Card, now: float) -> float:
+    """Return how long the card's stream has run. Once it has ended, this no longer changes."""
+    end = now if card.ticks else card.ended if card.end in ("stopped", "failed") else card.latest
+    return (end or card.ended or card.begun) - card.begun
 
 
 def _models(responses: list[Response[Any]]) -> list[str]:
@@ -380,23 +394,47 @@ def usage_texts(usage: Usage) -> list[str]:
     return tokens + ([f"cost {usage.total_cost:.4g}"] if usage.total_cost is not None else [])
 
 
-def _state(card: Card, responses: list[Response[Any]], now: float) -> str:
-    if card.look == "done":
-        result = card.state.chat_result
-        reason = None if result is None or result.halted_reason == "completed" else result.halted_reason
-        return reason or (responses[-1].finish_reason if responses else None) or "completed"
-    if card.look != "running":
-        return card.look
-    if any(map(_waits, card.agents.values())):
-        return "waiting for approval"
-    running = [run.name for run in card.runs.values() if run.started is not None and run.ended is None]
-    if running:
-        return f"running {', '.join(dict.fromkeys(running))}"
+def _look_and_words(card: Card) -> tuple[Look, str]:
+    """Return the state to draw, and the words for it in the status line."""
+    return _ending(card) or _activity(card)
+
+
+def _ending(card: Card) -> tuple[Look, str] | None:
+    """Return the look and the words of a card whose stream has ended, or None if it is still running."""
+    state = card.state
+    if card.end == "stopped":
+        return "stopped", "stopped"
+    if card.error or state.error:
+        return "failed", "failed"
+    if state.chat_result is not None:
+        return chat_ending(state.chat_result)
+    if state.done or card.end or (state.finish_reason and not card.runs):
+        halted = state.steps[-1].metadata.get("halted_reason") if state.steps else None
+        return ending(halted or state.finish_reason)
+    return None
+
+
+def chat_ending(chat: ChatResult) -> tuple[Look, str]:
+    """Return the look and the words for the end of a chat. A completed chat ends as its last response does."""
+    last = chat.final_response
+    return ending(last.finish_reason if last is not None and chat.halted_reason == "completed" else chat.halted_reason)
+
+
+def _activity(card: Card) -> tuple[Look, str]:
     if _waits(card):
-        return "waiting for approval"
+        return "waiting", "waiting for approval"
+    if card.has_tools and isinstance(card.state.halt, AskUserRequested):
+        return ending("ask_user")
+    if running := _running(card):
+        return "running", f"running {', '.join(running)}"
     if card.first is None and not card.has_value:
-        return f"waiting for the first token, {now - card.begun:.1f} s"
-    return "streaming" if card.writing is not None else "waiting"
+        return "running", "waiting for the first token"
+    return "running", "streaming" if card.writing is not None else "waiting for the model"
+
+
+def _running(card: Card) -> list[str]:
+    """Return the names of the running tools."""
+    return list(dict.fromkeys(run.name for run in card.runs.values() if run.started is not None and run.ended is None))
 
 
 def _waits(card: Card) -> bool:

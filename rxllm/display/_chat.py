@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, Unpack
@@ -11,12 +10,12 @@ from typing import Any, Unpack
 from reactivex import abc
 from reactivex.disposable import Disposable
 
-from rxllm import Engine, EngineError, Message, Session, SessionError, ToolCall, user
+from rxllm import Engine, EngineError, Message, Session, SessionError, user
 from rxllm import operators as ops
 from rxllm import session as turns
-from rxllm.display._card import Card, Note, Row, ToolRow, responses_of, rows_and_status, rows_by_step
-from rxllm.display._html import article, page, row_html, rows_html
-from rxllm.display._plain import Cards, Screen
+from rxllm.display._answer import Answer, Questions, button, text_field
+from rxllm.display._card import Note
+from rxllm.display._html import page, row_html
 from rxllm.display._show import Showing
 from rxllm.display._values import value_html
 from rxllm.engine import as_engine
@@ -59,13 +58,13 @@ class ChatPanel(abc.DisposableBase):
         turns.stream_reply(engine, Session(), "", **opts)  # only checks the options
         self._engine, self._session, self._opts = engine, session, opts
         self._showing: Showing[Any] | None = None
-        self._answer: _Answer | None = None
+        self._answer: Answer | None = None
         self._dropped, self._ends, self._lock = 0, 0, threading.Lock()
         self._widgets = widgets = _ipywidgets()
-        self._questions = _Questions(widgets, self._resume)
+        self._questions = Questions(widgets, self._resume)
         self._earlier, self._history = widgets.HTML(), widgets.VBox()
-        self._text = _text_field(widgets, "Message", self._submit)
-        self._send, self._stop = _button(widgets, "Send", self._submit), _button(widgets, "Stop", self.stop)
+        self._text = text_field(widgets, "Message", self._submit)
+        self._send, self._stop = button(widgets, "Send", self._submit), button(widgets, "Stop", self.stop)
         row = widgets.HBox([self._text, self._send, self._stop])
         self.widget: Any = widgets.VBox([self._earlier, self._history, self._questions.widget, row])
         if session.messages:
@@ -89,7 +88,7 @@ class ChatPanel(abc.DisposableBase):
         sent = user(message) if isinstance(message, str) else message
         events = turns.stream_reply(self._engine, self._session, sent, **self._opts)
         self._add(value_html(sent) or "")
-        return self._show(events, _Answer(self._add(""), self._questions, self._end))
+        return self._show(events, Answer(self._add(""), self._questions, self._end))
 
     def stop(self) -> None:
         """Stop the running answer, and keep the part received so far."""
@@ -112,11 +111,11 @@ class ChatPanel(abc.DisposableBase):
         """Continue the chat once all pending calls are answered, on the card that shows them."""
         approvals, results = self._questions.approvals, self._questions.results
         events = turns.stream_resume(self._engine, self._session, approvals=approvals, results=results, **self._opts)
-        answer = self._answer or _Answer(self._add(""), self._questions, self._end)
+        answer = self._answer or Answer(self._add(""), self._questions, self._end)
         answer.begin_turn(self._questions.rows())
         self._show(events, answer)
 
-    def _show(self, events: Stream[Event], answer: _Answer) -> Showing[Any]:
+    def _show(self, events: Stream[Event], answer: Answer) -> Showing[Any]:
         self._questions.ask((), ())
         self._send.disabled, self._stop.disabled, self._answer, self._ends = True, False, answer, 0
         keep = ops.finally_result(self._keep, ops.to_session(self._session, keep_partial=True))
@@ -141,7 +140,8 @@ class ChatPanel(abc.DisposableBase):
         """Let the user send the next message or, if calls are pending, answer them."""
         pending = self._session.pending_tool_calls if self._session.status == "awaiting_tools" else ()
         tools = as_engine(self._engine).with_tools(*(self._opts.get("tools") or ()), replace=True).tools
-        self._questions.ask(pending, {tool.name for tool in tools if not tool.manual})
+        approvable = {tool.name for tool in tools if not tool.manual}
+        self._questions.ask(pending, {call.id for call in pending if call.name in approvable})
         if self._answer is not None:
             self._answer.redraw()
         # `send` raises until Stop is disabled, so disable Stop before enabling Send.
@@ -158,126 +158,6 @@ class ChatPanel(abc.DisposableBase):
             note = f"{self._dropped:,} earlier cards are not shown; all messages are in panel.session.thread"
             self._earlier.value = page(row_html(Note(note)))
         return drawn
-
-
-class _Answer(Screen):
-    """The card of an answer in a panel. It leaves out pending calls, which the panel shows below it."""
-
-    def __init__(self, drawn: Any, questions: _Questions, ended: Callable[[], None]) -> None:
-        self._drawn, self._questions, self._ended = drawn, questions, ended
-        self._card, self._now = Card(0.0), 0.0
-        self._earlier: list[Row] = []
-        self._halted: list[Row] = []  # the rows of the halted step, until the step's final event replaces them
-
-    def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
-        self.draw(cards, cards[None].begun)
-
-    def draw(self, cards: Cards, now: float) -> None:
-        self._card, self._now = cards[None], now
-        self.redraw()
-
-    def finish(self, cards: Cards, now: float) -> None:
-        self._card, self._now = cards[None], now
-        self._ended()
-
-    def redraw(self) -> None:
-        rows, texts = rows_and_status(self._card, self._now)
-        rows = self._drop_asked(self._earlier + ([] if self._card.state.steps else self._halted) + rows)
-        look = "waiting" if self._questions.calls else self._card.look
-        self._drawn.value = page(article(look, rows_html(rows, opened=look == "running"), texts))
-
-    def begin_turn(self, answered: Sequence[Row]) -> None:
-        """Draw the next turn on the same card, below the rows of the `answered` calls."""
-        *earlier, last = rows_by_step(self._card, responses_of(self._card), self._now)
-        if self._card.state.steps:
-            self._earlier, self._halted = [*self._earlier, *(row for step in earlier for row in step)], []
-        self._halted = [*self._drop_asked([*self._halted, *last]), *answered]
-        self._card = Card(self._now)
-
-    def _drop_asked(self, rows: list[Row]) -> list[Row]:
-        return [row for row in rows if not (isinstance(row, ToolRow) and row.call.id in self._questions.calls)]
-
-
-# In a narrow cell, the controls of a call move below the call.
-_LINE, _CALL, _FIELD = {"align_items": "center", "flex_flow": "row wrap"}, {"flex": "1 1 auto"}, {"flex": "1 1 200px"}
-
-
-class _Questions:
-    """A line of controls for each pending tool call. ``answered()`` is called once all of them are answered."""
-
-    def __init__(self, widgets: Any, answered: Callable[[], None]) -> None:
-        self.widget: Any = widgets.VBox()
-        self.calls: dict[str, ToolCall] = {}
-        self.approvals: dict[str, bool] = {}
-        self.results: dict[str, str] = {}
-        self._widgets, self._answered = widgets, answered
-
-    def ask(self, calls: Sequence[ToolCall], approvable: Container[str]) -> None:
-        """Ask the user to approve calls to the `approvable` tools, and to type the results of all other calls."""
-        self.calls, self.approvals, self.results = {call.id: call for call in calls}, {}, {}
-        lines = [self._approval(call) if call.name in approvable else self._result(call) for call in calls]
-        for line in self.widget.children:
-            line.close()
-        self.widget.children = lines
-
-    def rows(self) -> list[Row]:
-        """Return rows for the calls whose results the user has typed, because no stream emits events for them."""
-        return [ToolRow(self.calls[id], "done", result=text) for id, text in self.results.items()]
-
-    def _approval(self, call: ToolCall) -> Any:
-        def decide(decision: bool) -> None:
-            self.approvals[call.id] = decision
-            label = self._widgets.Button(description="Approved" if decision else "Denied", disabled=True)
-            self._settle(line, ToolRow(call, "called"), label)
-
-        approve = _button(self._widgets, "Approve", lambda: decide(True), "success")
-        deny = _button(self._widgets, "Deny", lambda: decide(False), "danger")
-        line = self._line(ToolRow(call, "waiting"), approve, deny)
-        return line
-
-    def _result(self, call: ToolCall) -> Any:
-        def submit() -> None:
-            if text := field.value.strip():
-                self.results[call.id] = text
-                self._settle(line, ToolRow(call, "done", result=text))
-
-        field = _text_field(self._widgets, f"Result of {call.name}", submit)
-        line = self._line(ToolRow(call, "needed"), field, _button(self._widgets, "Send result", submit))
-        return line
-
-    def _line(self, row: ToolRow, *controls: Any) -> Any:
-        return self._widgets.HBox([self._widgets.HTML(_html(row), layout=_CALL), *controls], layout=_LINE)
-
-    def _settle(self, line: Any, row: ToolRow, *after: Any) -> None:
-        first, *controls = line.children
-        first.value, line.children = _html(row), (first, *after)
-        for control in controls:
-            control.close()
-        if len(self.approvals) + len(self.results) == len(self.calls):
-            self._answered()
-
-
-def _button(widgets: Any, description: str, press: Callable[[], None], style: str = "") -> Any:
-    def on_click(_: Any) -> None:
-        press()
-
-    drawn = widgets.Button(description=description, button_style=style)
-    drawn.on_click(on_click)
-    return drawn
-
-
-def _text_field(widgets: Any, placeholder: str, submit: Callable[[], None]) -> Any:
-    def on_message(_: Any, content: Any, __: Any) -> None:
-        if content.get("event") == "submit":  # the user has pressed Enter
-            submit()
-
-    field = widgets.Text(placeholder=placeholder, layout=_FIELD)
-    field.on_msg(on_message)
-    return field
-
-
-def _html(row: ToolRow) -> str:
-    return page(article("done", row_html(row), ()))
 
 
 def _ipywidgets() -> Any:

@@ -1,22 +1,26 @@
-"""Draw cards and a model's Markdown as HTML without scripts, in colours that match the surrounding page."""
+"""Draw cards as HTML without scripts, in colours that are mixed from the text colour of the surrounding page."""
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import html as entities
-import re
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from importlib import import_module
 from typing import Any, cast
+from zlib import crc32
+
+import msgspec
 
 from rxllm.display._card import Card, Correction, Note, Row, ToolRow, rows_and_status, truncate
+from rxllm.display._markdown import escape, is_link, markdown
+from rxllm.display._words import error_text
 from rxllm.values import FilePart, ImagePart, LLMError, SourcePart, TextPart, ThinkingPart
 
 SHOWN = 2_000
 """The number of characters after which arguments, progress and results are cut off."""
+
+LINE, INDENTED = 60, 100_000
+"""Arguments of at most `LINE` characters stand beside their tool. Longer JSON than `INDENTED` is not indented."""
 
 
 def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
@@ -24,7 +28,7 @@ def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
 
     >>> html = cards_html({None: Card(begun=0.0)}, 1.5)
     >>> html[html.index("<footer") :]
-    '<footer><bdi>waiting for the first token, 1.5 s</bdi></footer></article></div>'
+    '<footer><bdi>waiting for the first token</bdi> · <bdi>1.5 s</bdi></footer></article></div>'
     """
     return page("".join(_card(card, label, now) for label, card in cards.items()))
 
@@ -32,7 +36,8 @@ def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
 def page(drawn: str) -> str:
     """Wrap `drawn` in an element with the style of the cards."""
     # The two "ignore" classes keep JupyterLab and nbconvert from treating dollar signs as math delimiters.
-    return f'<div class="rxllm tex2jax_ignore mathjax_ignore"><style>{STYLE}</style>{drawn}</div>'
+    classes = f"rxllm-output {_SCOPE} tex2jax_ignore mathjax_ignore"
+    return f'<div class="{classes}"><style>{STYLE}</style>{drawn}</div>'
 
 
 def _card(card: Card, label: str | None, now: float) -> str:
@@ -87,25 +92,27 @@ def row_html(row: Row) -> str:
         case Note(text=text):
             return f'<div class="rxllm-note">{isolate(text)}</div>'
         case Correction(text=text, used=used):
-            unused = "" if used else "<span>not used</span>"
+            unused = "" if used else '<span class="rxllm-about">not used</span>'
             return f'<div class="rxllm-words" dir="auto">{escape(truncate(text, SHOWN))}{unused}</div>'
 
 
 def _thinking(text: str, attribute: str = "") -> str:
     body = f'<div><div dir="auto">{markdown(text)}</div></div>'
-    return f"<details{attribute}><summary>Thinking</summary>{body}</details>"
+    return f'<details class="rxllm-thinking"{attribute}><summary>Thinking</summary>{body}</details>'
 
 
 def _tool(row: ToolRow) -> str:
-    name, arguments = isolate(row.call.name), isolate(truncate(row.arguments, SHOWN))
+    is_short = len(row.arguments) <= LINE and "\n" not in row.arguments
+    arguments = f"<code>{isolate(row.arguments)}</code> " if is_short else ""
     about = " · ".join((row.description, *map(isolate, row.facts)))
-    head = f"<b>{name}</b> <code>{arguments}</code> <span>{about}</span>"
-    body = f'<div class="rxllm-agent">{"".join(map(row_html, row.rows))}</div>' if row.rows else ""
-    body += "" if row.progress is None else _block("progress", _text(row.progress))
+    head = f'<b>{isolate(row.call.name)}</b> {arguments}<span class="rxllm-about">{about}</span>'
+    body = "" if is_short else block("arguments", row.arguments)
+    body += f'<div class="rxllm-agent">{"".join(map(row_html, row.rows))}</div>' if row.rows else ""
+    body += "" if row.progress is None else block("progress", _text(row.progress))
     if row.error is not None:
         body += _error(row.error)
     elif row.result is not None:
-        body += _block("result", row.result)
+        body += block("result", row.result)
     return f'<div class="rxllm-tool" data-state="{row.state}"><div>{head}</div>{body}</div>'
 
 
@@ -113,17 +120,31 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else repr(value)
 
 
-def _block(kind: str, text: str) -> str:
-    return f'<pre class="rxllm-{kind}" dir="auto">{escape(truncate(text, SHOWN))}</pre>'
+def block(kind: str, text: str) -> str:
+    """Return the HTML of a tool's arguments, progress or result. JSON is indented."""
+    return f'<pre class="rxllm-{kind}" dir="auto">{escape(truncate(_indented(text), SHOWN))}</pre>'
+
+
+def _indented(text: str) -> str:
+    if text.startswith(("{", "[")) and len(text) < INDENTED:
+        with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):  # it is not JSON, or cut off
+            return msgspec.json.format(text, indent=2)
+    return text
 
 
 def _error(error: Exception) -> str:
+    """Return the HTML of an error: its sentence, and below it the facts that the sentence does not have."""
+    sentence, _, more = error_text(error).partition("\n")
     fields = error.fields() if isinstance(error, LLMError) else {}
-    names = ("reason", "provider", "status", "code", "retry_after")
-    facts = ", ".join(f"{name.replace('_', ' ')} {fields[name]}" for name in names if name in fields)
-    about = f" <span>{isolate(facts)}</span>" if facts else ""
-    message = f'<div dir="auto">{escape(truncate(str(error), SHOWN))}</div>'
-    return f'<div class="rxllm-error"><b>{isolate(type(error).__name__)}</b>{about}{message}</div>'
+    found = [form.format(str(fields[name]).replace("_", " ")) for name, form in _FACTS.items() if name in fields]
+    facts = [fact for fact in (type(error).__name__, *found) if fact.removeprefix("HTTP ") not in sentence]
+    about = f'<div class="rxllm-about">{isolate(" · ".join(facts))}</div>' if facts else ""
+    folded = f'<details><summary>Details</summary><pre dir="auto">{escape(truncate(more, SHOWN))}</pre></details>'
+    shown = f'<div dir="auto">{escape(truncate(sentence, SHOWN))}</div>{about}{folded if more.strip() else ""}'
+    return f'<div class="rxllm-error">{shown}</div>'
+
+
+_FACTS = {"reason": "{}", "provider": "{}", "status": "HTTP {}", "code": "{}", "retry_after": "retry after {} s"}
 
 
 def _source(source: Mapping[str, Any]) -> str:
@@ -174,148 +195,81 @@ def isolate(text: str) -> str:
     return f"<bdi>{escape(text)}</bdi>"
 
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
-
-
-def clean(text: str) -> str:
-    """Replace all control characters and lone surrogates in `text` with the replacement character.
-
-    >>> clean("a\\x1b[31m\\r\\nb")
-    'a�[31m\\nb'
-    """
-    return _CONTROL.sub("�", text.replace("\r\n", "\n").replace("\r", "\n"))
-
-
-def escape(text: str) -> str:
-    """Escape `text` for use in HTML, including attributes.
-
-    >>> escape("<b> & c")
-    '&lt;b&gt; &amp; c'
-    """
-    return entities.escape(clean(text))
-
-
-_LINK = re.compile(r"(https?://|mailto:)", re.IGNORECASE)
-
-
-def is_link(url: str) -> bool:
-    """Whether `url` is a web address or an email link."""
-    return _LINK.match(url) is not None
-
-
-Finished = tuple[str, str, dict[str, Any]]
-
-
-_finished: deque[Finished] = deque(maxlen=32)
-"""For each recent text: the source of its finished blocks, their HTML, and the link addresses they define."""
-
-
-def markdown(text: str) -> str:
-    """Return the HTML of Markdown `text`, or of the plain text if markdown-it-py is not installed.
-
-    >>> markdown("*Hi* <script>")
-    '<p dir="auto"><em>Hi</em> &lt;script&gt;</p>\\n'
-
-    When a text grows, its finished blocks are not parsed again.
-    """
-    parser = _parser()
-    if parser is None:
-        return f'<pre dir="auto">{escape(text)}</pre>'
-    text = clean(text)
-    known: Finished = ("", "", {})
-    for old in list(_finished):
-        known = old if len(old[0]) > len(known[0]) and text.startswith(old[0]) else known
-    source, html, env = known
-    tail = text[len(source) :]
-    tokens = parser.parse(tail, env)
-    # A block is finished when the first line of the next block is complete. Until then, that line could still turn out
-    # to belong to the block. For example, "2" might become "2.", another item of a list.
-    complete = tail.count("\n")
-    starts = [n for n, token in enumerate(tokens) if token.level == 0 and token.map and token.map[0] < complete]
-    last = starts[-1] if starts else 0
-    if last:
-        lines = tail.split("\n")[: tokens[last].map[0]]
-        html += parser.renderer.render(tokens[:last], parser.options, env)
-        with contextlib.suppress(ValueError):
-            _finished.remove(known)
-        _finished.append((source + "".join(f"{line}\n" for line in lines), html, env))
-    return html + parser.renderer.render(tokens[last:], parser.options, env)
-
-
-@lru_cache(1)
-def _parser() -> Any:
-    try:
-        markdown_it: Any = import_module("markdown_it")
-    except ImportError:
-        return None
-    parser = markdown_it.MarkdownIt("commonmark", {"html": False, "xhtmlOut": False})
-    parser.enable(["table", "strikethrough"]).disable("image")
-    parser.validateLink = is_link
-    parser.core.ruler.push("rxllm", _set_attributes)
-    return parser
-
-
-_BLOCKS = frozenset(("paragraph_open", "heading_open", "bullet_list_open", "ordered_list_open", "table_open", "fence"))
-
-
-def _set_attributes(state: Any) -> None:
-    # Each block gets its own writing direction, so that a control character in one cannot reorder another.
-    for token in state.tokens:
-        if token.type in _BLOCKS:
-            token.attrSet("dir", "auto")
-        for child in token.children or ():
-            if child.type == "link_open":
-                if not is_link(child.attrs.get("href", "")):  # "[]()"
-                    child.attrs.pop("href", None)
-                child.attrSet("rel", "noopener noreferrer")
-                child.attrSet("target", "_blank")
-
-
-STYLE = """
-.rxllm{--fg:var(--jp-content-font-color1,#1f2328);--dim:var(--jp-content-font-color2,#59636e);
---line:var(--jp-border-color2,#d1d9e0);--soft:var(--jp-layout-color2,#f3f4f6);--blue:var(--jp-brand-color1,#0969da);
---red:var(--jp-error-color1,#cf222e);--green:var(--jp-success-color1,#1a7f37);--amber:var(--jp-warn-color1,#9a6700);
-display:flex;flex-wrap:wrap;gap:12px;color:var(--fg);font-size:14px;line-height:1.5;margin:4px 0}
-@media (prefers-color-scheme:dark){.rxllm{--fg:var(--jp-content-font-color1,#e6edf3);
---dim:var(--jp-content-font-color2,#9198a1);--line:var(--jp-border-color2,#3d444d);
---soft:var(--jp-layout-color2,#212830);--blue:var(--jp-brand-color1,#4493f8);--red:var(--jp-error-color1,#f85149);
---green:var(--jp-success-color1,#3fb950);--amber:var(--jp-warn-color1,#d29922)}}
-.rxllm article{flex:1 1 260px;min-width:0;max-width:900px;border:1px solid var(--line);border-radius:6px;
-padding:8px 12px;overflow-wrap:anywhere}
-.rxllm header{font-weight:600;border-bottom:1px solid var(--line);margin-bottom:8px;padding-bottom:4px}
-.rxllm footer,.rxllm-note,.rxllm-source,:is(.rxllm-tool,.rxllm-error,.rxllm-words) span{color:var(--dim);font-size:12px}
-.rxllm footer{margin-top:6px}
-.rxllm footer::before{content:"";display:inline-block;width:8px;height:8px;border-radius:4px;margin-right:6px;
-background:var(--green)}
-.rxllm [data-state=running]>footer::before{background:var(--blue)}
-.rxllm :is([data-state=waiting],[data-state=stopped])>footer::before{background:var(--amber)}
-.rxllm [data-state=failed]>footer::before{background:var(--red)}
-.rxllm.rxllm article :is(pre,code){font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:13px;
-color:var(--fg);background:var(--soft);border-radius:4px}
-.rxllm.rxllm article code{padding:1px 4px}
-.rxllm.rxllm article pre{margin:6px 0;padding:6px 8px;max-height:320px;overflow:auto;white-space:pre-wrap}
-.rxllm.rxllm article pre code{padding:0}
-.rxllm.rxllm article a{color:var(--blue)}
-.rxllm.rxllm article :is(p,ul,ol){margin:0 0 8px}
-.rxllm.rxllm article :is(h1,h2,h3,h4,h5,h6){font-size:1.1em;margin:8px 0 4px;line-height:1.3}
-.rxllm.rxllm article table{border-collapse:collapse;margin:6px 0;display:block;overflow-x:auto}
-.rxllm.rxllm article :is(th,td){border:1px solid var(--line);padding:2px 8px;text-align:start}
-.rxllm.rxllm article blockquote{margin:0 0 8px;padding-left:10px;border-left:3px solid var(--line);color:var(--dim)}
-.rxllm details{color:var(--dim);margin:4px 0}
-.rxllm details>div{border-left:2px solid var(--line);padding-left:10px;max-height:320px;overflow:auto}
-.rxllm [data-state=running]>details[open]>div{max-height:160px;display:flex;flex-direction:column-reverse}
-.rxllm summary{cursor:pointer;font-size:12px}
-.rxllm.rxllm article .rxllm-tool code{white-space:normal}
-.rxllm-tool{border-left:3px solid var(--green);padding:2px 0 2px 8px;margin:6px 0}
-.rxllm-tool:is([data-state=arguments],[data-state=running],[data-state=called]){border-color:var(--blue)}
-.rxllm-tool:is([data-state=waiting],[data-state=needed],[data-state=stopped]){border-color:var(--amber)}
-.rxllm-tool[data-state=failed]{border-color:var(--red)}
-.rxllm-agent{margin:4px 0 0 8px}
-.rxllm-words{width:fit-content;max-width:80%;margin:8px 0 8px auto;padding:4px 10px;border-radius:6px;
+_RULES = """
+${--dim:color-mix(in srgb,currentColor 66%,transparent);--line:color-mix(in srgb,currentColor 18%,transparent);
+--soft:color-mix(in srgb,currentColor 6%,transparent);--blue:color-mix(in srgb,#2f81f7 80%,currentColor);
+--green:color-mix(in srgb,#2da44e 80%,currentColor);--amber:color-mix(in srgb,#d9901a 85%,currentColor);
+--red:color-mix(in srgb,#e5484d 80%,currentColor);--mono:var(--jp-code-font-family,var(--vscode-editor-font-family,
+ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace));display:grid;gap:12px;
+grid-template-columns:repeat(auto-fit,minmax(min(100%,200px),1fr));font-size:14px;line-height:1.5;margin:4px 0}
+$ article{display:flex;flex-direction:column;gap:8px;box-sizing:border-box;min-width:0;border:1px solid var(--line);
+border-radius:8px;padding:12px 16px;overflow-wrap:anywhere}
+$ article:only-of-type{max-width:900px}
+$ article>*{margin-block:0}
+$ $ article{border:0;padding:0}
+$ header{font-weight:600}
+$ footer{margin-top:auto;color:var(--dim);font-size:12px;font-variant-numeric:tabular-nums}
+$ footer bdi{display:inline-block;max-width:100%}
+$ footer::before{content:"";display:inline-block;width:8px;height:8px;border-radius:4px;margin-inline-end:6px;
+background:var(--dim)}
+$ [data-state=running]>footer::before{background:var(--blue)}
+$ [data-state=waiting]>footer::before{background:var(--amber)}
+$ [data-state=done]>footer::before{background:var(--green)}
+$ [data-state=failed]>footer::before{background:var(--red)}
+$ [data-state=value]>footer::before{display:none}
+$ article :is(pre,code){font-family:var(--mono);font-size:13px;line-height:1.45;color:inherit;background:var(--soft);
+border-radius:4px}
+$ article code{padding:1px 4px;white-space:pre-wrap}
+$ article pre{margin:0;padding:8px 10px;max-height:320px;overflow:auto;white-space:pre-wrap}
+$ article pre code{padding:0;background:none;white-space:pre}
+$ article pre.rxllm-math{white-space:pre}
+$ article code.rxllm-math{padding:0;background:none}
+$ article a{color:var(--blue);text-decoration:underline}
+$ article :is(.rxllm-text,.rxllm-thinking>div>div)>*{margin:0 0 8px}
+$ article :is(.rxllm-text,.rxllm-thinking>div>div)>:last-child{margin-bottom:0}
+$ article :is(p,ul,ol,blockquote){margin:0 0 8px}
+$ article :is(ul,ol){padding-inline-start:1.7em;list-style:disc}
+$ article ol{list-style:decimal}
+$ article :is(li,blockquote)>:last-child{margin-bottom:0}
+$ article :is(h1,h2,h3,h4,h5,h6){font-size:1.1em;font-weight:600;margin:8px 0 4px;line-height:1.3}
+$ :is(.rxllm-table,.rxllm-value){overflow-x:auto}
+$ article table{border-collapse:collapse;font-size:13px;width:max-content;max-width:max(100%,900px);margin:0}
+$ article :is(th,td){border:0;border-bottom:1px solid var(--line);padding:4px 16px 4px 0;text-align:start;
+vertical-align:top;overflow-wrap:normal;word-break:normal}
+$ article :is(th,td):last-child{padding-inline-end:0}
+$ article th{font-weight:600;white-space:nowrap}
+$ article td.rxllm-number{text-align:end;font-variant-numeric:tabular-nums}
+$ article blockquote{padding-inline-start:10px;border-inline-start:3px solid var(--line);color:var(--dim)}
+$ article img{max-width:100%;max-height:480px;border-radius:4px}
+$ details.rxllm-thinking{color:var(--dim)}
+$ details.rxllm-thinking>div{border-inline-start:2px solid var(--line);margin-top:4px;padding-inline-start:10px;
+max-height:320px;overflow:auto}
+$ [data-state=running]>details[open]>div{max-height:160px;display:flex;flex-direction:column-reverse}
+$ summary{display:list-item;cursor:pointer;font-size:12px}
+$ :is(.rxllm-note,.rxllm-source,.rxllm-about){color:var(--dim);font-size:12px}
+$ :is(.rxllm-tool,.rxllm-error){display:flex;flex-direction:column;gap:6px;margin:0;padding:0;
+border-inline-start:3px solid var(--line);padding-inline-start:10px}
+$ .rxllm-tool>div:first-child{display:flex;flex-wrap:wrap;align-items:baseline;gap:0 8px}
+$ .rxllm-tool b{font-family:var(--mono);font-size:13px}
+$ article .rxllm-tool>div>code{padding:0;background:none}
+$ .rxllm-tool:is([data-state=arguments],[data-state=running],[data-state=called]){border-color:var(--blue)}
+$ .rxllm-tool:is([data-state=waiting],[data-state=needed]){border-color:var(--amber)}
+$ .rxllm-tool[data-state=done]{border-color:var(--green)}
+$ :is(.rxllm-tool[data-state=failed],.rxllm-error){border-color:var(--red)}
+$ .rxllm-tool .rxllm-error{border:0;padding:0}
+$ .rxllm-error{gap:2px}
+$ .rxllm-agent{display:flex;flex-direction:column;gap:8px;margin:0}
+$ .rxllm-words{width:fit-content;max-width:80%;margin:0 0 0 auto;padding:4px 10px;border-radius:6px;
 background:var(--soft);white-space:pre-wrap}
-.rxllm-words span{margin-left:8px}
-.rxllm-error{border-left:3px solid var(--red);padding:2px 0 2px 8px;margin:6px 0}
-.rxllm-error b{color:var(--red)}
-.rxllm-tool .rxllm-error{border:0;padding:0}
-.rxllm.rxllm article img{max-width:100%;max-height:480px;border-radius:4px}
+$ .rxllm-words span{margin-left:8px}
+$ .rxllm-role{color:var(--dim);font-size:12px;font-weight:600}
+$ .rxllm-plain{white-space:pre-wrap}
+$ :is(section,.rxllm-folded){display:flex;flex-direction:column;gap:4px}
+$ figure{display:inline-block;margin:0 8px 8px 0;max-width:100%;vertical-align:top}
 """.strip().replace("\n", "")
+
+_SCOPE = f"rxllm-{crc32(_RULES.encode()):08x}"
+"""A class for the outputs with this very style, so that it never applies to the outputs of another version."""
+
+# The class is doubled, so that the rules win against the page's own rules for tables, code and links.
+STYLE = _RULES.replace("$", f".{_SCOPE}.{_SCOPE}")

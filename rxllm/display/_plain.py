@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from textwrap import indent
 from typing import Any
 
-from rxllm.display._card import EVENTS, Card, Correction, Note, ToolRow, rows_and_status, truncate
-from rxllm.display._html import clean
+from rxllm.display._card import EVENTS, Card, Correction, Note, Row, ToolRow, rows_and_status, truncate
+from rxllm.display._markdown import clean
 from rxllm.events import (
     AskUserRequested,
     ErrorEvent,
@@ -26,9 +26,12 @@ from rxllm.events import (
     ToolProgress,
     ToolResultEncoded,
 )
-from rxllm.values import Labelled, TextPart
+from rxllm.values import ChatResult, Labelled, TextPart
 
 Cards = Mapping[str | None, Card]
+
+Answered = Callable[[Mapping[str, bool], Mapping[str, str]], None]
+"""A function that continues a chat with the user's approvals and results, by the ids of the tool calls."""
 
 Path = tuple[str, ...]
 """The ids of the tool calls that enclose an agent's event, outermost first; empty for the chat itself."""
@@ -44,9 +47,13 @@ def ipython_shell() -> Any:
 
 
 class Screen:
-    """A place to draw cards. The reading thread calls `add` for every item, and another thread calls `draw`."""
+    """A place to draw cards. The reading thread calls `add` for every item, and another thread calls `draw`.
+
+    If the screen `listens`, a chat that waits for the user does not end with `finish`, but with `ask`.
+    """
 
     thread: type[threading.Thread] = threading.Thread
+    listens = False
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
         pass
@@ -58,6 +65,9 @@ class Screen:
         pass
 
     def finish(self, cards: Cards, now: float) -> None:
+        pass
+
+    def ask(self, cards: Cards, now: float, chat: ChatResult, answered: Answered) -> None:
         pass
 
 
@@ -149,8 +159,12 @@ def plain_text(cards: Cards) -> str:
 def _text(card: Card) -> str:
     if card.has_value:
         return str(card.value)
-    found = [_row(row) for row in rows_and_status(card, card.ended or card.begun)[0]]
-    return "\n\n".join(text for text in found if text)
+    return rows_text(rows_and_status(card, card.ended or card.begun)[0])
+
+
+def rows_text(rows: Sequence[Row]) -> str:
+    """Return the text of `rows`, with empty lines between them."""
+    return "\n\n".join(filter(None, map(_row, rows)))
 
 
 def _row(row: Any) -> str:
@@ -158,7 +172,7 @@ def _row(row: Any) -> str:
         case TextPart(text=text):
             return text
         case ToolRow(call=call, result=result):
-            rows = "\n\n".join(filter(None, map(_row, row.rows)))
+            rows = rows_text(row.rows)
             inside = f"\n{indent(rows, '  ')}" if rows else ""
             return f"{call!r}{'' if result is None else f' → {truncate(result, WIDTH)}'}{inside}"
         case Correction(text=text, used=used):

@@ -28,7 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rxllm.display._card import Card, Correction, Note, Row, ToolRow, rows_and_status, truncate
-from rxllm.display._html import clean
+from rxllm.display._markdown import clean
 from rxllm.display._plain import Cards, Screen, quote
 from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart
 

@@ -24,11 +24,13 @@ from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from reactivex import Observable, abc, empty
 
+from rxllm.display._answer import WidgetCell
 from rxllm.display._card import Card, End
 from rxllm.display._html import cards_html
 from rxllm.display._plain import Cards, Plain, Screen, ipython_shell, plain_text
 from rxllm.events import Event
-from rxllm.runtime import merge_labelled, to_iter
+from rxllm.pipelines import stream_resume
+from rxllm.runtime import call_of, merge_labelled, to_iter
 from rxllm.values import ChatResult, Labelled, Response, StepResult, Timed
 from rxllm.values.argument_checks import check_instance
 
@@ -41,6 +43,9 @@ REFRESH_SECONDS = 0.05
 
 SHARE = 150
 """The minimum length of the pause after a draw, as a multiple of the draw's CPU time."""
+
+TICK_SECONDS = 0.1
+"""The pause between draws that only move the running time."""
 
 WAKE_SECONDS = 0.1
 
@@ -72,7 +77,9 @@ def show(stream: Any, *, block: bool = True) -> Any:
     Everywhere else, the text is printed to standard output. The stop button, or Ctrl-C, cancels the call and raises
     ``KeyboardInterrupt``. The partial result remains on the card and in ``rxllm.display.last``. With ``block=False``,
     `show` immediately returns a `Showing`: await it to get the result, or dispose it to stop the stream. In a notebook
-    with ipywidgets, its card has a stop button.
+    with ipywidgets, its card has a stop button. If the stream is ``rxllm.stream(...)`` itself and halts because a tool
+    call needs approval, the card then has the buttons "Approve" and "Deny". They continue the chat on the same card,
+    with the same engine and options, and you can await the `Showing` again.
 
     If the stream fails, its error is raised after all items have been shown. If the stream is empty,
     ``SequenceContainsNoElementsError`` is raised, as in ``run``.
@@ -89,7 +96,10 @@ def show(stream: Any, *, block: bool = True) -> Any:
         expected = "an Observable, such as rxllm.stream(...), or a mapping of labels to Observables"
         check_instance("stream", stream, Observable, expected)
         source, labels = stream, []
-    showing = Showing[Any](source, labels, choose_screen())
+    screen = choose_screen()
+    if isinstance(screen, Cell) and not block and find_spec("ipywidgets") is not None:
+        screen = WidgetCell()
+    showing = Showing[Any](source, labels, screen)
     return suppress_repr(showing.start() if not block else showing.run())
 
 
@@ -126,13 +136,18 @@ class Showing(abc.DisposableBase, Generic[T]):
     """
 
     def __init__(self, source: Observable[Any], labels: Sequence[str], screen: Screen) -> None:
-        self._items = to_iter(source)
         self._screen = screen
+        self._call = call_of(source)
+        self._result: Any = None
+        self._begin(source, labels or [None])
+
+    def _begin(self, source: Observable[Any], labels: Sequence[str | None]) -> None:
+        self._items = to_iter(source)
         self._begun = time.monotonic()
-        self._cards: Cards = dict.fromkeys(labels or [None], Card(self._begun))
+        self._cards: Cards = dict.fromkeys(labels, Card(self._begun))
         self._over = threading.Event()
         self._stopped = False
-        self._result: Any = None
+        self._ended = self._begun
         self._future: Future[T] = Future()
         # Cancelling a task that awaits the result must dispose the stream, not cancel this future.
         self._future.set_running_or_notify_cancel()
@@ -145,14 +160,20 @@ class Showing(abc.DisposableBase, Generic[T]):
     def start(self) -> Showing[T]:
         """Show the stream on a new thread."""
         self._screen.open(self._cards, self.dispose)
-        context = contextvars.copy_context()  # notebooks use the context to find an output's cell
-        self._screen.thread(target=context.run, args=(self._settle,), name="rxllm-show", daemon=True).start()
+        self._start_thread()
         return self
 
+    def _start_thread(self) -> None:
+        context = contextvars.copy_context()  # notebooks use the context to find an output's cell
+        target = partial(context.run, self._settle, self._future)
+        self._screen.thread(target=target, name="rxllm-show", daemon=True).start()
+
     def dispose(self) -> None:
-        """Stop the stream, which cancels the call. The card stays as it is."""
+        """Stop the stream, which cancels the call. The card stays as it is, without buttons."""
         self._stopped = self._stopped or not self._over.is_set()
         self._items.close()
+        if self._over.is_set() and self._asks:
+            self._screen.finish(self._cards, self._ended)
 
     def result(self, timeout: float | None = None) -> T:
         """Wait for the result. Raises the stream's error, or ``TimeoutError`` after `timeout` seconds."""
@@ -174,11 +195,27 @@ class Showing(abc.DisposableBase, Generic[T]):
             raise
         return suppress_repr(future.result())
 
-    def _settle(self) -> None:
+    def _settle(self, future: Future[T]) -> None:
         try:
-            self._future.set_result(self._show())
+            future.set_result(self._show())
         except BaseException as error:
-            self._future.set_exception(error)
+            future.set_exception(error)
+        else:
+            if self._asks:
+                self._screen.ask(self._cards, self._ended, self._result, self._resume)
+
+    @property
+    def _asks(self) -> bool:
+        """Whether the chat waits for decisions that the user can make on the screen."""
+        result: Any = self._result
+        reason: str | None = result.halted_reason if isinstance(result, ChatResult) else None
+        return reason in ("approval", "manual_tool_calls") and self._screen.listens and self._call is not None
+
+    def _resume(self, approvals: Mapping[str, bool], results: Mapping[str, str]) -> None:
+        """Continue the chat, with the engine and the options that it began with."""
+        engine, options = cast(tuple[Any, Mapping[str, Any]], self._call)
+        self._begin(stream_resume(engine, self._result, approvals=approvals, results=results, **options), [None])
+        self._start_thread()
 
     def _show(self) -> T:
         context = contextvars.copy_context()
@@ -218,26 +255,28 @@ class Showing(abc.DisposableBase, Generic[T]):
         self._screen.add(item)
 
     def _draw_until_end(self) -> None:
-        drawn, pause = self._cards, REFRESH_SECONDS
+        drawn, drawn_at, pause = self._cards, 0.0, REFRESH_SECONDS
         while not self._over.wait(pause):
-            cards = self._cards
-            if cards is drawn and not any(card.ticks for card in cards.values()):
+            cards, now = self._cards, time.monotonic()
+            tick = TICK_SECONDS if now - self._begun < 10 else 1.0  # times of 10 s and more are whole seconds
+            if cards is drawn and (now - drawn_at < tick or not any(card.ticks for card in cards.values())):
                 continue
-            drawn, began = cards, time.thread_time()
+            drawn, drawn_at, began = cards, now, time.thread_time()
             try:
-                self._screen.draw(cards, time.monotonic())
+                self._screen.draw(cards, now)
             except Exception:
                 log.exception("drawing the stream failed; it will be drawn again only when it ends")
                 return
             pause = pause_after(time.thread_time() - began)
 
     def _finish(self, end: End, failure: Exception | None) -> None:
-        now = time.monotonic()
+        self._ended = now = time.monotonic()
         self._cards = {label: card.finish(end, now, failure) for label, card in self._cards.items()}
         results = {label: card.result for label, card in self._cards.items()}
         global last
         last = self._result = results.get(None, results)
-        self._screen.finish(self._cards, now)
+        if not self._asks:
+            self._screen.finish(self._cards, now)
 
 
 def pause_after(cost: float) -> float:
@@ -275,44 +314,22 @@ class _Hook:
 
 
 class Cell(Screen):
-    """A notebook cell, in which one output is redrawn.
-
-    With `stop`, the output has a stop button (from ipywidgets) while the stream is running. At the end, the output is
-    plain HTML, so that it is saved with the notebook.
-    """
+    """A notebook cell, in which one output is redrawn."""
 
     def __init__(self, html: Callable[[Cards, float], str] = cards_html) -> None:
         self._html = html
         self._display: Any = import_module("IPython.display")
         self._handle: Any = None
-        self._box: Any = None
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
         html = self._html(cards, min(card.begun for card in cards.values()))
-        if stop is None or find_spec("ipywidgets") is None:
-            self._handle = self._display.display({"text/html": html}, raw=True, display_id=True)
-            return
-        widgets: Any = import_module("ipywidgets")
-        button = widgets.Button(description="Stop", icon="stop", tooltip="Stop the stream")
-        button.on_click(partial(_press, stop))
-        self._box = widgets.VBox([widgets.HTML(html), button])
-        self._handle = self._display.display(self._box, display_id=True)
+        self._handle = self._display.display({"text/html": html}, raw=True, display_id=True)
 
     def draw(self, cards: Cards, now: float) -> None:
-        html = self._html(cards, now)
-        if self._box is not None:
-            self._box.children[0].value = html
-        else:
-            self._handle.update({"text/html": html}, raw=True)
+        self._handle.update({"text/html": self._html(cards, now)}, raw=True)
 
     def finish(self, cards: Cards, now: float) -> None:
         self._handle.update({"text/html": self._html(cards, now), "text/plain": plain_text(cards)}, raw=True)
-        for widget in () if self._box is None else (self._box, *self._box.children):
-            widget.close()
-
-
-def _press(stop: Callable[[], None], button: Any) -> None:
-    stop()
 
 
 _OUTPUTS = 200

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from rxllm.display._card import truncate
-from rxllm.display._html import clean, escape
+from rxllm.display._markdown import clean, escape
 from rxllm.display._timeline_rows import Bar, Kind, Row
 
 WIDTH, LEFT, PLOT, RIGHT = 1060, 250, 560, 828

@@ -13,9 +13,22 @@ from itertools import islice
 from typing import Any, Literal, cast
 
 from rxllm.collector import StreamCollector
-from rxllm.display._card import Card, Note, Row, ToolRow, content_of, rows_and_status, rows_of, truncate, usage_texts
-from rxllm.display._html import SHOWN, article, escape, is_link, isolate, markdown, page, row_html
+from rxllm.display._card import (
+    Card,
+    Note,
+    Row,
+    ToolRow,
+    chat_ending,
+    content_of,
+    rows_and_status,
+    rows_of,
+    truncate,
+    usage_texts,
+)
+from rxllm.display._html import SHOWN, article, block, isolate, page, row_html
+from rxllm.display._markdown import escape, is_link, markdown
 from rxllm.display._timeline import timeline
+from rxllm.display._words import Look, ending
 from rxllm.engine import Engine, settings
 from rxllm.values import (
     ChatResult,
@@ -52,7 +65,7 @@ LONG = 50_000
 MANY = 200
 """The maximum number of message parts, images or table rows that are shown."""
 
-Drawing = tuple[str, Sequence[str], str]
+Drawing = tuple[str, Sequence[str], Look | Literal["value"]]
 """A body, the texts of its status line, and its look: a card's look, or ``value``."""
 
 
@@ -68,7 +81,7 @@ def value_html(value: Any) -> str | None:
     if drawing is None:
         return None
     body, texts, look = drawing
-    drawn = page(f"<style>{_STYLE}</style>{article(look, body, [clip(text) for text in texts if text])}")
+    drawn = page(article(look, body, [clip(text) for text in texts if text]))
     return drawn + (timeline(value).html() if times_of(value) else "")
 
 
@@ -104,8 +117,8 @@ def _drawing(value: Any) -> Drawing | None:
         case StreamCollector():
             found, _ = rows_and_status(Card(0.0, value, has_events=True, has_tools=True), 0.0)
             body = "".join(part_html(row, "assistant") for row in found[:MANY])
-            texts = [value.finish_reason or "streaming", *usage_texts(value.usage)]
-            return body, texts, "done" if value.finish_reason else "running"
+            look, words = ending(value.finish_reason) if value.finish_reason else ("running", "streaming")
+            return body, [words, *usage_texts(value.usage)], look
         case _:
             text: Any = getattr(value, "_repr_markdown_", None)
             return None if text is None else (markdown(text()), [], "value")
@@ -117,29 +130,32 @@ def _answer(value: Response[Any] | StepResult[Any]) -> Drawing:
     body = "".join(message_rows(message, results))
     if response.parsed is not None:
         body = f'<pre dir="auto">{escape(clip(repr(response.parsed)))}</pre>{fold("Text", body)}'
-    texts = [response.finish_reason or "", response.model or "", *usage_texts(value.usage)]
-    return body + _error(response.error), texts, "failed" if response.error else "done"
+    look, words = ending("error" if response.error else response.finish_reason)
+    return body + _error(response.error), [words, response.model or "", *usage_texts(value.usage)], look
 
 
 def _chat(chat: ChatResult[Any]) -> Drawing:
-    body = thread_html(chat.thread, "waiting" if chat.halted_reason == "approval" else "called") + _steps(chat.steps)
+    body = thread_html(chat.thread, _UNANSWERED.get(chat.halted_reason or "", "called")) + _steps(chat.steps)
     if chat.pending_question:
         body += message_html(Message("assistant", chat.pending_question))
     models = dict.fromkeys(step.response.model for step in chat.steps if step.response.model)
-    reason = chat.halted_reason or ""
-    texts = [reason, ", ".join(models), count(len(chat.steps), "step"), *usage_texts(chat.usage)]
-    return body + _error(chat.error), texts, _LOOKS.get(reason, "stopped")
+    look, words = ending("error") if chat.error else chat_ending(chat)
+    texts = [words, ", ".join(models), count(len(chat.steps), "step"), *usage_texts(chat.usage)]
+    return body + _error(chat.error), texts, look
 
 
-_LOOKS = {"completed": "done", "idle": "done", "error": "failed", "tool_error": "failed"}
+State = Literal["called", "waiting", "needed"]
+
+_UNANSWERED: dict[str, State] = {"approval": "waiting", "manual_tool_calls": "needed"}
 
 
 def _session(session: Session, usage: Usage) -> Drawing:
     error = session.metadata.get("error") if session.status == "error" else None
     names = ", ".join(call.name for call in session.pending_tool_calls[:MANY])
-    texts = [session.status, f"waits for {names}" if names else "", *usage_texts(usage), session.id or ""]
+    look, words = ending(session.status)
+    texts = [words, f"waits for {names}" if names else "", *usage_texts(usage), session.id or ""]
     texts += [f"next: {', '.join(session.legal)}"] if session.legal else []
-    return thread_html(session.thread) + _error(error), texts, _LOOKS.get(session.status, "stopped")
+    return thread_html(session.thread) + _error(error), texts, look
 
 
 def _error(error: Any) -> str:
@@ -193,16 +209,13 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
     titles = "".join(f"<th>{head[index]}</th>" for index in columns)
     body = "".join(f"<tr>{''.join(_cell(line[index]) for index in columns)}</tr>" for line in lines[:MANY])
     more = row_html(Note(f"{len(lines) - MANY:,} more")) if len(lines) > MANY else ""
-    return f"<table><tr>{titles}</tr>{body}</table>{more}"
+    return f'<div class="rxllm-table"><table><tr>{titles}</tr>{body}</table></div>{more}'
 
 
 def _cell(value: Any) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f'<td class="rxllm-number">{value:{"," if isinstance(value, int) else ".6g"}}</td>'
     return f"<td>{isolate(clip('' if value is None else str(value)))}</td>"
-
-
-State = Literal["called", "waiting"]
 
 
 def thread_html(thread: Thread, unanswered: State = "called") -> str:
@@ -265,7 +278,7 @@ def part_html(row: Row, role: str) -> str:
     """Return the HTML of a part of a message with this `role`."""
     match row:
         case TextPart(text=text) if role == "tool":
-            return f'<pre dir="auto">{escape(clip(text))}</pre>'
+            return block("result", clip(text))
         case TextPart(text=text) if role != "assistant":  # only the model's text is Markdown
             return f'<div class="rxllm-plain" dir="auto">{escape(cut(text))}</div>'
         case TextPart(text=text):
@@ -315,17 +328,3 @@ def count(number: int, noun: str) -> str:
     ('1 step', '2,000 steps')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-_STYLE = (
-    ".rxllm .rxllm-role{color:var(--dim);font-size:12px;font-weight:600;margin-top:8px}"
-    ".rxllm .rxllm-plain{white-space:pre-wrap;margin:0 0 8px}"
-    ".rxllm article>section:first-child>.rxllm-role{margin-top:0}"
-    ".rxllm article>section:last-child>.rxllm-plain:last-child{margin-bottom:0}"
-    ".rxllm details.rxllm-folded{color:inherit}"
-    ".rxllm.rxllm article td.rxllm-number{text-align:end;font-variant-numeric:tabular-nums}"
-    ".rxllm td,.rxllm th{overflow-wrap:break-word}"
-    ".rxllm figure{display:inline-block;margin:0 8px 8px 0;max-width:100%;vertical-align:top}"
-    ".rxllm [data-state=value]>footer::before{display:none}"
-    ".rxllm .rxllm article{border:0;padding:0}"
-)

@@ -160,7 +160,8 @@ class Setup(msgspec.Struct, frozen=True):
     ) -> Stream[T]:
         """Return `stream` with a repr that names the model and the `function` that created it."""
         model = self.option("model", request and request.model) or self.engine.model
-        return returned_by(function, stream, model or provider_name(self.engine.adapter), items)
+        call = (self.engine, self.own_options)
+        return returned_by(function, stream, model or provider_name(self.engine.adapter), items, call)
 
     def drop_hidden(self, events: Stream[Event]) -> Stream[Event]:
         """Drop the events that the options hide."""

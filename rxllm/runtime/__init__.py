@@ -52,7 +52,7 @@ from rxllm.runtime._scope import (
     tool_id,
     within,
 )
-from rxllm.runtime._stream import Deferred, Stream, returned_by
+from rxllm.runtime._stream import Deferred, Stream, call_of, returned_by
 from rxllm.runtime._unhandled import conclude, fail, log_hidden, report_unheard, shorten_traceback, shown_frames
 from rxllm.runtime.back_pressure import LIMIT, MAX_WAITING, Gate, read_by
 from rxllm.runtime.context_variables import current_gate, current_place
@@ -95,6 +95,7 @@ __all__ = [
     "budget_passed",
     "call_context",
     "call_loop",
+    "call_of",
     "check_failed",
     "check_late",
     "chosen_loop",

@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 from asyncio import AbstractEventLoop
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
@@ -388,8 +388,17 @@ class Deferred(Stream[S]):
 
 
 def returned_by(
-    function: str, stream: Stream[_A], model: str | None = None, items: type[Any] | str = "events"
+    function: str,
+    stream: Stream[_A],
+    model: str | None = None,
+    items: type[Any] | str = "events",
+    call: tuple[Any, Mapping[str, Any]] | None = None,
 ) -> Stream[_A]:
     """Set the `Origin` to show in the repr of `stream`, and return `stream`."""
-    stream._origin = Origin(function, model or "", items)  # pyright: ignore[reportPrivateUsage]
+    stream._origin = Origin(function, model or "", items, call)  # pyright: ignore[reportPrivateUsage]
     return stream
+
+
+def call_of(stream: Observable[Any]) -> tuple[Any, Mapping[str, Any]] | None:
+    """Return the engine and the options of the call that returned `stream`, or None if it has been piped further."""
+    return stream._origin.call if isinstance(stream, Stream) else None  # pyright: ignore[reportPrivateUsage]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import update_wrapper
 from typing import Any, NamedTuple
 
@@ -82,16 +82,18 @@ def _hint(name: str) -> str:
 class Origin(NamedTuple):
     """The origin of a Stream: the function that returned it, the model, and the kind of its items.
 
-    `items` is a name for the items, such as ``"events"``, or the class of the only item.
+    `items` is a name for the items, such as ``"events"``, or the class of the only item. `call` is the engine and the
+    options that the function was called with.
     """
 
     function: str = ""
     model: str = ""
     items: type[Any] | str = "items"
+    call: tuple[Any, Mapping[str, Any]] | None = None
 
     def piped(self) -> Origin:
         """Return the origin of a Stream returned by an operator."""
-        return self if self.items == "items" else self._replace(items="items")
+        return self if self.items == "items" else self._replace(items="items", call=None)
 
     def describe(self) -> str:
         """Return the repr of the Stream."""

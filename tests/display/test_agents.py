@@ -183,7 +183,7 @@ def test_a_failed_agent_shows_what_it_had_said_and_one_error():
 
 def test_a_stopped_card_stops_its_agents():
     shown = text(card(*CALLING, *inside(START, *search())).finish("stopped", 20.0))
-    assert "search {&quot;q&quot;:&quot;rose&quot;} stopped 12.0 s" in shown
+    assert "search {&quot;q&quot;:&quot;rose&quot;} stopped 12 s" in shown
 
 
 def test_the_words_of_the_user_stand_between_the_steps():

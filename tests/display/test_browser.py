@@ -75,6 +75,8 @@ CELLS = {
     "silence": 'rxllm.show(ask("silence"))',
     "arguments": 'rxllm.show(ask("arguments", tools=[weather]))',
     "approval": 'paying = rxllm.show(ask("approval", tools=[pay], approve=lambda call: decisions), block=False)',
+    "buttons": 'deciding = rxllm.show(ask("approval", tools=[pay]), block=False)',
+    "decided": "(await deciding).halted_reason",
     "yes": "decisions.on_next(True); decisions.on_completed(); (await paying).halted_reason",
     "stop": 'signal.signal(signal.SIGINT, noted); rxllm.show(ask("endless"))',
     "after": "print(stops[0]); rxllm.display.last.output_text[:10]",
@@ -248,7 +250,7 @@ class Notebook:
         return cell.locator(".jp-OutputArea-output")
 
     def card(self, name):
-        return self.cell(name).locator(".rxllm")
+        return self.cell(name).locator(".rxllm-output")
 
     def idle(self):
         from playwright.sync_api import expect
@@ -288,10 +290,10 @@ def test_a_card_is_there_while_the_model_is_silent_and_the_answer_is_shown_once(
     card = notebook.card("silence")
     expect(card.locator("footer")).to_contain_text("waiting for the first token", timeout=2800)
     first = card.locator("footer").inner_text()
-    notebook.page.wait_for_timeout(300)
-    assert card.locator("footer").inner_text() != first  # its time ticks
+    expect(card.locator("footer")).not_to_have_text(first, timeout=2500)  # its time ticks
+    expect(card.locator("footer")).to_contain_text("waiting for the first token", timeout=100)
     expect(card.locator(".rxllm-text")).to_have_text("after silence")
-    expect(card.locator("footer")).to_contain_text("stop · loopback · 3.")
+    expect(card.locator("footer")).to_have_text(re.compile(r"^done · \d+(\.\d)? s · loopback · "))
     notebook.idle()
     expect(outputs).to_have_count(1)
 
@@ -333,6 +335,28 @@ def test_an_approval_waits_and_is_answered(notebook):
     expect(notebook.card("approval").locator(".rxllm-text")).to_have_text("It is sunny.")
     expect(notebook.cell("yes").locator(".jp-OutputArea-output")).to_contain_text("completed")
     expect(notebook.cell("approval").locator("button")).to_have_count(0)
+
+
+def test_a_card_that_waits_has_buttons_that_continue_its_chat(notebook):
+    from playwright.sync_api import expect
+
+    notebook.run("buttons")
+    cell = notebook.cell("buttons")
+    approve, deny = (cell.get_by_role("button", name=name, exact=True) for name in ("Approve", "Deny"))
+    expect(approve).to_be_visible()
+    expect(deny).to_be_visible()
+    expect(cell.get_by_role("button", name="Stop")).to_have_count(0)
+    card = cell.locator("article").first
+    expect(card).to_have_attribute("data-state", "waiting")
+    expect(card.locator("footer")).to_contain_text("waiting for approval")
+    notebook.picture("buttons")
+    approve.click()
+    expect(cell.locator(".rxllm-tool")).to_contain_text("paid 5")
+    expect(cell.locator(".rxllm-text")).to_have_text("It is sunny.")
+    expect(cell.locator("article")).to_have_attribute("data-state", "done")
+    expect(approve).to_have_count(0)
+    expect(deny).to_have_count(0)
+    expect(notebook.run("decided")).to_contain_text("completed")
 
 
 def test_the_stop_button_closes_the_connection_marks_the_card_and_raises_one_line(notebook, server):
@@ -378,7 +402,7 @@ def test_nothing_a_model_writes_is_run_fetched_or_typeset(notebook):
     notebook.page.on("request", lambda request: requests.append(request.url))
     notebook.run("nasty")
     card = notebook.card("nasty")
-    expect(card.locator("footer")).to_contain_text("stop")
+    expect(card.locator("footer")).to_contain_text("done")
     notebook.page.wait_for_timeout(1000)
     text = card.locator(".rxllm-text").inner_text()
     assert "It costs $5 and $6, not $$7$$ or \\(x\\)." in text
@@ -414,7 +438,7 @@ def test_snapshots_are_one_value_in_place(notebook):
 
     outputs = notebook.run("values")
     expect(outputs.first).to_contain_text("after silence")
-    expect(outputs.filter(has=notebook.page.locator(".rxllm"))).to_have_count(1)
+    expect(outputs.filter(has=notebook.page.locator(".rxllm-output"))).to_have_count(1)
 
 
 def test_a_whole_card_in_the_theme_of_the_page(notebook):

@@ -146,24 +146,24 @@ def test_a_response_has_its_parts_and_a_status_line():
     parts = (ThinkingPart("hm"), TextPart("**Hi**"), SourcePart({"url": "https://example.org", "title": "Page"}))
     usage = Usage(1000, 200, total_cost=0.0043)
     response = Response(Message("assistant", parts), "Hi", finish_reason="stop", usage=usage, model="gpt-5")
-    assert text(response) == "Thinking hm Hi Page stop · gpt-5 · 1,200 tokens · cost 0.0043"
+    assert text(response) == "Thinking hm Hi Page done · gpt-5 · 1,200 tokens · cost 0.0043"
 
 
 def test_a_failed_response_shows_what_had_come_and_the_error():
     failed = Response(None, "Half", finish_reason="error", error=AdapterError("rate_limited", status=429))
-    assert text(failed).startswith("Half AdapterError reason rate_limited, status 429")
+    assert text(failed).startswith("Half the model: rate limited; wait, or send fewer requests at a time")
     assert 'data-state="failed"' in failed._repr_html_()
 
 
 def test_a_parsed_answer_is_shown_before_its_text():
     answer = '{"name":"Lima","people":10}'
     typed = rxllm.generate(Fake(answer), "?", response_format=City).run()
-    assert text(typed) == f"City(name='Lima', people=10) Text {answer} stop"
+    assert text(typed) == f"City(name='Lima', people=10) Text {answer} done"
 
 
 def test_a_step_has_the_results_of_its_tools_in_their_rows():
     step = rxllm.step(Fake(["Look. ", ToolCall("c0", "weather", {"city": "Lima"})]), "?", tools=[weather]).run()
-    assert text(step).startswith('Look. weather {"city":"Lima"} done {"sky":"sunny"')
+    assert text(step).startswith('Look. weather {"city":"Lima"} done { "sky": "sunny", "city"')
 
 
 def test_a_chat_is_its_thread_and_a_table_of_its_steps():
@@ -171,16 +171,16 @@ def test_a_chat_is_its_thread_and_a_table_of_its_steps():
     turns = [[ToolCall("c0", "weather", {"city": "Lima"}), usages[0]], ["Sunny.", usages[1]]]
     chat = rxllm.chat(Fake(*turns), [system("Be brief."), user("Lima?")], tools=[weather]).run()
     shown = text(chat)
-    assert shown.startswith('system Be brief. user Lima? assistant weather {"city":"Lima"} done {"sky"')
+    assert shown.startswith('system Be brief. user Lima? assistant weather {"city":"Lima"} done { "sky"')
     table = "2 steps step finish_reason tool_calls input_tokens output_tokens 1 tool_calls weather 10 1 2 stop 10 2"
-    assert shown.endswith(f"assistant Sunny. {table} completed · 2 steps · 23 tokens")
+    assert shown.endswith(f"assistant Sunny. {table} done · 2 steps · 23 tokens")
 
 
 def test_a_chat_that_waits_says_for_what():
     waits = rxllm.chat(Fake(ToolCall("c0", "pay", {"amount": 5})), "Pay", tools=[pay]).run()
-    assert text(waits) == 'user Pay assistant pay {"amount":5} waits for approval approval · 1 step'
+    assert text(waits) == 'user Pay assistant pay {"amount":5} waits for approval waiting for approval · 1 step'
     question = ChatResult(Thread() + "Hi", halted_reason="ask_user", pending_question="Which *city*?")
-    assert text(question) == "user Hi assistant Which city ? ask_user · 0 steps"
+    assert text(question) == "user Hi assistant Which city ? waiting for an answer · 0 steps"
 
 
 def test_the_same_call_id_in_two_messages_has_two_results():
@@ -191,7 +191,7 @@ def test_the_same_call_id_in_two_messages_has_two_results():
 
 def test_an_answer_without_its_call_is_shown_as_it_is():
     assert text(Thread((user("Hi"), tool_result("c9", "<b>")))) == "user Hi tool <b> 2 messages"
-    assert text(tool_result("c9", {"a": 1})) == "tool {'a': 1}"
+    assert text(tool_result("c9", {"a": 1})) == 'tool { "a": 1 }'
 
 
 def test_a_session_says_what_it_waits_for_and_what_is_legal():
@@ -199,7 +199,7 @@ def test_a_session_says_what_it_waits_for_and_what_is_legal():
     thread = Thread((user("Pay"), Message("assistant", tool_calls=(call,))))
     session = Session("s-1", thread, "awaiting_tools", (call,))
     line = "s-1 · next: resume, submit_tool_result, submit_tool_results"
-    assert text(session) == f"user Pay assistant pay {{}} called awaiting_tools · waits for pay · {line}"
+    assert text(session) == f"user Pay assistant pay {{}} called waiting for tools · waits for pay · {line}"
     turn = Turn(session, ChatResult(thread, usage=Usage(1, 2)))
     assert f"waits for pay · 3 tokens · {line}" in text(turn)
     failed = Session(status="error", metadata={"error": {"type": "KeyError"}})
@@ -399,7 +399,7 @@ def everywhere(text):
 def test_any_text_in_any_value_leaves_the_rest_intact(text):
     for value, plain in zip(everywhere(text), everywhere("plain"), strict=True):
         html, reader = value._repr_html_(), read(value)
-        assert html.startswith('<div class="rxllm tex2jax_ignore mathjax_ignore">')
+        assert re.match(r'<div class="rxllm-output rxllm-[0-9a-f]{8} tex2jax_ignore mathjax_ignore">', html)
         assert html.count("<article") == html.count("</article>") == 1
         other = read(plain)
         assert html.count('<div class="rxllm-role">') == plain._repr_html_().count('<div class="rxllm-role">')
@@ -421,16 +421,18 @@ def test_ipython_gets_html_with_the_text_and_the_markdown():
 
 
 def test_without_a_parser_the_text_is_shown_as_it_is(monkeypatch):
-    from rxllm.display import _html
+    from rxllm.display import _markdown
 
-    _html._parser.cache_clear()
+    _markdown._parser.cache_clear()
     monkeypatch.setitem(sys.modules, "markdown_it", None)
     assert '<pre dir="auto">- *a*</pre>' in assistant("- *a*")._repr_html_()
-    _html._parser.cache_clear()
+    _markdown._parser.cache_clear()
 
 
 def test_a_value_in_a_card_has_no_frame_of_its_own():
-    assert ".rxllm .rxllm article{border:0" in Usage()._repr_html_()
+    html = Usage()._repr_html_()
+    scope = re.search(r"rxllm-[0-9a-f]{8}", html)[0]
+    assert f".{scope}.{scope} .{scope}.{scope} article{{border:0" in html
 
 
 def test_nothing_is_drawn_by_importing():

@@ -1,11 +1,12 @@
 """Whatever a model writes, cut anywhere: the rest of the card is intact, and nothing becomes a script or a request."""
 
+import re
 from html.parser import HTMLParser
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rxllm.display import _html
+from rxllm.display import _markdown
 from rxllm.display._card import Card
 from rxllm.display._html import cards_html
 from rxllm.events import (
@@ -53,6 +54,7 @@ PIECES = (
         "<javascript:alert(1)>",
     ),
     *("[a](https://example.org 'ti\"tle')", "<https://example.org>", "[r]: javascript:x\n[r]", "```html onload=x\n"),
+    *("$$", "\\[", "\\]", "\\begin{a}", "\\end{a}", "$a_b$"),
     *(
         "$5 and $6",
         "$$x$$",
@@ -164,23 +166,24 @@ def test_any_text_cut_anywhere_leaves_the_rest_of_the_card_alone(text, cut):
 
 @given(models_text, st.lists(st.integers(min_value=1, max_value=9), max_size=60))
 @example("1. a\n\n2. b\n\n3. c", [1] * 20)
+@example("a\n$$\nx\n- y\n$$\nz\n\n$$\n\nb\n\\[ c\n# d\n", [1] * 50)
 @example("a\n\n```\nb\n\nc\n```\n\nd\n===\n", [1] * 40)
 def test_a_text_that_grows_is_drawn_as_if_it_had_come_at_once(text, sizes):
     text = text.replace("]:", "] ")  # an address for links is known from where it stands on
-    _html._finished.clear()
-    expected = _html.markdown(text)
-    _html._finished.clear()
+    _markdown._finished.clear()
+    expected = _markdown.markdown(text)
+    _markdown._finished.clear()
     position = 0
     for size in sizes:
         position += size
-        _html.markdown(text[:position])
-    assert _html.markdown(text) == expected
+        _markdown.markdown(text[:position])
+    assert _markdown.markdown(text) == expected
 
 
 @given(models_text)
 def test_dollars_are_marked_as_no_mathematics(text):
     html = cards_html({None: card(text)}, 2.0)
-    assert html.startswith('<div class="rxllm tex2jax_ignore mathjax_ignore">')
+    assert re.match(r'<div class="rxllm-output rxllm-[0-9a-f]{8} tex2jax_ignore mathjax_ignore">', html)
 
 
 @given(models_text)

@@ -187,6 +187,11 @@ def test_a_card_is_there_before_the_first_token(board):
     assert len(board.drawn) >= 3  # its time ticks
 
 
+def test_the_time_on_the_card_moves_while_nothing_arrives(board):
+    rxllm.show(answer("x", ("delay", 0.5), "y"))
+    assert texts(board).count("x") >= 3
+
+
 def test_a_silent_value_is_not_drawn_again(board):
     rxllm.show(rxllm.Stream.of(Observable(lambda observer, scheduler: _late(observer))))
     assert len(board.drawn) <= 3
@@ -286,7 +291,7 @@ def test_a_terminal_with_rich_gets_the_card():
     assert "**" not in out  # the Markdown is drawn
     assert "�[31m" in out
     assert "double" in out
-    assert "stop" in out
+    assert "done · " in out
     assert re.search(r"─ ann ─+.*─ bob ─", out)  # side by side
 
 

@@ -1,0 +1,175 @@
+"""Turn a model's Markdown into HTML without scripts, and keep its LaTeX as it was written."""
+
+from __future__ import annotations
+
+import contextlib
+import html as entities
+import re
+from collections import deque
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def clean(text: str) -> str:
+    """Replace all control characters and lone surrogates in `text` with the replacement character.
+
+    >>> clean("a\\x1b[31m\\r\\nb")
+    'a�[31m\\nb'
+    """
+    return _CONTROL.sub("�", text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def escape(text: str) -> str:
+    """Escape `text` for use in HTML, including attributes.
+
+    >>> escape("<b> & c")
+    '&lt;b&gt; &amp; c'
+    """
+    return entities.escape(clean(text))
+
+
+_LINK = re.compile(r"(https?://|mailto:)", re.IGNORECASE)
+
+
+def is_link(url: str) -> bool:
+    """Whether `url` is a web address or an email link."""
+    return _LINK.match(url) is not None
+
+
+Finished = tuple[str, str, dict[str, Any]]
+
+
+_finished: deque[Finished] = deque(maxlen=32)
+"""For each recent text: the source of its finished blocks, their HTML, and the link addresses they define."""
+
+
+def markdown(text: str) -> str:
+    """Return the HTML of Markdown `text`, or of the plain text if markdown-it-py is not installed.
+
+    >>> markdown("*Hi* <script>")
+    '<p dir="auto"><em>Hi</em> &lt;script&gt;</p>\\n'
+
+    When a text grows, its finished blocks are not parsed again.
+    """
+    parser = _parser()
+    if parser is None:
+        return f'<pre dir="auto">{escape(text)}</pre>'
+    text = clean(text)
+    known: Finished = ("", "", {})
+    for old in list(_finished):
+        known = old if len(old[0]) > len(known[0]) and text.startswith(old[0]) else known
+    source, html, env = known
+    tail = text[len(source) :]
+    tokens = parser.parse(tail, env)
+    # A block is finished when the first line of the next block is complete. Until then, that line could still turn out
+    # to belong to the block. For example, "2" might become "2.", another item of a list.
+    complete = tail.count("\n")
+    starts = [n for n, token in enumerate(tokens) if token.level == 0 and token.map and token.map[0] < complete]
+    last = starts[-1] if starts else 0
+    if last:
+        lines = tail.split("\n")[: tokens[last].map[0]]
+        html += parser.renderer.render(tokens[:last], parser.options, env)
+        with contextlib.suppress(ValueError):
+            _finished.remove(known)
+        _finished.append((source + "".join(f"{line}\n" for line in lines), html, env))
+    return html + parser.renderer.render(tokens[last:], parser.options, env)
+
+
+@lru_cache(1)
+def _parser() -> Any:
+    try:
+        markdown_it: Any = import_module("markdown_it")
+    except ImportError:
+        return None
+    parser = markdown_it.MarkdownIt("commonmark", {"html": False, "xhtmlOut": False})
+    parser.enable(["table", "strikethrough"]).disable("image")
+    parser.inline.ruler.before("escape", "math", _math)
+    parser.block.ruler.before("fence", "math_block", _math_block, {"alt": ["paragraph", "reference", "blockquote"]})
+    parser.add_render_rule("table_open", _table_html)
+    parser.add_render_rule("table_close", _table_html)
+    parser.add_render_rule("math", _math_html)
+    parser.add_render_rule("math_block", _math_html)
+    parser.validateLink = is_link
+    parser.core.ruler.push("rxllm", _set_attributes)
+    return parser
+
+
+_MATH = re.compile(
+    r"\$\$.{1,2000}?\$\$|\\\(.{1,2000}?\\\)|\\\[.{1,2000}?\\\]|\\begin\{(\w+\*?)\}.{1,2000}?\\end\{\1\}"
+    r"|\$(?![\s$])(?:[^$\\\n`]|\\.){1,500}(?<!\s)\$(?!\d)",
+    re.DOTALL,
+)
+_PRICE = re.compile(r"\$\d[\d.,]*[^$\\]*\$\w")
+"""Text such as ``$5 (or $x``, in which a price comes before another dollar sign."""
+
+_MATH_OPENING = re.compile(r"\$\$|\\\[|\\begin\{(\w+\*?)\}")
+
+
+def _math(state: Any, silent: bool) -> bool:
+    """Keep LaTeX in a paragraph as it was written. Markdown would drop backslashes, and read _ and * as emphasis."""
+    found = _MATH.match(state.src, state.pos, state.posMax)
+    if found is None or _PRICE.match(state.src, state.pos, state.posMax):
+        return False
+    if not silent:
+        state.push("math", "code", 0).content = found[0]
+    state.pos = found.end()
+    return True
+
+
+def _math_block(state: Any, start: int, end: int, silent: bool) -> bool:
+    """Keep LaTeX of several lines as it was written. It ends at its closing delimiter, or before an empty line.
+
+    An opening delimiter that is never closed opens a block too: how a line is read must not depend on what follows it,
+    because finished blocks are not parsed again.
+    """
+
+    def line(number: int) -> str:
+        return state.src[state.bMarks[number] + state.tShift[number] : state.eMarks[number]]
+
+    opening = _MATH_OPENING.match(line(start))
+    if opening is None or state.is_code_block(start):
+        return False
+    closing = {"$$": "$$", "\\[": "\\]"}.get(opening[0], f"\\end{{{opening[1]}}}")
+    if closing in line(start)[opening.end() :]:
+        return False  # it is closed on its own line, so `_math` reads it
+    if silent:
+        return True
+    last = start + 1
+    while last < end and not state.isEmpty(last) and state.sCount[last] >= state.blkIndent:
+        last += 1
+        if closing in line(last - 1):
+            break
+    token = state.push("math_block", "pre", 0)
+    token.content, token.map = state.getLines(start, last, state.blkIndent, False).rstrip("\n"), [start, last]
+    state.line = last
+    return True
+
+
+def _math_html(renderer: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
+    token = tokens[index]
+    return f'<{token.tag} class="rxllm-math" dir="auto">{escape(token.content)}</{token.tag}>'
+
+
+def _table_html(renderer: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
+    """Put a table into an element that scrolls if the table is wide."""
+    tag = renderer.renderToken(tokens, index, options, env)
+    return f'<div class="rxllm-table">{tag}' if tokens[index].nesting == 1 else f"{tag}</div>"
+
+
+_BLOCKS = frozenset(("paragraph_open", "heading_open", "bullet_list_open", "ordered_list_open", "table_open", "fence"))
+
+
+def _set_attributes(state: Any) -> None:
+    # Each block gets its own writing direction, so that a control character in one cannot reorder another.
+    for token in state.tokens:
+        if token.type in _BLOCKS:
+            token.attrSet("dir", "auto")
+        for child in token.children or ():
+            if child.type == "link_open":
+                if not is_link(child.attrs.get("href", "")):  # "[]()"
+                    child.attrs.pop("href", None)
+                child.attrSet("rel", "noopener noreferrer")
+                child.attrSet("target", "_blank")

@@ -1,0 +1,78 @@
+"""Words for people: how a stream has ended, how long it took, and what to do about an error."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rxllm.values import AdapterError, StreamError
+
+Look = Literal["running", "waiting", "done", "stopped", "failed"]
+"""The state of a card as a screen draws it. A card that is ``waiting`` waits for a person."""
+
+_ENDINGS: dict[str | None, tuple[Look, str]] = {
+    "length": ("stopped", "cut off at the token limit"),
+    "content_filter": ("stopped", "stopped by the content filter"),
+    "max_turns": ("stopped", "stopped at the turn limit"),
+    "budget": ("stopped", "stopped by the budget"),
+    "cancelled": ("stopped", "stopped"),
+    "error": ("failed", "failed"),
+    "tool_error": ("failed", "stopped by a failed tool"),
+    "approval": ("waiting", "waiting for approval"),
+    "ask_user": ("waiting", "waiting for an answer"),
+    "manual_tool_calls": ("waiting", "waiting for a tool's result"),
+    "awaiting_user": ("waiting", "waiting for an answer"),
+    "awaiting_tools": ("waiting", "waiting for tools"),
+    **dict.fromkeys(("stop", "tool_calls", "other", "completed", "halt_when", "idle", None), ("done", "done")),
+}
+
+
+def ending(reason: str | None) -> tuple[Look, str]:
+    """Return the look and the words for a reason why a response, a chat or a session has ended.
+
+    A tool may halt a chat with a reason of its own.
+
+    >>> ending("stop"), ending("approval"), ending("found it")
+    (('done', 'done'), ('waiting', 'waiting for approval'), ('done', 'done: found it'))
+    """
+    return _ENDINGS.get(reason) or ("done", f"done: {reason}")
+
+
+def duration(seconds: float) -> str:
+    """Return a time as text.
+
+    >>> duration(1.26), duration(42.9), duration(125), duration(7260)
+    ('1.3 s', '42 s', '2 min 05 s', '2 h 01 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{int(seconds)} s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def error_text(error: Exception) -> str:
+    """Return what is wrong and what to do about it.
+
+    >>> error_text(AdapterError("rate_limited", provider="openai"))
+    'openai: rate limited; wait, or send fewer requests at a time with ops.rate_limited'
+    """
+    text = str(error).strip() or type(error).__name__
+    if isinstance(error, AdapterError | StreamError):
+        if error.message == error.default_message():
+            text = f"{error.provider or 'the model'}: {error.reason.replace('_', ' ')}"
+        remedy = _REMEDIES.get(error.reason)
+        return text if remedy is None or ";" in text or "\n" in text else f"{text.removesuffix('.')}; {remedy}"
+    return text
+
+
+_REMEDIES = {
+    "authentication_failed": "check the API key",
+    "rate_limited": "wait, or send fewer requests at a time with ops.rate_limited",
+    "provider_unavailable": "try again later, or ask another model with ops.fallback",
+    "context_length_exceeded": "shorten the conversation, or use a model with a larger context",
+    "timeout": "pass a larger timeout, or ask another model with ops.fallback",
+    "network_error": "check the base_url and the network",
+    "truncated": "ask again, or let ops.restart ask again",
+    "content_filter": "change the request",
+    "budget_exceeded": "pass a larger budget",
+}
+"""Remedies for errors whose message has none. In rxllm's own messages, the remedy follows a semicolon."""
