@@ -129,8 +129,10 @@ def test_a_name_in_a_docstring_is_a_link_but_a_field_of_that_name_is_none() -> N
 
 
 def test_notebooks_have_their_outputs() -> None:
-    assert "City(name='Paris', country='FRANCE')" in text("notebooks/05-typed-answers").replace("&#39;", "'")
+    assert "City(name='Paris', country='France')" in text("notebooks/05-typed-answers").replace("&#39;", "'")
     assert list(SITE.glob("notebooks/02-operators-with-marbles-*.svg"))
+    page = (SITE / "notebooks" / "09-a-reactive-app" / "index.html").read_text()
+    assert re.search(r'alt="A plot: [^"]*connection closed by the client', page)
 
 
 def test_the_gallery_has_the_picture_of_every_operator() -> None:

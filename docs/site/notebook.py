@@ -27,10 +27,16 @@ def _output(output: dict[str, Any], folder: Path, picture: str) -> str:
     if "image/svg+xml" in data:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / picture).write_text(data["image/svg+xml"])
-        title = re.search(r"<title>(.*?)</title>", data["image/svg+xml"])
-        return f"![{title[1] if title else 'A picture'}]({picture})"
+        return f"![{_alternative(data['image/svg+xml'])}]({picture})"
     if "text/html" in data:
         html = re.sub(r"\n\s*\n", "\n", data["text/html"])
         return f'<div class="output">\n{html}\n</div>'
     text = data.get("text/plain") or "".join(output.get("text", ()))
     return f"```text\n{text.rstrip()}\n```"
+
+
+def _alternative(svg: str) -> str:
+    """The title of a picture, or else the words in it. The numbers at the axes of a plot are left out."""
+    title = re.search(r"<title>(.*?)</title>", svg)
+    texts = re.findall(r"<text[^>]*>([^<]*[^\W\d][^<]*)</text>", svg)
+    return title[1] if title else f"A plot: {', '.join(texts)}"

@@ -184,10 +184,13 @@ def fetch_weights() -> Path:
 
 
 def report(message: str, *, end: str = "\n", notebook: bool = True) -> None:
-    """Print `message` in a terminal and, if `notebook` is true, in notebooks too. Whole lines are also logged."""
-    if end == "\n":
+    """Print `message` in a terminal and, if `notebook` is true, in notebooks too.
+
+    Whole lines are logged. A line that a log handler receives is not printed as well.
+    """
+    if end == "\n" and _log.isEnabledFor(logging.INFO) and _log.hasHandlers():
         _log.info(message)
-    if sys.stderr is not None and (sys.stderr.isatty() or (notebook and _in_notebook())):  # pyright: ignore[reportUnnecessaryComparison]
+    elif sys.stderr is not None and (sys.stderr.isatty() or (notebook and _in_notebook())):  # pyright: ignore[reportUnnecessaryComparison]
         print(f"rxllm: {message}", end=end, file=sys.stderr, flush=True)
 
 
@@ -239,11 +242,14 @@ def _run_fetch(command: list[str], folder: Path) -> None:
 
 
 def _watch_fetch(process: subprocess.Popen[bytes], folder: Path) -> None:
+    fetched = 0
     while process.poll() is None:
         try:
             process.wait(0.25)
         except subprocess.TimeoutExpired:
-            report(f"{min(_folder_size(folder) >> 20, MEGABYTES)} of {MEGABYTES} MB", end="\r")
+            before, fetched = fetched, min(_folder_size(folder) >> 20, MEGABYTES)
+            if fetched != before:
+                report(f"{fetched} of {MEGABYTES} MB", end="\r")
         except BaseException:
             process.kill()
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -145,3 +146,35 @@ def test_a_notebook_shows_a_download_and_nothing_of_a_slow_load(
     server.report("fetching")
     server.report("loading", notebook=False)
     assert capsys.readouterr().err == "rxllm: fetching\n"
+
+
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_a_line_that_the_log_shows_is_not_printed_too(
+    is_logged: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(server, "_in_notebook", lambda: True)
+    caplog.set_level("INFO" if is_logged else "WARNING", "rxllm")
+    server.report("fetching")
+    logged = [record.getMessage() for record in caplog.records]
+    assert (logged, capsys.readouterr().err) == ((["fetching"], "") if is_logged else ([], "rxllm: fetching\n"))
+
+
+def test_progress_is_printed_when_it_has_changed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = [0, 0, 5 << 20, 5 << 20, 93 << 20, 93 << 20]
+
+    class Fetching:
+        def poll(self) -> int | None:
+            return None if sizes else 0
+
+        def wait(self, timeout: float) -> None:
+            raise subprocess.TimeoutExpired("pip", timeout)
+
+    monkeypatch.setattr(server, "_in_notebook", lambda: True)
+    monkeypatch.setattr(server, "_folder_size", lambda folder: sizes.pop(0))
+    server._watch_fetch(Fetching(), Path())  # type: ignore[arg-type]
+    assert capsys.readouterr().err == "rxllm: 5 of 93 MB\rrxllm: 93 of 93 MB\r"
