@@ -119,11 +119,16 @@ def draws_cards() -> bool:
     return not isinstance(choose_screen(), Plain)
 
 
-def notebook_cell(html: Callable[[Cards, float], str] = cards_html) -> Screen | None:
-    """Return a screen that draws ``html(cards, now)`` in the current notebook cell, or None outside a notebook."""
+def notebook_cell(
+    html: Callable[[Cards, float], str] = cards_html, text: Callable[[Cards], str] = plain_text
+) -> Screen | None:
+    """Return a screen that draws ``html(cards, now)`` in the current notebook cell, or None outside a notebook.
+
+    ``text(cards)`` is stored beside the last drawing, for readers that cannot show HTML.
+    """
     marimo = sys.modules.get("marimo")
     if hasattr(ipython_shell(), "kernel"):
-        return Cell(html)
+        return Cell(html, text)
     if marimo is not None and marimo.running_in_notebook():
         return _MarimoCell(html)
     return None
@@ -316,8 +321,10 @@ class _Hook:
 class Cell(Screen):
     """A notebook cell, in which one output is redrawn."""
 
-    def __init__(self, html: Callable[[Cards, float], str] = cards_html) -> None:
-        self._html = html
+    def __init__(
+        self, html: Callable[[Cards, float], str] = cards_html, text: Callable[[Cards], str] = plain_text
+    ) -> None:
+        self._html, self._text = html, text
         self._display: Any = import_module("IPython.display")
         self._handle: Any = None
 
@@ -329,7 +336,7 @@ class Cell(Screen):
         self._handle.update({"text/html": self._html(cards, now)}, raw=True)
 
     def finish(self, cards: Cards, now: float) -> None:
-        self._handle.update({"text/html": self._html(cards, now), "text/plain": plain_text(cards)}, raw=True)
+        self._handle.update({"text/html": self._html(cards, now), "text/plain": self._text(cards)}, raw=True)
 
 
 _OUTPUTS = 200

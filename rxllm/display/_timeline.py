@@ -201,7 +201,7 @@ class _Drawing(Screen):
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
-        self._cell = notebook_cell(lambda cards, now: timeline.html())
+        self._cell = notebook_cell(lambda cards, now: timeline.html(), lambda cards: str(timeline))
         self._begun = monotonic()
         self._is_timed = False
 

@@ -16,7 +16,7 @@ from rxllm.display._card import truncate
 from rxllm.display._markdown import clean, escape
 from rxllm.display._timeline_rows import Bar, Kind, Row
 
-WIDTH, LEFT, PLOT, RIGHT = 1060, 250, 560, 828
+WIDTH, LEFT, PLOT, RIGHT = 1100, 250, 560, 828
 """The width of the picture, where its bars begin, the width of the bars, and where the figures begin, in pixels."""
 
 ROW, BAR = 34, 16
@@ -174,7 +174,7 @@ def _row(depth: int, row: Row, y: float, scale: float, now: float) -> Iterator[s
     text = figures(row)
     if text:
         look = f'fill="{_RED}"' if row.error else 'opacity=".65"'
-        shown = f"{_escape(truncate(text, 38))}<title>{_escape(text)}</title>"
+        shown = f"{_escape(truncate(text, 44))}<title>{_escape(text)}</title>"
         yield f'<text x="{RIGHT}" y="{y + 4}" {look}>{shown}</text>'
 
 

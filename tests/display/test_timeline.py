@@ -353,7 +353,7 @@ def test_any_text_and_time_is_a_valid_picture(name: str, argument: str, error: s
     assert not picture.findall(f".//{SVG}script")
     assert picture.find(f"{SVG}desc") is not None
     for text in picture.iter(f"{SVG}text"):
-        room = 38 if float(text.get("x", 0)) > 800 else 160
+        room = 44 if float(text.get("x", 0)) > 800 else 160
         assert len(text.text or "") <= room
 
 
