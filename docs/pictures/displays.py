@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from docs.pictures import run
 from rxllm.display._card import Card
 from rxllm.display._html import cards_html
 from rxllm.display._values import value_html
@@ -41,6 +42,7 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.values import AdapterError, Message, Thread, ToolError, Usage, assistant, user
+from tests import pictures
 
 WIDTHS = (375, 1280)
 PAGES = {"light": ("#ffffff", "#1f2328"), "dark": ("#0d1117", "#e6edf3")}
@@ -169,6 +171,8 @@ DISPLAYS: dict[str, Callable[[], str]] = {
     "card-table": lambda: done(TextCompleted(TABLE)),
     "card-code": lambda: done(TextCompleted(CODE)),
     "card-latex": lambda: done(TextCompleted(LATEX)),
+    "timeline": lambda: run.drawn().html(),
+    "marbles": lambda: "<br>".join(pictures.SCENARIOS[name]().svg for name in ("race", "restart", "run_tools")),
     "card-three": three,
     "value-thread": lambda: value_html(Thread((user("Why is the sky *blue*?"), assistant("It **scatters**.")))) or "",
     "value-usage": lambda: value_html(Usage(412, 96, cached_input_tokens=128, total_cost=0.00123)) or "",

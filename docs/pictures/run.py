@@ -64,12 +64,17 @@ def chat() -> rxllm.Stream[Any]:
     return rxllm.stream(engine, QUESTION)
 
 
-def timeline() -> str:
-    """Return the picture of the chat."""
+def drawn() -> Timeline:
+    """Run the chat in virtual time, and return its timeline."""
 
     async def run(world: Any) -> Timeline:
         return rxllm.timeline(await chat().pipe(ops.timed()).to_list())
 
-    drawn = simulate(run, faults=()).value
-    assert isinstance(drawn, Timeline)
-    return drawn.svg()
+    timeline = simulate(run, faults=()).value
+    assert isinstance(timeline, Timeline)
+    return timeline
+
+
+def timeline() -> str:
+    """Return the picture of the chat."""
+    return drawn().svg()
