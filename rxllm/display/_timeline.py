@@ -20,6 +20,9 @@ from rxllm.runtime import merge_labelled, noting_times
 from rxllm.values import Labelled, Timed, Usage, Value, times_of
 from rxllm.values.argument_checks import check_instance, invalid_option, must_be
 
+MAX_SECONDS = 1e9
+"""The length of the longest run that can be drawn."""
+
 
 class Timeline:
     """The rows of a run, as far as its events have arrived; ``str(timeline)`` draws it as text.
@@ -41,6 +44,8 @@ class Timeline:
     def add(self, timed: Timed[Any]) -> None:
         """Update the rows with an event, or with a `Labelled` event of one of several streams."""
         at, event = timed.at, timed.item
+        if not 0.0 <= at <= MAX_SECONDS:
+            raise invalid_option("source", f"has an event at {at!r} s; the times must be from 0 to {MAX_SECONDS:g} s")
         if self._ticks is not None and type(event) is TextDelta:  # by far the most frequent case
             self._ticks.append(at)
             return

@@ -190,7 +190,8 @@ def _mark(row: Row, x: float, y: float) -> str:
 
 def _bar(bar: Bar, y: float, scale: float, now: float) -> Iterator[str]:
     end = now if bar.end is None else bar.end
-    x, width = LEFT + bar.start * scale, max(2.0, (end - bar.start) * scale)
+    x = LEFT + min(bar.start, now) * scale
+    width = max(2.0, LEFT + min(end, now) * scale - x)  # a note can be wrong, but must not leave the picture
     span = f"{duration(bar.start)} to {duration(end)}, {duration(end - bar.start)}"
     title = ": ".join(filter(None, (f"{NAMES[bar.kind].partition(',')[0]}, {span}", bar.title)))
     failed = bar.kind == "lost" and bar.title not in ("", "disposed")

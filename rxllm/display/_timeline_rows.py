@@ -21,8 +21,9 @@ from its `StepCompleted`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -73,6 +74,25 @@ _CONTENT: dict[type[Any], Kind | None] = {
 
 _NOTES = ("race", "hedge", "fallback", "retry")
 """The keys of notes in the metadata of a ``MessageCompleted``, in the order in which they enclose one another."""
+
+
+_Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
+
+
+class _Loss(msgspec.Struct, frozen=True):
+    name: str
+    began: _Seconds
+    ended: _Seconds
+    error: str | None = None
+
+
+class _Note(msgspec.Struct, frozen=True):
+    """A note about the attempts that were lost; see ``ops.timed``."""
+
+    began: _Seconds = 0.0
+    lost: tuple[_Loss, ...] = ()
+    winner: int | None = None
+    answered_by: str | None = None
 
 
 class Bar(msgspec.Struct):
@@ -151,7 +171,7 @@ class Lane:
         self._tools: dict[str, Row] = {}
         self._agents: dict[str, Lane] = {}
         self._number = 1
-        self._notes: Any = None
+        self._notes: list[tuple[str, _Note]] = []
 
     @property
     def ticks(self) -> list[float] | None:
@@ -223,23 +243,22 @@ class Lane:
 
     def _add_notes(self, step: Row, metadata: Mapping[str, Any]) -> None:
         """Add the attempts that were lost. All events of a race of chats have the same note; it is added once."""
-        notes = [(name, metadata[name]) for name in _NOTES if isinstance(metadata.get(name), Mapping)]
+        notes = [*_notes_in(metadata)]
         if notes == self._notes:
             return
         self._notes = notes
         base, waiting = step.start, step.bars[0]
         for name, note in notes:
-            lost = [_lost_bar(loss, base) for loss in note.get("lost", ())]
+            lost = [Bar("lost", base + loss.began, base + loss.ended, loss.error or "disposed") for loss in note.lost]
             if name == "retry":  # attempts follow one another, so they fit in the step's own row
                 waits = [Bar("waiting", bar.end or 0.0, after.start) for bar, after in pairwise(lost)]
                 step.bars[:0] = sorted([*lost, *waits], key=lambda bar: bar.start)
                 waiting.start = (lost[-1].end if lost else None) or base
                 return
-            for bar, loss in zip(lost, note.get("lost", ()), strict=True):
-                row = Row("lost", loss["name"], bar.start, name, [bar], end=bar.end, error=loss["error"] or "")
-                step.rows.append(row)
-            waiting.start = base = base + note.get("began", 0.0)
-            step.about = str(note.get("answered_by") or f"stream {note.get('winner')}")
+            for bar, loss in zip(lost, note.lost, strict=True):
+                step.rows.append(Row("lost", loss.name, bar.start, name, [bar], end=bar.end, error=loss.error or ""))
+            waiting.start = base = base + note.began
+            step.about = note.answered_by or f"stream {note.winner}"
 
     def _restart(self, reason: str) -> None:
         step = self._open_step()
@@ -331,8 +350,11 @@ class Lane:
             agent.finish(at)
 
 
-def _lost_bar(loss: Mapping[str, Any], base: float) -> Bar:
-    return Bar("lost", base + loss["began"], base + loss["ended"], loss["error"] or "disposed")
+def _notes_in(metadata: Mapping[str, Any]) -> Iterator[tuple[str, _Note]]:
+    for name in _NOTES:
+        if name in metadata:
+            with suppress(msgspec.ValidationError):  # a provider's own metadata
+                yield name, msgspec.convert(metadata[name], _Note)
 
 
 def _end_last(row: Row, at: float) -> None:

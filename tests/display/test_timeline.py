@@ -19,7 +19,14 @@ from rxllm import AdapterError, Engine, Fake, ToolCall, Usage, ValidationError, 
 from rxllm import operators as ops
 from rxllm.display import Timeline, timeline
 from rxllm.durable import open_runs
-from rxllm.events import ChatCompleted, ErrorEvent, TextDelta, ToolExecutionCompleted, ToolExecutionStarted
+from rxllm.events import (
+    ChatCompleted,
+    ErrorEvent,
+    MessageCompleted,
+    TextDelta,
+    ToolExecutionCompleted,
+    ToolExecutionStarted,
+)
 from rxllm.testing import Cassette, record, simulate, timed_file
 from rxllm.values import Labelled, Timed
 from tests.examples import examples
@@ -388,6 +395,28 @@ def test_a_timeline_is_text_where_there_are_no_pictures() -> None:
 def test_anything_else_is_refused(source: Any) -> None:
     with pytest.raises(ValidationError, match=r"ops\.timed\(\)"):
         timeline(source)
+
+
+@pytest.mark.parametrize("at", [-1.0, float("nan"), float("inf"), 1e300])
+def test_a_time_that_no_run_has_is_refused(at: float) -> None:
+    with pytest.raises(ValidationError, match="the times must be from 0"):
+        timeline([Timed(0.0, TextDelta("a")), Timed(at, TextDelta("b"))])
+
+
+def test_a_wrong_note_stays_in_the_picture() -> None:
+    lost = [{"name": "stream 0", "began": 2e8, "ended": 9e8}]
+    done = MessageCompleted(rxllm.assistant("a"), "stop", metadata={"race": {"winner": 1, "began": 1e9, "lost": lost}})
+    drawn = timeline([Timed(0.0, TextDelta("a")), Timed(1.0, done)]).svg()
+    assert len(drawn) < 10_000
+    boxes = ElementTree.fromstring(drawn).iter(f"{SVG}rect")
+    assert all(float(box.get("x", 0)) + float(box.get("width", 0)) <= 1100 for box in boxes)
+
+
+@pytest.mark.parametrize("note", ["yes", {"lost": 3}, {"lost": [{"name": 1}]}, {"began": "x"}, {"winner": "b"}])
+def test_metadata_of_another_form_is_not_a_note(note: Any) -> None:
+    done = MessageCompleted(rxllm.assistant("a"), "stop", metadata={"race": note, "retry": note})
+    run = timeline([Timed(0.0, TextDelta("a")), Timed(1.0, done)])
+    assert [bars(row) for row in run.rows] == [[("waiting", 0, 0), ("text", 0, 1)]]
 
 
 def test_an_empty_run_is_drawn() -> None:
