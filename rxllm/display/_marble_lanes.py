@@ -1,4 +1,4 @@
-"""What a marble diagram records and draws: lanes, their subscriptions, and marks, each with a kind and a label."""
+"""The parts of a marble diagram: lanes, their subscriptions, and marks, each with a kind and a label."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ _PAGE = "<style>:root{color:#1f2328}@media(prefers-color-scheme:dark){:root{colo
 
 
 class Drawn(NamedTuple):
-    """What is drawn: a title, one line of figures, the rows with their depths, and the length of the run in seconds."""
+    """A title, one line of figures, the rows with their depths, and the length of the run in seconds."""
 
     title: str
     summary: str

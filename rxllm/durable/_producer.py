@@ -23,7 +23,7 @@ from rxllm.durable._progress import ProgressLimit
 from rxllm.durable._sessions import is_turn, settle, turn_of
 from rxllm.durable._store import Ending, Lease, Record, Run, Store, reading
 from rxllm.events import EVENT_CLASSES, ChatCompleted, Custom, ErrorEvent, Event, Steered, StepCompleted, StepRestarted
-from rxllm.runtime import log_hidden, noting_times
+from rxllm.runtime import log_hidden
 from rxllm.values import request_key
 from rxllm.values.argument_checks import must_be
 
@@ -194,7 +194,7 @@ class Producer:
             if self._lease.epoch > 1:
                 await self._begin_again(records)
             is_halted = False
-            stream = self._build(run, arguments).pipe(ops.journaled(journal), noting_times, ops.tap(self._receive))
+            stream = self._build(run, arguments).pipe(ops.journaled(journal), ops.tap(self._receive))
             async with to_async_iter(stream) as events:
                 async for event in events:
                     if type(event) is ChatCompleted:

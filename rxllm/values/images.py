@@ -185,7 +185,7 @@ class ImageRequest(Value):
 
 @value
 class ImageUsage(Value):
-    """What an image call used, and what it cost. Tokens and costs are None if the provider does not report them.
+    """The tokens that an image call used, and its cost. Each is None if the provider does not report it.
 
     Costs are in the provider's currency.
     """

@@ -327,7 +327,7 @@ def test_strange_versions_are_not_the_modern_one(versions: Any) -> None:
 def test_a_server_of_the_older_transport_is_named_as_such(version: str | None) -> None:
     """Its event stream is a GET, and the POST goes to another path."""
     server = Loopback(Reply(b"Method Not Allowed", 405))
-    with server, pytest.raises(AdapterError, match=r"HTTP\+SSE transport of 2024") as raised:
+    with server, pytest.raises(AdapterError, match=r"2024 HTTP\+SSE transport") as raised:
         mcp.tools(mcp.HTTP(server.url, version=version)).run()
     assert (raised.value.reason, raised.value.status) == ("unsupported_feature", 405)
 

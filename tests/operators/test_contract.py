@@ -142,6 +142,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "race": {"errors"},  # the other stream may still win
     "rate_limited": {"apart"},  # it is there to hold back what is subscribed at the same time
     "share_folded": {"afresh", "apart"},  # it is there to share one call
+    "timed": {"at_once"},  # the items have other times then
     "smooth": {"at_once"},  # what comes at once is put together
     "snapshots": {"at_once"},  # what comes at once is one snapshot
     "text_at": {"ends_with_source"},  # what the source says is no JSON
