@@ -26,19 +26,24 @@ If the session's status does not allow the operation, ``on_error`` receives a `S
 operations. If the session's fields contradict its status, ``on_error`` receives a
 ``ValidationError("invalid_session")``. In both cases, the model is not called. If the first model call fails,
 ``on_error`` receives its error, and the session that you passed in is still valid.
+
+A `SessionStore` keeps sessions between turns. `MemorySessions` is one in memory, and ``durable.Runs.sessions`` is one
+in SQLite or Redis. ``testing.assert_session_store`` checks a store of your own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any, Unpack, cast
+from typing import Any, Protocol, Unpack, cast
 
+import msgspec
 from reactivex import Observable, abc
 from reactivex.disposable import SerialDisposable
 
 from rxllm import operators as ops
-from rxllm import pipelines, validate
+from rxllm import pipelines, serializer, validate
 from rxllm.engine import Engine, as_engine
 from rxllm.events import NOTHING, Custom, Event
 from rxllm.pipelines import ChatOptions, Input, StepOptions, as_thread
@@ -47,11 +52,14 @@ from rxllm.pipelines.options import set_options, with_options
 from rxllm.pipelines.resuming import unchecked_resume
 from rxllm.runtime import Stream, clock, returned_by
 from rxllm.tools import Approval
-from rxllm.values import LLMError, Message, Session, SessionError, Turn, ValidationError, reader
-from rxllm.values.argument_checks import must_be
+from rxllm.values import LLMError, Message, RunError, Session, SessionError, Turn, ValidationError, reader
+from rxllm.values.argument_checks import check, check_instance, is_name, must_be
 from rxllm.values.sessions import open_agents
 
 __all__ = [
+    "MemorySessions",
+    "SavedSession",
+    "SessionStore",
     "reply",
     "resume",
     "start",
@@ -61,6 +69,85 @@ __all__ = [
     "stream_start",
     "stream_step",
 ]
+
+
+class SavedSession(msgspec.Struct, frozen=True):
+    """A session that was loaded from a store.
+
+    `version` is 0 for a session that has never been saved, and every save increases it. `run` is the id of the durable
+    run that is producing the open turn, or None. While a turn is open, `session` includes the committed part of it: the
+    user's message, the completed steps, and the answer so far, as a message whose ``metadata["partial"]`` is
+    ``"cancelled"``.
+    """
+
+    session: Session
+    version: int = 0
+    run: str | None = None
+
+
+class SessionStore(Protocol):
+    """A store for sessions. Its methods are asynchronous, and can be called on any event loop.
+
+    An id is any non-empty string that UTF-8 can encode. All methods raise ``ValidationError("invalid_option")`` for
+    other ids, and a store can refuse more of them in this way, such as very long ones. If the store is unreachable,
+    full or broken, all methods can raise ``RunError("store_unavailable")``.
+    """
+
+    def load(self, id: str) -> Awaitable[SavedSession]:
+        """Return the session with this id, or an empty session if there is none."""
+        ...
+
+    def save(self, session: Session, version: int = 0) -> Awaitable[SavedSession]:
+        """Replace version `version` of the session with `session`. Return it with its new version.
+
+        Raises ``RunError("conflict")`` if the stored version is a different one, because another caller has saved or
+        deleted the session since it was loaded.
+        """
+        ...
+
+    def delete(self, id: str) -> Awaitable[None]:
+        """Delete the session with this id, if there is one. Its versions are never used again for this id."""
+        ...
+
+
+class MemorySessions:
+    """A `SessionStore` in memory. It forgets a session only when you delete it, and everything when the process ends.
+
+    >>> import asyncio
+    >>> store = MemorySessions()
+    >>> saved = asyncio.run(store.load("ada"))
+    >>> asyncio.run(store.save(saved.session.append_user("Hi"), saved.version)).version
+    1
+    """
+
+    def __init__(self) -> None:
+        self._saved: dict[str, tuple[int, str]] = {}  # the version and the JSON of each session
+        self._last_version = 0  # of any session, so that a deleted session's version is not used again
+        self._lock = threading.Lock()
+
+    async def load(self, id: str) -> SavedSession:
+        version, text = self._saved.get(_check_id(id), (0, ""))
+        session = serializer.from_json(text, Session, local_files=True) if text else Session(id=id)
+        return SavedSession(session, version)
+
+    async def save(self, session: Session, version: int = 0) -> SavedSession:
+        check_instance("session", session, Session, "a Session")
+        id, text = _check_id(session.id), serializer.to_json(session)
+        with self._lock:
+            if self._saved.get(id, (0, ""))[0] != version:
+                raise RunError("conflict", f"the session {id!r} has changed since it was loaded; load it again")
+            self._last_version += 1
+            self._saved[id] = self._last_version, text
+            return SavedSession(session, self._last_version)
+
+    async def delete(self, id: str) -> None:
+        with self._lock:
+            self._saved.pop(_check_id(id), None)
+
+
+def _check_id(id: Any) -> str:
+    check("id", id, is_name(id), 'a non-empty string that UTF-8 can encode, such as "ada"')
+    return id
 
 
 @with_options(ChatOptions)

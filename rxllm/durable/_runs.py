@@ -26,7 +26,6 @@ from rxllm import (
 from rxllm.durable._log import Tail
 from rxllm.durable._producer import Factory, Producer, Suspects
 from rxllm.durable._sessions import (
-    SavedSession,
     begin_turn,
     cancel_turn,
     check_session,
@@ -38,6 +37,7 @@ from rxllm.durable._sqlite import SQLiteStore
 from rxllm.durable._store import LONGEST_LEASE, Run, Status, Store, reading
 from rxllm.events import Custom, Event
 from rxllm.serializer import from_data, to_data
+from rxllm.session import SavedSession, SessionStore
 from rxllm.values import Timed
 from rxllm.values.argument_checks import (
     check,
@@ -111,6 +111,7 @@ class Runs:
     `session`              Load a conversation. To begin its next turn, call `start`.
     `save_session`         Store a session that was created or changed outside these runs.
     `delete_session`       Delete a session.
+    `sessions`             A property: the last three methods as a ``rxllm.session.SessionStore``.
     `get`                  Load a run with its status.
     `list`                 Load the newest runs.
     `expire`               Delete runs that ended long ago.
@@ -283,6 +284,11 @@ class Runs:
         _check_id(id)
         return _once(lambda: delete_session(self._store, id))
 
+    @property
+    def sessions(self) -> SessionStore:
+        """A store whose methods are `session`, `save_session` and `delete_session`."""
+        return _Sessions(self)
+
     def get(self, id: str) -> Stream[Run]:
         """Emit the run with this id and its current status. Fails with ``RunError("unknown_run")``."""
         _check_id(id)
@@ -391,6 +397,11 @@ class Runs:
 
         producer.start().add_done_callback(forget)
         return True
+
+
+class _Sessions:
+    def __init__(self, runs: Runs) -> None:
+        self.load, self.save, self.delete = runs.session, runs.save_session, runs.delete_session
 
 
 def open_store(store: str | os.PathLike[str] | Store) -> Store:

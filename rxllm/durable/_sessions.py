@@ -19,21 +19,8 @@ from rxllm import operators as ops
 from rxllm.durable._log import Log
 from rxllm.durable._store import Ending, Run, Store, reading
 from rxllm.events import Custom, Event
+from rxllm.session import SavedSession
 from rxllm.values.argument_checks import check, check_instance, is_name
-
-
-class SavedSession(msgspec.Struct, frozen=True):
-    """A session that was loaded from a store.
-
-    `version` is how many times the session has been written to the store, so it is 0 for a new session. `run` is the id
-    of the run that is producing the open turn, or None. While a turn is open, `session` includes the committed part of
-    it: the user's message, the completed steps, and the answer so far, as a message whose ``metadata["partial"]`` is
-    ``"cancelled"``.
-    """
-
-    session: Session
-    version: int = 0
-    run: str | None = None
 
 
 class OpenTurn(msgspec.Struct, frozen=True):

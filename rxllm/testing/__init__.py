@@ -7,6 +7,7 @@ for adapters   `assert_adapter` checks the `ADAPTER_RULES`. `AdapterConformance`
                calls, and `PNG`, `REQUEST_ID` and `refusal` go into its answers. `loopback` is a real server that
                records who closed each connection, and when. `chunkings` and `cut` split bytes into chunks.
 for tools      `assert_executor` checks the `EXECUTOR_RULES`, and `assert_encoder` the `ENCODER_RULES`.
+for sessions   `assert_session_store` checks that a store of sessions follows the `SESSION_STORE_RULES`.
 for programs   `sandbox` replaces the models named in code. `Cassette` records each answer once, and plays it back
                for equal requests. `record` stores a stream in a file; `replay_file` plays it back, and `timed_file`
                reads it for a timeline. `backtest` runs operators over recordings; it returns a `Backtest` with a
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from rxllm.testing._http_suite import PNG, HTTPAdapterConformance, ImageConformance, refusal
     from rxllm.testing._operator_rules import OPERATOR_RULES, assert_operator
     from rxllm.testing._recordings import record, replay_file, timed_file
+    from rxllm.testing._session_rules import SESSION_STORE_RULES, assert_session_store
     from rxllm.testing._simulate import (
         Simulation,
         SimulationError,
@@ -82,6 +84,7 @@ __all__ = [
     "OPERATOR_RULES",
     "PNG",
     "REQUEST_ID",
+    "SESSION_STORE_RULES",
     "AdapterConformance",
     "Backtest",
     "BacktestRow",
@@ -97,6 +100,7 @@ __all__ = [
     "assert_encoder",
     "assert_executor",
     "assert_operator",
+    "assert_session_store",
     "backtest",
     "chunkings",
     "cut",
@@ -128,6 +132,7 @@ if not TYPE_CHECKING:
             "_http_suite": "HTTPAdapterConformance ImageConformance PNG refusal",
             "_operator_rules": "OPERATOR_RULES assert_operator",
             "_recordings": "record replay_file timed_file",
+            "_session_rules": "SESSION_STORE_RULES assert_session_store",
             "_simulation_loop": "FAULTS",
             "_simulate": "Simulation SimulationError simulate simulate_cancels simulate_many",
             "_simulation_world": "World",

@@ -16,7 +16,7 @@ from reactivex.disposable import Disposable
 
 from rxllm.values.responses import shorten
 
-C = TypeVar("C", bound=Callable[..., None])
+C = TypeVar("C", bound=Callable[..., Any])
 T = TypeVar("T")
 
 LINES = 15
@@ -42,12 +42,13 @@ class BrokenRule:
 class RuleTable(dict[str, str]):
     """Maps each rule's name to its text. `checks` maps each name to the function that checks the rule.
 
-    The function takes the subject, and raises an ``AssertionError`` with the reason if the subject breaks the rule.
+    The function takes the subject, and raises an ``AssertionError`` with the reason if the subject breaks the rule. It
+    can be asynchronous if `broken` is given a `call` that runs coroutines.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.checks: dict[str, Callable[[Any], None]] = {}
+        self.checks: dict[str, Callable[[Any], Any]] = {}
 
     def rule(self, name: str, sentence: str) -> Callable[[C], C]:
         """Return a decorator that registers the decorated function as the check for a new rule."""
@@ -68,7 +69,7 @@ class RuleTable(dict[str, str]):
         subject: Any,
         names: Collection[str],
         *,
-        call: Callable[[Callable[[], None]], None] = lambda check: check(),
+        call: Callable[[Callable[[], Any]], object] = lambda check: check(),
         catch: type[Exception] = AssertionError,
     ) -> Iterator[BrokenRule]:
         """Yield the rules that `subject` breaks.

@@ -10,7 +10,7 @@
     ├── ValidationError        an argument or a value is invalid; `errors` lists the faults
     ├── ToolError              a tool failed
     ├── SessionError           the session's status does not allow the operation
-    └── RunError               a durable run or its store does not allow the operation
+    └── RunError               a durable run, or a store of runs or sessions, does not allow the operation
 
 Errors are exceptions that behave like values. Two errors are equal if they have the same class and equal fields. Errors
 are hashable and can be pickled, and an error read back from JSON equals the original. The cause of an error is not a
@@ -315,7 +315,7 @@ class SessionError(LLMError):
 
 
 class RunError(LLMError):
-    """A durable run or its store does not allow the operation."""
+    """A durable run, or a store of runs or sessions, does not allow the operation."""
 
     TITLE = "run error"
     FIELDS = ("run_id",)

@@ -12,14 +12,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from rxllm import ChatResult, Message, Session, Thread, Tool, ToolCall, user
+from rxllm import Message, Thread, Tool, ToolCall, user
 from rxllm.values import Part, TextPart, ThinkingPart
 from rxllm.web._ag_ui_encoder import Encoder
 from rxllm.web._requests import (
     MAX_BYTES,
     UNANSWERED,
     Incoming,
+    Load,
     Name,
+    Stored,
     StoredConversation,
     convert_to,
     file_part,
@@ -115,7 +117,7 @@ class AGUIInput(Incoming, frozen=True):
 
 def from_ag_ui(
     body: bytes | str | Mapping[str, Any],
-    stored: Thread | ChatResult | Session | None = None,
+    stored: Stored | Load | None = None,
     *,
     client_tools: Collection[str] = (),
     edits: bool = False,
@@ -132,12 +134,14 @@ def from_ag_ui(
     Pass the server's copy of the conversation as `stored`, so that only new messages and answers are taken from the
     request. Without `stored`, the client's messages are the conversation, and a request with approvals is rejected.
     `client_tools` names the tools that run in the client. Other tools in the request are ignored, and their results are
-    rejected. With `edits`, users who approve a call may change its arguments. Raises the same errors as `from_ui`.
+    rejected. With `edits`, users who approve a call may change its arguments. If `stored` is a function, it is called
+    with the ``threadId``. Raises the same errors as `from_ui`.
     """
     data = load_request(body, max_bytes)
     request = convert_to(data, _Input)
     if stored is not None:
-        incoming = _read_answers(StoredConversation(stored, client_tools), request, edits)
+        conversation = StoredConversation(stored, client_tools, request.thread_id, "threadId")
+        incoming = _read_answers(conversation, request, edits)
     elif request.resume:
         raise wrong("contains answers, which need the stored conversation; pass it as stored=", "resume")
     else:
@@ -147,7 +151,7 @@ def from_ag_ui(
         for tool in request.tools or ()
         if tool.name in client_tools
     ]
-    arguments = (incoming.thread, incoming.approvals, incoming.results)
+    arguments = (incoming.thread, incoming.approvals, incoming.results, incoming.id)
     return AGUIInput(*arguments, tuple(tools), request.thread_id, request.run_id, tuple(data["messages"]), edits)
 
 

@@ -1,7 +1,7 @@
 """The checks that `from_ui` and `from_ag_ui` share, and the stored conversation that a request continues.
 
 A request is built on the user's machine, so it cannot be trusted. "Stored" refers to the server's own copy of the
-conversation, passed as `stored`.
+conversation, passed as `stored`. A function passed as `stored` is called with the conversation's id from the request.
 
 =====================================  ================================================================================
 part of a request                      treatment
@@ -40,6 +40,9 @@ MAX_BYTES = 8_000_000
 MAX_DEPTH = 64
 """The maximum nesting depth of a request."""
 
+MAX_ID = 512
+"""The maximum length of a conversation's id that is passed to a function."""
+
 MAX_VALUES = 100_000
 """The maximum number of JSON values in a request. Parsing more would block the event loop for seconds."""
 
@@ -51,13 +54,20 @@ UNANSWERED = "The user has gone on without an answer."
 
 T = TypeVar("T")
 
+Stored = Thread | ChatResult | Session
+Load = Callable[[str], Stored | None]
+
 
 class Incoming(msgspec.Struct, frozen=True):
-    """The contents of a client's request, ready for ``rxllm.resume`` or ``rxllm.stream_resume``."""
+    """The contents of a client's request, ready for ``rxllm.resume`` or ``rxllm.stream_resume``.
+
+    `id` is the conversation's id if `stored` is a function, and empty otherwise.
+    """
 
     thread: Thread
     approvals: Mapping[str, Any] = {}
     results: Mapping[str, str | Mapping[str, Any]] = {}
+    id: str = ""
 
 
 def load_request(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
@@ -138,10 +148,21 @@ def convert_to(data: Any, cls: type[T], *path: str | int) -> T:
 
 
 class StoredConversation:
-    """The server's copy of a conversation, and a client's answers to the calls that are waiting in it."""
+    """The server's copy of a conversation, and a client's answers to the calls that are waiting in it.
 
-    def __init__(self, stored: Thread | ChatResult | Session, client_tools: Collection[str]) -> None:
-        if not isinstance(cast(object, stored), Thread | ChatResult | Session):
+    If `stored` is a function, it is called with `id`, which is found at `path` in the request.
+    """
+
+    def __init__(self, stored: Stored | Load, client_tools: Collection[str], id: object, *path: str) -> None:
+        self.id = ""
+        if not isinstance(stored, Stored | type) and callable(stored):
+            # Databases fail at characters such as NUL, and line breaks in a log could forge entries.
+            if not isinstance(id, str) or not 0 < len(id) <= MAX_ID or not id.isprintable():
+                raise wrong(f"must be a string of 1 to {MAX_ID} printable characters", *path)
+            # If there is no stored copy, the conversation is new, and the client's messages are not its history.
+            self.id, copy = id, stored(id)
+            stored = Thread() if copy is None else copy
+        if not isinstance(stored, Stored):
             fault = must_be("a Thread, a ChatResult or a Session", type(stored))
             raise invalid_option("stored", f"{fault}; if you have a list of messages, pass Thread(messages)")
         is_thread = isinstance(stored, Thread)
@@ -151,8 +172,8 @@ class StoredConversation:
             waiting = open_calls(self.thread)
         self.pending = {call.id: call for call in waiting}
         self.known = {call.id for message in self.thread for call in message.tool_calls} | self.pending.keys()
-        id = None if is_thread else stored.pending_tool_call_id
-        self.question = id or next(open_questions(self.thread), None)  # the id of the call that asks it
+        question = None if is_thread else stored.pending_tool_call_id
+        self.question = question or next(open_questions(self.thread), None)  # the id of the call that asks it
         self.approvals: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
         self._client_tools = client_tools
@@ -197,7 +218,7 @@ class StoredConversation:
         is_answer = bool(self.approvals or self.results)
         if not is_answer and (role == "assistant" or (self.pending and role != "user")):
             raise wrong("must answer a waiting call or contain a new message from the user", "messages")
-        return Incoming(self.thread + new, self.approvals, self.results)
+        return Incoming(self.thread + new, self.approvals, self.results, self.id)
 
     def _drop_repeated(self, new: list[Message]) -> list[Message]:
         """Drop messages from the start of `new` that repeat the unanswered messages at the end of the thread."""

@@ -12,12 +12,14 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from rxllm import ChatResult, Message, Session, Thread, ToolCall
+from rxllm import Message, Thread, ToolCall
 from rxllm.values import Part, TextPart, ThinkingPart
 from rxllm.web._requests import (
     MAX_BYTES,
     Incoming,
+    Load,
     Name,
+    Stored,
     StoredConversation,
     convert_to,
     file_part,
@@ -74,13 +76,14 @@ class _Message(msgspec.Struct):
 
 class _Request(msgspec.Struct, rename="camel"):
     messages: list[_Message]
+    id: Any = None
     trigger: Name = "submit-message"
     message_id: Name | None = None
 
 
 def from_ui(
     body: bytes | str | Mapping[str, Any],
-    stored: Thread | ChatResult | Session | None = None,
+    stored: Stored | Load | None = None,
     *,
     client_tools: Collection[str] = (),
     max_bytes: int = MAX_BYTES,
@@ -98,6 +101,10 @@ def from_ui(
     requests with approvals are rejected. `client_tools` names the tools that run in the browser. Results of other tools
     are rejected.
 
+    `stored` can also be a function that takes the conversation's id and returns the server's copy, or None for a new
+    conversation. The browser chooses the id, so the function must check whether the user may use it. It is called after
+    the shape of the request has been checked, and must not be asynchronous.
+
     Raises ``ValidationError("invalid_request")``, with the path to the problem, if the request is malformed, longer
     than `max_bytes`, too large or too deeply nested, or if it answers an unknown call. Raises
     ``ValidationError("invalid_option")`` if `stored` has the wrong class.
@@ -108,11 +115,11 @@ def from_ui(
         raise wrong("must contain a message that is not a system message", "messages")
     if stored is None:
         return Incoming(Thread(_history(messages)))
-    conversation = StoredConversation(stored, client_tools)
+    conversation = StoredConversation(stored, client_tools, request.id, "id")
     if request.trigger == "regenerate-message":
         thread = conversation.thread
         places = [i for i, message in enumerate(thread) if message.role == "user"]
-        return Incoming(thread[: places[-1] + 1] if places else thread)
+        return Incoming(thread[: places[-1] + 1] if places else thread, id=conversation.id)
     if messages[-1][1].role == "assistant":
         _take_answers(conversation, *messages[-1])
     elif request.message_id is not None:

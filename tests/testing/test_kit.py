@@ -55,7 +55,11 @@ def test_every_rule_is_in_a_table(rules: Collection[str], page: Any) -> None:
 
 @pytest.mark.parametrize(
     ("rules", "page"),
-    [(testing.EXECUTOR_RULES, testing.assert_executor), (testing.ENCODER_RULES, testing.assert_encoder)],
+    [
+        (testing.EXECUTOR_RULES, testing.assert_executor),
+        (testing.ENCODER_RULES, testing.assert_encoder),
+        (testing.SESSION_STORE_RULES, testing.assert_session_store),
+    ],
 )
 def test_every_rule_of_a_short_list_is_named(rules: dict[str, str], page: Any) -> None:
     assert set(rules) <= set(re.findall(r"``(\w+)``", page.__doc__.partition("rules to omit: ")[2]))
