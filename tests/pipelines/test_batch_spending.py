@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from reactivex.testing import TestScheduler
 import rxllm
 from rxllm import AdapterError, Budget, Engine, Fake, Request, Response, StreamError, Usage, ValidationError
 from rxllm import operators as ops
+from rxllm.events import TextDelta
 from rxllm.testing.marbles import record
 from rxllm.values import estimated_tokens
 from tests.examples import examples
@@ -140,19 +140,19 @@ def test_a_budget_around_the_batch_counts_requests_that_have_waited(tmp_path: Pa
     assert outer.spent.tokens == 5 * (PROMPT + 1)
 
 
-def test_waiting_requests_are_not_sent_after_the_batch_is_left() -> None:
-    fake = Fake([("delay", 0.01), "Hi", Usage(PROMPT, 1)])
+@pytest.mark.parametrize("fails", [False, True])
+def test_waiting_requests_are_not_sent_after_the_batch_is_left(fails: bool) -> None:
+    def see(event: TextDelta) -> None:
+        if fails:
+            raise LookupError("mine")
+
+    fake = Fake([("delay", 1.0), "Hi", Usage(PROMPT, 1)])
     limit = 1.5 * (PROMPT + 1000) / 100
-
-    async def main() -> None:
-        batch = rxllm.generate_many(answering(fake), ["a"] * 5, usd=limit, max_tokens=1000, concurrency=5)
-        async with rxllm.to_async_iter(batch) as responses:
-            async for _ in responses:
-                break
-        await asyncio.sleep(0)
-
-    asyncio.run(asyncio.wait_for(main(), 30))
-    assert len(fake.requests) <= 2  # the next one can be sent when the first one ends
+    engine = answering(fake, ops.tap(see, TextDelta))
+    batch = rxllm.generate_many(engine, ["a"] * 5, usd=limit, max_tokens=1000, ordered=False)
+    notes = record(TestScheduler(), lambda: batch.take(1))
+    assert reasons([what for _, kind, what in notes if kind == "next"]) == ["unknown" if fails else None]
+    assert len(fake.requests) == 1
 
 
 @pytest.mark.parametrize("usd", [0, -1.0, "5", float("nan"), True])
