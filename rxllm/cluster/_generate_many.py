@@ -48,6 +48,7 @@ def generate_many(
     ordered: bool = True,
     journal: str | os.PathLike[str] | None = None,
     on_progress: Callable[[Progress], object] | None = None,
+    usd: float | None = None,
     response_format: type[T],
     **opts: Unpack[PlainOptions],
 ) -> Responses[T]: ...
@@ -61,6 +62,7 @@ def generate_many(
     ordered: bool = True,
     journal: str | os.PathLike[str] | None = None,
     on_progress: Callable[[Progress], object] | None = None,
+    usd: float | None = None,
     **opts: Unpack[GenerateOptions],
 ) -> Responses[Any]: ...
 @explains_call("rxllm.cluster.generate_many(engine, requests, client=client)")
@@ -160,7 +162,7 @@ async def _responses(
     own_opts = {name: value for name, value in opts.items() if name not in _worker_options(engine)}
     async with module.open_lanes(client, setup, concurrency) as lanes:
         own_opts["concurrency"] = concurrency * max(lanes.workers, _WORKERS)
-        responses = rxllm.generate_many(_own_engine(engine, lanes), many, **own_opts)
+        responses = rxllm.generate_many(_own_engine(engine, lanes, own_opts.get("usd")), many, **own_opts)
         async with rxllm.to_async_iter(responses) as items:
             async for response in items:
                 yield response
@@ -202,13 +204,13 @@ def _worker_options(engine: Engine) -> tuple[str, ...]:
     return tuple(name for name in _WORKER_OPTIONS if name != "retry" or not _retries_here(engine))
 
 
-def _own_engine(engine: Engine, lanes: Lanes) -> Engine:
+def _own_engine(engine: Engine, lanes: Lanes, usd: float | None) -> Engine:
     """Return the engine for this process, with all request settings and the shared limits."""
     workers = _Workers(lanes, engine.adapter)
     names, retry = _worker_options(engine), engine.retry if _retries_here(engine) else False
     params = {name: value for name, value in engine.params.items() if name not in names}
     limits = tuple(filter(_is_shared, engine.operators))
-    operators = (*limits, lanes.place) if limits else ()  # without limits, requests wait in the lanes
+    operators = (*limits, lanes.place) if limits or usd else ()  # without limits, requests wait in the lanes
     return replace(engine, adapter=workers, params=params, operators=operators, prepare=(), observers=(), retry=retry)
 
 

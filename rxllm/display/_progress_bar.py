@@ -31,7 +31,7 @@ def progress_bar(label: str = "") -> Callable[[Progress], None]:
 
     ::
 
-        capitals:  60%|██████    | 1200/2000 [01:10<00:47, 17.1/s, 3 failed, 48,210 tokens, cost 0.52]
+        cities:  60%|██████    | 120/200 [01:10<00:47, 1.71/s, 3 failed, 4,821 tokens, cost 0.52, p50 0.4 s, p95 1.2 s]
 
     In a notebook, the bar is an output of the cell. On a terminal, it is drawn on standard error; when your program
     prints or logs something, the bar is cleared first and drawn again below. If standard error is a file, a line is
@@ -73,14 +73,16 @@ def progress_line(progress: Progress, seconds: float) -> str:
     """Return the text of a progress bar after `seconds`.
 
     >>> from rxllm import Usage
-    >>> progress_line(Progress(3, 1, 10, Usage(20, 4), journaled=1), 4.0)
-    ' 30%|███       | 3/10 [00:04<00:14, 0.5/s, 1 failed, 1 from the journal, 24 tokens]'
+    >>> progress_line(Progress(3, 1, 10, Usage(20, 4), journaled=1, seconds_p50=0.4, seconds_p95=1.25), 4.0)
+    ' 30%|███       | 3/10 [00:04<00:14, 0.5/s, 1 failed, 1 from the journal, 24 tokens, p50 0.4 s, p95 1.2 s]'
     """
     share = progress.done / progress.total
     rate = (progress.done - progress.journaled) / seconds if seconds > 0 else 0.0
     left = _clock((progress.total - progress.done) / rate) if rate else "?"
     counts = {"failed": progress.failed, "retried": progress.retries, "from the journal": progress.journaled}
     facts = [f"{rate:.3g}/s", *(f"{n:,} {what}" for what, n in counts.items() if n), *usage_texts(progress.usage)]
+    if progress.seconds_p95 is not None:
+        facts.append(f"p50 {progress.seconds_p50:.1f} s, p95 {progress.seconds_p95:.1f} s")
     bar = f"{'█' * int(share * WIDTH):{WIDTH}}"
     return (
         f"{int(share * 100):3}%|{bar}| {progress.done}/{progress.total} [{_clock(seconds)}<{left}, {', '.join(facts)}]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import insort
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,16 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable
 
+from rxllm import operators as ops
 from rxllm.engine import Engine
 from rxllm.pipelines._batch_journal import Journal, RequestId
 from rxllm.pipelines._call import budget_counter
 from rxllm.pipelines._generate import response_of
 from rxllm.pipelines._setup import Input, Setup, as_requests
 from rxllm.pipelines.options import GenerateOptions, PlainOptions, with_options
-from rxllm.runtime import Bounded, Deferred, Stream, current_scope, provider_name, result_of, scoped, within
-from rxllm.telemetry import RetryAttempt, Telemetry
-from rxllm.values import EngineError, LLMError, Progress, Request, Response, Usage, ValidationError
-from rxllm.values.argument_checks import check, check_count, check_function, check_instance
+from rxllm.runtime import Bounded, Budget, Deferred, Stream, current_scope, provider_name, result_of, scoped, within
+from rxllm.telemetry import CallFinished, RetryAttempt, Telemetry
+from rxllm.values import EngineError, LLMError, Progress, Request, Response, StreamError, Usage, ValidationError
+from rxllm.values.argument_checks import check, check_count, check_function, check_instance, is_positive
 from rxllm.values.errors import as_llm_error
 
 T = TypeVar("T")
@@ -36,17 +38,14 @@ class Responses(Stream[Response[T]]):
 
     @property
     def _whole(self) -> Observable[Any]:
-        every = self.to_list()
-        return every if self._is_ordered else every.map(partial(sorted, key=_request_index))
+        if self._is_ordered:
+            return self.to_list()
+        return self.to_list().map(lambda responses: sorted(responses, key=lambda item: item.metadata["request_index"]))
 
     if TYPE_CHECKING:
 
         def run(self, scheduler: abc.SchedulerBase | None = None) -> list[Response[T]]: ...  # pyright: ignore[reportIncompatibleMethodOverride]
         def __await__(self) -> Generator[Any, None, list[Response[T]]]: ...  # pyright: ignore[reportIncompatibleMethodOverride]
-
-
-def _request_index(response: Response[Any]) -> int:
-    return response.metadata["request_index"]
 
 
 @overload
@@ -58,6 +57,7 @@ def generate_many(
     ordered: bool = True,
     journal: str | os.PathLike[str] | None = None,
     on_progress: OnProgress | None = None,
+    usd: float | None = None,
     response_format: type[T],
     **opts: Unpack[PlainOptions],
 ) -> Responses[T]: ...
@@ -70,6 +70,7 @@ def generate_many(
     ordered: bool = True,
     journal: str | os.PathLike[str] | None = None,
     on_progress: OnProgress | None = None,
+    usd: float | None = None,
     **opts: Unpack[GenerateOptions],
 ) -> Responses[Any]: ...
 @with_options(GenerateOptions)
@@ -81,6 +82,7 @@ def generate_many(
     ordered: bool = True,
     journal: str | os.PathLike[str] | None = None,
     on_progress: OnProgress | None = None,
+    usd: float | None = None,
     **opts: Any,
 ) -> Responses[Any]:
     """Send many requests, up to `concurrency` at a time, and return a stream of their responses.
@@ -112,6 +114,10 @@ def generate_many(
     ``on_progress(progress)`` is called with a `Progress` whenever a request ends; for a progress bar, pass
     ``rxllm.display.progress_bar()``.
 
+    `usd` limits the dollars that the whole batch may spend, including stored answers; see ``operators.budget``. Each
+    request reserves the most that it can cost, so set `max_tokens`. A request that does not fit waits while others are
+    running. If it still does not fit, or if its price is not known, it is not sent, and its Response has an `error`.
+
     If the journal has a different request under the same id, ``on_error`` receives a ``ValidationError`` before any
     request is sent. It receives an ``EngineError("journal_in_use")`` if another stream is writing to the file, and an
     ``EngineError("journal_failed")`` if the file cannot be read or written.
@@ -120,6 +126,7 @@ def generate_many(
     check_instance("ordered", ordered, bool, "True or False")
     if on_progress is not None:
         check_function("on_progress", on_progress)
+    check("usd", usd, usd is None or is_positive(usd), "None or a number of dollars above 0")
     path = None if journal is None else _path(journal)
     setup, (many, ids) = Setup.of(engine, GenerateOptions, opts), as_requests(requests)
 
@@ -127,14 +134,16 @@ def generate_many(
         observer: abc.ObserverBase[Response[Any]], scheduler: abc.SchedulerBase | None = None
     ) -> abc.DisposableBase:
         journal = None
+        limited = setup if usd is None else setup.without(setup.engine.with_operators(ops.budget(Budget(usd=usd))))
         if path is not None:
-            count = budget_counter(setup, many)
+            count = budget_counter(limited, many)
             journal = Journal(path, many, ids, setup.complete, provider_name(setup.engine.adapter), count)
         emitter = _Emitter(observer, ordered, ids, len(many), on_progress, journal)
-        watched = setup if on_progress is None else setup.with_observer(emitter.observe)
+        watched = limited if on_progress is None else limited.with_observer(emitter.observe)
 
         def run() -> abc.DisposableBase:
-            sources = (_response(watched, index, request, journal) for index, request in enumerate(many))
+            responses = (_response(watched, index, request, journal) for index, request in enumerate(many))
+            sources = responses if usd is None else map(emitter.queue.add, responses)
             running = Bounded(sources, concurrency, emitter.receive, emitter.end, emitter.finish, emitter.fail)
             running.start(scheduler)
             return running
@@ -201,6 +210,47 @@ def _response(setup: Setup, index: int, request: Request, journal: Journal | Non
     return Deferred(lambda: result_of(partial(journal.read, index)).flat_map(check) if journal.has(index) else ask())
 
 
+class _Queue:
+    """The requests of a batch with a spending limit. If one does not fit, it waits until others have ended."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._waiting: list[Callable[[], None]] = []
+        self._is_waking = False
+
+    def add(self, source: Stream[Response[Any]]) -> Stream[Response[Any]]:
+        def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> SerialDisposable:
+            def ask() -> None:
+                if not subscription.is_disposed:
+                    self._running += 1
+                    subscription.disposable = source.subscribe(
+                        observer.on_next, refuse, observer.on_completed, scheduler=scheduler
+                    )
+
+            def refuse(error: Exception) -> None:
+                if self._running > 1 and isinstance(error, StreamError) and error.metadata.get("limit") == "usd":
+                    self._running -= 1
+                    self._waiting.insert(0 if self._is_waking else len(self._waiting), ask)
+                else:
+                    observer.on_error(error)
+
+            subscription = SerialDisposable()
+            ask()
+            return subscription
+
+        return Stream(subscribe)
+
+    def end(self) -> None:
+        self._running -= 1
+        ask = None
+        if not self._is_waking:  # else the loop below is running
+            self._is_waking = True
+            while self._waiting and self._waiting[0] is not ask:  # the first one may still not fit
+                ask = self._waiting.pop(0)
+                ask()
+            self._is_waking = False
+
+
 class _Emitter:
     """Emit responses immediately, or in the order of the requests."""
 
@@ -218,6 +268,8 @@ class _Emitter:
         self._ids = ids
         self._progress = Progress(0, 0, total, Usage())
         self._retries = 0
+        self._seconds: list[float] = []  # sorted
+        self.queue = _Queue()
         self._on_progress = on_progress
         self._waiting: dict[int, Response[Any]] = {}
         self._next = 0
@@ -244,10 +296,13 @@ class _Emitter:
             self.fail(error)
         elif error is not None:
             self.receive(index, _failed_response(as_llm_error(error)))
+        self.queue.end()
 
     def observe(self, value: Telemetry) -> None:
         if isinstance(value, RetryAttempt):
             self._retries += 1
+        elif isinstance(value, CallFinished) and value.outcome == "completed":
+            insort(self._seconds, value.seconds)
 
     def _count(self, index: int, response: Response[Any]) -> None:
         if self._on_progress is not None:
@@ -255,7 +310,8 @@ class _Emitter:
             failed = last.failed + (response.error is not None)
             journaled = last.journaled + (self._journal is not None and self._journal.has(index))
             usage = last.usage + response.usage
-            self._progress = Progress(last.done + 1, failed, last.total, usage, journaled, self._retries)
+            percentiles = [self._seconds[int(len(self._seconds) * share)] for share in (0.5, 0.95) if self._seconds]
+            self._progress = Progress(last.done + 1, failed, last.total, usage, journaled, self._retries, *percentiles)
             self._on_progress(self._progress)
 
     def _emit(self, index: int, response: Response[Any], **notes: Any) -> None:

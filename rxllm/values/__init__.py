@@ -38,7 +38,7 @@ from rxllm.values.partials import Partial, PartialState
 from rxllm.values.request_keys import request_key
 from rxllm.values.requests import ApiKey, Call, Request, TokenCount, estimated_tokens, json_schema, message_tokens
 from rxllm.values.responses import FinishReason, Labelled, Progress, Response, TextAt, Timed, Trace
-from rxllm.values.results import ChatResult, StepResult
+from rxllm.values.results import ChatResult, StepResult, rows
 from rxllm.values.schema_checks import schema_faults
 from rxllm.values.schemas import ResponseFormat, as_response_format, is_type, reader
 from rxllm.values.sessions import Session, SessionStatus, Turn, open_calls, open_questions
@@ -120,6 +120,7 @@ __all__ = [
     "open_questions",
     "reader",
     "request_key",
+    "rows",
     "schema_faults",
     "system",
     "times_of",

@@ -146,7 +146,7 @@ ANY = "*"
 If there is no fallback advice either, the error lists the valid options.
 """
 
-_OPTIONS_OF_MANY = ("concurrency", "journal", "on_progress", "ordered")
+_OPTIONS_OF_MANY = ("concurrency", "journal", "on_progress", "ordered", "usd")
 """Options that only ``generate_many`` accepts.
 
 They are also suggested when an option of another call is misspelled.
@@ -374,7 +374,7 @@ ADVICE: dict[str, dict[str, str]] = {
             "`rxllm.Engine(..., params={...})`"
         ),
         "fallback fallbacks": "write `rxllm.Engine(..., operators=[rxllm.operators.fallback(other)])`",
-        "usage_limits max_budget budget": (
+        "usage_limits max_budget budget usd": (
             "write `rxllm.Engine(..., operators=[rxllm.operators.budget(tokens=1000)])`, or pass a `rxllm.Budget` to "
             "that operator"
         ),

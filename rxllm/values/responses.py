@@ -113,8 +113,10 @@ class Progress(msgspec.Struct, frozen=True):
     """The progress of a batch of requests.
 
     Of `total` requests, `done` have ended, and `failed` of these ended without an answer. `usage` is the total usage of
-    the requests that have ended. `journaled` is the number of requests that were answered from the journal instead of
-    being sent. `retries` is the number of failed attempts that were repeated.
+    the requests that have ended, and ``usage.total_cost`` is their cost. `journaled` is the number of requests that
+    were answered from the journal instead of being sent. `retries` is the number of failed attempts that were repeated.
+    `seconds_p50` and `seconds_p95` are percentiles of the seconds that completed model calls took, including retries
+    but not waits for a rate limit.
     """
 
     done: int
@@ -123,6 +125,8 @@ class Progress(msgspec.Struct, frozen=True):
     usage: Usage
     journaled: int = 0
     retries: int = 0
+    seconds_p50: float | None = None
+    seconds_p95: float | None = None
 
 
 class Trace(msgspec.Struct, frozen=True):

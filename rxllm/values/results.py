@@ -1,13 +1,16 @@
-"""Result types for steps and chats."""
+"""Result types for steps and chats, and `rows`, which makes a table of results."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from rxllm.values.argument_checks import shorten
+from rxllm.values.argument_checks import check, shorten
 from rxllm.values.base import Value, value
-from rxllm.values.errors import LLMError
+from rxllm.values.errors import LLMError, ValidationError
+from rxllm.values.json_text import json_data
 from rxllm.values.messages import Message
 from rxllm.values.responses import Response
 from rxllm.values.threads import MessageLike, Thread
@@ -118,3 +121,83 @@ class ChatResult(Value, Generic[T]):
         error = f"\n\n**{type(self.error).__name__}**: {self.error}" if self.error else ""
         summary = f"*{self.halted_reason}, {len(self.steps)} steps, {self.usage.total} tokens*"
         return f"{self.thread._repr_markdown_()}{error}\n\n{summary}"  # pyright: ignore[reportPrivateUsage]
+
+
+def rows(results: Iterable[Response[Any] | StepResult[Any] | ChatResult[Any]]) -> list[dict[str, Any]]:
+    """Return a dict of plain columns for each result, for ``pandas.DataFrame(rows(results))`` or polars.
+
+    >>> from rxllm import AdapterError, Fake, Usage, generate_many
+    >>> model = Fake(AdapterError("timeout"), ['{"city": "Lima", "at": [-12, -77]}', Usage(5, 9)])
+    >>> table = rows(generate_many(model, ["Chile?", "Peru?"], response_format=dict, concurrency=1, retry=False))
+    >>> [(row["parsed.city"], row["parsed.at"], row["total_tokens"], row["error_reason"]) for row in table]
+    [(None, None, None, 'timeout'), ('Lima', '[-12, -77]', 14, None)]
+
+    All rows have the same columns in the same order, even if a request failed. Unknown values are None.
+
+    * ``request`` is the request's id in `generate_many`, or its index with ``ordered=False``.
+    * ``text`` is the `output_text`. A parsed object has a column for each field, such as ``parsed.city``, in the order
+      in which they first occur; lists and objects in a field are JSON text. Other parsed values are in ``parsed``.
+    * ``finish_reason`` is a chat's `halted_reason`. ``provider`` is known if the response or an error names it.
+    * ``input_tokens``, ``output_tokens``, ``total_tokens`` and ``cost`` are the `usage`. ``seconds`` is the time for
+      the last response, if the provider reports it, as Ollama, llama.cpp, Groq and Cerebras do.
+    * ``error_type``, ``error_reason`` and ``error_message`` are the class, reason and message of the error.
+
+    Raises ``ValidationError("invalid_option")`` if any item is not a result.
+    """
+    items = list[Any](results)
+    are_results = all(isinstance(item, Response | StepResult | ChatResult) for item in items)
+    check("results", items, are_results, "a list or another iterable of Responses, StepResults or ChatResults")
+    parsed = [_parsed_cells(item.parsed) for item in items]
+    blank = {name: None for cells in parsed for name in cells}
+    return [_row(item, blank | cells) for item, cells in zip(items, parsed, strict=True)]
+
+
+def _row(result: Any, parsed: dict[str, Any]) -> dict[str, Any]:
+    response: Response[Any] = getattr(result, "final_response", getattr(result, "response", result)) or Response()
+    error = getattr(result, "error", None) or response.error
+    usage, metadata = result.usage, response.metadata
+    cells = {
+        "request": metadata.get("request_id", metadata.get("request_index")),
+        "text": result.output_text,
+        **parsed,
+        "finish_reason": getattr(result, "halted_reason", response.finish_reason),
+        "model": response.model,
+        "provider": metadata.get("provider") or getattr(error, "provider", None),
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "total_tokens": usage.total or None,
+        "cost": None if usage.total_cost is None else float(usage.total_cost),
+        "seconds": _seconds(metadata.get("timings")),
+        "error_type": type(error).__name__ if error else None,
+        "error_reason": error.reason if error else None,
+        "error_message": error.message if error else None,
+    }
+    return {name: _cell(value) for name, value in cells.items()}
+
+
+def _parsed_cells(parsed: Any) -> dict[str, Any]:
+    try:
+        data = json_data(parsed)
+    except ValidationError:  # a function that parses answers can return any object
+        data = str(parsed)
+    if isinstance(data, dict):
+        return {f"parsed.{name}": value for name, value in cast(dict[str, Any], data).items()}
+    return {} if data is None else {"parsed": data}
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, dict | list | tuple):
+        value = json.dumps(value, ensure_ascii=False)
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value  # no lone surrogates
+
+
+def _seconds(timings: Any) -> float | None:
+    match timings:
+        case {"total_time": float() | int() as seconds}:  # Groq, Cerebras
+            return float(seconds)
+        case {"total_duration": int() as nanoseconds}:  # Ollama
+            return nanoseconds / 1e9
+        case {"prompt_ms": float() | int() as prompt, "predicted_ms": float() | int() as answer}:  # llama.cpp
+            return (prompt + answer) / 1000
+        case _:
+            return None

@@ -34,12 +34,13 @@ from rxllm import (
     Response,
     RetryPolicy,
     ValidationError,
+    models,
     tool,
 )
 from rxllm import operators as ops
 from rxllm.cluster import _worker, generate_many
 from rxllm.testing.loopback import Loopback, Reply, endless
-from rxllm.values import Progress
+from rxllm.values import ModelInfo, Progress
 from tests.cluster.provider import ANSWER, PROMPT, Provider, is_cut, pids, refusal
 from tests.programs import python, python_without
 
@@ -547,6 +548,22 @@ def test_one_budget_holds_for_all_workers(client: Any) -> None:
     assert shared.spent.tokens == (PROMPT + ANSWER) * len(answered) <= 100 * (PROMPT + ANSWER)
     assert len(answered) > 80
     assert shared.spent.reserved == 0
+
+
+def test_one_spending_limit_holds_for_all_workers(client: Any) -> None:
+    provider = Provider()
+    models.put(ModelInfo("openai:m", input_price=1.0, output_price=1.0))
+    try:
+        with Loopback(provider) as server:
+            questions = [str(number * 30) for number in range(300)]
+            limits: dict[str, Any] = {"usd": 100.5 * (PROMPT + ANSWER) / 1e6, "max_tokens": ANSWER}
+            many = list(generate_many(asked(server), questions, client=client, ordered=False, **limits))
+    finally:
+        models.clear()
+    answered = [response for response in many if response.error is None]
+    assert {response.error.reason for response in many if response.error is not None} == {"budget_exceeded"}
+    assert 98 <= len(answered) == len(provider.begun) <= 100
+    assert sum(response.usage.total_cost or 0 for response in answered) <= limits["usd"]
 
 
 def test_one_rate_limit_holds_for_all_workers(client: Any) -> None:

@@ -39,7 +39,7 @@ def test_on_a_terminal_one_line_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> N
     drawn = text.split("\r")[1:]
     assert len(drawn) == 30
     assert {len(line.rstrip("\n")) for line in drawn} == {79}
-    assert re.fullmatch(r"many: 100%\|██████████\| 30/30 \[00:0\d<00:00, .*/s, 90 tokens\] *\n", drawn[-1])
+    assert re.fullmatch(r"many: 100%\|██████████\| 30/30 \[00:0\d<00:00, .*/s, 90 tokens, p50 0\..*\n", drawn[-1])
     assert text.count("\n") == 1
 
 
@@ -74,6 +74,9 @@ def test_the_line() -> None:
     assert (
         line(Progress(5, 0, 10, Usage(), journaled=5), 2.0)
         == " 50%|█████     | 5/10 [00:02<?, 0/s, 5 from the journal]"
+    )
+    assert line(Progress(8, 2, 10, Usage(total_cost=0.125), 0, 3, 0.44, 12.0), 4.0) == (
+        " 80%|████████  | 8/10 [00:04<00:01, 2/s, 2 failed, 3 retried, cost 0.125, p50 0.4 s, p95 12.0 s]"
     )
     assert line(Progress(1, 0, 100_000, Usage()), 1.0).endswith("[00:01<27:46:39, 1/s]")
     assert line(Progress(1, 0, 1, Usage()), 0.0) == "100%|██████████| 1/1 [00:00<?, 0/s]"

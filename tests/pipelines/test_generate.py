@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from reactivex import Observable
 from reactivex.testing import TestScheduler
@@ -311,8 +313,51 @@ def test_progress_is_told_as_requests_end_and_sums_what_they_used(ordered: bool)
     source = rxllm.generate_many(Fake(turn), list("abc"), ordered=ordered, on_progress=told.append, retry=False)
     for _ in range(2):  # each subscription counts anew
         record(TestScheduler(), lambda: source)
-        assert told == [Progress(k, int(k > 1), 3, Usage(2 * k, k)) for k in (1, 2, 3)]
+        took = [(1.0, 1.0), (1.0, 1.0), (3.0, 3.0)]  # in the order b, c, a; c fails
+        assert told == [Progress(k, int(k > 1), 3, Usage(2 * k, k), 0, 0, *took[k - 1]) for k in (1, 2, 3)]
         told.clear()
+
+
+def test_progress_has_percentiles_of_the_seconds_of_answers_with_their_retries() -> None:
+    failed = set[str]()
+
+    def turn(request: Request) -> Any:
+        text = request.messages[-1].text
+        if text == "10" and text not in failed:
+            failed.add(text)
+            return AdapterError("provider_unavailable")
+        return [("delay", float(text)), "Hi"]
+
+    told: list[Progress] = []
+    retry = RetryPolicy(max_attempts=2, base_delay=4.0, jitter=0.0)
+    limit = ops.rate_limited(concurrent=1)  # whose waits do not count
+    source = rxllm.generate_many(
+        Engine(Fake(turn), operators=[limit]), map(str, range(1, 21)), on_progress=told.append, retry=retry
+    )
+    record(TestScheduler(), lambda: source)
+    assert (told[-1].retries, told[-1].seconds_p50, told[-1].seconds_p95) == (1, 12.0, 20.0)
+
+
+def test_progress_has_no_seconds_of_answers_in_the_journal(tmp_path: Path) -> None:
+    for count in (2, 0):
+        told: list[Progress] = []
+        rxllm.generate_many(Fake("Hi"), ["a", "b"], journal=tmp_path / "out", on_progress=told.append).run()
+        assert [one.seconds_p95 is not None for one in told] == [bool(count)] * 2
+
+
+def test_progress_that_was_stored_before_it_had_seconds_can_be_read() -> None:
+    data = (
+        b"\x80\x04\x95#\x01\x00\x00\x00\x00\x00\x00\x8c\x16rxllm.values.responses\x94\x8c\x08Progress\x94\x93\x94("
+        b"K\x03K\x01K\n\x8c\x12rxllm.values.usage\x94\x8c\x05Usage\x94\x93\x94)\x81\x94}\x94(\x8c\x0cinput_tokens\x94"
+        b"K\x14\x8c\routput_tokens\x94K\x04\x8c\x13cached_input_tokens\x94N\x8c\x18cache_write_input_tokens\x94N\x8c"
+        b"\x10reasoning_tokens\x94N\x8c\x0ctotal_tokens\x94N\x8c\ninput_cost\x94N\x8c\x0boutput_cost\x94N\x8c\ntotal_cost"
+        b"\x94G?\xe0\x00\x00\x00\x00\x00\x00\x8c\ntool_usage\x94}\x94\x8c\x05extra\x94}\x94ubK\x02K\x01t\x94R\x94."
+    )
+    stored = Progress(3, 1, 10, Usage(20, 4, total_cost=0.5), 2, 1)
+    assert pickle.loads(data) == stored
+    text = b'{"done":3,"failed":1,"total":10,"usage":{"input_tokens":20,"output_tokens":4,"total_cost":0.5},'
+    assert msgspec.json.decode(text + b'"journaled":2,"retries":1}', type=Progress) == stored
+    assert pickle.loads(pickle.dumps(Progress(3, 1, 10, Usage(), 2, 1, 0.5, 0.75))).seconds_p95 == 0.75
 
 
 def test_an_exception_of_on_progress_is_the_subscriber_s() -> None:
