@@ -172,6 +172,10 @@ class HTTPBase(ABC):
             raise keys.missing(self.provider, self.key_variable)
         return key
 
+    def key_headers(self, key: str) -> dict[str, str]:
+        """Return the header that carries `key`."""
+        return {"authorization": f"Bearer {key}"}
+
     async def with_key(self, call: Call) -> Call:
         """Return `call` with the key that `build` needs. If `api_key` is a function, call it to get the key."""
         key = self._find_key(call)
@@ -186,9 +190,18 @@ class HTTPBase(ABC):
             fault = f"{model!r} also names a provider; pass it as the engine: generate({model!r}, ...)"
             raise invalid_option("model", fault)
 
-    def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
+    def post(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        call: Call,
+        *,
+        headers: Mapping[str, str],
+        base_url: str | None = None,
+    ) -> httpx.Request:
         """Build a request that POSTs `body` as JSON to the base URL followed by `path`, which may be empty."""
-        return self._post(path, call, {"content-type": "application/json", **headers}, content=json_bytes(body))
+        all_headers = {"content-type": "application/json", **headers}
+        return self._post(path, call, all_headers, base_url, content=json_bytes(body))
 
     def post_form(
         self, path: str, fields: Mapping[str, Any], files: Sequence[File], call: Call, *, headers: Mapping[str, str]
@@ -197,13 +210,15 @@ class HTTPBase(ABC):
         data = {name: well_formed(text) if isinstance(text, str) else text for name, text in fields.items()}
         return self._post(path, call, headers, data=data, files=list(files))
 
-    def _post(self, path: str, call: Call, headers: Mapping[str, str], **content: Any) -> httpx.Request:
+    def _post(
+        self, path: str, call: Call, headers: Mapping[str, str], base_url: str | None = None, **content: Any
+    ) -> httpx.Request:
         silence = call.timeout or self.timeout
         timing: dict[str, Any] = {"timeout": (CONNECT_SECONDS, silence, WRITE_SECONDS, None)} if silence else {}
         layers = (call.trace_headers, headers, self.headers, call.headers)
         all_headers = {name.lower(): text for layer in layers for name, text in layer.items()}
         _check_headers(all_headers)
-        base, _, query = self.base_url.partition("?")
+        base, _, query = (base_url or self.base_url).partition("?")
         below = f"/{path.lstrip('/')}" if path else ""
         url = base.rstrip("/") + below + (f"{'&' if '?' in path else '?'}{query}" if query else "")
         try:

@@ -72,7 +72,7 @@ class GeminiImages(GoogleKeys, HTTPImageAdapter):
         self.refuse(request)
         key = self.key(call)
         path = f"/{model_path(str(request.model))}:generateContent"
-        return self.post(path, image_body(request), call, headers=self._key_headers(key) if key else {})
+        return self.post(path, image_body(request), call, headers=self.key_headers(key) if key else {})
 
     def read(self, request: ImageRequest, answer: Answer) -> ImageResponse:
         decoded = msgspec.json.decode(answer.body, type=FirstChunk)
