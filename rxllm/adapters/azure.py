@@ -1,11 +1,7 @@
 """The adapters for OpenAI's APIs on Azure: https://learn.microsoft.com/azure/ai-foundry/openai/api-version-lifecycle.
 
-The model in a request is the name of a deployment, which its owner chooses. The key is found in this order:
-
-1. the keys of ``rxllm.keys``, whose variables are ``AZURE_OPENAI_AD_TOKEN`` and then ``AZURE_OPENAI_API_KEY``
-2. at addresses of Azure, the login that azure-identity's ``DefaultAzureCredential`` finds
-
-A key is sent in the header ``api-key``. An Entra ID token is a JSON Web Token and is sent as a bearer token.
+The model in a request is the name of a deployment, which its owner chooses. A key is sent in the header ``api-key``. An
+Entra ID token is a JSON Web Token and is sent as a bearer token.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from rxllm import keys
 from rxllm.adapters.http_base import HTTPBase
 from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.adapters.openai_responses import OpenAIResponses
-from rxllm.values import AdapterError, ApiKey, Call, EngineError
+from rxllm.values import ApiKey, Call, EngineError
 from rxllm.values.argument_checks import invalid_option
 
 __all__ = ["AzureChat", "AzureResponses"]
@@ -30,7 +26,8 @@ PROVIDER = "azure"
 ENDPOINT = "AZURE_OPENAI_ENDPOINT"
 SCOPE = "https://ai.azure.com/.default"
 
-_IS_AZURE = re.compile(r"https://[^/?#@]+\.(azure\.(com|us|cn)|azure-api\.net)(:\d+)?([/?#]|$)")
+# Only Azure's AI services: customers' own servers have addresses under azure.com too.
+_IS_AZURE = re.compile(r"https://[\w-]+\.(openai|cognitiveservices|services\.ai)\.azure\.(com|us|cn)(:\d+)?([/?]|$)")
 _IS_TOKEN = re.compile(r"eyJ[\w-]*\.[\w-]")
 """Matches the start of a JSON Web Token: the JSON of its header, encoded, and a second part."""
 
@@ -45,11 +42,7 @@ class AzureKeys(HTTPBase):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Return the base URL for an endpoint: add ``/openai/v1`` unless the path already contains ``/openai``.
-
-        >>> AzureKeys.url_of_variable("https://mine.openai.azure.com/")
-        'https://mine.openai.azure.com/openai/v1'
-        """
+        """Return the base URL for an endpoint: add ``/openai/v1`` unless the path already contains ``/openai``."""
         url = text.rstrip("/")
         return url if re.search(r"/openai(/|\?|$)", url) else f"{url}/openai/v1"
 
@@ -67,8 +60,8 @@ class AzureKeys(HTTPBase):
         names = {name.lower() for name in (*self.headers, *call.headers)}
         if names & {"api-key", "authorization"}:
             return None
-        own_server = self.base_url != self.default_base_url and _IS_AZURE.match(self.base_url)
-        return super()._find_key(call) or (entra_token if own_server else None)
+        is_own = self.base_url != self.default_base_url and _IS_AZURE.match(self.base_url)
+        return super()._find_key(call) or (entra_token if is_own else None)
 
 
 class AzureChat(AzureKeys, OpenAIChat):
@@ -78,9 +71,9 @@ class AzureChat(AzureKeys, OpenAIChat):
     ``AZURE_OPENAI_ENDPOINT``, whose value needs no ``/openai/v1``. For the dated versions of the API, pass
     ``.../openai/deployments/NAME?api-version=2024-10-21``.
 
-    The key is looked up in the call, in `api_key`, and in ``AZURE_OPENAI_AD_TOKEN`` and ``AZURE_OPENAI_API_KEY``.
-    `api_key` can also be the function that azure-identity's ``get_bearer_token_provider`` returns. If there is no key,
-    the login that ``DefaultAzureCredential`` finds is used. This needs ``rxllm[azure]``.
+    The key is looked up in the call, in `api_key`, and in ``AZURE_OPENAI_AD_TOKEN`` and ``AZURE_OPENAI_API_KEY``. With
+    ``rxllm[azure]``, it can also be a function from ``get_bearer_token_provider``. Without a key, the login that
+    ``DefaultAzureCredential`` finds is used at Azure's own addresses.
     """
 
     def _is_openai(self) -> bool:
@@ -90,8 +83,8 @@ class AzureChat(AzureKeys, OpenAIChat):
 class AzureResponses(AzureKeys, OpenAIResponses):
     """An `OpenAIResponses` for deployments on Azure: ``"azure-responses:my-deployment"``.
 
-    For the address and the key, see `AzureChat`. A deployment's name may hide that its model reasons. To request
-    encrypted thoughts, set a `reasoning_effort`.
+    For the address and the key, see `AzureChat`. If the deployment's name does not show that its model reasons, set a
+    `reasoning_effort` to request encrypted thoughts.
     """
 
 
@@ -101,15 +94,10 @@ def entra_token() -> str:
     Raises ``EngineError("missing_key")`` if azure-identity is not installed or finds no login.
     """
     try:
-        provider = _token_provider()
+        return _token_provider()()
     except ImportError as error:
         raise _no_login("to log in with Entra ID, run pip install 'rxllm[azure]'") from error
-    try:
-        return provider()
     except Exception as error:
-        if any(cls.__name__ == "ServiceRequestError" for cls in type(error).__mro__):
-            message = "the login of azure failed: Entra ID cannot be reached"
-            raise AdapterError("network_error", message, provider=PROVIDER) from error
         raise _no_login("azure-identity found no login (try az login); see the cause of this error") from error
 
 

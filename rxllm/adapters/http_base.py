@@ -190,18 +190,12 @@ class HTTPBase(ABC):
             fault = f"{model!r} also names a provider; pass it as the engine: generate({model!r}, ...)"
             raise invalid_option("model", fault)
 
-    def post(
-        self,
-        path: str,
-        body: Mapping[str, Any],
-        call: Call,
-        *,
-        headers: Mapping[str, str],
-        base_url: str | None = None,
-    ) -> httpx.Request:
-        """Build a request that POSTs `body` as JSON to the base URL followed by `path`, which may be empty."""
-        all_headers = {"content-type": "application/json", **headers}
-        return self._post(path, call, all_headers, base_url, content=json_bytes(body))
+    def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
+        """Build a request that POSTs `body` as JSON to the base URL followed by `path`, which may be empty.
+
+        If `path` is a whole URL, it replaces the base URL.
+        """
+        return self._post(path, call, {"content-type": "application/json", **headers}, content=json_bytes(body))
 
     def post_form(
         self, path: str, fields: Mapping[str, Any], files: Sequence[File], call: Call, *, headers: Mapping[str, str]
@@ -210,17 +204,16 @@ class HTTPBase(ABC):
         data = {name: well_formed(text) if isinstance(text, str) else text for name, text in fields.items()}
         return self._post(path, call, headers, data=data, files=list(files))
 
-    def _post(
-        self, path: str, call: Call, headers: Mapping[str, str], base_url: str | None = None, **content: Any
-    ) -> httpx.Request:
+    def _post(self, path: str, call: Call, headers: Mapping[str, str], **content: Any) -> httpx.Request:
         silence = call.timeout or self.timeout
         timing: dict[str, Any] = {"timeout": (CONNECT_SECONDS, silence, WRITE_SECONDS, None)} if silence else {}
         layers = (call.trace_headers, headers, self.headers, call.headers)
         all_headers = {name.lower(): text for layer in layers for name, text in layer.items()}
         _check_headers(all_headers)
-        base, _, query = (base_url or self.base_url).partition("?")
+        base, _, query = self.base_url.partition("?")
         below = f"/{path.lstrip('/')}" if path else ""
-        url = base.rstrip("/") + below + (f"{'&' if '?' in path else '?'}{query}" if query else "")
+        url = path if re.match("https?://", path) else base.rstrip("/") + below
+        url += f"{'&' if '?' in path else '?'}{query}" if query else ""
         try:
             built = self._clients.any().build_request("POST", url, headers=all_headers, **content, **timing)
         except Exception as error:

@@ -1,15 +1,7 @@
 """The adapter for Gemini and Claude on Vertex AI: https://docs.cloud.google.com/vertex-ai/generative-ai/docs.
 
-Google's models are called with the body of `Gemini`, and Claude with the body of `Anthropic`. The model is in the path,
-and so are project and location:
-
-=========  ===============================================================  ========================================
-setting    variables for Gemini                                             variables for Claude, read before Gemini's
-=========  ===============================================================  ========================================
-project    ``GOOGLE_CLOUD_PROJECT``, then the project of the credentials    ``ANTHROPIC_VERTEX_PROJECT_ID``
-location   ``GOOGLE_CLOUD_LOCATION``, then ``global``                       ``CLOUD_ML_REGION``
-address    ``GOOGLE_VERTEX_BASE_URL``, then the location's                  ``ANTHROPIC_VERTEX_BASE_URL``
-=========  ===============================================================  ========================================
+Google's models are called with the body of `Gemini`, and Claude with the body of `Anthropic`. The path contains the
+project, the location and the model.
 """
 
 from __future__ import annotations
@@ -36,7 +28,7 @@ from rxllm.http import Decoder
 from rxllm.runtime import Stream
 from rxllm.values import AdapterError, ApiKey, Call, EngineError, Request, TokenCount
 from rxllm.values.advice import explains_options
-from rxllm.values.argument_checks import invalid_option, shown
+from rxllm.values.argument_checks import invalid_option, must_be
 
 if TYPE_CHECKING:
     import httpx
@@ -50,52 +42,34 @@ SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 CLAUDE_VERSION = "vertex-2023-10-16"
 """The default ``anthropic_version``, which Vertex AI expects in the body."""
 
-_IS_CLAUDE = re.compile(r"(?i)(.*/)?claude")
-
 
 class GoogleToken:
-    """Returns an access token of google-auth's credentials, and renews it shortly before it expires.
+    """Returns an access token of google-auth's `credentials`, and renews it shortly before it expires.
 
-    Without credentials, the application default credentials are loaded at the first call. One object serves all calls,
-    so that calls share its token.
+    Without credentials, the application default credentials are loaded at the first call. Calls share one token.
     """
 
     def __init__(self, credentials: Any = None) -> None:
-        self._credentials = credentials
-        self._is_scoped = False
-        self._lock = threading.Lock()
+        self.credentials = credentials
         self.project: str | None = getattr(credentials, "project_id", None)
-
-    @property
-    def quota_project(self) -> str | None:
-        """The project that is charged for the credentials' quota, if it is not the called project."""
-        return getattr(self._credentials, "quota_project_id", None)
+        self._lock = threading.Lock()
 
     def __call__(self) -> str:
         try:
             auth, transport = import_module("google.auth"), import_module("google.auth.transport.requests")
         except ImportError as error:
-            message = (
-                "the login of vertex needs google-auth; run pip install 'rxllm[vertex]', or pass a token as api_key"
-            )
+            message = "vertex needs google-auth; run pip install 'rxllm[vertex]', or pass an access token as api_key"
             raise EngineError("missing_dependency", message, provider=PROVIDER) from error
         with self._lock:
             try:
-                credentials = self._scoped(auth)
-                if not credentials.valid:
-                    credentials.refresh(transport.Request())
+                if self.credentials is None:
+                    self.credentials, self.project = auth.default(scopes=[SCOPE])
+                self.credentials = auth.credentials.with_scopes_if_required(self.credentials, [SCOPE])
+                if not self.credentials.valid:
+                    self.credentials.refresh(transport.Request())
             except auth.exceptions.GoogleAuthError as error:
                 raise _login_error(error) from error
-            return credentials.token
-
-    def _scoped(self, auth: Any) -> Any:
-        if self._credentials is None:
-            self._credentials, self.project = auth.default(scopes=[SCOPE])
-        elif not self._is_scoped:
-            scopes = import_module("google.auth.credentials")
-            self._credentials = scopes.with_scopes_if_required(self._credentials, [SCOPE])
-        self._is_scoped = True
-        return self._credentials
+            return self.credentials.token
 
 
 def _login_error(error: Any) -> AdapterError | EngineError:
@@ -117,15 +91,13 @@ default_token = GoogleToken()
 class Vertex(HTTPAdapter):
     """An adapter for Gemini and Claude on Vertex AI: ``"vertex:gemini-2.5-pro"``, ``"vertex:claude-sonnet-4-5"``.
 
-    `project` and `location` are those of your Google Cloud project; a location is a region, ``"us"``, ``"eu"`` or
-    ``"global"``. If they are missing, the variables ``GOOGLE_CLOUD_PROJECT`` and ``GOOGLE_CLOUD_LOCATION`` are used,
-    then the project of the credentials and ``"global"``. For Claude, ``ANTHROPIC_VERTEX_PROJECT_ID`` and
-    ``CLOUD_ML_REGION`` come first.
+    `project` and `location` (a region, ``"us"``, ``"eu"`` or ``"global"``) are otherwise read from
+    ``GOOGLE_CLOUD_PROJECT`` and ``GOOGLE_CLOUD_LOCATION``; for Claude, first from ``ANTHROPIC_VERTEX_PROJECT_ID`` and
+    ``CLOUD_ML_REGION``. If they are missing too, the project of the credentials and ``"global"`` are used.
 
-    `credentials` are credentials of google-auth. Without them, the application default credentials are used, which
-    ``gcloud auth application-default login`` creates. Both need ``rxllm[vertex]``. Instead, `api_key` can be an access
-    token, or an API key. If no project is set, an API key selects Vertex AI's express mode, and is also read from
-    ``GOOGLE_API_KEY``.
+    `credentials` are credentials of google-auth. Without them, the application default credentials are used. Both need
+    ``rxllm[vertex]``. Instead, `api_key` can be an access token or an API key. Without a project, an API key selects
+    Vertex AI's express mode, and is also read from ``GOOGLE_API_KEY``.
 
     ``Request.options`` works as in `Gemini` and in `Anthropic`. Claude's ``anthropic_version`` is an option too.
     """
@@ -156,61 +128,41 @@ class Vertex(HTTPAdapter):
 
     def build(self, request: Request, call: Call) -> httpx.Request:
         """Return the HTTP request. Raises ``EngineError("missing_model")`` if no model is given."""
-        if _is_claude(request):
-            return self._post_claude("streamRawPredict", claude.messages_body, request, call)
-        return self._post_gemini("streamGenerateContent?alt=sse", gemini.gemini_body, request, call)
+        return self._post_body(request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
         """Return a stream that emits the server's token count."""
-        if _is_claude(request):
-            build = partial(self._post_claude, "rawPredict", claude.count_body)
-            return counted(self, request, call, build, "input_tokens")
-        body_of = partial(gemini.count_body, is_vertex=True)
-        return counted(self, request, call, partial(self._post_gemini, "countTokens", body_of), "totalTokens")
+        field = "input_tokens" if _is_claude(request) else "totalTokens"
+        return counted(self, request, call, partial(self._post_body, is_count=True), field)
 
-    def _post_gemini(
-        self, method: str, body_of: Callable[[Request], dict[str, Any]], request: Request, call: Call
-    ) -> httpx.Request:
+    def _post_body(self, request: Request, call: Call, *, is_count: bool = False) -> httpx.Request:
         if not request.model:
             raise missing_model(self.provider, self)
-        path = model_path(request.model)
-        path = f"publishers/google/{path}" if path.startswith("models/") else path
-        quota = getattr(self._login(call), "quota_project", None)
-        headers = {"x-goog-user-project": quota} if quota else {}
-        return self._post_to(f"{path}:{method}", body_of(request), call, headers, is_claude=False)
-
-    def _post_claude(
-        self, method: str, body_of: Callable[..., dict[str, Any]], request: Request, call: Call
-    ) -> httpx.Request:
-        # Its opaque parts are Anthropic's: thinking that one of its servers has signed is valid on the others.
-        body = {"anthropic_version": CLAUDE_VERSION, **body_of(request, provider="anthropic")}
-        betas = body.pop("betas", None)
-        headers = {"anthropic-beta": ",".join(betas)} if betas else {}
-        # A request to count tokens has the model in its body, and all others have it in their path.
-        name = "count-tokens" if body_of is claude.count_body else quote(str(body.pop("model", "")), safe="@")
-        return self._post_to(f"publishers/anthropic/models/{name}:{method}", body, call, headers, is_claude=True)
-
-    def _post_to(
-        self, path: str, body: dict[str, Any], call: Call, headers: dict[str, str], *, is_claude: bool
-    ) -> httpx.Request:
-        key = self.key(call)
+        is_claude, key, login = _is_claude(request), self.key(call), self._find_key(replace(call, api_key=None))
+        path, body, headers = (_claude_parts if is_claude else _gemini_parts)(request, is_count)
         headers |= self.key_headers(key) if key else {}
-        project = self._setting("project", is_claude) or getattr(self._login(call), "project", None)
+        quota_project = getattr(getattr(login, "credentials", None), "quota_project_id", None)
+        if quota_project and not is_claude:
+            headers["x-goog-user-project"] = quota_project
+        project = self._setting("project", is_claude) or getattr(login, "project", None)
         location = self._setting("location", is_claude) or "global"
-        base_url = self._address(location, is_claude)
-        if not path.startswith("projects/") and (project or not (key or "").startswith(API_KEYS)):
+        if not re.fullmatch(r"[a-z0-9-]+", location):  # it becomes part of a host's name
+            raise invalid_option("location", must_be("a location such as 'global' or 'us-central1'", location))
+        is_express = not project and (key or "").startswith(API_KEYS)
+        if not is_express and not path.startswith("projects/"):
             path = f"{_place(project, location)}/{path}"
-        return self.post(path, body, call, headers=headers, base_url=base_url)
+        return self.post(f"{self._root(location, is_claude)}/{path}", body, call, headers=headers)
 
     def key_headers(self, key: str) -> dict[str, str]:
         return {"x-goog-api-key": key} if key.startswith(API_KEYS) else super().key_headers(key)
 
-    def _address(self, location: str, is_claude: bool) -> str:
-        url = self.base_url
-        if url == self.default_base_url:
-            url = (is_claude and keys.from_environment("ANTHROPIC_VERTEX_BASE_URL")) or host_of(location)
-        base, mark, query = url.partition("?")
-        return versioned(base, "v1" if is_claude else "v1beta1") + mark + query
+    def _root(self, location: str, is_claude: bool) -> str:
+        """Return the address and version for `location`, or only the version if there is a `base_url`."""
+        version, base = "v1" if is_claude else "v1beta1", self.base_url.partition("?")[0]
+        if base != self.default_base_url:
+            return versioned(base, version).removeprefix(base)
+        own = keys.from_environment("ANTHROPIC_VERTEX_BASE_URL") if is_claude else None
+        return versioned(own or host_of(location), version)
 
     def _setting(self, name: str, is_claude: bool) -> str | None:
         variables = _VARIABLES[name][0 if is_claude else 1 :]
@@ -223,10 +175,6 @@ class Vertex(HTTPAdapter):
         if keys.source(self.provider) in ("environment", "dotenv") and self._setting("project", is_claude=True):
             return call.api_key or self._api_key or default_token
         return super()._find_key(call) or default_token
-
-    def _login(self, call: Call) -> Any:
-        """Return the source of the key that was found for `call`, such as a `GoogleToken`."""
-        return self._find_key(replace(call, api_key=None))
 
     def decoder(self, request: Request, *, raw: bool = False) -> Decoder:
         if _is_claude(request):
@@ -246,18 +194,34 @@ _VARIABLES = {
 
 
 def _is_claude(request: Request) -> bool:
-    return _IS_CLAUDE.match(request.model or "") is not None
+    return re.match(r"(.*/)?claude", request.model or "") is not None
+
+
+def _gemini_parts(request: Request, is_count: bool) -> tuple[str, dict[str, Any], dict[str, str]]:
+    """Return the end of the path, the body and the headers of a request to one of Google's models."""
+    path = model_path(request.model or "")
+    path = f"publishers/google/{path}" if path.startswith("models/") else path
+    if is_count:
+        return f"{path}:countTokens", gemini.count_body(request, is_vertex=True), {}
+    return f"{path}:streamGenerateContent?alt=sse", gemini.gemini_body(request), {}
+
+
+def _claude_parts(request: Request, is_count: bool) -> tuple[str, dict[str, Any], dict[str, str]]:
+    """Return the end of the path, the body and the headers of a request to Claude."""
+    # Opaque parts belong to Anthropic, because all platforms accept thinking that one of them has signed:
+    # https://platform.claude.com/docs/en/build-with-claude/extended-thinking.
+    body = (claude.count_body if is_count else claude.messages_body)(request)
+    body = {"anthropic_version": CLAUDE_VERSION, **body}
+    betas = body.pop("betas", None)
+    headers = {"anthropic-beta": ",".join(betas)} if betas else {}
+    if is_count:
+        return "publishers/anthropic/models/count-tokens:rawPredict", body, headers
+    model = quote(str(body.pop("model", "")).rpartition("/")[2], safe="@")
+    return f"publishers/anthropic/models/{model}:streamRawPredict", body, headers
 
 
 def host_of(location: str) -> str:
-    """Return the address of Vertex AI's server for `location`.
-
-    >>> host_of("global"), host_of("eu"), host_of("europe-west1")  # doctest: +NORMALIZE_WHITESPACE
-    ('https://aiplatform.googleapis.com', 'https://aiplatform.eu.rep.googleapis.com',
-     'https://europe-west1-aiplatform.googleapis.com')
-    """
-    if not re.fullmatch(r"[a-z0-9-]+", location):
-        raise invalid_option("location", f"must be a location such as 'global' or 'us-central1', not {shown(location)}")
+    """Return the address of Vertex AI's server for `location`."""
     if location == "global":
         return "https://aiplatform.googleapis.com"
     if location in ("us", "eu"):
@@ -269,4 +233,4 @@ def _place(project: str | None, location: str) -> str:
     if not project:
         fault = "must be your Google Cloud project: set GOOGLE_CLOUD_PROJECT, or pass project='...'"
         raise invalid_option("project", fault)
-    return f"projects/{quote(project, safe=':')}/locations/{quote(location, safe='')}"
+    return f"projects/{quote(project, safe=':')}/locations/{location}"

@@ -22,7 +22,7 @@ from google import genai
 from google.genai import types
 
 from rxllm import Engine, LLMError, count_tokens, generate, keys, serializer
-from rxllm.adapters import Anthropic, Gemini, Vertex, vertex
+from rxllm.adapters import Gemini, Vertex, vertex
 from rxllm.adapters._connect import _shared, connect
 from rxllm.models import priced
 from rxllm.testing.loopback import Loopback, Reply
@@ -193,21 +193,6 @@ def test_a_token_is_a_bearer_token_at_every_host_of_vertex(host: str) -> None:
         assert {"authorization", "x-goog-api-key"} & built.headers.keys() == {header}
 
 
-def test_a_key_for_bedrocks_mantle_is_a_bearer_token() -> None:
-    from anthropic import AnthropicBedrockMantle
-
-    url = "https://bedrock-mantle.us-east-1.api.aws/anthropic"
-    built = Anthropic(base_url=f"{url}/v1", api_key="bedrock-key").build(whole("anthropic.claude"), Call())
-    assert built.headers["authorization"] == "Bearer bedrock-key"
-    assert "x-api-key" not in built.headers
-    with Loopback() as server:
-        sdk = AnthropicBedrockMantle(api_key="bedrock-key", aws_region="us-east-1", base_url=server.url, max_retries=0)
-        list(sdk.messages.create(**json.loads(built.content)))
-    its = parts(server.requests[0], ("authorization", "x-api-key"))
-    assert its["headers"] == {"authorization": "Bearer bedrock-key", "content-type": "application/json"}
-    assert its["body"] == json.loads(built.content)
-
-
 # Names and settings
 
 
@@ -264,6 +249,12 @@ def test_the_paths_of_other_models(model: str, path: str) -> None:
     assert built.url.path == f"/v1beta1/{path}:streamGenerateContent"
 
 
+def test_the_path_of_a_claude_with_its_publisher() -> None:
+    request = Request((user("Hi"),), f"publishers/anthropic/models/{CLAUDE}")
+    built = Vertex(project="p", location="us", api_key=TOKEN).build(request, Call())
+    assert built.url.path == f"/v1/projects/p/locations/us/publishers/anthropic/models/{CLAUDE}:streamRawPredict"
+
+
 def test_an_api_key_without_a_project_is_express_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     with Loopback() as server:
         monkeypatch.setenv("GOOGLE_VERTEX_BASE_URL", server.url)
@@ -286,7 +277,7 @@ def test_a_project_comes_before_an_api_key_of_the_environment(adc: Login, monkey
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"), [({"location": "evil.example/"}, "location"), ({}, "GOOGLE_CLOUD_PROJECT")]
+    ("wrong", "message"), [({"project": "p", "location": "evil.example/"}, "location"), ({}, "GOOGLE_CLOUD_PROJECT")]
 )
 def test_a_wrong_setting_is_named(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
@@ -339,7 +330,7 @@ def test_the_scope_is_added_where_credentials_need_one() -> None:
 
     token = vertex.GoogleToken(Scoped())
     token()
-    assert token._credentials.scopes == [vertex.SCOPE]
+    assert token.credentials.scopes == [vertex.SCOPE]
 
 
 @pytest.mark.parametrize(

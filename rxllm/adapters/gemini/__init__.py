@@ -44,12 +44,11 @@ class GoogleKeys(HTTPBase):
         return versioned(text, "v1beta")
 
     @property
-    def is_vertex(self) -> bool:
-        """Whether the address is Vertex AI's, in one region or in several."""
+    def _is_vertex(self) -> bool:
         return _IS_VERTEX.match(self.base_url) is not None
 
     def key_headers(self, key: str) -> dict[str, str]:
-        is_token = self.is_vertex and not key.startswith(API_KEYS)
+        is_token = self._is_vertex and not key.startswith(API_KEYS)
         return super().key_headers(key) if is_token else {"x-goog-api-key": key}
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
@@ -75,7 +74,7 @@ class Gemini(GoogleKeys, HTTPAdapter):
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
         """Return a stream that emits the server's token count; see https://ai.google.dev/api/tokens."""
-        build = partial(self._post_body, "countTokens", partial(count_body, is_vertex=self.is_vertex))
+        build = partial(self._post_body, "countTokens", partial(count_body, is_vertex=self._is_vertex))
         return counted(self, request, call, build, "totalTokens")
 
     def _post_body(
