@@ -61,13 +61,17 @@ def __dir__() -> list[str]:
 
 Source = Literal["call", "adapter", "store", "environment", "dotenv"]
 
-_VARIABLES = {"google": ("GOOGLE_API_KEY", "GEMINI_API_KEY")}
+_VARIABLES = {
+    "azure": ("AZURE_OPENAI_AD_TOKEN", "AZURE_OPENAI_API_KEY"),
+    "google": ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
+    "vertex": ("GOOGLE_API_KEY",),
+}
 """Environment variables with unusual names, by provider, in the order in which the provider's own SDKs read them."""
 
 _PROVIDERS = {
-    *("alibaba", "anthropic", "cerebras", "deepseek", "fireworks", "gemini", "google", "groq", "huggingface"),
-    *("llamacpp", "lmstudio", "local", "minimax", "mistral", "moonshot", "nvidia", "ollama", "openai"),
-    *("openai-responses", "openrouter", "perplexity", "together", "vllm", "xai", "zai"),
+    *("alibaba", "anthropic", "azure", "azure-responses", "cerebras", "deepseek", "fireworks", "gemini", "google"),
+    *("groq", "huggingface", "llamacpp", "lmstudio", "local", "minimax", "mistral", "moonshot", "nvidia", "ollama"),
+    *("openai", "openai-responses", "openrouter", "perplexity", "together", "vertex", "vllm", "xai", "zai"),
 }
 """The built-in providers, defined in ``rxllm.adapters.profiles``. `put` warns about names that resemble one of them."""
 

@@ -46,7 +46,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-_ALIASES = {"gemini": "google", "openai-responses": "openai"}
+_ALIASES = {"azure-responses": "azure", "gemini": "google", "openai-responses": "openai"}
 
 _entries: dict[str, ModelInfo] = {}
 
@@ -173,8 +173,8 @@ def _canonical(provider: str) -> str:
 # Prices from genai-prices, and the counts that it prices separately
 
 
-_PROVIDERS = {**_ALIASES, "moonshot": "moonshotai"}
-"""The names that genai-prices uses for providers, where they differ from ours."""
+_PROVIDERS = {**_ALIASES, "moonshot": "moonshotai", "vertex": ""}
+"""The names that genai-prices uses for providers, where they differ from ours. Without a name, it searches by model."""
 
 _EXTRA = {
     "cache_write_1h_tokens": ("cache_creation.ephemeral_1h_input_tokens",),

@@ -86,11 +86,13 @@ USAGE = {
 """The conventions' names for usage fields. Span attributes and the newest `TOKENS` add their own prefixes."""
 
 PROVIDERS = {
+    "azure": "azure.ai.openai",
     "gemini": "gcp.gemini",
     "google": "gcp.gemini",
     "mistral": "mistral_ai",
     "moonshot": "moonshot_ai",
     "openai-responses": "openai",
+    "vertex": "gcp.vertex_ai",
     "xai": "x_ai",
 }
 """The names of providers in the conventions, where they differ from ours."""

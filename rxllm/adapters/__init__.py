@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rxllm.adapters._http_errors import http_error, provider_error
     from rxllm.adapters._protocol import Adapter, as_adapter
     from rxllm.adapters.anthropic import Anthropic
+    from rxllm.adapters.azure import AzureChat, AzureResponses
     from rxllm.adapters.fake import Fake
     from rxllm.adapters.fake.images import FakeImages
     from rxllm.adapters.gemini import Gemini
@@ -28,11 +29,14 @@ if TYPE_CHECKING:
     from rxllm.adapters.openai_chat.images import OpenAIImages
     from rxllm.adapters.openai_responses import OpenAIResponses
     from rxllm.adapters.profiles import providers
+    from rxllm.adapters.vertex import Vertex
     from rxllm.http import aiohttp_client
 
 __all__ = [
     "Adapter",
     "Anthropic",
+    "AzureChat",
+    "AzureResponses",
     "Fake",
     "FakeImages",
     "Gemini",
@@ -45,6 +49,7 @@ __all__ = [
     "OpenAIChat",
     "OpenAIImages",
     "OpenAIResponses",
+    "Vertex",
     "aiohttp_client",
     "as_adapter",
     "as_image_adapter",
@@ -66,6 +71,7 @@ if not TYPE_CHECKING:
             "_http_errors": "http_error provider_error",
             "_protocol": "Adapter as_adapter",
             "anthropic": "Anthropic",
+            "azure": "AzureChat AzureResponses",
             "fake": "Fake",
             "fake.images": "FakeImages",
             "gemini": "Gemini",
@@ -78,6 +84,7 @@ if not TYPE_CHECKING:
             "openai_chat.images": "OpenAIImages",
             "openai_responses": "OpenAIResponses",
             "profiles": "providers",
+            "vertex": "Vertex",
             "rxllm.http": "aiohttp_client",
         },
     )

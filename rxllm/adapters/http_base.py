@@ -172,6 +172,10 @@ class HTTPBase(ABC):
             raise keys.missing(self.provider, self.key_variable)
         return key
 
+    def key_headers(self, key: str) -> dict[str, str]:
+        """Return the header that carries `key`."""
+        return {"authorization": f"Bearer {key}"}
+
     async def with_key(self, call: Call) -> Call:
         """Return `call` with the key that `build` needs. If `api_key` is a function, call it to get the key."""
         key = self._find_key(call)
@@ -187,7 +191,10 @@ class HTTPBase(ABC):
             raise invalid_option("model", fault)
 
     def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
-        """Build a request that POSTs `body` as JSON to the base URL followed by `path`, which may be empty."""
+        """Build a request that POSTs `body` as JSON to the base URL followed by `path`, which may be empty.
+
+        If `path` is a whole URL, it replaces the base URL.
+        """
         return self._post(path, call, {"content-type": "application/json", **headers}, content=json_bytes(body))
 
     def post_form(
@@ -205,7 +212,8 @@ class HTTPBase(ABC):
         _check_headers(all_headers)
         base, _, query = self.base_url.partition("?")
         below = f"/{path.lstrip('/')}" if path else ""
-        url = base.rstrip("/") + below + (f"{'&' if '?' in path else '?'}{query}" if query else "")
+        url = path if re.match("https?://", path) else base.rstrip("/") + below
+        url += f"{'&' if '?' in path else '?'}{query}" if query else ""
         try:
             built = self._clients.any().build_request("POST", url, headers=all_headers, **content, **timing)
         except Exception as error:

@@ -73,12 +73,15 @@ PROFILES: dict[str, Profile] = {
 
 OWN = {
     "anthropic": "Anthropic",
+    "azure": "AzureChat",
+    "azure-responses": "AzureResponses",
     "gemini": "Gemini",
     "google": "Gemini",
     "local": "Local",
     "ollama": "Ollama",
     "openai": "OpenAIChat",
     "openai-responses": "OpenAIResponses",
+    "vertex": "Vertex",
 }
 """Maps each provider without a profile to its class in ``rxllm.adapters``."""
 

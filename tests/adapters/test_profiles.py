@@ -60,12 +60,15 @@ COMPATIBLE = {
 }
 OWN = {
     "anthropic": "Anthropic",
+    "azure": "AzureChat",
+    "azure-responses": "AzureResponses",
     "gemini": "Gemini",
     "google": "Gemini",
     "local": "Local",
     "ollama": "Ollama",
     "openai": "OpenAIChat",
     "openai-responses": "OpenAIResponses",
+    "vertex": "Vertex",
 }
 KEYED = [name for name, (_, variable) in COMPATIBLE.items() if variable]
 KEYLESS = [name for name, (_, variable) in COMPATIBLE.items() if not variable]

@@ -18,7 +18,7 @@ import pytest
 
 import rxllm
 from rxllm import Engine, chat, generate, stream_generate
-from rxllm.adapters import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses
+from rxllm.adapters import Anthropic, AzureChat, AzureResponses, Gemini, Ollama, OpenAIChat, OpenAIResponses, Vertex
 from rxllm.adapters._connect import Compatible
 from rxllm.events import ErrorEvent, Event, MessageCompleted, TextDelta
 from rxllm.runtime import run
@@ -54,14 +54,14 @@ FIXTURES: list[dict[str, Any]] = [
 ]
 ADAPTERS: dict[str, Callable[[str], Any]] = {
     "openai-chat": lambda url: OpenAIChat(base_url=f"{url}/v1"),
-    "azure": lambda url: OpenAIChat(
-        base_url=f"{url}/openai/deployments/m?api-version=2024-10-21", headers={"api-key": "k"}
-    ),
+    "azure": lambda url: AzureChat(base_url=f"{url}/openai/v1", api_key="k"),
+    "azure-dated": lambda url: AzureChat(base_url=f"{url}/openai/deployments/m?api-version=2024-10-21", api_key="k"),
+    "azure-responses": lambda url: AzureResponses(base_url=f"{url}/openai/v1", api_key="k"),
     "openrouter": lambda url: Compatible("openrouter", base_url=f"{url}/api/v1", api_key="k"),
     "openai-responses": lambda url: OpenAIResponses(base_url=f"{url}/v1"),
     "anthropic": lambda url: Anthropic(base_url=f"{url}/v1"),
     "gemini": lambda url: Gemini(base_url=f"{url}/v1beta", api_key="k"),
-    "vertex": lambda url: Gemini(base_url=f"{url}/v1/projects/p/locations/l/publishers/google", api_key="k"),
+    "vertex": lambda url: Vertex(project="p", location="l", base_url=f"{url}/v1", api_key="k"),
     "ollama": lambda url: Ollama(base_url=url),
 }
 

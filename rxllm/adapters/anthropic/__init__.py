@@ -24,6 +24,9 @@ __all__ = ["Anthropic"]
 
 _IS_OWN = re.compile(r"https://(api\.anthropic\.com|aws-external-anthropic\.[^/]+\.api\.aws)(:\d+)?(/|$)")
 
+_TAKES_BEARER = re.compile(r"https://bedrock-mantle\.[^/]+\.api\.aws(:\d+)?(/|$)")
+"""Matches Amazon Bedrock's address for this API. Its keys are bearer tokens."""
+
 VERSION = "2023-06-01"
 """The default API version.
 
@@ -80,12 +83,15 @@ class Anthropic(HTTPAdapter):
         if not request.model:
             raise missing_model(self.provider, self)
         key = self.key(call)
-        headers = {"anthropic-version": VERSION} | ({"x-api-key": key} if key else {})
+        headers = {"anthropic-version": VERSION} | (self.key_headers(key) if key else {})
         body = body_of(request, provider=self.provider, is_own=_IS_OWN.match(self.base_url) is not None)
         betas = body.pop("betas", None)
         if betas:
             headers["anthropic-beta"] = ",".join(betas)
         return self.post(path, body, call, headers=headers)
+
+    def key_headers(self, key: str) -> dict[str, str]:
+        return super().key_headers(key) if _TAKES_BEARER.match(self.base_url) else {"x-api-key": key}
 
     def decoder(self, request: Request, *, raw: bool = False) -> MessagesDecoder:
         return MessagesDecoder(provider=self.provider, messages=request.messages, raw=raw)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,11 @@ __all__ = ["Gemini"]
 
 GOOGLE = "https://generativelanguage.googleapis.com/v1beta"
 
+API_KEYS = ("AIza", "AQ.")
+"""The prefixes of Google's API keys. Any other key for Vertex AI is an access token."""
+
+_IS_VERTEX = re.compile(r"https://([\w-]+-)?aiplatform\.((us|eu)\.rep\.)?googleapis\.com(:\d+)?([/?]|$)")
+
 
 class GoogleKeys(HTTPBase):
     """The address and key of Google's servers. For Vertex AI, the key can be an access token."""
@@ -37,9 +43,13 @@ class GoogleKeys(HTTPBase):
         """Return the base URL with a version. Google's SDK adds the version to each path instead."""
         return versioned(text, "v1beta")
 
-    def _key_headers(self, key: str) -> dict[str, str]:
-        is_token = "aiplatform.googleapis.com" in self.base_url and not key.startswith(("AIza", "AQ."))
-        return {"authorization": f"Bearer {key}"} if is_token else {"x-goog-api-key": key}
+    @property
+    def _is_vertex(self) -> bool:
+        return _IS_VERTEX.match(self.base_url) is not None
+
+    def key_headers(self, key: str) -> dict[str, str]:
+        is_token = self._is_vertex and not key.startswith(API_KEYS)
+        return super().key_headers(key) if is_token else {"x-goog-api-key": key}
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
         return use_status_as_code(http_error(self.provider, status, headers, body))
@@ -50,8 +60,7 @@ class Gemini(GoogleKeys, HTTPAdapter):
 
     It sends ``POST {base_url}/models/{model}:streamGenerateContent?alt=sse`` requests. The key is looked up in the
     call, in `api_key`, and in ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``. If `base_url` is missing, the environment
-    variable ``GOOGLE_GEMINI_BASE_URL`` is used; ``/v1beta`` is added to its value. For Vertex AI, pass the `base_url`
-    ``https://aiplatform.googleapis.com/v1/projects/P/locations/L/publishers/google`` and an access token as the key.
+    variable ``GOOGLE_GEMINI_BASE_URL`` is used; ``/v1beta`` is added to its value. For Vertex AI, see `Vertex`.
 
     ``Request.options`` is merged into the body, including nested objects, as in ``{"generationConfig": {"topP":
     0.9}}``; None removes a field. The tools in the option ``tools``, such as ``[{"googleSearch": {}}]``, are added to
@@ -65,7 +74,7 @@ class Gemini(GoogleKeys, HTTPAdapter):
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
         """Return a stream that emits the server's token count; see https://ai.google.dev/api/tokens."""
-        build = partial(self._post_body, "countTokens", partial(count_body, is_vertex="aiplatform." in self.base_url))
+        build = partial(self._post_body, "countTokens", partial(count_body, is_vertex=self._is_vertex))
         return counted(self, request, call, build, "totalTokens")
 
     def _post_body(
@@ -75,7 +84,7 @@ class Gemini(GoogleKeys, HTTPAdapter):
             raise missing_model(self.provider, self)
         key = self.key(call)
         path = f"/{model_path(request.model)}:{method}"
-        return self.post(path, body_of(request), call, headers=self._key_headers(key) if key else {})
+        return self.post(path, body_of(request), call, headers=self.key_headers(key) if key else {})
 
     def decoder(self, request: Request, *, raw: bool = False) -> GeminiDecoder:
         return GeminiDecoder(messages=request.messages, raw=raw)

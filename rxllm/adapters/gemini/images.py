@@ -45,7 +45,9 @@ _TOLERANCE = 0.05
 class GeminiImages(GoogleKeys, HTTPImageAdapter):
     """An adapter for images from the Gemini API or Vertex AI.
 
-    It sends ``POST {base_url}/models/{model}:generateContent`` requests. For the key and for Vertex AI, see `Gemini`.
+    It sends ``POST {base_url}/models/{model}:generateContent`` requests. For the key, see `Gemini`. For Vertex AI, pass
+    an access token and the `base_url`
+    ``https://aiplatform.googleapis.com/v1/projects/P/locations/L/publishers/google``.
     A size in pixels requests the nearest aspect ratio; sizes such as ``"16:9"`` and ``"2K"`` are accepted too.
     There are no fields for quality, style or background, so describe them in the prompt. ``ImageRequest.options`` is
     merged into the body, including nested objects.
@@ -72,7 +74,7 @@ class GeminiImages(GoogleKeys, HTTPImageAdapter):
         self.refuse(request)
         key = self.key(call)
         path = f"/{model_path(str(request.model))}:generateContent"
-        return self.post(path, image_body(request), call, headers=self._key_headers(key) if key else {})
+        return self.post(path, image_body(request), call, headers=self.key_headers(key) if key else {})
 
     def read(self, request: ImageRequest, answer: Answer) -> ImageResponse:
         decoded = msgspec.json.decode(answer.body, type=FirstChunk)

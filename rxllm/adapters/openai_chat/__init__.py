@@ -36,9 +36,7 @@ class OpenAIChat(HTTPAdapter):
     ``Response.metadata["logprobs"]``. A tool such as ``Tool("patch", metadata={"openai": {"type": "custom"}})`` is a
     custom tool: the model calls it with free text, and its handler receives ``{"input": ...}``.
 
-    For Azure, use the `base_url` ``https://NAME.openai.azure.com/openai/v1`` and the resource's key as `api_key`. For
-    the dated versions of Azure's API, use ``.../openai/deployments/MODEL?api-version=2024-10-21`` and
-    ``headers={"api-key": KEY}``. If this header is set, no other key is sent.
+    For Azure, see `AzureChat`.
     """
 
     provider = "openai"
@@ -53,9 +51,12 @@ class OpenAIChat(HTTPAdapter):
         if not request.model:
             raise missing_model(self.provider, self)
         headers = bearer(self, call)
-        is_openai = _IS_OPENAI.match(self.base_url) is not None
-        body = chat_body(request, provider=self.provider, is_openai=is_openai, thoughts_field=self.thoughts_field)
+        is_openai, thoughts_field = self._is_openai(), self.thoughts_field
+        body = chat_body(request, provider=self.provider, is_openai=is_openai, thoughts_field=thoughts_field)
         return self.post("/chat/completions", body, call, headers=headers)
+
+    def _is_openai(self) -> bool:
+        return _IS_OPENAI.match(self.base_url) is not None
 
     def decoder(self, request: Request, *, raw: bool = False) -> ChatDecoder:
         return ChatDecoder(provider=self.provider, messages=request.messages, raw=raw)
@@ -69,4 +70,4 @@ def bearer(adapter: HTTPBase, call: Call) -> dict[str, str]:
     if any(name.lower() == "api-key" for name in (*adapter.headers, *call.headers)):
         return {}
     key = adapter.key(call)
-    return {"authorization": f"Bearer {key}"} if key else {}
+    return adapter.key_headers(key) if key else {}

@@ -27,7 +27,7 @@ class OpenAIResponses(HTTPAdapter):
     """An adapter for the Responses API (``POST {base_url}/responses``) of OpenAI or a compatible server.
 
     Only OpenAI's own server needs a key. It is looked up in the call, in `api_key` and in ``OPENAI_API_KEY``. For
-    Azure, see `OpenAIChat`.
+    Azure, see `AzureResponses`.
 
     Every request contains the whole thread, so the server is asked not to store anything (``"store": False``).
     Reasoning models are asked for encrypted thoughts, which can be sent back. If ``Request.options`` uses the server's

@@ -17,6 +17,7 @@ from rxllm.adapters.anthropic import Anthropic
 from rxllm.adapters.anthropic.request import default_max_tokens
 from rxllm.adapters.openai_chat.decoder import ChatDecoder
 from rxllm.collector import fold_message
+from rxllm.testing.loopback import Loopback
 from rxllm.values import (
     Call,
     EngineError,
@@ -117,6 +118,21 @@ def test_a_server_of_ones_own_needs_no_key(monkeypatch: pytest.MonkeyPatch):
     assert "x-api-key" not in request.headers
     with pytest.raises(EngineError, match="key"):
         Anthropic().build(Request((user("Hi"),), "m"), Call())
+
+
+def test_a_key_for_bedrocks_mantle_is_a_bearer_token():
+    """As Anthropic's own client for it sends the key."""
+    sdk = pytest.importorskip("anthropic")
+    request = built(
+        Request((user("Hi"),), "anthropic.claude"), base_url="https://bedrock-mantle.r.api.aws/anthropic/v1"
+    )
+    with Loopback() as server:
+        client = sdk.AnthropicBedrockMantle(api_key="k", aws_region="r", base_url=server.url, max_retries=0)
+        list(client.messages.create(**msgspec.json.decode(request.content)))
+    (its,) = server.requests
+    assert request.headers["authorization"] == its.headers["authorization"] == "Bearer k"
+    assert "x-api-key" not in {*request.headers, *its.headers}
+    assert its.json == msgspec.json.decode(request.content)
 
 
 def test_a_model_is_needed():

@@ -1,0 +1,112 @@
+"""The adapters for OpenAI's APIs on Azure: https://learn.microsoft.com/azure/ai-foundry/openai/api-version-lifecycle.
+
+The model in a request is the name of a deployment, which its owner chooses. A key is sent in the header ``api-key``. An
+Entra ID token is a JSON Web Token and is sent as a bearer token.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from rxllm import keys
+from rxllm.adapters.http_base import HTTPBase
+from rxllm.adapters.openai_chat import OpenAIChat
+from rxllm.adapters.openai_responses import OpenAIResponses
+from rxllm.values import ApiKey, Call, EngineError
+from rxllm.values.argument_checks import invalid_option
+
+__all__ = ["AzureChat", "AzureResponses"]
+
+
+PROVIDER = "azure"
+ENDPOINT = "AZURE_OPENAI_ENDPOINT"
+SCOPE = "https://ai.azure.com/.default"
+
+# Only Azure's AI services: customers' own servers have addresses under azure.com too.
+_IS_AZURE = re.compile(r"https://[\w-]+\.(openai|cognitiveservices|services\.ai)\.azure\.(com|us|cn)(:\d+)?([/?]|$)")
+_IS_TOKEN = re.compile(r"eyJ[\w-]*\.[\w-]")
+"""Matches the start of a JSON Web Token: the JSON of its header, encoded, and a second part."""
+
+
+class AzureKeys(HTTPBase):
+    """The address of an Azure resource, and its key or Entra ID token."""
+
+    provider = PROVIDER
+    key_variable = None
+    default_base_url = "https://RESOURCE.openai.azure.com/openai/v1"
+    base_url_variable = ENDPOINT
+
+    @staticmethod
+    def url_of_variable(text: str) -> str:
+        """Return the base URL for an endpoint: add ``/openai/v1`` unless the path already contains ``/openai``."""
+        url = text.rstrip("/")
+        return url if re.search(r"/openai(/|\?|$)", url) else f"{url}/openai/v1"
+
+    def key(self, call: Call) -> str | None:
+        if self.base_url == self.default_base_url:
+            form = "https://NAME.openai.azure.com/openai/v1"
+            fault = f"must be the address of your Azure resource: set {ENDPOINT}, or pass base_url={form!r}"
+            raise invalid_option("base_url", fault)
+        return super().key(call)
+
+    def key_headers(self, key: str) -> dict[str, str]:
+        return super().key_headers(key) if _IS_TOKEN.match(key) else {"api-key": key}
+
+    def _find_key(self, call: Call) -> ApiKey | None:
+        names = {name.lower() for name in (*self.headers, *call.headers)}
+        if names & {"api-key", "authorization"}:
+            return None
+        is_own = self.base_url != self.default_base_url and _IS_AZURE.match(self.base_url)
+        return super()._find_key(call) or (entra_token if is_own else None)
+
+
+class AzureChat(AzureKeys, OpenAIChat):
+    """An `OpenAIChat` for deployments on Azure: ``"azure:my-deployment"``.
+
+    The address is `base_url`, such as ``https://NAME.openai.azure.com/openai/v1``, or the variable
+    ``AZURE_OPENAI_ENDPOINT``, whose value needs no ``/openai/v1``. For the dated versions of the API, pass
+    ``.../openai/deployments/NAME?api-version=2024-10-21``.
+
+    The key is looked up in the call, in `api_key`, and in ``AZURE_OPENAI_AD_TOKEN`` and ``AZURE_OPENAI_API_KEY``. With
+    ``rxllm[azure]``, it can also be a function from ``get_bearer_token_provider``. Without a key, the login that
+    ``DefaultAzureCredential`` finds is used at Azure's own addresses.
+    """
+
+    def _is_openai(self) -> bool:
+        return True  # also behind a gateway with an address of its own
+
+
+class AzureResponses(AzureKeys, OpenAIResponses):
+    """An `OpenAIResponses` for deployments on Azure: ``"azure-responses:my-deployment"``.
+
+    For the address and the key, see `AzureChat`. If the deployment's name does not show that its model reasons, set a
+    `reasoning_effort` to request encrypted thoughts.
+    """
+
+
+def entra_token() -> str:
+    """Return an Entra ID token from the login that azure-identity finds. It renews the token before it expires.
+
+    Raises ``EngineError("missing_key")`` if azure-identity is not installed or finds no login.
+    """
+    try:
+        return _token_provider()()
+    except ImportError as error:
+        raise _no_login("to log in with Entra ID, run pip install 'rxllm[azure]'") from error
+    except Exception as error:
+        raise _no_login("azure-identity found no login (try az login); see the cause of this error") from error
+
+
+@cache
+def _token_provider() -> Callable[[], str]:
+    identity: Any = import_module("azure.identity")
+    return identity.get_bearer_token_provider(identity.DefaultAzureCredential(), SCOPE)
+
+
+def _no_login(remedy: str) -> EngineError:
+    missing = keys.missing(PROVIDER)
+    return EngineError("missing_key", f"{missing.message}; {remedy}", provider=PROVIDER, metadata=missing.metadata)
