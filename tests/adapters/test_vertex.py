@@ -10,7 +10,7 @@ import pickle
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anthropic
@@ -55,7 +55,7 @@ class Login(google.auth.credentials.Credentials):
             raise self.failure
         self.refreshed += 1
         self.token = f"{TOKEN}{self.refreshed}"
-        self.expiry = datetime.utcnow() + timedelta(seconds=self.seconds)
+        self.expiry = datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=self.seconds)
 
 
 @pytest.fixture(autouse=True)
