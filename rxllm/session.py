@@ -122,7 +122,7 @@ class MemorySessions:
 
     def __init__(self) -> None:
         self._saved: dict[str, tuple[int, str]] = {}  # the version and the JSON of each session
-        self._last_version = 0  # of any session, so that a deleted session's version is not used again
+        self._last_version = 0  # shared by all sessions, so that a deleted session's version is not used again
         self._lock = threading.Lock()
 
     async def load(self, id: str) -> SavedSession:

@@ -134,9 +134,8 @@ class Card(msgspec.Struct, frozen=True):
 
     `begun` is the start time of the stream, `first` the time of its first token, `latest` the time of its latest event,
     and `writing` the time at which the current response began to arrive. `wrote` is the time that earlier responses
-    took to arrive, in seconds. `agents`
-    has a card for each tool call that runs an agent. `steered` has the user's corrections, each with the number of
-    steps completed before it.
+    took to arrive, in seconds. `agents` has a card for each tool call that runs an agent. `steered` has the user's
+    corrections, each with the number of steps completed before it.
 
     >>> card = Card(begun=0.0).add(TextDelta("Hel"), 0.5).add(TextDelta("lo"), 1.0)
     >>> rows_and_status(card, 1.0)

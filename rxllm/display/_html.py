@@ -269,7 +269,7 @@ $ figure{display:inline-block;margin:0 8px 8px 0;max-width:100%;vertical-align:t
 """.strip().replace("\n", "")
 
 _SCOPE = f"rxllm-{crc32(_RULES.encode()):08x}"
-"""A class for the outputs with this very style, so that it never applies to the outputs of another version."""
+"""A class whose name contains the style's checksum, so that no rule applies to outputs from a different version."""
 
 # The class is doubled, so that the rules win against the page's own rules for tables, code and links.
 STYLE = _RULES.replace("$", f".{_SCOPE}.{_SCOPE}")

@@ -13,8 +13,9 @@ from reactivex import Observable
 from rxllm.display import _show
 from rxllm.display._plain import Cards, Screen
 from rxllm.display._show import Showing, notebook_cell, suppress_repr
-from rxllm.display._timeline_drawing import MANY, Drawn, dollars, duration, svg_of, table_of, text_of
+from rxllm.display._timeline_drawing import MANY, Drawn, dollars, fine_duration, svg_of, table_of, text_of
 from rxllm.display._timeline_rows import Lane, Row
+from rxllm.display._words import count
 from rxllm.events import TextDelta
 from rxllm.runtime import merge_labelled, noting_times
 from rxllm.values import Labelled, Timed, Usage, Value, times_of
@@ -27,29 +28,28 @@ MAX_SECONDS = 1e9
 class Timeline:
     """The rows of a run, as far as its events have arrived; ``str(timeline)`` draws it as text.
 
-    `rows` are the steps, each with its tools and agents below it. `seconds` is the time of the last event or of the
-    end of the run. `result` is the run's result, if `timeline` has run a stream: what ``show`` would have returned.
-    Notebooks draw a Timeline as an SVG picture with a table of the same figures.
+    `rows` are the steps, each with its tools and agents below it. `result` is the run's result, if `timeline` has run a
+    stream: what ``show`` would have returned. Notebooks draw a Timeline as an SVG picture with a table of the same
+    figures.
     """
 
     def __init__(self, title: str = "", labels: Iterable[str] = ()) -> None:
         self.rows: list[Row] = []
-        self.seconds = 0.0
         self.result: Any = None
-        self.has_ended = False
         self._title = title
+        self._seconds = 0.0
         self._ticks: list[float] | None = None  # the ticks of the growing text bar, if the streams have no labels
         self._lanes: dict[str | None, Lane] = {label: self._begin(label) for label in labels}
 
     def add(self, timed: Timed[Any]) -> None:
-        """Update the rows with an event, or with a `Labelled` event of one of several streams."""
+        """Update the rows with an event. If there are several streams, each event is in a `Labelled`."""
         at, event = timed.at, timed.item
         if not 0.0 <= at <= MAX_SECONDS:
             raise invalid_option("source", f"has an event at {at!r} s; the times must be from 0 to {MAX_SECONDS:g} s")
         if self._ticks is not None and type(event) is TextDelta:  # by far the most frequent case
             self._ticks.append(at)
             return
-        self.seconds = max(self.seconds, at, self._ticks[-1] if self._ticks else 0.0)
+        self._seconds = max(self.seconds, at)
         label: str | None = None
         while isinstance(event, Labelled | Timed):
             label = event.label if isinstance(event, Labelled) else label
@@ -69,12 +69,20 @@ class Timeline:
 
     def finish(self, at: float | None = None, error: Exception | None = None) -> None:
         """End the bars that are still growing, at the time `at` or at the last event."""
-        self.seconds = max(self.seconds, at or 0.0, self._ticks[-1] if self._ticks else 0.0)
+        self.pass_time(at or 0.0)
         for lane in self._lanes.values():
             lane.finish(self.seconds)
         if error is not None:
             self._lanes.setdefault(None, Lane(self.rows, 0.0)).fail(self.seconds, error)
-        self.has_ended = True
+
+    def pass_time(self, at: float) -> None:
+        """Let the bars grow to the time `at`, while no event arrives."""
+        self._seconds = max(self.seconds, at)
+
+    @property
+    def seconds(self) -> float:
+        """The time of the last event or, if it is later, the time that has passed."""
+        return max(self._seconds, self._ticks[-1]) if self._ticks else self._seconds
 
     @property
     def title(self) -> str:
@@ -103,9 +111,9 @@ class Timeline:
         failed = sum(1 for row in tools if row.error)
         texts = [
             " + ".join(dict.fromkeys(row.model for row in rows if row.model)),
-            _count(steps, "step") if any(lane.is_chat for lane in self._lanes.values()) else "",
-            _count(len(tools), "tool call") + (f" ({failed} failed)" if failed else "") if tools else "",
-            duration(self.seconds),
+            count(steps, "step") if any(lane.is_chat for lane in self._lanes.values()) else "",
+            count(len(tools), "tool call") + (f" ({failed} failed)" if failed else "") if tools else "",
+            fine_duration(self.seconds),
             f"{self.usage.total:,} tokens" if self.usage.total else "",
             dollars(self.usage.total_cost),
             self.error,
@@ -140,10 +148,6 @@ class Timeline:
 
     def __repr__(self) -> str:
         return f"Timeline({self.summary!r})"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def timeline(source: Any, *, title: str = "") -> Timeline:
@@ -222,7 +226,8 @@ class _Drawing(Screen):
 
     def draw(self, cards: Cards, now: float) -> None:
         if self._cell is not None:
-            self._timeline.seconds = self._timeline.seconds if self._is_timed else now - self._begun
+            if not self._is_timed:
+                self._timeline.pass_time(now - self._begun)
             self._cell.draw(cards, now)
 
     def finish(self, cards: Cards, now: float) -> None:

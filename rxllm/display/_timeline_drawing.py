@@ -15,6 +15,7 @@ from typing import NamedTuple
 from rxllm.display._card import truncate
 from rxllm.display._markdown import clean, escape
 from rxllm.display._timeline_rows import Bar, Kind, Row
+from rxllm.display._words import duration
 
 WIDTH, LEFT, PLOT, RIGHT = 1100, 250, 560, 828
 """The width of the picture, where its bars begin, the width of the bars, and where the figures begin, in pixels."""
@@ -66,29 +67,26 @@ class Drawn(NamedTuple):
 # Figures
 
 
-def duration(seconds: float) -> str:
-    """Return a number of seconds with its unit, rounded to two or three digits.
+def fine_duration(seconds: float) -> str:
+    """Return a time as text, with two digits or more if it is shorter than a second.
 
-    >>> [duration(seconds) for seconds in (0.0123, 0.47, 4.83, 75, 4000)]
-    ['12 ms', '0.47 s', '4.8 s', '1 min 15 s', '1 h 6 min']
+    >>> [fine_duration(seconds) for seconds in (0.0123, 0.47, 4.83, 75)]
+    ['12 ms', '0.47 s', '4.8 s', '1 min 15 s']
     """
-    if seconds < 0.0995:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 59.95:
-        return f"{seconds:.2f} s" if seconds < 0.995 else f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    if seconds >= 0.995:
+        return duration(seconds)
+    return f"{seconds:.2f} s" if seconds >= 0.0995 else f"{seconds * 1000:.0f} ms"
 
 
 def figures(row: Row) -> str:
     """Return the figures of a row, or its error: time to the first token, tokens, tokens per second, and cost."""
     usage, rate = row.usage, row.tokens_per_second
     if row.kind == "step":
-        texts = ["" if row.first_token is None else f"{duration(row.first_token)} TTFT"]
+        texts = ["" if row.first_token is None else f"{fine_duration(row.first_token)} TTFT"]
         texts += [f"{usage.output_tokens:,} tok" if usage.output_tokens else "", f"{rate:,.0f}/s" if rate else ""]
         texts += [dollars(usage.total_cost)]
     else:
-        texts = ["" if row.end is None else duration(row.end - row.start)]
+        texts = ["" if row.end is None else fine_duration(row.end - row.start)]
     return " · ".join(filter(None, [*texts, row.error or row.note]))
 
 
@@ -192,7 +190,7 @@ def _bar(bar: Bar, y: float, scale: float, now: float) -> Iterator[str]:
     end = now if bar.end is None else bar.end
     x = LEFT + min(bar.start, now) * scale
     width = max(2.0, LEFT + min(end, now) * scale - x)  # a note can be wrong, but must not leave the picture
-    span = f"{duration(bar.start)} to {duration(end)}, {duration(end - bar.start)}"
+    span = f"{fine_duration(bar.start)} to {fine_duration(end)}, {fine_duration(end - bar.start)}"
     title = ": ".join(filter(None, (f"{NAMES[bar.kind].partition(',')[0]}, {span}", bar.title)))
     failed = bar.kind == "lost" and bar.title not in ("", "disposed")
     colour = _RED if failed else COLOURS[bar.kind]
@@ -264,10 +262,12 @@ def table_of(drawn: Drawn) -> str:
     head = "".join(f"<th>{name}</th>" for name in ("", "starts", "takes", "figures"))
     lines: list[str] = []
     for depth, row in drawn.rows:
-        end = drawn.seconds if row.end is None else row.end
-        cells = (" · ".join(filter(None, (row.name, row.about))), duration(row.start), duration(end - row.start))
-        name = f'<td style="padding-inline-start:{depth + 0.5}em">{escape(truncate(cells[0], 80))}</td>'
-        lines.append(f"<tr>{name}<td>{cells[1]}</td><td>{cells[2]}</td><td>{escape(figures(row))}</td></tr>")
+        name = truncate(" · ".join(filter(None, (row.name, row.about))), 80)
+        taken = (drawn.seconds if row.end is None else row.end) - row.start
+        cells = (name, fine_duration(row.start), fine_duration(taken), figures(row))
+        first, *others = map(escape, cells)
+        line = f'<td style="padding-inline-start:{depth + 0.5}em">{first}</td>'
+        lines.append(f"<tr>{line}{''.join(f'<td>{cell}</td>' for cell in others)}</tr>")
     return f"<table><tr>{head}</tr>{''.join(lines)}</table>"
 
 

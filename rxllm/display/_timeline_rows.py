@@ -154,7 +154,7 @@ class Row(msgspec.Struct):
 
 
 class Lane:
-    """The events of one chat: the steps, and an inner lane for each tool call that runs an agent.
+    """Folds one chat's events into its steps. Each tool call that runs an agent has an inner lane.
 
     `rows` is the list to which the lane adds its rows, and `since` is the time at which the next step will begin.
     """

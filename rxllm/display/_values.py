@@ -28,7 +28,7 @@ from rxllm.display._card import (
 from rxllm.display._html import SHOWN, article, block, isolate, page, row_html
 from rxllm.display._markdown import escape, is_link, markdown
 from rxllm.display._timeline import timeline
-from rxllm.display._words import Look, ending
+from rxllm.display._words import Look, count, ending
 from rxllm.engine import Engine, settings
 from rxllm.values import (
     ChatResult,
@@ -319,12 +319,3 @@ def _cut_all(data: Mapping[str, Any]) -> dict[str, Any]:
 def fold(title: str, body: str) -> str:
     """Fold `body` behind a title that the user can click."""
     return f'<details class="rxllm-folded"><summary>{isolate(clip(title))}</summary>{body}</details>'
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number and its noun, in the singular or plural.
-
-    >>> count(1, "step"), count(2000, "step")
-    ('1 step', '2,000 steps')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Words for people: how a stream has ended, how long it took, and what to do about an error."""
+"""Words for people: how a stream has ended, times and numbers, and what to do about an error."""
 
 from __future__ import annotations
 
@@ -47,6 +47,15 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s" if seconds < 9.95 else f"{int(seconds)} s"
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number and its noun, in the singular or plural.
+
+    >>> count(1, "step"), count(2000, "step")
+    ('1 step', '2,000 steps')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def error_text(error: Exception) -> str:

@@ -419,6 +419,18 @@ def test_metadata_of_another_form_is_not_a_note(note: Any) -> None:
     assert [bars(row) for row in run.rows] == [[("waiting", 0, 0), ("text", 0, 1)]]
 
 
+def test_a_run_that_has_not_ended_is_drawn_up_to_its_last_event() -> None:
+    run = Timeline()
+    for at in (1.0, 2.0, 3.0):
+        run.add(Timed(at, TextDelta("a")))
+    assert run.seconds == 3
+    run.pass_time(5.0)
+    assert (run.seconds, run.rows[0].bars[-1].end) == (5, None)
+    assert "5.0 s" in str(run)
+    run.finish()
+    assert run.rows[0].bars[-1].end == 5
+
+
 def test_an_empty_run_is_drawn() -> None:
     run = timeline([])
     assert (run.rows, run.seconds) == ([], 0)
