@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import os
-import tarfile
 import tracemalloc
 from binascii import crc32
 from collections.abc import Iterator
-from pathlib import Path
 from struct import pack
 from typing import Any
 
@@ -26,7 +21,7 @@ from rxllm.events import ErrorEvent, MessageCompleted
 from rxllm.testing import chunkings, cut
 from rxllm.testing.loopback import Loopback, Reply
 from rxllm.values import ProviderPart, Request, Response, ThinkingPart
-from wire import BEGIN, SIGNATURE, call_frames, delta, end, failure, frame, message, start, stop
+from wire import BEGIN, SIGNATURE, call_frames, delta, end, failure, frame, message, recordings, start, stop
 
 from rxllm_bedrock import Bedrock
 
@@ -288,24 +283,8 @@ def test_a_length_that_lies_takes_no_memory(length: int, head: int) -> None:
 # Recorded streams
 
 
-def recordings() -> Iterator[tuple[str, bytes]]:
-    root = Path(os.environ.get("RXLLM_STREAMS") or "/nonexistent")
-    if not root.is_dir():
-        pytest.skip("recorded streams are not at hand: set RXLLM_STREAMS to their folder")
-    yield from _listed((root / "index.csv").read_text(), lambda name: (root / name).read_bytes())
-    with tarfile.open(root / "more.tar.gz") as archive:
-        files = {m.name.removeprefix("./"): archive.extractfile(m).read() for m in archive if m.isfile()}  # type: ignore[union-attr]
-    yield from _listed(files["index.csv"].decode(), files.__getitem__)
-
-
-def _listed(index: str, read: Any) -> Iterator[tuple[str, bytes]]:
-    for row in csv.DictReader(io.StringIO(index)):
-        if row["form"] == "aws-eventstream":
-            yield f"{row['api']} {row['features']}", read(row["file"])
-
-
 def test_recorded_streams() -> None:
-    streams = list(recordings())
+    streams = recordings()
     assert len(streams) >= 40
     for features, data in streams:
         events = decode(data)

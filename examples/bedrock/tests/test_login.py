@@ -16,7 +16,7 @@ from rxllm.testing.loopback import Loopback, Reply
 from rxllm.values import Call
 from wire import BEGIN, delta, end
 
-from rxllm_bedrock import Bedrock, MantleChat, MantleClaude, MantleResponses, _login, connect_mantle
+from rxllm_bedrock import Bedrock, _login
 
 HI = Request((user("Hi"),), "amazon.nova-lite-v1:0")
 REPLY = Reply([BEGIN, delta(0, text="Hi"), *end()])
@@ -149,29 +149,6 @@ def test_no_error_and_no_pickle_shows_a_secret() -> None:
     assert b"a-very-secret" not in pickled
     with pytest.raises(EngineError, match="pickled without the secrets in its credentials"):
         pickle.loads(pickled).build(HI, Call())
-
-
-# Bedrock Mantle
-
-
-@pytest.mark.parametrize(
-    ("model", "kind", "path"),
-    [
-        ("openai.gpt-oss-120b", MantleChat, "/v1/chat/completions"),
-        ("openai.gpt-5.4", MantleResponses, "/openai/v1/responses"),
-        ("anthropic.claude-sonnet-4-5", MantleClaude, "/anthropic/v1/messages"),
-    ],
-)
-def test_the_compatible_apis(model: str, kind: type[Any], path: str) -> None:
-    adapter = connect_mantle(model, region="us-west-2")
-    assert type(adapter) is kind
-    request = sent(adapter, Request((user("Hi"),), model), api_key="k")
-    assert str(request.url) == f"https://bedrock-mantle.us-west-2.api.aws{path}"
-    assert request.headers["authorization"] == "Bearer k"
-    assert "x-api-key" not in request.headers
-    signing = connect_mantle(model, region="us-west-2", credentials=Credentials("AKID", "secret"))
-    signed = sent(signing, Request((user("Hi"),), model)).headers["authorization"]
-    assert "/us-west-2/bedrock-mantle/aws4_request" in signed
 
 
 def test_the_names_are_found() -> None:

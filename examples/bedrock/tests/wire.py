@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import os
+import tarfile
 from binascii import crc32
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from struct import pack
 from typing import Any
 
+import pytest
 from rxllm import ToolCall
 from rxllm.testing import HTTPAdapterConformance, Script, refusal
 from rxllm.testing.loopback import Reply
@@ -114,3 +120,25 @@ def call_frames(index: int, call: ToolCall) -> list[bytes]:
         *(delta(index, toolUse={"input": piece}) for piece in pieces),
         stop(index),
     ]
+
+
+def recordings() -> list[tuple[str, bytes]]:
+    """Return the API and the features of each recorded stream, and its bytes. Skip the test if there are none."""
+    root = Path(os.environ.get("RXLLM_STREAMS") or "/nonexistent")
+    if not root.is_dir():
+        pytest.skip("recorded streams are not at hand: set RXLLM_STREAMS to their folder")
+    with tarfile.open(root / "more.tar.gz") as archive:
+        members = {member.name.removeprefix("./"): member for member in archive if member.isfile()}
+
+        def read(name: str) -> bytes:
+            content = archive.extractfile(members[name])
+            return content.read() if content else b""
+
+        archived = list(_listed(read("index.csv").decode(), read))
+    return [*_listed((root / "index.csv").read_text(), lambda name: (root / name).read_bytes()), *archived]
+
+
+def _listed(index: str, read: Callable[[str], bytes]) -> Iterator[tuple[str, bytes]]:
+    for row in csv.DictReader(io.StringIO(index)):
+        if row["form"] == "aws-eventstream":
+            yield f"{row['api']} {row['features']}", read(row["file"])
