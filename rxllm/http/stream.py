@@ -12,7 +12,7 @@ stream with an ``ErrorEvent``.
 With httpcore 1.0.9, a call cannot always be cancelled safely, so `_send` delays cancellation by holding the pump:
 
 ============================  =================================  ===================================================
-state of the call             effect of a dispose                reason
+state of the call             effect of dispose                  reason
 ============================  =================================  ===================================================
 waiting for a pool slot       The call is cancelled once it has  Otherwise, the pool would lose the slot.
                               the slot.

@@ -56,7 +56,7 @@ class Timeouts(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         limits = {"first": self.first, "idle": self.idle, "total": self.total}
         wrong = [
-            ((name,), must_be("None, or a number of seconds above 0", limit))
+            ((name,), must_be("None or a positive number of seconds", limit))
             for name, limit in limits.items()
             if limit is not None and not is_positive(limit)
         ]

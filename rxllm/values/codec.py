@@ -68,7 +68,7 @@ _NAMES = {"id", "tool_call_id", "pending_tool_call_id", "request_id", "run_id", 
 """Fields that hold a name or an id. Their text must be encodable, because it ends up in stores, headers and logs."""
 
 _RESULTS = ("halt_result", "ask_user_opts")
-"""The metadata keys under which a tool's result is kept."""
+"""The metadata keys that hold a tool's result."""
 
 _OWN_TAGS = ("tuple", "map", "float", "bytes")
 
@@ -401,7 +401,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _base(option: Any) -> type:
-    """Return the class that data for `option` must have, or ``object`` if any class is allowed."""
+    """Return the class that data for `option` must be an instance of, or ``object`` if any class is allowed."""
     base = get_origin(option) or option
     if base is Literal:
         return EllipsisType  # no data is an instance of it.

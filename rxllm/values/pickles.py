@@ -4,7 +4,7 @@ Pickles contain no API keys and no HTTP clients. If the other process cannot imp
 contains the object itself; this requires cloudpickle.
 
 =========================  ==============================================================  =========================
-object                     content of its pickle                                           implemented by
+object                     what its pickle contains                                        implemented by
 =========================  ==============================================================  =========================
 a function or a tool that  its name; the other process must be able to import the module   pickle, ``FunctionTool``
 is defined in a module
@@ -40,7 +40,7 @@ class NotPortable(pickle.PicklingError):
 
 
 def engine_state(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an engine's settings in a form that can be pickled. Raises the errors of `portable`."""
+    """Return an engine's settings in a form that can be pickled. Raises the same errors as `portable`."""
     state = {**settings, "params": {**settings["params"]}}
     for name in _FUNCTIONS:
         state[name] = tuple(portable(entry, f"{name}[{index}]") for index, entry in enumerate(state[name]))
@@ -91,7 +91,7 @@ def by_value(value: Any, what: str, reason: Exception | str) -> Any:
     except Exception as error:
         if isinstance(error.__cause__ or error, RecursionError):  # a function can refer to its own tool
             raise NotPortable(f"{what} cannot be pickled: it refers to itself; define it in a module") from None
-        # The error for an object that calls share already suggests a remedy.
+        # Errors about objects shared between calls already suggest a remedy.
         remedy = "" if "; " in str(error) else "; leave it out, or create it in the process that uses it"
         raise NotPortable(f"{what} cannot be pickled: {error}{remedy}") from error
 

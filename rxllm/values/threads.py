@@ -59,7 +59,7 @@ class Thread(Value):
 
     @classmethod
     def from_openai(cls, messages: Iterable[MessageLike]) -> Self:
-        """Convert messages in OpenAI's format, as dicts or SDK objects, to a thread. `Message` objects are kept.
+        """Convert messages in OpenAI's format, as dicts or SDK objects, to a thread. `Message` objects are unchanged.
 
         >>> Thread.from_openai([{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"}])
         Thread(2 messages, last=Message('user', 'Hi'))

@@ -166,7 +166,7 @@ def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, A
 
 
 def _spell_out(hint: Any, describe: Callable[[str], Any]) -> Any:
-    """Return `hint` with each text in ``Annotated`` replaced by ``describe(text)``, and with datetimes annotated."""
+    """Return `hint` with each text in ``Annotated`` replaced by ``describe(text)``, and ``datetime`` by `_DATETIME`."""
     if hint is datetime:
         return _DATETIME
     origin, args = get_origin(hint), get_args(hint)

@@ -152,7 +152,7 @@ class Tool(Value):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (self.timeout in ("default", None) or is_positive(self.timeout)):
-            fault = must_be("a number of seconds above 0, or None for no limit", self.timeout)
+            fault = must_be("a positive number of seconds, or None for no limit", self.timeout)
             raise ValidationError("invalid_tool", f"timeout {fault}", errors=[(("timeout",), fault)])
         for flag in ("manual", "approval", "idempotent"):
             if not isinstance(getattr(self, flag), bool):

@@ -235,8 +235,8 @@ def _is_price(value: Any) -> bool:
 
 _Rule = tuple[str, Callable[[Any], bool]]
 _FLAG: _Rule = ("True, False or None", lambda value: value is None or isinstance(value, bool))
-_TOKENS: _Rule = ("a whole number of at least 1, or None", lambda value: value is None or is_count(value))
-_PRICE: _Rule = ("a number of at least 0, or None", _is_price)
+_TOKENS: _Rule = ("an integer >= 1 or None", lambda value: value is None or is_count(value))
+_PRICE: _Rule = ("a number >= 0 or None", _is_price)
 
 _RULES: dict[str, _Rule] = {
     "name": ("'provider:model'", _is_name),
