@@ -285,7 +285,7 @@ def _refusal(name: str, limit: float, used: float, needed: float | None) -> Stre
 
 def unpriced_call(name: str) -> ValidationError:
     """Return the error for calling the model `name`, whose price is unknown, under a dollar limit."""
-    fault = f"is a dollar limit, but the price of {shown(name)} is not known, so the request is not sent"
+    fault = f"is a dollar limit, but the price of {shown(name)} is unknown, so the request is not sent"
     remedy = 'pass price=lambda usage: dataclasses.replace(usage, total_cost=...) or unpriced="allow" to a Budget'
     package = "" if find_spec("genai_prices") else "; pip install 'rxllm[cost]' installs a price list"
     return invalid_option("usd", f"{fault}; {remedy}{package}")

@@ -244,7 +244,7 @@ class _ReaderObserver(abc.ObserverBase[Any]):
 
 @contextlib.contextmanager
 def behind(gate: Gate | None) -> Generator[None]:
-    """Make sources that are subscribed to in the block wait for `gate`. If it is None, they never wait."""
+    """Make sources subscribed to inside the block wait for `gate`, or never wait if `gate` is None."""
     token = current_reader.set(replace(current_reader.get(), gate=gate))
     try:
         yield

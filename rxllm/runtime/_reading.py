@@ -269,7 +269,7 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
     This function works in scripts, threads and notebooks. If it blocks a running event loop, it issues a warning,
     except in a notebook. Ctrl-C and a notebook's stop button dispose the subscription, which closes its connections.
 
-    Raises the stream's error, or ``SequenceContainsNoElementsError`` if there was no item. Raises ``RuntimeError`` on
+    Raises the stream's error, or ``SequenceContainsNoElementsError`` if it emitted no items. Raises ``RuntimeError`` on
     rxllm's own event loop, and ``ValidationError("invalid_option")`` if `source` is not an Observable.
     """
     check_source(source, "run")

@@ -288,7 +288,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 
 _SPENT = ("insufficient_quota", "billing_error", "payment_required")
-"""Error codes for an account that has no credit left, where waiting would not help."""
+"""Error codes that mean the account has no credit left, so waiting would not help."""
 
 _SECONDS = ("base_delay", "max_delay", "jitter", "max_retry_after")
 _REASONS = AdapterError.REASONS | StreamError.REASONS

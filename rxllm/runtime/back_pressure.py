@@ -200,7 +200,7 @@ class Gate:
 
 @contextlib.contextmanager
 def read_by(gate: Gate | None, listener: ErrorListener, endings: Endings | None = None) -> Generator[None]:
-    """Make sources that are subscribed to in the block wait for `gate`, and pass unhandled errors to `listener`.
+    """Make sources subscribed to inside the block wait for `gate`, and pass unhandled errors to `listener`.
 
     Without a `gate`, the sources never wait. `endings` collects the functions that are called after the reader has
     stopped reading.

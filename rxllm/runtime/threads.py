@@ -174,7 +174,7 @@ async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
 SILENT_SECONDS = 5.0
 FIRST_SECONDS = 30.0
 CLOSE_SECONDS = 1.0
-"""The maximum number of seconds that cancelled calls can take to close."""
+"""The maximum number of seconds for cancelled calls to close."""
 
 TICK_SECONDS = 0.02
 
@@ -197,7 +197,7 @@ class Live:
 
 
 class Drain:
-    """The wait at interpreter exit for the calls and timers in `live`."""
+    """Waits at interpreter exit for the calls and timers in `live`."""
 
     def __init__(self, live: Live) -> None:
         self._live = live

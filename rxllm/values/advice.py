@@ -177,7 +177,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "text content output": "`output_text`",
         "message finish_reason thinking id model": "`final_response.{name}`",
         "response": "`final_response`",
-        "tool_calls": "`pending_tool_calls` for the calls without an answer, or the tool_calls of each step's response",
+        "tool_calls": "`pending_tool_calls` for the unanswered calls, or the tool_calls of each step's response",
         "interruptions interrupts approvals": "`pending_tool_calls`",
         "question": "`pending_question`",
         "messages": "`thread.messages`",

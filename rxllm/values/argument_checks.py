@@ -128,7 +128,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeError | None:
     """Return the ``TypeError`` that calling `function` with these arguments would raise.
 
-    Return None if they are valid or if `function` has no readable signature.
+    Return None if the arguments are valid, or if `function` has no readable signature.
     """
     from inspect import signature  # slow to import, and needed only for users' functions
 

@@ -3,13 +3,13 @@
 The codec has five layers, each of which calls the layers below it:
 
 =================  ============================  ===============  ====================================================
-layer              encoder                       decoder          content that the layer adds
+layer              encoder                       decoder          what the layer adds
 =================  ============================  ===============  ====================================================
 JSON text          ``serializer.to_json``        ``from_json``    the text itself, written by Python's ``json``
 top level          ``serializer.to_data``        ``from_data``    the format's version (``"v"``); lists of objects
 event              ``serializer._write_event``   ``_read_event``  the name of the event type (``"type"``)
 any other object   `encode`, `encode_result`     `decode`         the name of the class or type (``"$"``, see below)
-fields             `encode_fields`               `decode_fields`  the fields by name; a field that has its default
+fields             `encode_fields`               `decode_fields`  the fields by name, omitting those that equal their
                                                                   value is omitted
 =================  ============================  ===============  ====================================================
 
@@ -114,7 +114,7 @@ def encode(item: Any, is_result: bool = False) -> Any:
 def encode_result(item: Any) -> Any:
     """Return JSON data for a tool's result.
 
-    Decoding gives plain data: a dict instead of a model, a string instead of a date.
+    Decoding it yields plain data: a dict instead of a model, a string instead of a date.
     """
     return encode(item, is_result=True)
 
@@ -329,7 +329,7 @@ def _decode_tagged(data: dict[str, Any]) -> Any:
         case {"$": str(name)} if name in _OWN_TAGS:
             raise wrong("malformed_struct", f"an object of type {name!r} has missing or invalid fields")
         case _:
-            raise wrong("unknown_type_tag", f"the type {brief(data['$'])} is not known")
+            raise wrong("unknown_type_tag", f"the type {brief(data['$'])} is unknown")
 
 
 def _decode_map(pairs: list[Any]) -> dict[Any, Any]:

@@ -22,7 +22,7 @@ def draw_with(drawer: Callable[[Any], str | None]) -> None:
 
 
 def keep_times(value: T, timed: Sequence[Any]) -> T:
-    """Return a copy of `value` that keeps its events and their times, `timed`, so that its timeline can be drawn.
+    """Return a copy of `value` that carries `timed`, the events and times that its timeline is drawn from.
 
     Comparisons, the repr and JSON ignore them. If `timed` is empty, return `value` itself.
     """

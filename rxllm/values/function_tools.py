@@ -59,8 +59,8 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     ``tool(name="double", description=..., schema={...}, handler=double)``. The `handler` receives all arguments in one
     mapping and, if it has two parameters, a `ToolContext` as well.
 
-    `timeout` is the maximum run time in seconds; None means no limit. It defaults to the call's option
-    ``tool_timeout``. rxllm never runs a `manual` tool: the chat halts, and the caller provides the result. A tool with
+    `timeout` is the maximum run time in seconds; None means no limit. It defaults to the call's ``tool_timeout``
+    option. rxllm never runs a `manual` tool: the chat halts, and the caller provides the result. A tool with
     `approval` runs only after the caller has approved the call. An `idempotent` tool may be run again after an
     interruption; see ``ops.journaled``.
 

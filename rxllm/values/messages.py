@@ -365,7 +365,7 @@ def data_part(data: bytes, name: str | None = None, mime_type: str | None = None
 
 
 def mime_type_of(data: bytes, name: str) -> str | None:
-    """Return a file's MIME type, based on its first bytes or, failing that, its name; None if it is unknown.
+    """Return a file's MIME type, based on its first bytes or else its name, or None if it is unknown.
 
     >>> mime_type_of(b"GIF89a", "cat.png"), mime_type_of(b"", "notes.pdf"), mime_type_of(b"", "notes")
     ('image/gif', 'application/pdf', None)

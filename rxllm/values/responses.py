@@ -115,8 +115,8 @@ class Progress(msgspec.Struct, frozen=True):
     Of `total` requests, `done` have ended, and `failed` of these ended without an answer. `usage` is the total usage of
     the requests that have ended, and ``usage.total_cost`` is their cost. `journaled` is the number of requests that
     were answered from the journal instead of being sent. `retries` is the number of failed attempts that were repeated.
-    `seconds_p50` and `seconds_p95` are percentiles of the time that completed model calls took, in seconds. Retries
-    are included, waits for a rate limit are not.
+    `seconds_p50` and `seconds_p95` are percentiles of the time that completed model calls took, in seconds. This
+    time includes retries but not waits for a rate limit.
     """
 
     done: int

@@ -105,7 +105,7 @@ def _compiled(text: bytes) -> _Checked:
     if len(document.schemas) > MAX_SCHEMAS:
         return _skip_checks(text, f"it has more than {MAX_SCHEMAS} subschemas")
     if document.unread:
-        log.warning("a JSON schema is checked without patterns that cannot be read: %.80r", document.unread[0])
+        log.warning("a JSON schema has patterns that cannot be read and are not checked: %.80r", document.unread[0])
     validator = _validator(document.root)
     depth = bisect_right(range(MAX_DEPTH + 1), MAX_APPLIED, key=document.count_applied) - 1
     if depth < 0:

@@ -100,7 +100,7 @@ def whole(number: Any) -> int | None:
 
 
 def amount(number: Any) -> float | None:
-    """Return a cost from a provider, or None if `number` is not a number."""
+    """Return `number`, a cost from a provider, or None if it is not a number."""
     return number if isinstance(number, int | float) and not isinstance(number, bool) else None
 
 
@@ -140,7 +140,7 @@ _MILLION = 1_000_000
 
 @value
 class ModelInfo(Value):
-    """An entry in the catalogue ``rxllm.models``. A field is None if its value is not known.
+    """An entry in the catalogue ``rxllm.models``. A field is None if its value is unknown.
 
     `name` is ``"provider:model"``, or just the provider if its model has no name. The model's capabilities are flags:
 
