@@ -114,7 +114,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     def apply_event(self, event: Event) -> StreamCollector:
         """Return the state after `event`. A malformed event changes nothing.
 
-        Raises ``TypeError`` for raw usage with unknown keys, and no other error.
+        Raises only ``TypeError``, for raw usage with unknown keys.
         """
         summary = self.summary
         if type(event) not in DELTAS or summary.fresh:

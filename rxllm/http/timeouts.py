@@ -80,7 +80,7 @@ NO_TIMEOUTS = Timeouts()
 
 
 LAST_CHANCE_SECONDS = 0.01
-"""The grace period before a read times out, in seconds. It lets a loop that was blocked read waiting bytes."""
+"""The grace period, in seconds, before a read times out. A loop that was blocked can then read waiting bytes."""
 
 
 class IdleTimeoutError(TimeoutError):

@@ -164,7 +164,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
     def count_journaled(self, key: Hashable, spent: Callable[[], Spending] | None = None) -> None:
         """Count the answer that a journal holds under `key`, unless it has been counted before.
 
-        Without `spent`, only mark the answer as counted.
+        If `spent` is None, only mark the answer as counted.
         """
         with self._lock:
             if key not in self._journaled and spent is not None:

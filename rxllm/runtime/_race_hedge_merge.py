@@ -74,7 +74,7 @@ def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
     >>> hedge(stream_generate(answers, "When?"), after=0.01).pipe(ops.to_text()).run()
     'In time.'
 
-    The slower subscription is disposed, and its connection is closed. Content means the same as in ``race``. If the
+    The slower subscription is disposed, and its connection is closed. Content is defined as in ``race``. If the
     first subscription fails before the second has started, the second starts at once. ``MessageCompleted`` has the
     metadata ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe, or to hedge every call of an engine, use
     ``ops.hedge``.

@@ -202,7 +202,7 @@ class Gate:
 def read_by(gate: Gate | None, listener: ErrorListener, endings: Endings | None = None) -> Generator[None]:
     """Make sources subscribed to inside the block wait for `gate`, and pass unhandled errors to `listener`.
 
-    Without a `gate`, the sources never wait. `endings` collects the functions that are called after the reader has
+    If `gate` is None, the sources never wait. `endings` collects the functions that are called after the reader has
     stopped reading.
     """
     token = current_reader.set(Reader(gate, listener, endings))

@@ -142,7 +142,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def awaiting_loop() -> asyncio.AbstractEventLoop:
-    """Return the asyncio event loop on which the caller awaits a stream.
+    """Return the running asyncio event loop, on which the caller awaits a stream.
 
     Raises ``EngineError("wrong_loop")`` if no asyncio loop is running, for example under trio.
     """

@@ -10,7 +10,7 @@ top level          ``serializer.to_data``        ``from_data``    the format's v
 event              ``serializer._write_event``   ``_read_event``  the name of the event type (``"type"``)
 any other object   `encode`, `encode_result`     `decode`         the name of the class or type (``"$"``, see below)
 fields             `encode_fields`               `decode_fields`  the fields by name, omitting those that equal their
-                                                                  value is omitted
+                                                                  default
 =================  ============================  ===============  ====================================================
 
 Values also have the methods of dataclasses-json. Their ``to_dict`` and ``from_dict`` use only the fields layer;

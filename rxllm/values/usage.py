@@ -57,7 +57,7 @@ def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> U
     """Return `usage` with its missing costs filled in by ``price(model, usage)``.
 
     If a provider uses several models for one answer, ``extra["iterations"]`` lists the usage of each as a dict. These
-    are priced separately: `model` is the name in the iteration's ``extra``, or None for the model that gives the
+    are priced separately: `model` is the name in the iteration's ``extra``, or None for the model that wrote the
     answer. If any of these costs is unknown, none are filled in. A reported cost of 0 is replaced if a price is known.
     """
     lacking = usage
