@@ -18,7 +18,7 @@ forever, because ``on_error`` cannot be called after that.
 
 The log shows only the frames that belong to the user's code, or all frames if the ``rxllm`` logger is set to DEBUG. A
 failed call without such frames is logged on one line. Logging does not change ``error.__traceback__``. If the error is
-raised in the caller, its traceback is cut to the same frames.
+raised in the caller, its traceback is cut down to the same frames.
 """
 
 from __future__ import annotations

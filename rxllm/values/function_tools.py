@@ -43,7 +43,7 @@ def tool(
     idempotent: bool = False,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
-    """Make a tool, either by decorating a function or from explicit arguments.
+    """Make a tool, either from a decorated function or from explicit arguments.
 
     The decorator uses the function's name, docstring and type hints:
 

@@ -256,8 +256,8 @@ def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -
     * a part such as ``FilePart({"mime_type": "text/csv", "data": b"a,b", "name": "a.csv"})``.
 
     Attachments can also be passed in a list. The message keeps their order. Pass any further text as a
-    ``TextPart(...)``. Files are read immediately; URLs are not fetched. The MIME type is recognized from the first
-    bytes or the name. An image becomes an `ImagePart`, and any other file becomes a `FilePart`.
+    ``TextPart(...)``. Files are read immediately; URLs are not fetched. The MIME type is recognized from the
+    file's first bytes or its name. An image becomes an `ImagePart`, and any other file becomes a `FilePart`.
 
     Raises ``ValidationError("invalid_message")`` for anything else, or if a file cannot be read, is empty or has an
     unknown type.

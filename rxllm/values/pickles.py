@@ -14,10 +14,10 @@ an engine                  its settings, without secret headers; each setting is
                            as in this table
 an HTTP adapter            its arguments, without clients, API keys, secret headers and    ``HTTPBase.__getstate__``
                            secrets in the URL; the other process looks up its own API key
-a circuit breaker, traces  the arguments from which the other process makes a new object   its ``__reduce__``
+a circuit breaker, traces  the arguments for making a new one in the other process         its ``__reduce__``
 or a cassette
-a budget, a rate limit or  none: calls share it, or it is a local process. Pickling it      its ``__reduce__``
-an MCP server's process    raises an error that suggests a remedy
+a budget, a rate limit or  nothing: pickling it raises an error that suggests a remedy,    its ``__reduce__``
+an MCP server's process    because calls share it, or it is a local process
 =========================  ==============================================================  =========================
 """
 
