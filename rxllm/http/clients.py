@@ -101,7 +101,7 @@ def _new_client(make: Callable[[], httpx.AsyncClient]) -> httpx.AsyncClient:
         is_import = isinstance(error, ImportError)
         if not is_import and not isinstance(error, ValueError) and type(error).__name__ != "InvalidURL":
             raise
-        # Only proxy settings come from the environment, so one of them must be invalid. The message does not show
+        # Only proxies are configured from the environment, so one of them must be invalid. The message does not show
         # its URL, which can contain a password.
         message = f"a proxy set in the environment cannot be used ({type(error).__name__}); check {_PROXIES}"
         raise EngineError("missing_dependency" if is_import else "invalid_engine", message) from error

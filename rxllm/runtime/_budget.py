@@ -295,4 +295,5 @@ def budget_passed(budget: Budget) -> StreamError:
     """Return the error for a stream that exceeds its budget while none of its own responses is running."""
     limits = {"tokens": budget.tokens, "dollars": budget.usd}
     amounts = " or ".join(f"{limit:.10g} {unit}" for unit, limit in limits.items() if limit is not None)
-    return StreamError("budget_exceeded", f"the stream has exceeded its budget of {amounts}; raise the budget")
+    message = f"the stream has exceeded its budget of {amounts} and was cut off; raise the budget"
+    return StreamError("budget_exceeded", message)
