@@ -106,7 +106,7 @@ def read_json(text: str | bytes | msgspec.Raw) -> Any:
 
 
 def decode_json(text: str | bytes) -> Any:
-    """Parse standard JSON text. Raises the same errors as `read_json`."""
+    """Parse standard JSON text. For any other text, raise the same errors as `read_json`."""
     return _check_depth(text, msgspec.json.decode(text))
 
 
