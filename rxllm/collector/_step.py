@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Execution(msgspec.Struct, frozen=True):
-    """The execution of a tool call. `agent` is the state of the agent that the call runs; without one, it is empty."""
+    """The execution of a tool call. `agent` is the state of the agent that the call runs, or an empty state."""
 
     agent: StreamCollector
     started: ToolExecutionStarted | None = None
