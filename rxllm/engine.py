@@ -320,7 +320,7 @@ def _model_of(name: str) -> str | None:
 
 
 def _adapter_of(name: str, model: str | None, options: Mapping[str, Any]) -> Any:
-    """Return the adapter of the sandbox's engine or, without one, the adapter for the provider in `name`."""
+    """Return the adapter for the provider in `name` or, in a sandbox, the adapter of the sandbox's engine."""
     replacement = current_place.get().engine
     if replacement is not None:
         return replacement.adapter

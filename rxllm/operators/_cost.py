@@ -29,7 +29,7 @@ from rxllm.values import EngineError, Spending, Usage
 from rxllm.values.argument_checks import check, check_function, invalid_option, shown
 
 Cost = Callable[[Usage, str | None, Mapping[str, Any]], Usage]
-"""A function of a `Usage`, the provider's model name and the final metadata, which returns the `Usage` with costs."""
+"""A function that takes a `Usage`, the provider's model name and the final metadata, and adds costs to the `Usage`."""
 
 Price = Callable[[Usage], Usage]
 

@@ -173,7 +173,7 @@ class _Step:
         return CompositeDisposable(subscription, self._tools)
 
     def _recall_cut(self) -> Sequence[Event] | None:
-        """Return the events kept by an earlier run of the stream that cut off this response, or None."""
+        """Return the events that an earlier run of the stream kept if it cut this response off, or else None."""
         journal = self._scope.journal
         return journal.recall(self._scope.path, self._cut_key()) if isinstance(journal, RecallingJournal) else None
 

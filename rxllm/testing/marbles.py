@@ -125,7 +125,7 @@ def check(
             raise AssertionError(f"the {time} time, it emitted\n  {notes}\nbut {expected!r} means\n  {wanted}")
         uses = [(int(use.subscribe) - START, int(use.unsubscribe) - START) for use in played.subscriptions]
         if uses != [(0, unsubscribed)]:
-            raise AssertionError(f"the {time} time, the source was used at {uses}, but {subscribed!r} means one use")
+            raise AssertionError(f"the {time} time, the source was subscribed to at {uses}, not at {subscribed!r}")
 
 
 def _applied(operator: Any, source: Any) -> Observable[Any]:

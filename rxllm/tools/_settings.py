@@ -76,7 +76,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "tools_by_name", {tool.name: tool for tool in self.tools})
-        policy, limit, seconds = self.on_tool_error, self.max_concurrency, "None or a number of seconds above 0"
+        policy, limit, seconds = self.on_tool_error, self.max_concurrency, "None or a positive number of seconds"
         fits = policy in ("continue", "halt") or (callable(policy) and not iscoroutinefunction(policy))
         check("mode", self.mode, self.mode in ("auto", "manual"), "'auto' or 'manual'")
         check("on_tool_error", policy, fits, "'continue', 'halt' or a plain function")
@@ -84,7 +84,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
         check("tool_timeout", timeout, timeout in (None, math.inf) or is_positive(timeout), seconds)
         timeout = self.approve_timeout
         check("approve_timeout", timeout, timeout is None or is_positive(timeout), seconds)
-        check("max_concurrency", limit, limit is None or is_count(limit), "None or a whole number of at least 1")
+        check("max_concurrency", limit, limit is None or is_count(limit), "None or an integer >= 1")
         if len(self.tools_by_name) < len(self.tools):
             names = ", ".join(tool.name for tool in self.tools)
             raise invalid_option("tools", f"must all have different names, not {names}")
