@@ -199,7 +199,7 @@ _EXTRA = {
     "input_video_tokens": ("promptTokensDetails.VIDEO", "toolUsePromptTokensDetails.VIDEO"),
     "web_searches": ("num_search_queries",),
 }
-"""The counters in ``Usage.extra`` that make up each of genai-prices' counts. They differ from provider to provider."""
+"""The counters in ``Usage.extra`` that make up each of genai-prices' counts. They differ between providers."""
 
 _CONTEXT = ("service_tier", "speed")
 """Details of an answer that affect its price."""

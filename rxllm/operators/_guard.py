@@ -137,7 +137,7 @@ def guard(
     sees_before = call_fault(check, "") is not None
     fits = not sees_before or call_fault(check, "", "") is None
     check_argument("check", check, fits, "a function that takes a text, or a text and the text before it")
-    check_argument("every", every, every == "sentence" or is_count(every), "'sentence' or a whole number of characters")
+    check_argument("every", every, every == "sentence" or is_count(every), "'sentence' or a number of characters")
     check_argument("on_late", on_late, on_late in ("fail", "release"), "'fail' or 'release'")
     if max_lag is not None or on_late == "release":
         check_seconds("max_lag", max_lag)

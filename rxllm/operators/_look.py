@@ -143,7 +143,7 @@ def timed() -> Callable[[Observable[T]], Stream[Timed[T]]]:
     operators for events do not accept `Timed` items. In a notebook, the result then shows its timeline, and
     ``rxllm.timeline(result)`` draws it. The times are not part of the result's fields or its JSON.
 
-    Upstream, retries, fallbacks and races record the attempts that were lost in the answer's metadata, under
+    Upstream, retries, fallbacks and races record the lost attempts in the answer's metadata, under
     ``"retry"``, ``"fallback"``, ``"race"`` or ``"hedge"``. There, ``"began"`` is the number of seconds between the
     first attempt and the one that answered. ``"lost"`` has an entry for each other attempt: its `name`, its `error`
     (None if the attempt was disposed), and when it `began` and `ended`, in seconds.

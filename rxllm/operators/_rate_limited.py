@@ -54,7 +54,7 @@ from rxllm.values.argument_checks import check, explains_call, invalid_option, i
 T = TypeVar("T")
 
 MAX_HOLD = 600.0
-"""The maximum number of seconds for which one failure can hold calls back."""
+"""The maximum number of seconds that one failure can hold calls back."""
 
 MINUTE = 60.0
 

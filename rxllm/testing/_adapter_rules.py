@@ -138,7 +138,7 @@ def _adapter(run: AdapterRun) -> None:
 # Rules for one call
 
 
-@ADAPTER_RULES.rule("answers", "the call succeeds, which all other rules depend on")
+@ADAPTER_RULES.rule("answers", "the call succeeds; all other rules depend on this")
 def _answers(run: AdapterRun) -> None:
     observed = run.observed
     # Other errors are reported by the rules error_event and typed_error.
@@ -287,7 +287,7 @@ def _prompt(run: AdapterRun) -> None:
 # Rules for decoders and requests
 
 
-@ADAPTER_RULES.rule("decoder", 'its decoder emits valid events for any bytes, and a "truncated" error without an end')
+@ADAPTER_RULES.rule("decoder", 'its decoder emits valid events for any bytes, and "truncated" if the end is missing')
 def _decoder(run: AdapterRun) -> None:
     if not hasattr(run.engine.adapter, "decoder"):
         return

@@ -41,7 +41,7 @@ else:
     except ModuleNotFoundError:
 
         class _Missing:
-            """Replaces pytest if it is not installed. Its marks do nothing, and any other use raises an error."""
+            """Replaces pytest if it is not installed. Marks do nothing, and any other use raises an error."""
 
             mark = SimpleNamespace(parametrize=lambda *parameters: lambda test: test)
 
@@ -93,7 +93,7 @@ class AdapterConformance:
     ``usage``           the token counts arrive                       if the service counts no tokens
     ``length``          the finish reason ``length`` arrives          if the service does not report it
     ``content_filter``  the finish reason ``content_filter`` arrives  if it has no filter, or refuses the call
-    ``cancelled``       a cancelled stream loses no events            if the service cannot report it
+    ``cancelled``       a cancelled stream loses no events            if it cannot report a cancellation
     ==================  ============================================  ========================================
 
     `without` may also contain rules from ``assert_adapter``.

@@ -291,7 +291,7 @@ def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  #
 
 
 _SHOWN = 5
-"""The maximum number of differences to list in a message."""
+"""The maximum number of differences to list in an error message."""
 
 
 def secrets_of(adapter: Any, request: Request, call: Call) -> list[str]:

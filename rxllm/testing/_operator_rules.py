@@ -150,7 +150,7 @@ class Tested:
     def deliveries(self) -> list[tuple[int, int, int]]:
         """Return the deliveries to test, each as an item's number, its tick, and how long the source stays silent.
 
-        They are all deliveries of a run without silence, and the first two that a timer makes during a silence.
+        The list holds all deliveries of a run without silence, and the first two that a timer makes during a silence.
         """
         last = len(self.items) * EVERY
         timed = [item for item in _ticks(self.run(silence=SILENCE)[0]) if last - EVERY < item[1] < last + SILENCE]

@@ -153,7 +153,7 @@ def check_speed(speed: float) -> None:
 
 
 def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callable[[Observable[T]], Stream[T]]:
-    """Return an operator that records each subscription in a new recording, returned by ``begin(stopwatch)``."""
+    """Return an operator that records each subscription. ``begin(stopwatch)`` must return a new recording."""
 
     def operator(source: Observable[T]) -> Stream[T]:
         def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -310,7 +310,7 @@ class Recorded:
             except _FAULTS as error:
                 raise _malformed(self.path, number, str(error)) from error
             if (note.item is None) != (number == self.lines[-1][0]):
-                raise _malformed(self.path, number, "the last line, and no other line, must end the stream")
+                raise _malformed(self.path, number, "the last line must end the stream, and no other line may")
             notes.append(note)
         if not notes:
             raise _malformed(self.path, 1, "it is empty")

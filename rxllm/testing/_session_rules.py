@@ -69,7 +69,7 @@ class _Place:
         except RunError as error:
             expect(error.reason == "conflict", f"saving {what} raised {error!r}", error)
         else:
-            raise AssertionError(f"saving {what} returned version {saved.version}, not RunError('conflict')")
+            raise AssertionError(f"saving {what} returned {saved.version} and raised no RunError('conflict')")
 
 
 def sample(id: str) -> Session:
@@ -97,7 +97,7 @@ async def _content(place: _Place) -> None:
     await place.loads(SavedSession(sample(place.id), saved.version))
 
 
-@SESSION_STORE_RULES.rule("version", "save() accepts only the stored version, from any store object, and increases it")
+@SESSION_STORE_RULES.rule("version", "saving requires the stored version, from any store object, and increases it")
 async def _version(place: _Place) -> None:
     await place.conflicts(1, "version 1 of a new session")
     first = await place.store.save(place.session("first"), 0)
@@ -132,7 +132,7 @@ async def _at_once(place: _Place) -> None:
     await place.loads(saved[0])
 
 
-@SESSION_STORE_RULES.rule("apart", "a session is loaded, saved and deleted only under its own id, even an unusual one")
+@SESSION_STORE_RULES.rule("apart", "a session is loaded, saved and deleted only under its own id, however unusual")
 async def _apart(place: _Place) -> None:
     saved: dict[str, SavedSession] = {}
     for pattern in IDS:

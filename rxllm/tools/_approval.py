@@ -51,7 +51,7 @@ STATE = "tool_state"
 """The key in a question's metadata that holds the state the tool has saved for its next run."""
 
 NO_ANSWER = object()
-"""Replaces the missing answer when an approver's Observable completes without an item."""
+"""Used as the answer if an approver's Observable completes without an item."""
 
 
 def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | ToolError | None:

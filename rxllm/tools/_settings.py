@@ -164,7 +164,7 @@ def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path
         elif not isinstance(arguments["prompt"], str):
             faults = [(("prompt",), must_be("text", arguments["prompt"]))]
         others = (name for name in arguments if name != "prompt")
-        return [*faults, *(((name,), "is not an argument; the only one is prompt") for name in others)]
+        return [*faults, *(((name,), "is not an argument; the only argument is prompt") for name in others)]
     try:
         return schema_faults(tool.schema, arguments)
     except Exception as error:  # jsonschema-rs rejects the schema
@@ -174,7 +174,7 @@ def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path
 
 
 def encode_result(result: Any) -> str:
-    """Return text unchanged and other values as JSON. Models, dataclasses, datetimes, enums, sets and paths work too.
+    """Return text unchanged and other values as JSON, including models, dataclasses, datetimes, enums, sets and paths.
 
     >>> encode_result("42"), encode_result({"x": [1, None]})
     ('42', '{"x":[1,null]}')
