@@ -214,7 +214,7 @@ class ImageConformance:
     def serving(self, images: int | None) -> AbstractContextManager[Served]:
         """Return a context manager that starts a service and yields a `Served`.
 
-        The service answers each call with as many copies of `PNG` as it requests (``n``), up to `images`. If `images`
+        The service answers each call with the requested number (``n``) of copies of `PNG`, up to `images`. If `images`
         is None, it refuses each call, for example with HTTP status 400, and sends the request id `REQUEST_ID`.
         """
         missing(self, "serving")
