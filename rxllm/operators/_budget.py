@@ -80,7 +80,7 @@ def budget(
     ('budget', 'Once upon ', {'tokens': 2, 'tokens_spent': 3})
 
     In an engine, or after ``stream`` in a pipe, the limit applies to all steps of a chat together; after
-    ``stream_generate``, it applies to that response. Usage is what the provider reports; until a report arrives, every
+    ``stream_generate``, it applies to one response. Usage is what the provider reports; until a report arrives, every
     four characters of the answer count as one token. Usage that an upstream ``ops.restart`` has discarded still counts.
 
     If a response exceeds the token limit, the source is disposed, which closes its connection. Open blocks are

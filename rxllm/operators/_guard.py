@@ -108,8 +108,8 @@ def guard(
                                  ``"release"``, the text is released.
     ===========================  ======================================================================================
 
-    Completions, tool calls, usage and the end of the stream wait for the text before them, so the result is exactly
-    the text that was shown. Up to four checks run at once, and their verdicts are applied in the order of the text.
+    Completions, tool calls, usage and the end of the stream wait for the text before them, so the result's text
+    is exactly what was shown. Up to four checks run at once, and their verdicts are applied in the order of the text.
     When a check trips, the source is disposed, open blocks are completed, and an ``ErrorEvent`` ends the stream. If no
     event has been emitted yet, the stream ends with ``on_error`` instead. The error's metadata holds the guard's name
     as `guard`, any `reason`, and the rejected `text`, cut to 80 characters; do not show this text to the user.

@@ -132,7 +132,7 @@ def backtest(
     `recordings` is a ``.jsonl`` file written by `record` or `Cassette`, a folder of such files, or a list of
     files and folders. The files are read one at a time. Instead of a file, you can pass a stream of events that runs in
     virtual time, such as ``from_iterable(events)``. `pipeline` is an operator or a list of operators. It is applied to
-    each recording; with a cassette, its operators work as they do in an engine. ``progress(row)`` is called after each
+    each recording; with a cassette, the operators work as they do in an engine. ``progress(row)`` is called after each
     row.
 
     A pipeline that subscribes again, as retry and ``hedge`` do, gets the next recording of the same request, if the
