@@ -213,7 +213,7 @@ _BLOCKED = (
 class Watcher:
     """One subscription to a shared call.
 
-    A watcher is ready unless its ``on_next`` is running on some thread or its iterator still has items to take. Its
+    A watcher is ready unless its ``on_next`` is running on some thread or its iterator has not yet taken all items. Its
     observer is called in its own subscription's context, with its own gate, scope and error listener.
 
     It cannot be a `Backlog`, which delivers while holding its lock: the watchers share one lock and must not wait for

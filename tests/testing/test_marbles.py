@@ -55,7 +55,7 @@ def test_check_says_what_came_instead() -> None:
 
 
 def test_check_says_when_the_source_was_used() -> None:
-    with pytest.raises(AssertionError, match=r"the source was used at \[\(0, 1\)\], but '\^--!' means one use"):
+    with pytest.raises(AssertionError, match=r"the source was subscribed to at \[\(0, 1\)\], not at '\^--!'"):
         check(rx.take(1), "-a-|", "^--!", "-(a|)")
 
 
