@@ -178,7 +178,7 @@ _ROOTS = {
 
 _EXPECTED = {
     "temperature out_of_range": "a number from 0 to 2",
-    "top_p out_of_range": "a number above 0 and at most 1",
+    "top_p out_of_range": "a number > 0 and <= 1",
     "must_be_positive": "an integer >= 1",
     "too_large": "an integer that fits in 64 bits",
     "response_format invalid_shape": "'text', {'type': 'json_object'} or json_schema(...)",

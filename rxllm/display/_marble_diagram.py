@@ -172,7 +172,7 @@ def marble_diagram(
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """
-    check("until", until, until is None or is_positive(until), "a number of seconds above 0")
+    check("until", until, until is None or is_positive(until), "a positive number of seconds")
     sources = _sources(streams)
     count = len(sources) + len(operators)
     names = _names(streams, list(sources), count, inspect.currentframe()) if labels is None else list(labels)

@@ -92,7 +92,7 @@ def open_runs(
         check_instance("factories", name, str, "a mapping whose keys are names")
         check_function(f"factories[{name!r}]", factory)
     fits = is_positive(lease) and lease <= LONGEST_LEASE
-    check("lease", lease, fits, f"a number of seconds above 0, at most {LONGEST_LEASE:g}")
+    check("lease", lease, fits, f"a positive number of seconds, at most {LONGEST_LEASE:g}")
     check_count("max_attempts", max_attempts)
     check_seconds("flush_after", flush_after)
     return Runs(open_store(store), dict(factories), flush_after, lease, max_attempts)
@@ -313,7 +313,7 @@ class Runs:
         round that continues any runs emits their ids. A round in which the store is unavailable is skipped.
         """
         check_count("limit", limit)
-        check("every", every, every is None or is_positive(every), "None or a number of seconds above 0")
+        check("every", every, every is None or is_positive(every), "None or a positive number of seconds")
 
         async def recover() -> tuple[str, ...]:
             ids = await self._store.claimable([*self._factories], limit)

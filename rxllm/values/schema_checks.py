@@ -59,7 +59,7 @@ _UNEVALUATED = ("unevaluatedItems", "unevaluatedProperties")
 _UNEVALUATED_COST = 4
 """The factor by which an unevaluated keyword multiplies the cost of its sibling branches.
 
-The keyword examines them all again, so each level takes three times as long.
+The keyword examines them all again, so each level multiplies the work.
 """
 _ONE_LEVEL_DOWN = {
     *("properties", "patternProperties", "additionalProperties", "propertyNames"),

@@ -80,7 +80,7 @@ def openai_app(
     check_count("max_body", max_body)
     check_count("max_requests", max_requests)
     is_above_0 = isinstance(timeout, int | float) and timeout > 0  # pyright: ignore[reportUnnecessaryIsInstance]
-    check("timeout", timeout, is_above_0, "a number of seconds above 0")
+    check("timeout", timeout, is_above_0, "a positive number of seconds")
     if key is not None and not (
         isinstance(cast(Any, key), str) and key.isascii() and key.isprintable() and key.strip()
     ):

@@ -245,7 +245,7 @@ def _remedy(piece: Any) -> str:
             suggestion = did_you_mean(reason, AdapterError.REASONS) if isinstance(reason, str) else ""
             return f"an error must be an exception, or one of {', '.join(sorted(AdapterError.REASONS))}{suggestion}"
         case ("delay", _):
-            return "a delay must be a number of seconds, 0 or more"
+            return "a delay must be a number of seconds >= 0"
         case ("tool_call_delta", _):
             return f"the fields of a delta are {', '.join(sorted(_DELTA_FIELDS))}"
         case ("tool_call", Mapping()):
