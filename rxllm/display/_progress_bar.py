@@ -108,8 +108,8 @@ def _in_cell() -> Callable[[str, bool], None]:
 class _TerminalLine:
     """The terminal line on which all bars are drawn.
 
-    After a draw, standard output and standard error are each wrapped in a `_Guard`, in logging handlers too. The first
-    write to a guard clears the line and removes all guards.
+    After a draw, standard output and standard error are each wrapped in a `_Guard`, even where logging handlers hold
+    them. The first write to a guard clears the line and removes all guards.
     """
 
     def __init__(self) -> None:

@@ -79,7 +79,7 @@ class Connection(ABC):
     """Secrets that errors must not reveal, in addition to those that the transport redacts."""
 
     def __init__(self, timeout: float, version: str | None) -> None:
-        check("timeout", timeout, is_positive(timeout), "a number of seconds above 0")
+        check("timeout", timeout, is_positive(timeout), "a positive number of seconds")
         check("version", version, version in (None, MODERN, *HANDSHAKES), f"None or one of {MODERN}, {HANDSHAKES}")
         self._timeout, self._wanted = timeout, version
         self._ids = itertools.count(1)

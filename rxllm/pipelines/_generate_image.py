@@ -209,7 +209,7 @@ def _check_options(opts: Mapping[str, Any]) -> dict[str, Any]:
     try:
         validate.image_request(ImageRequest(**fields))
     except ValidationError as error:
-        # Only faults in the options count, because the request here is incomplete: it has no prompt, for example.
+        # Report only faults in the options, because the request is still incomplete: it has no prompt, for example.
         faults = [
             (path, f"{fault}: {shown(fields[str(path[0])])}") for path, fault in error.errors if path[0] in fields
         ]

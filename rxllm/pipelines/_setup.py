@@ -215,7 +215,7 @@ def as_requests(values: Any) -> tuple[list[Request], list[str | int] | None]:
     if isinstance(values, Mapping) and "role" not in values:  # a mapping with a role is one message
         ids = list(cast(Mapping[Any, Any], values))
         for id in ids:
-            check("requests", id, type(id) in (str, int), "a mapping whose keys are strings or whole numbers")
+            check("requests", id, type(id) in (str, int), "a mapping whose keys are strings or integers")
         return [_entry(id, value) for id, value in cast(Mapping[Any, Any], values).items()], ids
     if isinstance(values, str | Mapping | Value):
         raise invalid_option("requests", "must be a list or another iterable; for a single request use generate")

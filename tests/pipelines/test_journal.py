@@ -377,7 +377,7 @@ def test_a_journal_is_a_path(journal: Any) -> None:
 
 @pytest.mark.parametrize("ids", [{None: "a"}, {1.5: "a"}, {True: "a"}])
 def test_ids_are_texts_or_whole_numbers(ids: Any) -> None:
-    with pytest.raises(ValidationError, match="requests must be a mapping whose keys are strings or whole numbers"):
+    with pytest.raises(ValidationError, match="requests must be a mapping whose keys are strings or integers"):
         generate_many(Fake("Hi"), ids)
 
 
