@@ -178,7 +178,7 @@ class Card(msgspec.Struct, frozen=True):
         )
 
     def finish(self, end: End, now: float, error: Exception | None = None) -> Card:
-        """Return the card, marked as ended. `end` is how its stream ended."""
+        """Return the card in its final state. `end` is how the stream ended."""
         agents = {id: agent if agent.end else agent.finish(end, now) for id, agent in self.agents.items()}
         return msgspec.structs.replace(self, end=end, ended=now, error=error, agents=agents)
 
@@ -189,7 +189,7 @@ class Card(msgspec.Struct, frozen=True):
 
     @property
     def look(self) -> Look:
-        """The state to draw. With several streams, a card looks ended as soon as its own stream has ended."""
+        """The state to draw. If there are several streams, a card is drawn as ended once its own stream has ended."""
         return _look_and_words(self)[0]
 
     @property
@@ -394,12 +394,12 @@ def usage_texts(usage: Usage) -> list[str]:
 
 
 def _look_and_words(card: Card) -> tuple[Look, str]:
-    """Return the state to draw, and how the status line words it."""
+    """Return the state to draw, and its text for the status line."""
     return _ending(card) or _activity(card)
 
 
 def _ending(card: Card) -> tuple[Look, str] | None:
-    """Return the state to draw and its words if the card's stream has ended, or None if it is still running."""
+    """Return the state to draw and its text if the card's stream has ended, or None if it is still running."""
     state = card.state
     if card.end == "stopped":
         return "stopped", "stopped"
@@ -414,7 +414,7 @@ def _ending(card: Card) -> tuple[Look, str] | None:
 
 
 def chat_ending(chat: ChatResult) -> tuple[Look, str]:
-    """Return the state to draw and its words for a chat that has ended. A completed chat ends as its last response."""
+    """Return the state to draw, and its text, for a chat that has ended. If it completed, its last response decides."""
     last = chat.final_response
     return ending(last.finish_reason if last is not None and chat.halted_reason == "completed" else chat.halted_reason)
 

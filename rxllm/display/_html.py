@@ -24,7 +24,7 @@ LINE, INDENTED = 60, 100_000
 
 
 def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
-    """Return `cards` as HTML, drawn as they are at time `now`, and side by side if they have labels.
+    """Return the HTML of `cards` at time `now`, side by side if they have labels.
 
     >>> html = cards_html({None: Card(begun=0.0)}, 1.5)
     >>> html[html.index("<footer") :]
@@ -269,7 +269,7 @@ $ figure{display:inline-block;margin:0 8px 8px 0;max-width:100%;vertical-align:t
 """.strip().replace("\n", "")
 
 _SCOPE = f"rxllm-{crc32(_RULES.encode()):08x}"
-"""A class whose name contains the style's checksum, so that no rule applies to outputs from a different version."""
+"""A class whose name contains the style's checksum, so that its rules do not apply to outputs from other versions."""
 
 # Doubling the class makes these rules override the page's own rules for tables, code and links.
 STYLE = _RULES.replace("$", f".{_SCOPE}.{_SCOPE}")

@@ -72,7 +72,7 @@ class MarbleDiagram:
 
     @property
     def svg(self) -> str:
-        """The diagram as self-contained SVG of limited size, in the colours of the page around it.
+        """The diagram as self-contained SVG of limited size, in the colours of the surrounding page.
 
         Saved as a file, it draws its own background, light or dark to match the reader's system.
         """

@@ -157,7 +157,7 @@ def join_marks(marks: Iterable[Mark], gap: float, most: int) -> list[Mark]:
 def mark_of(item: Any, at: float) -> Mark:
     try:
         (kind, names, label), detail = _describe(item), repr(item)
-    except Exception:  # a repr or a property of the user's own class failed
+    except Exception:  # the repr or a property of a user's class raised an error
         kind, names, label, detail = "value", "", type(item).__name__, object.__repr__(item)
     whole = truncate(names + label, MAX_LABEL)
     return Mark(at, at, kind, whole, truncate(label, MAX_LABEL), truncate(detail, MAX_LABEL), hash(detail))

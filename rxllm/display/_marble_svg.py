@@ -57,7 +57,7 @@ _STYLE = """.rxm{font:12px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monosp
 .rxm .middle,.rxm .code{text-anchor:middle}.rxm .end{text-anchor:end}
 .rxm .card{fill:none}.rxm:root{color:#1f2328}.rxm:root .card{fill:#fff}
 @media(prefers-color-scheme:dark){.rxm:root{color:#e6edf3}.rxm:root .card{fill:#0d1117}}"""
-# Only in a file of its own is the picture a root element. There is no page with colours then, so it draws a card.
+# The picture is a root element only in a file of its own. Without a page to take colours from, it draws a card.
 
 _SHAPES = {
     "text": ("text", "", "m-7 0a7 7 0 1 0 14 0a7 7 0 1 0-14 0z"),
@@ -135,7 +135,7 @@ class _Slot:
 
 
 class _Line:
-    """The slots of a row. `edge` is where the last slot ends, and `edges` is where the labels on each level end."""
+    """The slots of a row. `edge` is where the last slot ends, and `edges` where the labels on each level end."""
 
     def __init__(self, row: Row, limits: tuple[int, int]) -> None:
         self.row, self.span = row, row.span
@@ -237,7 +237,7 @@ class _Chart:
 
     @property
     def right(self) -> float:
-        """The right end of everything on the chart."""
+        """The right edge of the chart's contents."""
         edges = [edge for line in self.lines for edge in (line.edge, *line.edges)]
         return max([self.x(self.duration) + RADIUS, *edges])
 
@@ -360,7 +360,7 @@ class _Picture:
         self._add_labels(line.slots, y)
 
     def _add_marks(self, kind: str, content: str, slots: Iterable[_Slot], y: float) -> None:
-        """Draw marks that have the same kind and content, and so the same colour."""
+        """Draw marks of the same kind and content, which have the same colour."""
         self._kinds.add(kind)
         style = _SHAPES[kind][1] or ("" if content else "soft")
         colour = PALETTE[len(self._colours) % len(PALETTE)]

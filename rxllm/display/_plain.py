@@ -151,7 +151,7 @@ def quote(text: str, used: bool) -> str:
 
 
 def plain_text(cards: Cards) -> str:
-    """Return the texts of `cards`, each below its card's label if there is one."""
+    """Return the text of each card, below the card's label if it has one."""
     texts = ((label, _text(card)) for label, card in cards.items())
     return "\n\n".join(text if label is None else f"{label}:\n{text}" for label, text in texts)
 

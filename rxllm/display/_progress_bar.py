@@ -20,10 +20,10 @@ from rxllm.values.argument_checks import check_instance
 
 WIDTH = 10
 EVERY = 0.1
-"""The minimum number of seconds between two draws, so that little time is spent on drawing."""
+"""The minimum number of seconds between draws, so that little time is spent on drawing."""
 
 EVERY_LINE = 10.0
-"""The minimum number of seconds between two lines in a file, where a line cannot be redrawn."""
+"""The minimum number of seconds between lines in a file, where a line cannot be redrawn."""
 
 
 def progress_bar(label: str = "") -> Callable[[Progress], None]:

@@ -3,7 +3,7 @@
 rich redraws a live part at the end of the terminal, and can only replace lines that are still in the window. Therefore:
 
 1. Rows and paragraphs that can no longer change are printed above the live part, once.
-2. The live part is shorter than the window. If it would be longer, only its end is shown until the stream ends.
+2. The live part is always shorter than the window. If necessary, only its end is shown until the stream ends.
 3. Each draw is written in one go, so the terminal never shows half of it.
 
 Side-by-side cards stay live until all of them have ended.
@@ -39,7 +39,7 @@ _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 _COLOURS = {"done": "green", "failed": "red", "waiting": "yellow", "stopped": "yellow"}
 
-# HTML is text here. rich would leave it out, and with it a part of `List<int>`.
+# Treat HTML as text. rich would drop it, including the `<int>` of `List<int>`.
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
 
 
@@ -133,7 +133,7 @@ def _settled_text(text: str) -> str:
     >>> _settled_text("One.\\n\\n* two\\n* three")
     'One.\\n\\n'
     """
-    # The next block starts for certain when its first line is complete: "2" may become "2.", an item of the list above.
+    # Only a complete first line is certain to start a new block: "2" may become "2.", an item of the list above.
     starts = [token.map[0] for token in _PARSER.parse(text) if token.level == 0 and token.map]
     lines = text.split("\n")
     starts = [start for start in starts if start < len(lines) - 1]

@@ -21,10 +21,10 @@ WIDTH, LEFT, PLOT, RIGHT = 1100, 250, 560, 828
 """In pixels: the width of the picture, where the bars begin, the width of the longest bar, where the figures begin."""
 
 ROW, BAR = 34, 16
-"""The heights of a row and of a bar, in pixels."""
+"""The height of a row and of a bar, in pixels."""
 
 MANY = 200
-"""The maximum number of rows that are drawn."""
+"""The maximum number of rows to draw."""
 
 COLOURS: dict[Kind, str] = {
     "waiting": "currentColor",
@@ -91,7 +91,7 @@ def figures(row: Row) -> str:
 
 
 def dollars(cost: float | None) -> str:
-    """Return a cost with two significant digits, and with at least two decimals."""
+    """Return a cost with two significant digits and at least two decimals."""
     if cost is None:
         return ""
     return f"${cost:,.2f}" if cost >= 0.1 or not cost else f"${float(f'{cost:.2g}'):f}".rstrip("0")
@@ -142,7 +142,7 @@ def _axis(seconds: float, scale: float, top: float, bottom: float) -> Iterator[s
 
 
 def tick_step(seconds: float) -> float:
-    """Return the distance between two lines of the axis, in seconds, so that there are four to eight of them.
+    """Return the distance between axis lines, in seconds, that results in four to eight lines.
 
     >>> [tick_step(seconds) for seconds in (0.03, 4.8, 60, 500)]
     [0.005, 1, 10, 100]

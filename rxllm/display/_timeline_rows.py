@@ -14,8 +14,8 @@ a tool starts or ends    ends the ``approval`` bar; begins and ends a ``tool`` o
 an agent's event         has the same effects on the rows below the agent's tool
 =======================  =========================================================================================
 
-All times are in seconds since the start of the run. A step's `usage` is updated by each
-`UsageUpdated`, and finally by its `StepCompleted`.
+All times are in seconds since the start of the run. A step's `usage` is updated by each `UsageUpdated`, and finally by
+its `StepCompleted`.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Bar(msgspec.Struct):
 class Row(msgspec.Struct):
     """A step, tool, lost attempt or labelled stream, with the `rows` below it.
 
-    `first` is when a step's first token arrived. `note` explains the row, such as a halt or the user's correction.
+    `first` is when a step's first token arrived. `note` adds a detail, such as a halt or the user's correction.
     """
 
     kind: Literal["step", "tool", "lost", "stream"]

@@ -303,7 +303,7 @@ def _as_file(image: Image) -> dict[str, Any]:
 
 
 def cut(text: str) -> str:
-    """Return `text`, cut off if it is too long, with the number of missing characters."""
+    """Return `text`. If it is too long, cut it off and add the number of missing characters."""
     return text if len(text) <= LONG else f"{text[:LONG]}\n\n… {len(text) - LONG:,} more characters"
 
 

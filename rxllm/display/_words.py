@@ -1,4 +1,4 @@
-"""Words for people: how a stream has ended, times and numbers, and what to do about an error."""
+"""Texts for people: how a stream ended, times and numbers, and what to do about an error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ENDINGS: dict[str | None, tuple[Look, str]] = {
 
 
 def ending(reason: str | None) -> tuple[Look, str]:
-    """Return the state to draw, and its words, for the reason why a response, chat or session ended.
+    """Return the state to draw, and its text, for the reason why a response, chat or session ended.
 
     A tool may halt a chat with its own reason.
 

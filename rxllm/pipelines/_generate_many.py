@@ -245,7 +245,7 @@ class _Queue:
         ask = None
         if not self._is_waking:  # else the loop below is running
             self._is_waking = True
-            while self._waiting and self._waiting[0] is not ask:  # the first one may still not fit
+            while self._waiting and self._waiting[0] is not ask:  # stop once one is put back
                 ask = self._waiting.pop(0)
                 ask()
             self._is_waking = False

@@ -253,7 +253,7 @@ _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, F
 
 
 class Span:
-    """The base class of spans. A span follows one stream for the observers, and has a clock and ids."""
+    """The base class of spans. A span reports one stream to the observers, and has a clock and ids."""
 
     def __init__(self, observers: Observers, now: Clock, ids: Ids) -> None:
         self._observers = observers

@@ -266,7 +266,7 @@ _LEFT_OUT = (
 
 
 def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:
-    """Return a copy of `engine` that answers for `caller`, with the caller's observers and without its own tools."""
+    """Return a copy of `engine` that answers for `caller`: without tools, and with the caller's observers added."""
     other = as_engine(engine)
     added = [observer for observer in other.observers if observer not in caller.observers]
     return replace(
