@@ -129,7 +129,7 @@ class ChatPanel(abc.DisposableBase):
         self._end()
 
     def _end(self) -> None:
-        """Enable the controls on the second call: the session and the card are each updated on their own thread."""
+        """Enable the controls on the second call: the session's thread and the card's thread each call this once."""
         with self._lock:
             self._ends += 1
             ended = self._ends == 2
