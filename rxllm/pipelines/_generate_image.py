@@ -88,8 +88,8 @@ def generate_image(
     adapter, ``on_error`` receives an ``EngineError("no_image_adapter")``. An unknown option raises an `EngineError` at
     once, and an invalid one a `ValidationError`. All other errors go to ``on_error``.
 
-    The engine's params are ignored, because they are for chat models. So is its model if the engine has an ``adapter``.
-    The request is not checked before it is sent; to check it, call ``validate.image_request``.
+    The engine's params are ignored, because they are for chat models. If the engine has an ``adapter``, its model is
+    ignored too. The request is not checked before it is sent; to check it, call ``validate.image_request``.
     """
     return _responses("generate_image", engine, lambda: _as_request(prompt_or_request), opts)
 
