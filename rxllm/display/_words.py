@@ -50,7 +50,7 @@ def duration(seconds: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number and its noun, in the singular or plural.
+    """Return a number with its noun in the singular or plural.
 
     >>> count(1, "step"), count(2000, "step")
     ('1 step', '2,000 steps')

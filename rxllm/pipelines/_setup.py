@@ -292,5 +292,5 @@ def other_request(request: Request, sent: Request, own_options: Mapping[str, Any
 
 
 def other_options(own_options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the call's options that are passed on to another engine."""
+    """Return the call options to pass on to another engine."""
     return {name: value for name, value in own_options.items() if name not in _LEFT_OUT}
