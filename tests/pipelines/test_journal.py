@@ -308,7 +308,7 @@ def test_a_stream_that_is_left_gives_the_file_free_and_can_be_run_again(tmp_path
 @pytest.mark.parametrize("place", ["missing/out.jsonl", "."])
 def test_a_path_that_cannot_be_written_is_an_error_before_anything_is_asked(tmp_path: Path, place: str) -> None:
     fake = Fake(shout)
-    with pytest.raises(EngineError, match="pass a path that can be written") as caught:
+    with pytest.raises(EngineError, match="pass a writable path") as caught:
         generate_many(fake, ["a"], journal=tmp_path / place).run()
     assert (caught.value.reason, fake.requests) == ("journal_failed", [])
     assert isinstance(caught.value.__cause__, OSError)
