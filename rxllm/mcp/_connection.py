@@ -9,7 +9,7 @@ handshake             2024-11-05 to 2025-11-25  It sends ``initialize``. Over HT
 
 A connection can be used from any event loop and thread. Its first request determines the server's era; all other
 requests wait until that is known. Disposing a request also cancels it on the server: over HTTP in the modern era by
-closing the POST, otherwise by sending a ``notifications/cancelled``.
+closing the POST, otherwise by sending a ``notifications/cancelled`` message.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The options that calls accept. They appear in ``help(...)`` and in signatures, and are checked when a call is made.
 
 The call's options take precedence over the request's, which take precedence over the engine's. An option that is not
-set anywhere has its default value. None means that an option is not set, so a wrapper can pass on an option that its
-own caller has not set. For the options in `UNLIMITED`, None means that there is no limit.
+set anywhere has its default value. Passing None is the same as not setting the option, so a wrapper can use None as the
+default of its own parameters. For the options in `UNLIMITED`, None means that there is no limit.
 
 The docstring under each field explains the option, and is shown by editors. ``help(...)`` and signatures read these
 docstrings from the source file; if it is not available, they show only names and types. A default in double backticks
@@ -396,7 +396,7 @@ _RULES: dict[str, _Rule] = {
     "top_p": ("a number > 0 and <= 1", lambda value: is_seconds(value) and is_top_p(value)),
     "max_tokens": _COUNT,
     "stop": ("a string or a sequence of strings", _is_strings),
-    "seed": ("a whole number", is_whole),
+    "seed": ("an integer", is_whole),
     "response_format": (
         "a type (a dataclass, a pydantic model, list[City], bool, ...), the result of json_schema(...), "
         "{'type': 'json_object'} or 'text'",
