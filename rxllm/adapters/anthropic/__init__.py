@@ -25,7 +25,7 @@ __all__ = ["Anthropic"]
 _IS_OWN = re.compile(r"https://(api\.anthropic\.com|aws-external-anthropic\.[^/]+\.api\.aws)(:\d+)?(/|$)")
 
 _TAKES_BEARER = re.compile(r"https://bedrock-mantle\.[^/]+\.api\.aws(:\d+)?(/|$)")
-"""Matches Amazon Bedrock's address for this API. Its keys are bearer tokens."""
+"""Matches Amazon Bedrock's address for this API. Bedrock's keys are bearer tokens."""
 
 VERSION = "2023-06-01"
 """The default API version.

@@ -316,7 +316,7 @@ def _file(file: Block) -> Block:
         case {"data": bytes(data)} if media_type == "application/pdf":
             text = Image.from_binary(data, media_type).to_base64()
             return {"type": "document", "source": {"type": "base64", "media_type": media_type, "data": text}, **title}
-        case {"data": bytes(data)}:  # the API accepts any kind of text as plain text
+        case {"data": bytes(data)}:  # the API accepts text of any type as text/plain
             source = {"type": "text", "media_type": "text/plain", "data": data.decode()}
             return {"type": "document", "source": source, **title}
         case {"url": str(url)}:
