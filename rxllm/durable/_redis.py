@@ -277,7 +277,7 @@ class RedisStore:
             raise self._unavailable("it is closed; open it again")
 
     def _unavailable(self, why: str) -> RunError:
-        return RunError("store_unavailable", f"the run store {self._shown!r} does not work: {why}")
+        return RunError("store_unavailable", f"the run store {self._shown!r} is unavailable: {why}")
 
 
 class _Connections:

@@ -45,7 +45,7 @@ async def _wait(place: Place) -> None:
     await asyncio.wait_for(store.wait(lease.run_id, 2, LONG), SOON)
 
 
-@rule("woken", "wait() returns soon after an append, an end or a cancel, even if another connection made the change")
+@rule("woken", "wait() returns soon after an append, an end or a cancel request, even one from another connection")
 async def _woken(place: Place) -> None:
     async with opened(place.make_store) as other:
         for store in (place.store, other):
