@@ -156,7 +156,7 @@ class StoredConversation:
     def __init__(self, stored: Stored | Load, client_tools: Collection[str], id: object, *path: str) -> None:
         self.id = ""
         if not isinstance(stored, Stored | type) and callable(stored):
-            # Databases fail at characters such as NUL, and line breaks in a log could forge entries.
+            # Databases reject characters such as NUL, and line breaks could forge log entries.
             if not isinstance(id, str) or not 0 < len(id) <= MAX_ID or not id.isprintable():
                 raise wrong(f"must be a string of 1 to {MAX_ID} printable characters", *path)
             # If there is no stored copy, the conversation is new, and the client's messages are not its history.
