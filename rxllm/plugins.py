@@ -160,7 +160,7 @@ def _package(point: EntryPoint) -> str:
 
 
 def _describe(point: EntryPoint) -> str:
-    return f"the plugin {point.name!r} ({point.value}) in {point.group} of {_package(point)}"
+    return f"the {point.group} plugin {point.name!r} ({point.value}) from {_package(point)}"
 
 
 def _failure(

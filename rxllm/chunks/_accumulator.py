@@ -1,6 +1,6 @@
 """Fold chunks into one result, for live streams and for lists.
 
-The result contains tool calls in two forms, one for the response and one for the message. They differ on purpose:
+The result contains tool calls in two forms, one for the response and one for the message. They differ deliberately:
 
 ===========================  =============================================  =================================
 subject                      in the response                                in the message
