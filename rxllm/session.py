@@ -122,7 +122,7 @@ class MemorySessions:
 
     def __init__(self) -> None:
         self._saved: dict[str, tuple[int, str]] = {}  # The version and the JSON of each session.
-        self._last_version = 0  # Shared by all sessions, so that a deleted session's version is not reused.
+        self._last_version = 0  # One counter for all sessions, so that a deleted session's version is not reused.
         self._lock = threading.Lock()
 
     async def load(self, id: str) -> SavedSession:

@@ -101,7 +101,7 @@ def _severity(verdict: Any) -> tuple[bool, bool, int]:
 
 _COSTS = ("input_cost", "output_cost", "total_cost")
 _UNITS = {"cost_in_usd_ticks": 1e10, "copilot_usage.total_nano_aiu": 1e11}
-"""Maps the cost counters of xAI and GitHub Copilot to the number of their units in a dollar."""
+"""Maps the cost counters of xAI and GitHub Copilot to the number of units per dollar."""
 
 
 def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> Usage:

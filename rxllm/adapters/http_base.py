@@ -274,7 +274,7 @@ class HTTPBase(ABC):
 def _check_key(api_key: Any) -> ApiKey | None:
     if api_key is None or isinstance(api_key, str) or callable(api_key):
         return cast("ApiKey | None", api_key)
-    # The message shows only the class of the value, because the value could be a key in another form.
+    # The message shows only the class of the value, because the value could be a key of another type.
     fault = f"must be a string, a function that returns one, or None, not a value of type {type(api_key).__name__}"
     raise invalid_option("api_key", fault)
 

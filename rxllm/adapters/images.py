@@ -220,7 +220,7 @@ class Fetcher:
     async def send(self, request: httpx.Request, limit: int, seconds: float | None = None, **options: Any) -> Answer:
         """Send `request` and return the answer. `options` are passed to the client.
 
-        Raises an ``AdapterError`` with the reason ``network_error``, ``timeout`` (the answer takes longer than
+        Raises an ``AdapterError`` with reason ``network_error``, ``timeout`` (the answer takes longer than
         `seconds`) or ``malformed_response`` (its body is longer than `limit` bytes).
         """
         url = address(request)

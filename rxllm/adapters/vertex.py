@@ -190,7 +190,7 @@ _VARIABLES = {
     "project": ("ANTHROPIC_VERTEX_PROJECT_ID", "GOOGLE_CLOUD_PROJECT"),
     "location": ("CLOUD_ML_REGION", "GOOGLE_CLOUD_LOCATION"),
 }
-"""The variables for each setting. The first is for Claude only."""
+"""The environment variables for each setting. The first is used only for Claude."""
 
 
 def _is_claude(request: Request) -> bool:

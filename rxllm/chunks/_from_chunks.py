@@ -160,7 +160,7 @@ class ChunkFeeder:
         return self._blocks.take()
 
     def fail(self, error: Exception) -> list[Event]:
-        """End a failed stream. Return the events that complete the open blocks and calls, and report the error."""
+        """Return the events that end a failed stream: completions for open blocks and calls, then the error."""
         if not self.ended:
             self._fail(as_stream_error(error))
         return self._blocks.take()

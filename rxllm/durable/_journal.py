@@ -243,7 +243,7 @@ class StoredJournal:
         self._awaited: set[Sequence[str]] = set()
 
     def close(self) -> None:
-        """Stop recording, because from now on, the producer disposes responses, not the stream."""
+        """Stop recording: from now on, the producer disposes responses, not the stream."""
         self._is_closed = True
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
@@ -401,7 +401,7 @@ def _events(items: Any) -> Sequence[Event]:
 def _replay_left(seconds: float, events: Sequence[Event]) -> Observable[Event]:
     async def wait() -> None:
         await asyncio.sleep(seconds + LEFT_SECONDS)
-        message = "the factory builds a different stream: in an earlier attempt, it disposed this response early"
+        message = "the stream differs from an earlier attempt, which disposed this response early"
         raise RunError("diverged", message)
 
     return _emit(events, wait)

@@ -121,7 +121,7 @@ class Log:
             if "type" in data:
                 return data, 0
             if data["v"] != VERSION:
-                raise ValueError(f"it was written in version {data['v']!r}; this rxllm reads version {VERSION}")
+                raise ValueError(f"its format has version {data['v']!r}, but this rxllm reads version {VERSION}")
             if not 0 <= data["before"] < number:
                 raise ValueError(f"it refers to event {data['before']!r}, which is not an earlier event")
             return data, data["before"]

@@ -182,7 +182,7 @@ class Producer:
         except RunError as error:
             if error.reason != "unreadable":
                 raise
-            log.warning("the run %s has failed: %s", run.id, error)
+            log.warning("run %s has failed: %s", run.id, error)
             return Ending("failed", _error_json(error))
         return await self._play(run, arguments, records, journal)
 

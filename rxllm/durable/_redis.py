@@ -294,7 +294,7 @@ class _Connections:
         self._lifetime = self._live(forget)
 
     async def open(self) -> None:
-        """Start a generator that, when closed, closes the connections. ``asyncio.run`` closes it with the loop."""
+        """Start a generator that closes the connections when `close` or, with the loop, ``asyncio.run`` closes it."""
         await anext(self._lifetime)
 
     async def close(self) -> None:

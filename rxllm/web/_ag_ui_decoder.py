@@ -22,7 +22,7 @@ MOST_NESTED = 32
 """The maximum nesting depth of agents. There is a limit because each level folds the events of all levels below it."""
 
 OWN = "rxllm"
-"""The name of rxllm's own ``CUSTOM`` frames. As ``rawEvent``, it marks frames that decode to no event."""
+"""The name of rxllm's own ``CUSTOM`` frames. A frame with this name as its ``rawEvent`` decodes to no event."""
 
 COUNTS = {
     "inputTokens": "input_tokens",

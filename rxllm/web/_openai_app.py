@@ -258,7 +258,7 @@ class Response(Client):
 
 
 async def read_body(receive: Receive, headers: Mapping[str, bytes], most: int) -> bytes:
-    """Read a request's body. Raises `RefusedError` if it is too large or too slow, or `GoneError` on a disconnect."""
+    """Read a request's body. Raises `RefusedError` if it is too large or slow, or `GoneError` if the client leaves."""
     too_large = RefusedError(413, f"the request body is longer than {most} bytes", "request_too_large")
     length = headers.get("content-length", b"0")
     if length.isdigit() and int(length) > most:

@@ -94,7 +94,7 @@ def parse_json(text: bytes, parse: Callable[[bytes], Any]) -> Any:
 
 
 def _check_size(data: Any) -> None:
-    """Raise if `data` is too large or too deeply nested, including the JSON texts of tool-call arguments."""
+    """Raise if `data`, including the JSON text of tool-call arguments, is too large or too deeply nested."""
     level: list[Any] = [data]
     count = 0
     for _ in range(MAX_DEPTH):

@@ -52,7 +52,7 @@ class Runs:
         return run.stream
 
     def watch(self, id: str) -> Stream[Event] | None:
-        """Return the run's stream, which begins with the events so far, condensed, or None if the id is unknown."""
+        """Return the run's stream, or None if the id is unknown. It begins with the events so far, condensed."""
         with self._lock:
             self._forget()
             run = self._runs.get(id)

@@ -263,7 +263,7 @@ class Decoder:
     def _read_own(self, data: Any) -> list[ev.Event]:
         covers = data.get("covers", 0)
         if not isinstance(covers, int) or covers < 0:
-            raise ValueError("covers is not a number of frames")
+            raise ValueError("covers is not a frame count")
         self._covered = covers
         return [self.fold.unpacked(data)] if "event" in data else []
 

@@ -313,8 +313,8 @@ class Slot:
             elif text.startswith(streamed):
                 rest, streamed = text[len(streamed) :], ""
             elif any("".join(texts[later:]).startswith(streamed) for later in range(place, len(texts))):
-                rest = text  # In this case, the deltas skipped this text and began with a later one.
-            else:  # Otherwise, the deltas contained this text, perhaps worded differently.
+                rest = text  # The deltas skipped this text and began with a later one.
+            else:  # Otherwise, the deltas contained it, perhaps worded differently.
                 streamed = streamed.partition(text)[2] or streamed
             rests.append(rest)
         return rests
