@@ -73,7 +73,7 @@ class AzureChat(AzureKeys, OpenAIChat):
 
     The key is looked up in the call, in `api_key`, and in ``AZURE_OPENAI_AD_TOKEN`` and ``AZURE_OPENAI_API_KEY``. With
     ``rxllm[azure]``, it can also be a function from ``get_bearer_token_provider``. If there is no key and the address
-    is one of Azure's own, you are logged in with ``DefaultAzureCredential``.
+    is one of Azure's own, ``DefaultAzureCredential`` is used to log in.
     """
 
     def _is_openai(self) -> bool:

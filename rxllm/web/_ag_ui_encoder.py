@@ -22,7 +22,7 @@ marked with ``"rawEvent": "rxllm"``. A ``CUSTOM`` frame named ``rxllm`` follows,
 ``value["event"]``. rxllm's decoder emits nothing for the marked frames, so no event is emitted twice. Only raw chunks
 and provider-specific parts are lost.
 
-If a tool call waits for approval or asks the user a question, the run ends with an interrupt that has the call's id. If
+If a tool call waits for approval or asks the user a question, the run ends with an interrupt with the call's id. If
 an inner agent made the call, the id starts with the ids of the enclosing calls, joined by ``/``. Calls to the client's
 own tools are listed as pending.
 """

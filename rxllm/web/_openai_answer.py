@@ -5,7 +5,7 @@ The client sees a single message in a single choice, however many steps the run 
 ==================================  ====================================================================================
 in the run                          what the client sees
 ==================================  ====================================================================================
-text and thinking                   ``content`` and ``reasoning_content``, with a blank line between two steps
+text and thinking                   ``content`` and ``reasoning_content``, with a blank line between steps
 text and thinking of a structured   only the last step's, so that the content is valid JSON; with tools, nothing is sent
 answer                              until the answer is complete
 sources with a URL                  ``annotations``
