@@ -148,7 +148,7 @@ def from_json(text: str | bytes, type: Any = None, *, response_format: Any = Non
     >>> from_json('{"role": "user", "content": "Hi"}', Message)
     Message('user', 'Hi')
 
-    Unknown fields are skipped, because a newer rxllm might have written them. As a result, a misspelled field is not an error:
+    Unknown fields are skipped, because a newer rxllm might have written them. So a misspelled field is not an error:
 
     >>> from rxllm.values import Session
     >>> from_json('{"bogus": 1}', Session) == Session()

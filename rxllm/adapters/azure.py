@@ -1,7 +1,7 @@
 """The adapters for OpenAI's APIs on Azure: https://learn.microsoft.com/azure/ai-foundry/openai/api-version-lifecycle.
 
-The model in a request is a deployment name, chosen by whoever created the deployment. Keys are sent in the header
-``api-key``. Entra ID tokens, which are JSON Web Tokens, are sent as bearer tokens.
+The model in a request is the name of a deployment, chosen by its creator. Keys are sent in the header ``api-key``.
+Entra ID tokens, which are JSON Web Tokens, are sent as bearer tokens.
 """
 
 from __future__ import annotations

@@ -30,16 +30,16 @@ MOST = 1024
 """The number of events that may queue up for a slow store before the stream is paused."""
 
 APPENDING_SECONDS = 0.25
-"""How many seconds an append delays the next renewal, because the append has also checked for cancel requests."""
+"""The delay before the next renewal after an append, in seconds. The append has already checked for cancel requests."""
 
 FOREVER = 2**53
 """An event number that no run ever reaches."""
 
 LEFT_SECONDS = 30.0
-"""How many seconds longer than the original a replayed response may run before the run fails."""
+"""The number of seconds that a replayed response may run longer than the original before the run fails."""
 
 QUIET_SECONDS = 5.0
-"""How many seconds the replay may stall before a request or tool stops waiting for recorded tools."""
+"""The number of seconds that the replay may stall before a request or tool stops waiting for recorded tools."""
 
 LOOK_SECONDS = 0.01
 """The number of seconds between checks while a request or tool waits for recorded tools."""

@@ -30,7 +30,7 @@ from rxllm.values.argument_checks import must_be
 log = logging.getLogger("rxllm")
 
 ALONE_SECONDS = 60.0
-"""How many seconds a suspect that makes no progress can block the other suspects."""
+"""The maximum time, in seconds, that a suspect can block the others without making progress."""
 
 LOOK_SECONDS = 0.05
 

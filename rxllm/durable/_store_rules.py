@@ -19,7 +19,7 @@ MakeStore = Callable[[], Store]
 Check = Callable[["Place"], Coroutine[Any, Any, None]]
 
 SOON = 3.0
-"""How soon a waiting call must wake, in seconds, even on a busy machine."""
+"""The time limit for waking a waiting call, in seconds, even on a busy machine."""
 
 LONG = 60.0
 BRIEF = 0.05

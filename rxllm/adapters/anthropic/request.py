@@ -59,7 +59,7 @@ def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool
     """Return the JSON body for `request`. Opaque parts are included only if they are from `provider`.
 
     `is_own` means that the server is Anthropic's own. If the option ``system_entries``, which is not sent, is True,
-    later system messages keep their role; if it is False, they become text. The default depends on the model and the server.
+    later system messages keep their role; if False, they become text. The default depends on the model and the server.
     """
     request = select_parts(request, f"the Messages API of {provider}", provider, CARRIES)
     model = request.model or ""
