@@ -258,7 +258,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         force_setattr(self, "retry_on", _reasons(self.retry_on))
-        checks = {name: (is_seconds(getattr(self, name)), "a number of seconds >= 0") for name in _SECONDS}
+        checks = {name: (is_seconds(getattr(self, name)), "a non-negative number of seconds") for name in _SECONDS}
         checks["max_attempts"] = (
             is_count(self.max_attempts),
             "an integer >= 1 (including the first attempt)",

@@ -60,7 +60,7 @@ def check(name: str, value: object, fits: bool, expected: str) -> None:
 
 def check_seconds(name: str, value: Any) -> float:
     """Return `value` as a float; raise unless it is a finite number >= 0."""
-    check(name, value, is_seconds(value), "a number of seconds >= 0")
+    check(name, value, is_seconds(value), "a non-negative number of seconds")
     return float(value)
 
 
