@@ -189,7 +189,7 @@ PAUSE = "pause_turn"
 """The raw finish reason of a message that the provider has paused and will continue in the next call."""
 
 STEERED = "steered"
-"""The raw finish reason of a response that a new user message cut short at the end of a sentence."""
+"""The raw finish reason of a response that was cut short, after a sentence, by a new user message."""
 
 
 def answer(response: Response[Any]) -> tuple[Message, ...]:

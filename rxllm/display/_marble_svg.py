@@ -35,7 +35,7 @@ CHARACTER = 7.25
 """The width of a character in pixels."""
 
 WIDTHS = ((280, 1), (350, 1), (420, 1), (350, 2), (420, 2), (520, 2), (640, 2))
-"""Pairs to try in this order: the width of the time axis in pixels, and the number of label levels."""
+"""The layouts to try, in this order: (width of the time axis in pixels, number of label levels)."""
 
 MAX_WIDTH, LIMITS = 1000, ((30, 80), (30, 40), (30, 24), (30, 12), (12, 12), (0, 12))
 """The maximum width of a chart in pixels, and the limits to try, in this order, until a chart is narrow enough.

@@ -294,7 +294,7 @@ class _Connections:
         self._lifetime = self._live(forget)
 
     async def open(self) -> None:
-        """Start a generator that closes the connections when `close` or, with the loop, ``asyncio.run`` closes it."""
+        """Start a generator. When `close` or ``asyncio.run`` ends it, it closes the connections."""
         await anext(self._lifetime)
 
     async def close(self) -> None:

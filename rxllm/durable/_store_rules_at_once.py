@@ -1,4 +1,4 @@
-"""The store rules about waiting, concurrent use, documents and closing."""
+"""Rules for stores: waiting, concurrent use, documents and closing."""
 
 from __future__ import annotations
 

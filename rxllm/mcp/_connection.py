@@ -106,7 +106,7 @@ class Connection(ABC):
             self._version = self.session = None
 
     def close(self) -> None:
-        """Close the connection from a thread that runs no event loop. Inside a coroutine, use ``await aclose()``."""
+        """Close the connection from a thread without a running event loop. In a coroutine, use ``await aclose()``."""
 
         async def closing() -> AsyncIterator[None]:
             yield await self.aclose()

@@ -420,7 +420,7 @@ class _Meter:
             self._settle(path)
 
     def _leave(self) -> None:
-        """Settle the running responses. Their requests count even if no event has arrived."""
+        """Settle the running responses. Each counts as a request, even if none of its events has arrived."""
         for response in list(self._running.values()):
             response.count.begin()
         self._settle_all()

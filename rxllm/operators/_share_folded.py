@@ -299,7 +299,7 @@ class Watcher:
             report_unheard(error)
 
     def _on_idle(self, clock: abc.SchedulerBase) -> None:
-        # The consumer may take its item on another thread. Deliveries belong on the clock's thread.
+        # The consumer may have taken its item on another thread, but items are delivered on the clock's thread.
         self._waits_for_gate = False
         self.deliver_soon(clock)
 

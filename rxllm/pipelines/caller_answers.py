@@ -167,7 +167,8 @@ class Answers(msgspec.Struct, frozen=True):
     ) -> Iterator[tuple[ToolCall, ToolCall, Answers, ToolSettings]]:
         """Yield each call that needs an answer, including calls inside agents.
 
-        Each item has the call as the caller sees it, the call in its own chat, and that chat's answers and settings.
+        Each item holds the call under the id that the caller uses, the call under its own chat's id, and that chat's
+        answers and settings.
         """
         for call in calls:
             if call.id not in agents or self._decides(call):
@@ -196,7 +197,7 @@ class Answers(msgspec.Struct, frozen=True):
     def _begun(self, call: ToolCall, thread: Thread, settings: ToolSettings) -> Tool:
         """Return the tool that `call` has started.
 
-        It is an agent whose chat is `thread`, or a tool whose question to the user is the first message in `thread`.
+        This is either an agent whose chat is `thread`, or a tool whose question is the first message in `thread`.
         """
         tool = settings.tools_by_name.get(call.name)
         if isinstance(tool, AgentTool) or (tool is not None and is_question(thread[0])):

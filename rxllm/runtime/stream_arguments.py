@@ -125,7 +125,7 @@ class Origin(NamedTuple):
         return f"{fault}: {advice('Stream', 'item', call=call)}"
 
     def _result_with(self, name: str) -> tuple[str, str]:
-        """Return the call whose result has the attribute `name`, or "", and the attribute's name in that result."""
+        """Return a call whose result has the attribute `name`, or "", and the path to that attribute."""
         call = f"{self.function}(...)"
         if self.items == "events":
             folds = {Response: "to_response", ChatResult: "to_chat_result", StepResult: "to_step_result"}

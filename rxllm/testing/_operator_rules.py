@@ -278,8 +278,8 @@ def _apart(tested: Tested) -> None:
     for index, run in enumerate(runs):
         clock.at(index * (EVERY + 1), run.begin)
     clock.advance_to(float(LIMIT))
-    _expect_same("with one operator on two sources, the first stream", alone, runs[0].notes)
-    _expect_same("with one operator on two sources, the second stream", alone, runs[1].notes)
+    _expect_same("the first of two streams from one operator", alone, runs[0].notes)
+    _expect_same("the second of two streams from one operator", alone, runs[1].notes)
     _expect_same("the second of two concurrent subscriptions", alone, runs[2].notes)
 
 

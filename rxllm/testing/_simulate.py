@@ -33,7 +33,7 @@ from rxllm.values.argument_checks import check, invalid_option, is_positive, mus
 App = Callable[[World], Awaitable[Any]]
 
 ENDING_SECONDS = 30.0
-"""Virtual seconds allowed for tasks to end after the app has returned. A call may still be connecting, for example."""
+"""How long tasks may run after the app has returned, in virtual seconds. A call may still be connecting."""
 SETTLING_SECONDS = 1.0
 TURN_SECONDS = 0.01
 SHOWN_MOMENTS = 40

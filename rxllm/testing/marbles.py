@@ -122,10 +122,10 @@ def check(
         played = cold(scheduler, source, values)
         notes = record(scheduler, lambda played=played: _applied(operator, played), disposed)
         if notes != wanted:
-            raise AssertionError(f"the {time} time, it emitted\n  {notes}\nbut {expected!r} means\n  {wanted}")
+            raise AssertionError(f"{time} subscription: it emitted\n  {notes}\nbut {expected!r} means\n  {wanted}")
         uses = [(int(use.subscribe) - START, int(use.unsubscribe) - START) for use in played.subscriptions]
         if uses != [(0, unsubscribed)]:
-            raise AssertionError(f"the {time} time, the source was subscribed to at {uses}, not at {subscribed!r}")
+            raise AssertionError(f"{time} subscription: the source was subscribed to at {uses}, not {subscribed!r}")
 
 
 def _applied(operator: Any, source: Any) -> Observable[Any]:

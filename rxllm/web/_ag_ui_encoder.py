@@ -17,12 +17,12 @@ the end of the stream                         ``RUN_FINISHED`` with the usage, p
                                               ``RUN_ERROR`` if the run failed or was cut off
 ============================================  ==========================================================================
 
-These frames cannot represent some events completely. Whatever they can represent is sent for other clients, in frames
+Some events do not fit into these frames completely. For other clients, the encoder sends the parts that do, in frames
 marked with ``"rawEvent": "rxllm"``. A ``CUSTOM`` frame named ``rxllm`` follows, with the whole event as JSON in
 ``value["event"]``. rxllm's decoder emits nothing for the marked frames, so no event is emitted twice. Only raw chunks
 and provider-specific parts are lost.
 
-If a tool call waits for approval or asks the user a question, the run ends with an interrupt with the call's id. If
+If a tool call waits for approval or asks the user a question, the run ends with an interrupt that has the call's id. If
 an inner agent made the call, the id starts with the ids of the enclosing calls, joined by ``/``. Calls to the client's
 own tools are listed as pending.
 """

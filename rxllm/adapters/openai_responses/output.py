@@ -55,7 +55,7 @@ class Output:
         self._sources: set[str] = set()
 
     def finish(self, items: Sequence[Item]) -> None:
-        """End any of the final response's `items` that no frame has ended."""
+        """End the final response's `items` that have not been ended by a frame."""
         slots = [self._slot_of(item) for item in items]
         known = {*slots}
         # If no slot has an item's id, the server has invented a new one. The item then belongs to the next unmatched
