@@ -108,7 +108,7 @@ def chat(
     check("store", store, is_store, "a session store, such as rxllm.session.MemorySessions()")
     engine, door = as_engine(engine), Door(allow, origins, max_per_minute)
     rxllm.stream(engine, "Hi")  # only checks the engine; sends nothing
-    kept = MemoryTurns(runs or Runs(), store) if runs is None or isinstance(runs, Runs) else runs
+    kept = MemoryTurns(runs or Runs(grace=1.0), store) if runs is None or isinstance(runs, Runs) else runs
     is_theirs = isinstance(kept, MemoryTurns) or store is kept.sessions
     check("store", store, is_theirs, "runs.sessions, because durable runs save their own sessions")
 
