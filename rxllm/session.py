@@ -47,14 +47,14 @@ from rxllm import pipelines, serializer, validate
 from rxllm.engine import Engine, as_engine
 from rxllm.events import NOTHING, Custom, Event
 from rxllm.pipelines import ChatOptions, Input, StepOptions, as_thread
-from rxllm.pipelines.caller_answers import is_over
+from rxllm.pipelines.caller_answers import Answers, is_over
 from rxllm.pipelines.options import set_options, with_options
 from rxllm.pipelines.resuming import unchecked_resume
 from rxllm.runtime import Stream, clock, returned_by
 from rxllm.tools import Approval
 from rxllm.values import LLMError, Message, RunError, Session, SessionError, Turn, ValidationError, reader
 from rxllm.values.argument_checks import check, check_instance, is_name, must_be
-from rxllm.values.sessions import open_agents
+from rxllm.values.sessions import open_agents, open_questions
 
 __all__ = [
     "MemorySessions",
@@ -206,6 +206,8 @@ def resume(
 
     ``on_error`` receives a ``SessionError("no_pending_tool_call")`` if no call is pending, or a
     ``SessionError("unknown_tool_call_id")`` if you answer a call that is not pending.
+
+    As in ``rxllm.resume``, `results` can also answer an open question, under the id of the call that asked it.
     """
     events = stream_resume(engine, session, approvals=approvals, results=results, **opts)
     return returned_by("session.resume", events.pipe(_to_turn(engine, _session_of(session), opts)), items=Turn)
@@ -254,7 +256,7 @@ def stream_resume(
     **opts: Unpack[ChatOptions],
 ) -> Stream[Event]:
     """Do the same as `resume`, but emit the events as they arrive."""
-    session = _session_of(session)
+    session, results = _answer_questions(_session_of(session), results)
     events = unchecked_resume(engine, session.thread, approvals, results, _options(session, opts))
     return _turn_events(session, session, "resume", events, (*(approvals or ()), *(results or ())))
 
@@ -265,6 +267,18 @@ def stream_step(engine: Engine | str | Any, session: Session | Turn, **opts: Unp
     session = _session_of(session)
     events = pipelines.stream_step(engine, session.thread, **_options(session, opts))
     return _turn_events(session, session, "step", events)
+
+
+def _answer_questions(session: Session, results: Any) -> tuple[Session, Any]:
+    """Return the session with its open questions answered, and the other results."""
+    if not isinstance(results, Mapping):
+        return session, results  # None, or a value that is reported later
+    others = dict(cast(Mapping[str, Any], results))
+    replied = [id for id in open_questions(session.thread) if isinstance(others.get(id), str | Mapping)]
+    if not replied:
+        return session, others
+    thread, _ = Answers({}, {id: others.pop(id) for id in replied}).replied(session.thread)
+    return session.with_thread(thread), others
 
 
 def _to_turn(engine: Any, session: Session, opts: Mapping[str, Any]) -> Callable[[Observable[Event]], Stream[Turn]]:

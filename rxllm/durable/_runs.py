@@ -89,8 +89,7 @@ def open_runs(
     """
     check_instance("factories", factories, Mapping, "a mapping of names to functions")
     for name, factory in factories.items():
-        check_instance("factories", name, str, "a mapping whose keys are names")
-        check_function(f"factories[{name!r}]", factory)
+        _check_factory(name, factory)
     fits = is_positive(lease) and lease <= LONGEST_LEASE
     check("lease", lease, fits, f"a positive number of seconds, at most {LONGEST_LEASE:g}")
     check_count("max_attempts", max_attempts)
@@ -112,6 +111,7 @@ class Runs:
     `save_session`         Store a session that was created or changed outside these runs.
     `delete_session`       Delete a session.
     `sessions`             A property: a ``rxllm.session.SessionStore`` with the three methods above.
+    `add_factory`          Register another factory, as ``web.chat`` does.
     `get`                  Load a run with its status.
     `list`                 Load the newest runs.
     `expire`               Delete runs that ended long ago.
@@ -129,6 +129,7 @@ class Runs:
         self._producers: dict[str, Producer] = {}
         self._tails: dict[tuple[asyncio.AbstractEventLoop, str], Tail] = {}
         self._claims: set[Future[None]] = set()  # one for each pending claim, done when the claim ends
+        self._sessions = _Sessions(self)
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -287,7 +288,16 @@ class Runs:
     @property
     def sessions(self) -> SessionStore:
         """A session store that uses `session`, `save_session` and `delete_session`."""
-        return _Sessions(self)
+        return self._sessions
+
+    def add_factory(self, name: str, factory: Factory) -> None:
+        """Register a factory, as if it had been passed to `open_runs`.
+
+        Raises ``ValidationError("invalid_option")`` if an argument is invalid or the name is taken.
+        """
+        _check_factory(name, factory)
+        check("name", name, name not in self._factories, "a name that no other factory has")
+        self._factories = {**self._factories, name: factory}  # another thread may be reading the old one
 
     def get(self, id: str) -> Stream[Run]:
         """Emit the run with this id and its current status. Fails with ``RunError("unknown_run")``."""
@@ -424,6 +434,11 @@ def open_store(store: str | os.PathLike[str] | Store) -> Store:
     is_store = not isinstance(store, type) and all(callable(getattr(store, name, None)) for name in methods)
     check("store", store, is_store, 'a path, "redis://..." or a Store')
     return cast(Any, store)
+
+
+def _check_factory(name: Any, factory: Any) -> None:
+    check_instance("factories", name, str, "a mapping whose keys are names")
+    check_function(f"factories[{name!r}]", factory)
 
 
 def _check_id(id: Any) -> None:

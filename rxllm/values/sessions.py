@@ -92,6 +92,25 @@ class Session(Value):
         """Return the session with these messages appended to its thread. Nothing else changes."""
         return replace(self, thread=self.thread + messages)
 
+    def with_thread(self, thread: Thread) -> Session:
+        """Return the session with another thread, waiting only for the calls and the question that are open in it.
+
+        Use it to add the user's messages in any status, even instead of the answers that the session is waiting for, or
+        to continue after an error. Then call ``session.resume``.
+
+        >>> from rxllm import Thread
+        >>> asking = Session(status="awaiting_user", pending_question="Where to?")
+        >>> asking.with_thread(Thread().add_user("To Rome.")).status
+        'idle'
+        """
+        known, id, last = {call.id: call for call in self.pending_tool_calls}, self.pending_tool_call_id, thread.last
+        calls = tuple(known.get(call.id, call) for call in open_calls(thread))
+        own = last is not None and bool(last.metadata.get("ask_user")) and last.metadata.get("tool_call_id") == id
+        session = replace(self, thread=thread, pending_tool_calls=calls, status="awaiting_tools" if calls else "idle")
+        if self.pending_question is not None and (own or waits_in_agent(thread, id)):
+            return session if calls else replace(session, status="awaiting_user")
+        return replace(session, pending_question=None, pending_tool_call_id=None)
+
     def append_user(self, text: str) -> Session:
         return self.append(user(text))
 

@@ -23,6 +23,7 @@ from rxllm.web._requests import (
     Name,
     Stored,
     StoredConversation,
+    check_id,
     convert_to,
     file_part,
     load_request,
@@ -153,6 +154,11 @@ def from_ag_ui(
     ]
     arguments = (incoming.thread, incoming.approvals, incoming.results, incoming.id)
     return AGUIInput(*arguments, tuple(tools), request.thread_id, request.run_id, tuple(data["messages"]), edits)
+
+
+def ag_ui_id(data: Any) -> str:
+    """Check the shape of a parsed request, and return the conversation's id."""
+    return check_id(convert_to(data, _Input).thread_id, "threadId")
 
 
 def _history(entries: list[_Message]) -> list[Message]:

@@ -21,6 +21,7 @@ from rxllm.web._requests import (
     Name,
     Stored,
     StoredConversation,
+    check_id,
     convert_to,
     file_part,
     load_request,
@@ -126,6 +127,11 @@ def from_ui(
         raise wrong("must not be given: earlier messages of a stored conversation cannot be edited", "messageId")
     first = max((place + 1 for place, (_, entry) in enumerate(messages) if entry.role == "assistant"), default=0)
     return conversation.incoming([message for i, entry in messages[first:] for message in _user_messages(i, entry)])
+
+
+def ui_id(data: Any) -> str:
+    """Check the shape of a parsed request, and return the conversation's id."""
+    return check_id(convert_to(data, _Request).id, "id")
 
 
 def _history(entries: list[tuple[int, _Message]]) -> list[Message]:
