@@ -59,8 +59,8 @@ class HTTPAdapter(HTTPBase):
     def answered(self, request: Request, headers: Mapping[str, str]) -> None:
         """Process the headers of a successful response before its body is read. The default does nothing."""
 
-    def kept_answer(self, decoder: Decoder) -> KeptAnswer | None:
-        """Return the answer that `decoder` reads if the provider keeps it. The default is None.
+    def kept_answer(self, sent: httpx.Request, decoder: Decoder) -> KeptAnswer | None:
+        """Return the answer to `sent`, which `decoder` reads, if the provider keeps it. The default is None.
 
         The rest of a kept answer can be read over another connection.
         """
@@ -95,7 +95,8 @@ class HTTPExchange:
 
     def decoder(self) -> Decoder:
         decoder = self._convert_errors(lambda: self._adapter.decoder(self._request, raw=self._call.raw))
-        self._kept_answer = self._adapter.kept_answer(decoder)
+        if self._built is not None:
+            self._kept_answer = self._adapter.kept_answer(self._built, decoder)
         guarded = decoder if isinstance(decoder, FrameDecoder) else _GuardedDecoder(decoder, self.provider)
         return _RedactingDecoder(guarded, self.discreet)
 

@@ -202,6 +202,10 @@ class HTTPBase(ABC):
         """Build a request that GETs the base URL followed by `path`."""
         return self._build("GET", path, call, headers)
 
+    def delete(self, path: str, call: Call) -> httpx.Request:
+        """Build a request that DELETEs the base URL followed by `path`."""
+        return self._build("DELETE", path, call, {})
+
     def post_form(
         self, path: str, fields: Mapping[str, Any], files: Sequence[File], call: Call, *, headers: Mapping[str, str]
     ) -> httpx.Request:

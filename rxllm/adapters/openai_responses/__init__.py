@@ -78,7 +78,7 @@ class OpenAIResponses(HTTPAdapter):
         kind = BackgroundDecoder if request.options.get("background") else ResponsesDecoder
         return kind(provider=self.provider, messages=request.messages, offered=offered, raw=raw)
 
-    def kept_answer(self, decoder: Decoder) -> KeptAnswer | None:
+    def kept_answer(self, sent: httpx.Request, decoder: Decoder) -> KeptAnswer | None:
         return BackgroundAnswer(self, decoder) if isinstance(decoder, BackgroundDecoder) else None
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
