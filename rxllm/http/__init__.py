@@ -5,6 +5,7 @@ file                              contents
 ================================  =====================================================================================
 ``stream``                        the source, which sends a request and decodes the bytes of the response into events
 ``clients``, ``pools``            clients and their connections, which several calls can share
+``reattach``                      the rest of an answer over another connection, after a connection has dropped
 ``timeouts``                      timeouts for connecting, for responses and for idle connections
 ``redirects``                     redirects, and the removal of secrets before a redirect to another host
 ``transport_errors``              connection errors, such as a server that cannot be reached
@@ -14,6 +15,7 @@ file                              contents
 """
 
 from rxllm.http.clients import Clients, aiohttp_client, use_transport
+from rxllm.http.reattach import KeptAnswer
 from rxllm.http.stream import Decoder, Exchange, http_stream
 from rxllm.http.timeouts import CONNECT_SECONDS, NO_TIMEOUTS, READ_SECONDS, WRITE_SECONDS, Timeouts
 from rxllm.http.transport_errors import transport_error
@@ -26,6 +28,7 @@ __all__ = [
     "Clients",
     "Decoder",
     "Exchange",
+    "KeptAnswer",
     "Timeouts",
     "aiohttp_client",
     "http_stream",

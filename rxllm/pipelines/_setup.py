@@ -30,7 +30,7 @@ from rxllm.events import Event
 from rxllm.http import Timeouts
 from rxllm.pipelines._observers import Observers, Span, StepSpan, watch_stream
 from rxllm.pipelines.options import checked_options, request_id, set_options
-from rxllm.runtime import Stream, provider_name, returned_by
+from rxllm.runtime import Stream, policy, provider_name, returned_by
 from rxllm.telemetry import Telemetry, Tracer
 from rxllm.values import (
     Call,
@@ -199,6 +199,7 @@ class Setup(msgspec.Struct, frozen=True):
             metadata=self.options.get("metadata", {}),
             headers={**(self.engine.params.get("headers") or {}), **self.own_options.get("headers", {})},
             observers=(self.observers.notify,) if self.observers else (),
+            retry=policy(self.options.get("retry", self.engine.retry), self.engine.retry),
         )
 
 
