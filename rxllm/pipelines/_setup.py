@@ -177,7 +177,7 @@ class Setup(msgspec.Struct, frozen=True):
     def tool_options(self) -> dict[str, Any]:
         """Return this call's arguments for ``run_tools``."""
         options, engine = self.options, self.engine
-        plain = ("mode", "on_tool_error", "tool_timeout", "max_concurrency", "approve", "approve_timeout")
+        plain = ("mode", "on_tool_error", "tool_timeout", "max_concurrency", "eager", "approve", "approve_timeout")
         return {
             "tools": self.tools(),
             "context": {**engine.context, **options.get("context", {})},

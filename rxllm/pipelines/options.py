@@ -144,6 +144,9 @@ class PlainStepOptions(PlainOptions, total=False):
     """The time limit in seconds for a tool without its own timeout. None means no limit. Default: ``30.0``."""
     max_concurrency: int | None
     """The maximum number of tools that run at the same time. None means no limit. Default: ``None``."""
+    eager: bool | None
+    """Whether tools may start while the model is still writing. By default, only tools with ``eager=True`` do; True
+    adds tools with ``idempotent=True``, and False means none. Default: only tools with ``eager=True``."""
     tool_executor: Executor | None
     """A function that runs each tool, in place of the tool's own handler. Default: the engine's."""
     tool_result_encoder: Encoder | None
@@ -412,6 +415,7 @@ _RULES: dict[str, _Rule] = {
         lambda value: isinstance(value, Timeouts) or is_positive(value),
     ),
     **dict.fromkeys(("emit_text_deltas", "emit_tool_deltas", "emit_thinking", "include_raw_chunks"), _FLAG),
+    "eager": _FLAG,
     **dict.fromkeys(("on_event", "tool_executor", "tool_result_encoder", "approve", "halt_when"), _FUNCTION),
     "mode": ("'auto' or 'manual'", lambda value: value in ("auto", "manual")),
     "on_tool_error": (

@@ -48,7 +48,7 @@ def complete_step(setup: Setup, halted: HaltedStep, answers: Answers, settings: 
     def make() -> Stream[Event]:
         scope, agents = replace(current_scope.get(), request_id=request_id(setup.options)), halted.agents
         outcomes = [answers.outcome(call, settings, halted.thread, scope, agents.get(call.id)) for call in halted.calls]
-        return _merge_outcomes(outcomes, settings.concurrency(len(outcomes)))
+        return _merge_outcomes(outcomes, settings.concurrency)
 
     return Deferred(make).pipe(lift(lambda: _StepCompleter(halted)))
 
@@ -68,7 +68,7 @@ class _StepCompleter:
         return [StepCompleted(self._halted.completed(self._state, self._waiting))]
 
 
-def _merge_outcomes(sources: Iterable[Observable[Event]], limit: int) -> Stream[Event]:
+def _merge_outcomes(sources: Iterable[Observable[Event]], limit: float) -> Stream[Event]:
     """Merge `sources`, up to `limit` at a time. Events that halt the chat are emitted last, in call order."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:

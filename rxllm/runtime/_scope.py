@@ -110,6 +110,15 @@ class RecallingJournal(Journal, Protocol):
         ...
 
 
+@runtime_checkable
+class EagerJournal(RecallingJournal, Protocol):
+    """A `RecallingJournal` that can also drop records. With any other journal, tools wait for the response to end."""
+
+    def void(self, path: Sequence[str], key: str) -> None:
+        """Drop what is recorded about this tool call so far, because its response was discarded."""
+        ...
+
+
 class Ask(Protocol):
     """A function that sends the same request to another engine, or to an adapter with a model name."""
 
