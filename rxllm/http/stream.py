@@ -89,9 +89,9 @@ class Decoder(Protocol):
 class Exchange(Protocol):
     """An adapter's description of a call.
 
-    `content_only` means that only content, not a ping, ends a silence. `retry` is the call's retry policy. `discreet`
-    removes the call's secrets from an error. `kept_answer` returns the answer that the last decoder reads, if the
-    provider keeps it; ``rebuild(build)`` builds another request about it.
+    If `content_only` is True, only content restarts the idle timer; a ping does not. `retry` is the call's retry
+    policy. `discreet` removes the call's secrets from an error. If the provider keeps the answer that the last decoder
+    reads, `kept_answer` returns it; ``rebuild(build)`` builds another request about it.
     """
 
     provider: str
@@ -276,7 +276,7 @@ async def _deliver(
 ) -> None:
     """Emit the events of `response`.
 
-    If `since` is None, any bytes end a silence. Otherwise, silence is measured from `since`, and only content ends it.
+    If `since` is None, any bytes restart the idle timer. Otherwise, it starts at `since`, and only content restarts it.
     """
     if pump.disposed:
         return
@@ -332,7 +332,7 @@ async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
 
 
 def _explained(events: list[Event], failure: AdapterError) -> list[Event]:
-    """Return `events`, the last events of a broken stream. If the error is ``truncated``, explain it with `failure`."""
+    """Return `events`, the end of a broken stream. Replace a ``truncated`` error with one that describes `failure`."""
     match events:
         case [*rest, ErrorEvent(error=StreamError(reason="truncated"))]:
             reason = "timeout" if failure.reason == "timeout" else "truncated"
