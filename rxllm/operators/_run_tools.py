@@ -107,7 +107,7 @@ def run_tools(
     logged as well, and treated as a ``ToolError("encoding_failed")``.
 
     A tool with ``approval=True`` runs only if ``approve(tool_call)`` returns True or a mapping. The tool receives the
-    mapping in place of the model's arguments, which stay in the thread. False, or a text with the reason,
+    mapping in place of the model's arguments, which stay in the thread. False, or text with the reason,
     denies the call. With ``halt("approval")``, or without `approve`, the caller decides later. `approve` may return an
     awaitable, or an Observable that ends with the answer. An unanswered call is denied after `approve_timeout` seconds.
 

@@ -76,7 +76,7 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
 def filter_deltas(
     text: bool = True, tool: bool = True, thinking: bool = True
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Drop the kinds of delta that are set to False. Folds give the same results, because completed blocks pass.
+    """Drop the deltas whose flag is False. Completed blocks still pass, so folds give the same results.
 
     ::
 
