@@ -30,16 +30,16 @@ MOST = 1024
 """The number of events that may queue up for a slow store before the stream is paused."""
 
 APPENDING_SECONDS = 0.25
-"""The delay before the next renewal after an append, in seconds. The append has already checked for cancel requests."""
+"""The number of seconds to delay a renewal when an append has just checked for cancel requests."""
 
 FOREVER = 2**53
 """An event number that no run ever reaches."""
 
 LEFT_SECONDS = 30.0
-"""The number of seconds that a replayed response may run longer than the original before the run fails."""
+"""The number of extra seconds given to a replayed response. If it has not been disposed by then, the run fails."""
 
 QUIET_SECONDS = 5.0
-"""The number of seconds that the replay may stall before a request or tool stops waiting for recorded tools."""
+"""The time limit for a stalled replay, in seconds. After that, requests and tools no longer wait for recorded tools."""
 
 LOOK_SECONDS = 0.01
 """The number of seconds between checks while a request or tool waits for recorded tools."""
@@ -210,7 +210,7 @@ def _settle(waiting: Sequence[Future[None]], error: RunError | None) -> None:
 
 
 class Left(msgspec.Struct, frozen=True):
-    """A response that was disposed before it ended: how many `seconds` it ran, and its `events` as JSON."""
+    """A response that was disposed before it ended. It ran for this many `seconds`, and its `events` are JSON."""
 
     seconds: float
     events: str
@@ -221,14 +221,14 @@ class StoredJournal:
 
     A response is recorded when it ends, and committed soon afterwards. A tool call's records are committed before
     `begin` or `finish` returns. If the stream disposes a response early, for example because a guard has tripped or a
-    race was won, the events so far are recorded. They are replayed without an end, so that the guard trips again and
+    race was won, the events so far are recorded. The replay stays open after these events, so the guard trips again and
     the same competitor wins the race.
 
-    The answer to a new request must not make recorded tools run a second time. A request therefore waits while its chat
-    has recorded tool calls that have not been replayed. This happens if the request differs from the recorded one, or
-    if a tool runs two chats at once. If the replay stops without reaching those calls, the request fails without being
-    sent. The run fails too, unless something else, such as `fallback`, replays the tools. A tool call waits in the same
-    way if the start of a call with the same id is recorded in its chat.
+    After a new request, the model could call tools that have already run. The request therefore waits until all
+    recorded tool calls of its chat have been replayed. A request waits if it differs from the recorded one, or if a
+    tool runs two chats at once. If the replay stops too early, the request fails without being sent. The run fails
+    too, unless something else, such as `fallback`, replays the tools. In the same way, a new tool call waits for a
+    recorded call with the same id in its chat.
     """
 
     def __init__(self, records: Iterable[Record], writer: Writer) -> None:
@@ -247,7 +247,7 @@ class StoredJournal:
         self._awaited: set[Sequence[str]] = set()
 
     def close(self) -> None:
-        """Stop recording: from now on, the producer disposes responses, not the stream."""
+        """Stop recording. Call this before you dispose the stream, so that open responses are not recorded."""
         self._is_closed = True
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
@@ -268,10 +268,10 @@ class StoredJournal:
             raise RunError("diverged", DIVERGED)
 
     def _is_early(self, path: Sequence[str]) -> bool:
-        """Whether a request in the chat at `path` must wait until its recorded tool calls have been replayed.
+        """Whether a request in the chat at `path` must wait until recorded tool calls have been replayed.
 
-        If an inner agent stopped waiting for its own tool calls, and the model has read that failure, the request must
-        wait for those calls too.
+        The request also waits for the calls of each chat that had to wait before. An inner agent may have given up on
+        its calls, and the model may have read about this failure.
         """
         return any(map(self._has_tools, (path, *self._awaited)))
 
@@ -363,7 +363,7 @@ class StoredJournal:
             self._writer.record(Record(kind, key, data.encode()))
 
     def _number_key(self, key: str) -> str:
-        """Add a use count to `key`, because a hedge sends the same request twice and gets two responses."""
+        """Return `key` with a number, because a hedge sends the same request twice and gets two responses."""
         with self._guard:
             self._counts[key] += 1
             return f"{key}/{self._counts[key]}"
