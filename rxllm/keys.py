@@ -13,7 +13,7 @@ source            how to set the key
 ================  ====================================================================
 
 The first three sources also accept a function that returns the key, for tokens that expire. The function is called for
-every attempt at a call. A synchronous function runs in a thread; an async one is awaited.
+each attempt. A synchronous function runs in a thread; an async one is awaited.
 
 Whitespace around a key is removed, and an empty key is ignored. Keys are kept only in this module, in adapters, in
 calls, and in request headers.
@@ -124,7 +124,7 @@ def clear() -> None:
 
 
 def load_dotenv(path: str | Path | None = None) -> bool:
-    """Read a dotenv file, which becomes a source of keys. Return whether the file exists.
+    """Read a dotenv file to use it as a source of keys, and return whether it exists.
 
     The file is `path` or, by default, the nearest ``.env`` in the working directory or its parents. It is read only
     once, and the process's environment does not change. Raises ``EngineError("missing_dependency")`` if

@@ -199,7 +199,7 @@ _EXTRA = {
     "input_video_tokens": ("promptTokensDetails.VIDEO", "toolUsePromptTokensDetails.VIDEO"),
     "web_searches": ("num_search_queries",),
 }
-"""The counters in ``Usage.extra`` that make up each of genai-prices' counts. They differ from provider to provider."""
+"""The counters in ``Usage.extra`` that make up each of genai-prices' counts. They differ between providers."""
 
 _CONTEXT = ("service_tier", "speed")
 """Details of an answer that affect its price."""
@@ -253,13 +253,13 @@ def price_list() -> tuple[Callable[..., PriceCalculation], type]:
         from genai_prices import Usage as Counts
         from genai_prices import calc_price
     except ImportError as error:
-        message = "prices require the package genai-prices; run pip install 'rxllm[cost]'"
+        message = "prices require the genai-prices package; run pip install 'rxllm[cost]'"
         raise EngineError("missing_dependency", message) from error
     return calc_price, Counts
 
 
 def token_counts(usage: Usage) -> dict[str, int | None]:
-    """Return the counts for which every model has a price."""
+    """Return the counts that are priced for every model."""
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,

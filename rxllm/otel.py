@@ -429,7 +429,7 @@ class _Metrics:
         chunks = value.details.chunks
         if chunks:
             self._first_chunk.record(chunks[0], labels, where)
-        nowhere = Context()  # without a span: an exemplar for every chunk would double the cost
+        nowhere = Context()  # has no span, because an exemplar for every chunk would double the cost
         for earlier, later in pairwise(chunks):
             self._per_chunk.record(later - earlier, labels, nowhere)
         if cost is not None:
@@ -449,7 +449,7 @@ def _tokens(usage: object) -> dict[str, Any]:
 def _notes(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the caller's metadata as span attributes.
 
-    Scalars, and sequences whose items are scalars of one type, stay as they are. Any other value is written as JSON.
+    Scalars, and sequences of scalars of a single type, stay as they are. Any other value is written as JSON.
     """
     return {f"{METADATA}.{name}": _attribute(value) for name, value in metadata.items()}
 

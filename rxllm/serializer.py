@@ -89,7 +89,7 @@ _RESULTS = {
     (ToolHalt, "result"),
     (ToolProgress, "data"),
 }
-"""Fields that hold an object from a tool: anything that JSON can express."""
+"""Fields that hold an object returned by a tool, which can be anything that JSON can express."""
 
 T = TypeVar("T")
 
@@ -337,6 +337,6 @@ def _refuse_constant(constant: str) -> Never:
     raise ValueError(f"{constant} is not JSON")
 
 
-# ``json.dumps`` and ``json.loads`` would create these on every call, and so double the time for a delta.
+# ``json.dumps`` and ``json.loads`` would create these on every call, which would double the time for a delta.
 _write_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _read_text = json.JSONDecoder(parse_constant=_refuse_constant).decode

@@ -27,8 +27,8 @@ operations. If the session's fields contradict its status, ``on_error`` receives
 ``ValidationError("invalid_session")``. In both cases, the model is not called. If the first model call fails,
 ``on_error`` receives its error, and the session that you passed in is still valid.
 
-A `SessionStore` keeps sessions between turns. `MemorySessions` is one in memory, and ``durable.Runs.sessions`` is one
-in SQLite or Redis. ``testing.assert_session_store`` checks a store of your own.
+A `SessionStore` keeps sessions between turns: `MemorySessions` in memory, and ``durable.Runs.sessions`` in SQLite or
+Redis. To check a store of your own, use ``testing.assert_session_store``.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class SessionStore(Protocol):
     """A store for sessions. Its methods are asynchronous, and can be called on any event loop.
 
     An id is any non-empty string that UTF-8 can encode. All methods raise ``ValidationError("invalid_option")`` for
-    other ids, and a store can refuse more of them in this way, such as very long ones. If the store is unreachable,
+    other ids, and a store may reject more ids, such as very long ones, with this error. If the store is unreachable,
     full or broken, all methods can raise ``RunError("store_unavailable")``.
     """
 
@@ -100,7 +100,7 @@ class SessionStore(Protocol):
     def save(self, session: Session, version: int = 0) -> Awaitable[SavedSession]:
         """Replace version `version` of the session with `session`. Return it with its new version.
 
-        Raises ``RunError("conflict")`` if the stored version is a different one, because another caller has saved or
+        Raises ``RunError("conflict")`` if the stored version is different, because another caller has saved or
         deleted the session since it was loaded.
         """
         ...
@@ -121,8 +121,8 @@ class MemorySessions:
     """
 
     def __init__(self) -> None:
-        self._saved: dict[str, tuple[int, str]] = {}  # the version and the JSON of each session
-        self._last_version = 0  # shared by all sessions, so that a deleted session's version is not used again
+        self._saved: dict[str, tuple[int, str]] = {}  # The version and the JSON of each session.
+        self._last_version = 0  # One counter for all sessions, so that a deleted session's version is not reused.
         self._lock = threading.Lock()
 
     async def load(self, id: str) -> SavedSession:
@@ -353,7 +353,7 @@ def _session_of(value: Any) -> Session:
     """Return `value` if it is a session, or its session if it is a turn."""
     if isinstance(value, Session | Turn):
         return value if isinstance(value, Session) else value.session
-    raise _invalid_input("session", "a Session or a Turn (session.start returns the first one)", value)
+    raise _invalid_input("session", "a Session or a Turn (session.start emits the first Turn)", value)
 
 
 def _check_text(text: Any) -> Any:

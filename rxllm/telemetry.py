@@ -83,8 +83,8 @@ class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
 
     `parameters` holds the fields set in the `Request`, by name, except its schema. `metadata` is the caller's metadata.
     `address` and `port` identify the server. `queued` is the number of seconds that the call waited in
-    ``rate_limited``. `attempts` is the number of requests that were sent. `chunks` holds the time at which each chunk
-    of the answer arrived, in seconds since the request was sent; it is empty unless a `Tracer` observes the call.
+    ``rate_limited``. `attempts` is the number of requests that were sent. `chunks` holds the arrival time of each
+    chunk of the answer, in seconds since the request was sent; it is empty unless a `Tracer` observes the call.
     `response_id` and `response_model` are the id and the model that the provider returned.
     """
 

@@ -178,9 +178,9 @@ _ROOTS = {
 
 _EXPECTED = {
     "temperature out_of_range": "a number from 0 to 2",
-    "top_p out_of_range": "a number above 0 and at most 1",
-    "must_be_positive": "a whole number of at least 1",
-    "too_large": "a whole number that fits in 64 bits",
+    "top_p out_of_range": "a number > 0 and <= 1",
+    "must_be_positive": "an integer >= 1",
+    "too_large": "an integer that fits in 64 bits",
     "response_format invalid_shape": "'text', {'type': 'json_object'} or json_schema(...)",
     "size invalid_shape": "a (width, height) pair, or the name of a size that the provider defines",
     "invalid_type": "text, a tuple of parts or, in a tool result, a dict",
@@ -207,7 +207,7 @@ _STATEMENTS = {
     "must_be_empty": "must be empty to generate an image",
     "invalid_count": "must contain at least one image for an edit, and exactly one for a variation",
 }
-"""Descriptions of faults for which there is no value to show, or for which showing it would not help."""
+"""Descriptions of faults that have no value to show, or whose value would not help."""
 
 
 def in_words(root: Any, path: Path, code: str, expected: str) -> str:
@@ -266,7 +266,7 @@ def thread_faults(value: Any) -> Iterator[Fault]:
 
 
 def _orphan_faults(messages: Any) -> Iterator[Fault]:
-    """Yield a fault for each tool result whose call is missing, as in ``thread[2:]``. Providers reject such results."""
+    """Yield a fault for each tool result without its call, as in ``thread[2:]``. Providers reject such results."""
     ids: set[str] = set()
     for i, message in enumerate(cast(tuple[Any, ...], messages if isinstance(messages, tuple) else ())):
         if not isinstance(message, Message):

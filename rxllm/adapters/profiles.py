@@ -21,7 +21,7 @@ __all__ = ["PROFILES", "Profile", "providers"]
 class Profile:
     """An OpenAI-compatible server and its differences from OpenAI's own.
 
-    `base_url` is its address. `key_variable` is the environment variable with its key, or None if it needs no key.
+    `base_url` is its address. `key_variable` is the environment variable for its key, or None if it needs no key.
     `options` are merged into the request body; the caller's options take precedence, and None removes a field. `names`
     maps request fields to the server's names for them, where they differ. `call_id` is a regular expression that every
     tool call id must match. `thoughts_field` is the message field in which the model's thoughts are sent back. A server

@@ -1,6 +1,6 @@
 """Fold chunks into one result, for live streams and for lists.
 
-The result contains tool calls in two forms, one for the response and one for the message. They differ on purpose:
+The result contains tool calls in two forms, one for the response and one for the message. They differ deliberately:
 
 ===========================  =============================================  =================================
 subject                      in the response                                in the message
@@ -330,7 +330,7 @@ def _gather(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Index
 
 
 def _assign_ids(calls: list[CallRecord]) -> list[str]:
-    """Return the calls' ids. A missing id becomes ``call_<k>``; k is the call's position or the next free number."""
+    """Return the calls' ids. A missing id becomes ``call_<k>``: k is the call's position or the next free number."""
     taken = {call.id for call in calls if call.id}
     ids: list[str] = []
     k = 0

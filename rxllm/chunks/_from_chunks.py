@@ -55,7 +55,7 @@ T_in = TypeVar("T_in", contravariant=True)
 
 
 _ARGUMENT_MARKS = frozenset({"raw_arguments", "invalid_arguments", "unparseable_arguments"})
-"""Metadata keys with which a decoder reports that the first fragment alone is not JSON.
+"""Metadata keys that decoders set if the first fragment alone is not JSON.
 
 They are ignored, because the joined fragments may be JSON.
 """
@@ -160,7 +160,7 @@ class ChunkFeeder:
         return self._blocks.take()
 
     def fail(self, error: Exception) -> list[Event]:
-        """End a failed stream. Return the events that complete the open blocks and calls, and report the error."""
+        """Return the events that end a failed stream: completions for open blocks and calls, then the error."""
         if not self.ended:
             self._fail(as_stream_error(error))
         return self._blocks.take()
@@ -406,8 +406,8 @@ def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream
             observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
         ) -> abc.DisposableBase:
             feeder = make()
-            pending = deque[Event]()  # events wait here while an earlier event is being delivered.
-            delivering = False  # stays True if a subscriber raises: the stream itself has not failed.
+            pending = deque[Event]()  # Events wait here while an earlier one is being delivered.
+            delivering = False  # Stays True if a subscriber raises: the stream itself has not failed.
 
             def on_next(chunk: T) -> None:
                 nonlocal delivering

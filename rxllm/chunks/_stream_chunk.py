@@ -181,7 +181,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "content_filter": "content_filter",
     "error": "error",
 }
-"""rxllm's finish reasons, keyed by the names that chunks use. Any other name means ``other``."""
+"""rxllm's finish reasons, keyed by the names that chunks use. Any other name is mapped to ``other``."""
 
 _USAGE = {
     "input_tokens": ("input_tokens", "input"),
@@ -265,7 +265,7 @@ def merge_usage(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, 
 
 
 def to_usage(counters: Mapping[str, Any]) -> Usage:
-    """Convert counters to a `Usage`. Counters without a field of their own are kept in `extra`.
+    """Convert counters to a `Usage`. Counters that match no field are kept in `extra`.
 
     >>> to_usage({"input_tokens": 5, "output_tokens": 2, "image_tokens": 1})
     Usage(input_tokens=5, output_tokens=2, extra={'image_tokens': 1})

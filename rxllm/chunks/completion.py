@@ -36,7 +36,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     def __post_init__(self) -> None:
         if self.index < 0:
-            raise ValueError(f"the index of a ToolCallDelta must be 0 or more, not {self.index}")
+            raise ValueError(f"the index of a ToolCallDelta must not be negative, but is {self.index}")
 
 
 class CompletionChunk(msgspec.Struct, frozen=True, repr_omit_defaults=True):

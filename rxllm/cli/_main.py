@@ -52,7 +52,7 @@ def _open_streams() -> None:
         if getattr(sys, name) is None:  # closed by the shell or a service manager
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
         if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # text from a pipe or a model may not fit the encoding
+            stream.reconfigure(errors="replace")  # the encoding may lack characters of a pipe or a model
 
 
 def _parser() -> argparse.ArgumentParser:

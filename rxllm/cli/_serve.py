@@ -26,7 +26,7 @@ from rxllm.values import Call
 _HERE = ("127.0.0.1", "::1", "localhost")
 
 LEAVING = 3
-"""The seconds allowed after Ctrl-C for unfinished answers to complete."""
+"""The number of seconds that unfinished answers have to complete after Ctrl-C."""
 
 LOOK_SECONDS = 0.05
 """The interval, in seconds, at which a stopping worker checks whether its runs have finished."""

@@ -323,7 +323,7 @@ class Lanes:
             try:
                 addresses = await self._addresses()
             except Exception as error:
-                self._fail(AdapterError("provider_unavailable", f"the cluster's scheduler does not answer: {error}"))
+                self._fail(AdapterError("provider_unavailable", f"the cluster's scheduler is not responding: {error}"))
                 return
             for address in self._lanes.keys() - addresses:
                 self._lose(self._lanes[address])

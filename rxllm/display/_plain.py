@@ -31,7 +31,7 @@ from rxllm.values import ChatResult, Labelled, TextPart
 Cards = Mapping[str | None, Card]
 
 Answered = Callable[[Mapping[str, bool], Mapping[str, str]], None]
-"""A function that continues a chat with the user's approvals and results, by the ids of the tool calls."""
+"""A function that continues a chat with the user's approvals and results, both keyed by tool call id."""
 
 Path = tuple[str, ...]
 """The ids of the tool calls that enclose an agent's event, outermost first; empty for the chat itself."""
@@ -49,7 +49,7 @@ def ipython_shell() -> Any:
 class Screen:
     """A place to draw cards. The reading thread calls `add` for every item, and another thread calls `draw`.
 
-    If the screen `listens`, a chat that waits for the user does not end with `finish`, but with `ask`.
+    If the screen `listens`, `ask` is called instead of `finish` when a chat is waiting for the user.
     """
 
     thread: type[threading.Thread] = threading.Thread
@@ -151,7 +151,7 @@ def quote(text: str, used: bool) -> str:
 
 
 def plain_text(cards: Cards) -> str:
-    """Return the texts of `cards`, each below its card's label if there is one."""
+    """Return the text of each card, below the card's label if it has one."""
     texts = ((label, _text(card)) for label, card in cards.items())
     return "\n\n".join(text if label is None else f"{label}:\n{text}" for label, text in texts)
 

@@ -20,10 +20,10 @@ from rxllm.values.argument_checks import check_instance
 
 WIDTH = 10
 EVERY = 0.1
-"""The minimum number of seconds between two draws, so that little time is spent on drawing."""
+"""The minimum number of seconds between draws, so that little time is spent on drawing."""
 
 EVERY_LINE = 10.0
-"""The minimum number of seconds between two lines in a file, where a line cannot be redrawn."""
+"""The minimum number of seconds between lines in a file, where a line cannot be redrawn."""
 
 
 def progress_bar(label: str = "") -> Callable[[Progress], None]:
@@ -108,8 +108,8 @@ def _in_cell() -> Callable[[str, bool], None]:
 class _TerminalLine:
     """The terminal line on which all bars are drawn.
 
-    After a draw, standard output and standard error are each wrapped in a `_Guard`, in logging handlers too. The first
-    write to a guard clears the line and removes all guards.
+    After a draw, standard output and standard error are each wrapped in a `_Guard`, even where logging handlers hold
+    them. The first write to a guard clears the line and removes all guards.
     """
 
     def __init__(self) -> None:

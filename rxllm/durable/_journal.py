@@ -30,13 +30,13 @@ MOST = 1024
 """The number of events that may queue up for a slow store before the stream is paused."""
 
 APPENDING_SECONDS = 0.25
-"""The number of seconds by which an append delays the next renewal, as it has already checked for cancel requests."""
+"""The delay before the next renewal after an append, in seconds. The append has already checked for cancel requests."""
 
 FOREVER = 2**53
 """An event number that no run ever reaches."""
 
 LEFT_SECONDS = 30.0
-"""The number of seconds by which a replayed response may outlast the original before the run fails."""
+"""The number of seconds that a replayed response may run longer than the original before the run fails."""
 
 QUIET_SECONDS = 5.0
 """The number of seconds that the replay may stall before a request or tool stops waiting for recorded tools."""
@@ -88,7 +88,7 @@ class Writer:
         self._wake(True)  # a lost response would have to be requested, and paid for, again
 
     async def flush(self, ending: Ending | None = None) -> None:
-        """Commit everything added so far, and the run's `ending` if one is given. Raises ``RunError``."""
+        """Commit everything added so far, including the run's `ending` if there is one. Raises ``RunError``."""
         committed: Future[None] = Future()
         with self._guard:
             if self._error is not None:
@@ -172,7 +172,7 @@ class Writer:
             except RunError as error:
                 if error.reason != "store_unavailable" or self._loop.time() + pause > self._until:
                     raise
-                log.warning("the run %s is waiting for its store to be available: %s", self._lease.run_id, error)
+                log.warning("run %s is waiting for its store to become available: %s", self._lease.run_id, error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, 1.0)
             else:
@@ -243,7 +243,7 @@ class StoredJournal:
         self._awaited: set[Sequence[str]] = set()
 
     def close(self) -> None:
-        """Stop recording: from now on, it is the producer, not the stream, that disposes responses."""
+        """Stop recording: from now on, the producer disposes responses, not the stream."""
         self._is_closed = True
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
@@ -356,7 +356,7 @@ class StoredJournal:
             self._writer.record(Record(kind, key, data.encode()))
 
     def _number_key(self, key: str) -> str:
-        """Number the uses of a key, because a hedge sends the same request twice and gets two responses."""
+        """Add a use count to `key`, because a hedge sends the same request twice and gets two responses."""
         with self._guard:
             self._counts[key] += 1
             return f"{key}/{self._counts[key]}"
@@ -376,7 +376,7 @@ def _place(path: Sequence[str], key: str) -> str:
 
 def _read(run_id: str, record: Record) -> Any:
     """Decode a record. Raises ``RunError("unreadable")``."""
-    with reading(f"the record {record.kind!r} of {record.key!r}", run_id):
+    with reading(f"the {record.kind!r} record for {record.key!r}", run_id):
         match record.kind:
             case "begin":
                 return serializer.from_json(record.data, ToolCall, local_files=True)
@@ -401,7 +401,7 @@ def _events(items: Any) -> Sequence[Event]:
 def _replay_left(seconds: float, events: Sequence[Event]) -> Observable[Event]:
     async def wait() -> None:
         await asyncio.sleep(seconds + LEFT_SECONDS)
-        message = "the factory builds a different stream: in an earlier attempt, this response was disposed of"
+        message = "the stream differs from an earlier attempt, which disposed this response early"
         raise RunError("diverged", message)
 
     return _emit(events, wait)

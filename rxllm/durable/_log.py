@@ -15,7 +15,7 @@ field       content
 ==========  ======================================================================================================
 
 All other events are simply encoded by `rxllm.serializer`. Version 1, which can still be read, did this for every event.
-Each entry also has a key ``at``, the time of the event in seconds since 1970. Logs of earlier versions do not have it.
+Each entry also has a key ``at``, the time of the event in seconds since 1970. Older logs do not have it.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class _End(NamedTuple):
 
 
 class Log:
-    """Reads run `id`'s events in pages, and encodes new ones. Remembers the step and chat ends that later ones use."""
+    """Reads run `id`'s events in pages, and encodes new ones. Keeps the step and chat ends that later ones refer to."""
 
     def __init__(self, store: Store, id: str) -> None:
         self._store, self._id = store, id
         self._ends: dict[int, _End] = {}
-        self._last: dict[tuple[str, ...], int] = {}  # the event number of the latest step or chat end, by agent path
-        self._at = 0.0  # the time of the latest event that was read
+        self._last: dict[tuple[str, ...], int] = {}  # The latest step or chat end's event number, by agent path.
+        self._at = 0.0  # The time of the latest event that was read.
 
     async def page(self, after: int) -> list[Timed[Event]]:
         """Return up to `PAGE` events that follow event number `after`, stopping before any that cannot be decoded.
@@ -121,7 +121,7 @@ class Log:
             if "type" in data:
                 return data, 0
             if data["v"] != VERSION:
-                raise ValueError(f"it was written in version {data['v']!r}; this rxllm reads version {VERSION}")
+                raise ValueError(f"its format has version {data['v']!r}, but this rxllm reads version {VERSION}")
             if not 0 <= data["before"] < number:
                 raise ValueError(f"it refers to event {data['before']!r}, which is not an earlier event")
             return data, data["before"]
@@ -132,7 +132,7 @@ class Log:
         return self._at
 
     async def _find(self, number: int) -> None:
-        """Load the step or chat end that is event `number`, and those before it, unless they are already in memory."""
+        """Load the step or chat end at event `number`, and the ends before it, unless they are already in memory."""
         unknown: list[tuple[int, dict[str, Any]]] = []
         while number and number not in self._ends:
             (text,) = await self._store.events(self._id, number - 1, 1)
@@ -165,7 +165,7 @@ class Log:
 
     def _remember(self, number: int, path: tuple[str, ...], end: _End) -> None:
         self._ends[number], self._last[path] = end, number
-        if path and isinstance(end.result, ChatResult):  # an ended agent's ends are dropped, as there can be thousands
+        if path and isinstance(end.result, ChatResult):  # a finished agent's ends are dropped: there can be thousands
             del self._last[path]
             while number:
                 number = self._ends.pop(number).before if number in self._ends else 0

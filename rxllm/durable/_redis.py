@@ -277,7 +277,7 @@ class RedisStore:
             raise self._unavailable("it is closed; open it again")
 
     def _unavailable(self, why: str) -> RunError:
-        return RunError("store_unavailable", f"the run store {self._shown!r} does not work: {why}")
+        return RunError("store_unavailable", f"the run store {self._shown!r} is unavailable: {why}")
 
 
 class _Connections:
@@ -294,7 +294,7 @@ class _Connections:
         self._lifetime = self._live(forget)
 
     async def open(self) -> None:
-        """Start a generator that, when closed, closes the connections. ``asyncio.run`` closes it with the loop."""
+        """Start a generator. When `close` or ``asyncio.run`` ends it, it closes the connections."""
         await anext(self._lifetime)
 
     async def close(self) -> None:

@@ -91,7 +91,7 @@ def open_runs(
     for name, factory in factories.items():
         _check_factory(name, factory)
     fits = is_positive(lease) and lease <= LONGEST_LEASE
-    check("lease", lease, fits, f"a number of seconds above 0, at most {LONGEST_LEASE:g}")
+    check("lease", lease, fits, f"a positive number of seconds, at most {LONGEST_LEASE:g}")
     check_count("max_attempts", max_attempts)
     check_seconds("flush_after", flush_after)
     return Runs(open_store(store), dict(factories), flush_after, lease, max_attempts)
@@ -110,7 +110,7 @@ class Runs:
     `session`              Load a conversation. To begin its next turn, call `start`.
     `save_session`         Store a session that was created or changed outside these runs.
     `delete_session`       Delete a session.
-    `sessions`             A property: the last three methods as a ``rxllm.session.SessionStore``.
+    `sessions`             A property: a ``rxllm.session.SessionStore`` with the three methods above.
     `add_factory`          Register another factory, as ``web.chat`` does.
     `get`                  Load a run with its status.
     `list`                 Load the newest runs.
@@ -150,7 +150,7 @@ class Runs:
         session: SavedSession | None = None,
         here: bool = True,
     ) -> Stream[str]:
-        """Store a new run for the factory with this name, start producing it, and emit its id.
+        """Store a new run for the factory named `factory`, start producing it, and emit its id.
 
         `input` can be anything that `rxllm.serializer` can write, such as a string, a `Thread`, a `ChatResult`, or a
         dict or list of such values. Anyone who knows the id can watch and cancel the run; the default id cannot be
@@ -192,12 +192,12 @@ class Runs:
     @overload
     def watch(self, id: str, after: int = 0, *, timed: Literal[True]) -> Stream[Timed[Event]]: ...
     def watch(self, id: str, after: int = 0, *, folded: bool = False, timed: bool = False) -> Stream[Any]:
-        """Emit a run's events after event number `after`: first the committed ones, then live ones.
+        """Emit the events of a run that follow event number `after`: first committed events, then live ones.
 
         Events are numbered from 1. If you have already received n events, pass ``after=n`` to get the rest. With
         `folded`, `after` is ignored, and the committed events are condensed into the fewest events that fold to the
-        same state, as in ``ops.share_folded``. With `timed`, each event is in a `Timed`, with the number of
-        seconds since the run was created; ``rxllm.timeline`` draws these.
+        same state, as in ``ops.share_folded``. With `timed`, each event is wrapped in a `Timed` with the
+        number of seconds since the run was created; ``rxllm.timeline`` draws these.
 
         The stream completes when the run does. If the run fails, the stream fails with the same error; if the run is
         cancelled, it fails with ``RunError("cancelled")``. It can also fail with ``RunError("unknown_run")`` or
@@ -205,7 +205,7 @@ class Runs:
         """
         _check_id(id)
         is_number = is_count(after) or after == 0
-        check("after", after, is_number, "the number of the last event received, 0 or more")
+        check("after", after, is_number, "the number of the last event received, or 0")
         check("timed", timed, not (timed and folded), "False if `folded` is True, because folded events have no times")
 
         async def events() -> AsyncIterator[Any]:
@@ -219,7 +219,7 @@ class Runs:
                     for event in state.to_events():
                         yield event
                 elif after and (count := (await self._store.load(id)).events) < after:
-                    raise invalid_option("after", f"is {after}, but the run {id} has {count} events so far")
+                    raise invalid_option("after", f"is {after}, but run {id} has only {count} events")
                 began = (await self._store.load(id)).created_at if timed else 0.0
                 while page := await tail.after(number):
                     for event in page:
@@ -237,7 +237,7 @@ class Runs:
     def result(self, id: str, *, response_format: Any = None) -> Stream[ChatResult | StepResult | Response]:
         """Emit the result of a run when it ends: a `ChatResult`, `StepResult` or `Response`.
 
-        The log has no `parsed` values. To get one, pass the call's `response_format`. Fails with `watch`'s errors.
+        The log has no `parsed` values. To get one, pass the call's `response_format`. Fails as `watch` does.
         """
         result = self.watch(id, folded=True).reduce(StreamCollector.apply_event, StreamCollector()).map(_result)
         if response_format is None:
@@ -273,11 +273,11 @@ class Runs:
     def save_session(self, session: Session, version: int = 0) -> Stream[SavedSession]:
         """Replace version `version` of a session with `session`, and emit the `SavedSession`.
 
-        Pass 0 for a new session. Fails with ``RunError("conflict")`` if the stored version is a different one, or if a
-        turn is open.
+        Pass 0 for a new session. Fails with ``RunError("conflict")`` if the stored version is different or a turn is
+        open.
         """
         check_session(session)
-        check("version", version, is_count(version) or version == 0, "the version of the saved session, 0 or more")
+        check("version", version, is_count(version) or version == 0, "the version of the saved session, or 0")
         return _once(lambda: save_session(self._store, session, version))
 
     def delete_session(self, id: str) -> Stream[None]:
@@ -287,7 +287,7 @@ class Runs:
 
     @property
     def sessions(self) -> SessionStore:
-        """A store whose methods are `session`, `save_session` and `delete_session`."""
+        """A session store that uses `session`, `save_session` and `delete_session`."""
         return self._sessions
 
     def add_factory(self, name: str, factory: Factory) -> None:
@@ -317,13 +317,13 @@ class Runs:
         return _once(lambda: self._store.expire(seconds))
 
     def recover(self, limit: int = 100, every: float | None = None) -> Stream[tuple[str, ...]]:
-        """Continue up to `limit` of our factories' runs that no process is producing. Emit their ids.
+        """Continue up to `limit` runs of our factories that no process is producing. Emit the ids of these runs.
 
         If `every` is given, repeat this every `every` seconds until the stream is disposed or `close` is called. Each
         round that continues any runs emits their ids. A round in which the store is unavailable is skipped.
         """
         check_count("limit", limit)
-        check("every", every, every is None or is_positive(every), "None or a number of seconds above 0")
+        check("every", every, every is None or is_positive(every), "None or a positive number of seconds")
 
         async def recover() -> tuple[str, ...]:
             ids = await self._store.claimable([*self._factories], limit)
@@ -351,7 +351,7 @@ class Runs:
     def close(self) -> Stream[None]:
         """Stop producing runs, release their leases, and close the store. Other processes can then `recover` the runs.
 
-        If the store does not respond within the duration of a lease, the runs are abandoned. They can be recovered when
+        If the store does not respond within the duration of a lease, the runs are abandoned. They can be recovered once
         their leases have expired.
         """
 
@@ -428,7 +428,7 @@ def open_store(store: str | os.PathLike[str] | Store) -> Store:
         path = os.fspath(store)
         if "://" in path:  # not quoted in the message, because it could contain a password
             raise invalid_option("store", 'must be a path, "redis://..." or a Store, not any other kind of URL')
-        check("store", path, bool(path) and not path.startswith(":memory:"), "the path of a file")
+        check("store", path, bool(path) and not path.startswith(":memory:"), "a file path")
         return SQLiteStore(path)
     methods = [name for name in vars(Store) if not name.startswith("_")]
     is_store = not isinstance(store, type) and all(callable(getattr(store, name, None)) for name in methods)
@@ -471,7 +471,7 @@ def _once(call: Callable[[], Awaitable[T]]) -> Stream[T]:
 
 
 def _raise_error(run: Run | None) -> None:
-    """Raise the error of a run that has failed or was cancelled."""
+    """If the run failed or was cancelled, raise its error."""
     if run is not None and run.status == "cancelled":
         raise RunError("cancelled", run_id=run.id)
     if run is not None and run.status == "failed":

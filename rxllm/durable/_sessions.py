@@ -2,7 +2,7 @@
 
 A turn begins when it is written to the document. Documents have versions, so if two turns are started at the same time,
 only one begins. The input of the turn's run is a copy of the document. When the run ends, the turn in the document is
-replaced by the session, extended by the events in the run's log.
+replaced by the session, with the events in the run's log added.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rxllm.values.argument_checks import check, check_instance, is_name
 
 
 class OpenTurn(msgspec.Struct, frozen=True):
-    """A run's input if the run is a turn. The `input` field is the input passed to `Runs.start`."""
+    """The input of a run that is a turn. The `input` field holds what was passed to `Runs.start`."""
 
     run: str
     factory: str
@@ -51,7 +51,7 @@ def turn_of(data: bytes) -> OpenTurn:
 
 def check_session(session: Any) -> None:
     check_instance("session", session, Session, "a Session")
-    check("session.id", session.id, is_name(session.id), 'text, such as in Session(id="ada")')
+    check("session.id", session.id, is_name(session.id), 'text, as in Session(id="ada")')
 
 
 async def load_session(store: Store, id: str) -> SavedSession:
@@ -114,7 +114,7 @@ async def cancel_turn(store: Store, run: Run, owner: str, seconds: float) -> boo
 
 
 async def settle(store: Store, data: bytes) -> None:
-    """Replace the turn `data` with its session, unless it is already replaced. The turn's run must have stopped."""
+    """Replace the turn `data` with its session, unless this has been done. The turn's run must have stopped."""
     with _ignoring("unreadable", "conflict"):  # the turn is damaged, or another process has settled it
         turn = turn_of(data)
         found = await store.read(_key(turn.session.id))
@@ -133,7 +133,7 @@ async def _run(store: Store, turn: OpenTurn, data: bytes) -> Run:
 
 
 async def _session_after(store: Store, turn: OpenTurn) -> Session:
-    """Return the session, extended by the committed events of its open turn, up to the first unreadable event."""
+    """Return the session with the open turn's committed events added, up to the first unreadable event."""
     number = 0
 
     async def events() -> AsyncIterator[Event]:

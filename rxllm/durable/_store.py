@@ -163,7 +163,7 @@ class Store(Protocol):
     async def write(self, key: str, version: int, data: bytes) -> int:
         """Replace version `version` of a document with `data`. Return the new version.
 
-        Pass 0 for a new document. Raises ``RunError("conflict")`` if the stored version is a different one.
+        Pass 0 for a new document. Raises ``RunError("conflict")`` if the stored version is different.
         """
         ...
 

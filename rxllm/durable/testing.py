@@ -31,13 +31,13 @@ from rxllm.durable._store_rules_at_once import CHECKS, STORE_RULES
 __all__ = ["STORE_RULES", "Interposed", "assert_store"]
 
 SECONDS = 60.0
-"""The maximum number of seconds for checking one rule."""
+"""The time limit for checking one rule, in seconds."""
 
 
 def assert_store(make_store: MakeStore, *, only: Collection[str] | None = None, without: Collection[str] = ()) -> None:
     """Check that the store opened by `make_store` follows all of `STORE_RULES`.
 
-    Every call of `make_store` must open the same store, which must be empty at first. For the rule ``processes``, it is
+    Every call to `make_store` must open the same store, which must be empty at first. For the rule ``processes``, it is
     called in other processes, so it must be picklable: a module-level function, or a ``functools.partial`` of such a
     function. `only` and `without` name the rules to check or to skip. To make each rule a separate test::
 
@@ -45,7 +45,7 @@ def assert_store(make_store: MakeStore, *, only: Collection[str] | None = None, 
         def test_the_contract(rule, tmp_path):
             assert_store(functools.partial(MyStore, tmp_path / "runs"), only=[rule])
 
-    Raises ``AssertionError``, listing the broken rules, and ``ValueError`` for an unknown rule.
+    Raises ``AssertionError`` with a list of the broken rules, or ``ValueError`` for an unknown rule.
     """
     __tracebackhide__ = True
     if unknown := sorted({*(only or ()), *without} - {*STORE_RULES}):

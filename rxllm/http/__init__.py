@@ -1,11 +1,11 @@
-"""HTTP calls: each subscription sends one request, reads the response as it arrives, and closes it.
+"""HTTP calls: each subscription sends one request, reads its response as it arrives, and then closes it.
 
 ================================  =====================================================================================
 file                              contents
 ================================  =====================================================================================
 ``stream``                        the source, which sends a request and decodes the bytes of the response into events
 ``clients``, ``pools``            clients and their connections, which several calls can share
-``timeouts``                      timeouts for connections, responses and silences
+``timeouts``                      timeouts for connecting, for responses and for idle connections
 ``redirects``                     redirects, and the removal of secrets before a redirect to another host
 ``transport_errors``              connection errors, such as a server that cannot be reached
 ``decompression``                 the decompression of response bodies, slice by slice

@@ -45,7 +45,7 @@ sent at that moment would fail.
 
 
 class Load:
-    """The number of calls that are using a client, and the time at which it became idle."""
+    """The number of calls that are using a client, and the time it became idle."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -70,7 +70,7 @@ def in_use(client: httpx.AsyncClient) -> Generator[None]:
 class Pools:
     """The clients of an adapter on one event loop.
 
-    `make` creates a client that up to `calls` calls (if None, any number) can share. `by_loop` maps event loops to the
+    `make` creates a client that at most `calls` calls share; None means no limit. `by_loop` maps event loops to the
     adapter's pools; closed pools remove themselves from it. Pools outlive their adapter until they are closed, because
     the garbage collector cannot close a connection.
     """

@@ -1,4 +1,4 @@
-"""Log HTTP requests with the ``rxllm`` logger, at level DEBUG.
+"""Log HTTP requests with the ``rxllm`` logger, at DEBUG level.
 
 Each request is logged in four lines, which contain no content, keys or headers:
 

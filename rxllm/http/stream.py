@@ -12,7 +12,7 @@ stream with an ``ErrorEvent``.
 With httpcore 1.0.9, a call cannot always be cancelled safely, so `_send` delays cancellation by holding the pump:
 
 ============================  =================================  ===================================================
-state of the call             effect of a dispose                reason
+state of the call             effect of dispose                  reason
 ============================  =================================  ===================================================
 waiting for a pool slot       The call is cancelled once it has  Otherwise, the pool would lose the slot.
                               the slot.
@@ -63,7 +63,7 @@ for _name in ("httpx", "httpx2"):
 ERROR_BODY_BYTES = 1 << 20
 
 _CANCELLABLE = frozenset({"http11.send_request_headers.started", "http2.receive_response_headers.started"})
-"""The httpcore trace events after which a call can safely be cancelled.
+"""The httpcore trace events after which it is safe to cancel a call.
 
 By then, the call is connected and, over HTTP/2, its request has been sent.
 """
@@ -188,7 +188,7 @@ async def opened(
 async def _send(
     client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any], options: Mapping[str, Any]
 ) -> httpx.Response:
-    # httpcore reports its progress through the "trace" extension. For the rules, see the table at the top.
+    # httpcore reports its progress through the "trace" extension. The table at the top lists the rules.
     user_trace: Callable[[str, Any], Awaitable[None]] | None = request.extensions.get("trace")
     is_whole = False
 

@@ -56,7 +56,7 @@ class Timeouts(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         limits = {"first": self.first, "idle": self.idle, "total": self.total}
         wrong = [
-            ((name,), must_be("None, or a number of seconds above 0", limit))
+            ((name,), must_be("None or a positive number of seconds", limit))
             for name, limit in limits.items()
             if limit is not None and not is_positive(limit)
         ]
@@ -80,7 +80,7 @@ NO_TIMEOUTS = Timeouts()
 
 
 LAST_CHANCE_SECONDS = 0.01
-"""The grace period before a read times out, in seconds. It lets a loop that was blocked read waiting bytes."""
+"""The grace period, in seconds, before a read times out. A loop that was blocked can then read waiting bytes."""
 
 
 class IdleTimeoutError(TimeoutError):

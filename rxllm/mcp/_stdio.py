@@ -33,7 +33,7 @@ from rxllm.values.argument_checks import check
 from rxllm.wire import NDJSONDecoder
 
 GRACE_SECONDS = 1.0
-"""The number of seconds that a server has to exit once its input is closed. Then its process group is killed."""
+"""The number of seconds that a server has to exit once its input is closed, before its process group is killed."""
 MAX_WAITING = 1_000
 """The maximum number of notifications waiting in an inbox. Any more are dropped."""
 MAX_UNREAD = 32 * 2**20

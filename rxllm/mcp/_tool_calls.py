@@ -169,7 +169,7 @@ class Questions(msgspec.Struct):
         answer = _response(context.reply, questions.requests[key])
         fault = "" if answer is None else _fault(answer, questions.requests[key])
         if answer is None or fault:
-            questions.fault = f" ({context.reply[:80]!r} does not fit{fault[:400]}; answer with a JSON object)"
+            questions.fault = f" ({context.reply[:80]!r} is not valid{fault[:400]}; answer with a JSON object)"
             return questions
         return cls(questions.requests, {**questions.responses, key: answer}, questions.state, questions.is_inline)
 
@@ -271,7 +271,7 @@ def _fault(answer: Json, params: Json) -> str:
 
 
 def _convert_reply(reply: str, kind: Any) -> Any:
-    """Return `reply` as a value of the type `kind`. Raises ``ValueError`` or ``KeyError`` if it cannot be converted."""
+    """Return `reply` as a value of type `kind`. Raises ``ValueError`` or ``KeyError`` if it cannot be converted."""
     match kind:
         case "boolean":
             return _TRUTHS[reply.strip().lower()]

@@ -79,8 +79,8 @@ def budget(
     >>> result.halted_reason, result.final_response.output_text, result.final_response.metadata["budget"]
     ('budget', 'Once upon ', {'tokens': 2, 'tokens_spent': 3})
 
-    Usage adds up over the steps of a chat if the operator belongs to an engine or follows ``stream`` in a pipe; after
-    ``stream_generate``, only that response counts. Usage is what the provider reports; until a report arrives, every
+    In an engine, or after ``stream`` in a pipe, the limit applies to all steps of a chat together; after
+    ``stream_generate``, it applies to one response. Usage is what the provider reports; until a report arrives, every
     four characters of the answer count as one token. Usage that an upstream ``ops.restart`` has discarded still counts.
 
     If a response exceeds the token limit, the source is disposed, which closes its connection. Open blocks are
@@ -92,7 +92,7 @@ def budget(
     A dollar limit needs prices, but does not need ``ops.cost()``. Prices are looked up in the model's entry in
     ``rxllm.models``, in `price`, in the engine's ``ops.cost`` and in the genai-prices list, in this order. Each request
     reserves the most it can cost (see below). A request whose price is unknown fails with a ``ValidationError`` and is
-    not sent. With ``unpriced="allow"``, it is sent as long as any budget is left, and its cost counts only if
+    not sent. With ``unpriced="allow"``, it is sent if any budget is left, and its cost counts only if
     the provider reports it.
 
     Pass a shared `Budget` instead of `tokens` to limit all calls that share it, in any engine, chat or thread::
@@ -420,7 +420,7 @@ class _Meter:
             self._settle(path)
 
     def _leave(self) -> None:
-        """Settle the running responses. Their requests count even if no event has arrived."""
+        """Settle the running responses. Each counts as a request, even if none of its events has arrived."""
         for response in list(self._running.values()):
             response.count.begin()
         self._settle_all()

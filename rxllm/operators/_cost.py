@@ -29,7 +29,7 @@ from rxllm.values import EngineError, Spending, Usage
 from rxllm.values.argument_checks import check, check_function, invalid_option, shown
 
 Cost = Callable[[Usage, str | None, Mapping[str, Any]], Usage]
-"""A function of a `Usage`, the provider's model name and the final metadata, which returns the `Usage` with costs."""
+"""A function that takes a `Usage`, the provider's model name and the final metadata, and adds costs to the `Usage`."""
 
 Price = Callable[[Usage], Usage]
 
@@ -49,7 +49,7 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
     >>> answer.pipe(cost("nobody:knows"), ops.to_response()).run().usage.total_cost is None
     True
 
-    As an engine's operator, ``Engine(adapter, model, operators=[ops.cost()])``, it takes the provider and the model
+    In an engine, ``Engine(adapter, model, operators=[ops.cost()])``, it takes the provider and the model
     from the call, and all results, totals and budgets include the costs. After ``ops.fallback``, the price of the model
     that answered applies. In a pipe, pass both as ``"provider:model"``; otherwise the model name in the response is
     looked up under every provider. Costs stay None for a model that is not in the list. Any non-zero costs that the
@@ -266,7 +266,7 @@ class ResponseCount:
 
     @property
     def _answer(self) -> int:
-        """The estimated tokens of the text that has arrived since the provider last reported its usage."""
+        """The estimated number of tokens that have arrived since the provider last reported its usage."""
         tokens = -(-self.characters // CHARACTERS_PER_TOKEN)
         return tokens if tokens <= self._limit else int(self._limit)
 

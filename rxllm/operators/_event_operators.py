@@ -247,8 +247,8 @@ class Fold:
     def __init__(self, name: str, thread: Thread | None = None) -> None:
         self._name = name
         self._state = StreamCollector(thread)
-        self.deltas: list[Any] = []  # deltas since the last event of another type; always the same list object
-        self.timed: list[Timed[Any]] = []  # all events, if the source is `timed`
+        self.deltas: list[Any] = []  # Deltas since the last event of another type. The list is never replaced.
+        self.timed: list[Timed[Any]] = []  # All events, if the source is `timed`.
 
     def add(self, event: Event | Timed[Any]) -> None:
         if type(event) in DELTAS:
@@ -340,7 +340,7 @@ class Plugins:
             make = installed.load("rxllm.operators", name)
         except KeyError:
             known = ", ".join(dir(self)) or "none"
-            message = f"no installed package adds an operator {name!r}; the installed ones are: {known}"
+            message = f"no installed package adds an operator named {name!r}; the installed ones are: {known}"
             raise AttributeError(message, name=name, obj=self) from None
         return OperatorMaker(f"plugins.{name}", make, partial(installed.about, "rxllm.operators", name))
 

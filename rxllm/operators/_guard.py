@@ -20,7 +20,7 @@ The source is disposed as soon as a part trips, even if earlier parts are still 
 ``on_late="release"``, a trip ends the stream at once, and the end of a response ends its late checks.
 
 A single loop, `_drain`, makes all calls to outside code. It takes one step at a time, without holding the lock, on the
-thread on which an event or a verdict arrives or the timer fires.
+thread that delivers the event or the verdict, or fires the timer.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def guard(
                                  ``"release"``, the text is released.
     ===========================  ======================================================================================
 
-    Completions, tool calls, usage and the end of the stream wait for the text before them, so the result has exactly
-    the text that was shown. Up to four checks run at once, and their verdicts are applied in the order of the text.
+    Completions, tool calls, usage and the end of the stream wait for the text before them, so the result's text
+    is exactly what was shown. Up to four checks run at once, and their verdicts are applied in the order of the text.
     When a check trips, the source is disposed, open blocks are completed, and an ``ErrorEvent`` ends the stream. If no
     event has been emitted yet, the stream ends with ``on_error`` instead. The error's metadata holds the guard's name
     as `guard`, any `reason`, and the rejected `text`, cut to 80 characters; do not show this text to the user.
@@ -137,7 +137,7 @@ def guard(
     sees_before = call_fault(check, "") is not None
     fits = not sees_before or call_fault(check, "", "") is None
     check_argument("check", check, fits, "a function that takes a text, or a text and the text before it")
-    check_argument("every", every, every == "sentence" or is_count(every), "'sentence' or a whole number of characters")
+    check_argument("every", every, every == "sentence" or is_count(every), "'sentence' or a number of characters")
     check_argument("on_late", on_late, on_late in ("fail", "release"), "'fail' or 'release'")
     if max_lag is not None or on_late == "release":
         check_seconds("max_lag", max_lag)
@@ -245,7 +245,7 @@ class _Guard(abc.DisposableBase):
         self._enqueue_last(self._complete)
 
     def _before_tools(self, start: Callable[[], None]) -> None:
-        # ``run_tools`` calls this from upstream, and the tools need that call's context.
+        # The tools must run in the context in which ``run_tools`` calls this.
         self._enqueue_last(partial(copy_context().run, start))
 
     def _enqueue_last(self, item: Callable[[], None]) -> None:

@@ -246,7 +246,7 @@ class _Cutter:
             yield piece, is_full
 
     def reset(self) -> None:
-        """Forget the open part, which has ended."""
+        """Start over with an empty part."""
         self._length = 0
         if self._segmenter is not None:
             self._segmenter.close()

@@ -58,7 +58,7 @@ def tap(fn: Callable[[Any], object], /, *types: type[Any]) -> Callable[[Observab
 
 
 def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]:
-    """Call `fn` with a `Trace` for each signal: the subscription, every item, and the completion, error or dispose.
+    """Call `fn` with a `Trace` for each signal: the subscription, every item, and the completion, error or disposal.
 
     ::
 
@@ -127,7 +127,7 @@ def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]
 
 
 def timed() -> Callable[[Observable[T]], Stream[Timed[T]]]:
-    """Emit each item in a `Timed`, together with its time in seconds since the subscription.
+    """Emit each item wrapped in a `Timed`, with its time in seconds since the subscription.
 
     ::
 
@@ -141,12 +141,12 @@ def timed() -> Callable[[Observable[T]], Stream[Timed[T]]]:
 
     Put it at the end of a pipe, directly before an operator that folds the stream, such as `to_chat_result`: other
     operators for events do not accept `Timed` items. In a notebook, the result then shows its timeline, and
-    ``rxllm.timeline(result)`` draws it. The times are not a part of the result's fields or its JSON.
+    ``rxllm.timeline(result)`` draws it. The times are not part of the result's fields or its JSON.
 
-    Upstream, retries, fallbacks and races add the times of the attempts that were lost to the metadata of the answer,
-    under ``"retry"``, ``"fallback"``, ``"race"`` or ``"hedge"``: ``"began"``, the seconds between the first attempt and
-    the one that answered, and ``"lost"``, an entry for each other attempt with its `name`, its `error`, and the seconds
-    at which it `began` and `ended`. The `error` is None if the attempt was disposed.
+    Upstream, retries, fallbacks and races record the lost attempts in the answer's metadata, under
+    ``"retry"``, ``"fallback"``, ``"race"`` or ``"hedge"``. There, ``"began"`` is the number of seconds between the
+    first attempt and the one that answered. ``"lost"`` has an entry for each other attempt: its `name`, its `error`
+    (None if the attempt was disposed), and when it `began` and `ended`, in seconds.
     """
 
     def start(

@@ -363,7 +363,7 @@ class _Gated:
         with self._lock:
             try:
                 self._release()
-            except BaseException as error:  # the subscriber raised, and no caller would pass it on
+            except BaseException as error:  # raised by the subscriber; no caller would pass it on
                 fail(self._observer, error)
             else:
                 self._end()

@@ -54,9 +54,9 @@ def hedge(after: float) -> Callable[[Observable[Event]], Stream[Event]]:
     ``stream.pipe(ops.hedge(after=2))`` is the same as ``rxllm.hedge(stream, after=2)``. To hedge every call that an
     engine makes, write ``Engine(adapter, operators=[ops.hedge(after=2)])``.
 
-    Raises ``ValidationError("invalid_option")`` if `after` is not a number above 0.
+    Raises ``ValidationError("invalid_option")`` if `after` is not a positive number.
     """
-    check("after", after, is_positive(after), "a number of seconds above 0")
+    check("after", after, is_positive(after), "a positive number of seconds")
     return lambda source: runtime.hedge(source, after)
 
 
@@ -236,8 +236,8 @@ def circuit_breaker(
     Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """
     check_count("failures", failures)
-    check("within", within, is_positive(within), "a number of seconds above 0")
-    check("cooldown", cooldown, is_positive(cooldown), "a number of seconds above 0")
+    check("within", within, is_positive(within), "a positive number of seconds")
+    check("cooldown", cooldown, is_positive(cooldown), "a positive number of seconds")
     if on_change is not None:
         check_function("on_change", on_change)
     circuit = Circuit(failures, within, cooldown, on_change)  # shared by all subscriptions

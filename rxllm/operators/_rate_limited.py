@@ -54,7 +54,7 @@ from rxllm.values.argument_checks import check, explains_call, invalid_option, i
 T = TypeVar("T")
 
 MAX_HOLD = 600.0
-"""The maximum number of seconds for which one failure can hold calls back."""
+"""The maximum number of seconds that one failure can hold calls back."""
 
 MINUTE = 60.0
 
@@ -123,8 +123,8 @@ def rate_limited(
         "tokens_per_minute": tokens_per_minute,
     }
     for name, count in counts.items():
-        check(name, count, count is None or is_count(count), "None or a whole number of at least 1")
-    expected = "None, a number above 0 or a Limiter (an object with acquire, settle and hold_back)"
+        check(name, count, count is None or is_count(count), "None or an integer >= 1")
+    expected = "None, a positive number, or a Limiter (an object with acquire, settle and hold_back)"
     if isinstance(per_second, Limiter):
         check("per_second", per_second, not isinstance(per_second, type), expected)
         if any(count is not None for count in counts.values()):
@@ -323,7 +323,7 @@ class _Queue:
         self._concurrent = concurrent
         self._requests = _RateWindow(inf if requests is None else requests)
         self._tokens = _RateWindow(inf if tokens is None else tokens)
-        self._next = -inf  # The time at which the current interval ends.
+        self._next = -inf  # When the current interval ends.
         self._expected: float | None = None  # The due time of the last call that had to wait.
         self._held_until = -inf
         self._guard = threading.Lock()
@@ -429,7 +429,7 @@ Entry = list[float]
 
 
 class _RateWindow:
-    """A limit on the total in any span of 60 seconds. An amount above it is allowed if nothing else is counted."""
+    """A limit on the total in any span of 60 seconds. A larger amount is allowed if nothing else is counted."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit

@@ -323,7 +323,7 @@ class _Chat:
 
     def _start_step(self, ask: Ask, turns: int) -> Observable[Event]:
         self._turns = turns
-        interrupt = self._interrupt if turns < self._max_turns else None  # after the last turn, no step could answer
+        interrupt = self._interrupt if turns < self._max_turns else None  # no step is left after the last turn
         self._scope = replace(self._scope, usage=self._usage, is_steered=interrupt)
         step: Any = ask(self._thread)
         if not isinstance(step, Observable):

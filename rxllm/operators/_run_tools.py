@@ -108,13 +108,13 @@ def run_tools(
     ``halt("approval")``, or if there is no `approve`, the caller decides later. `approve` may also return an awaitable,
     or an Observable whose last item is the answer. A call without an answer after `approve_timeout` seconds is denied.
 
-    Three errors in `approve` are bugs in the caller's code: an exception, any other answer (``TypeError``), and
+    Three results of `approve` are bugs in the caller's code: an exception, any other answer (``TypeError``), and
     arguments that the tool does not accept (``ValidationError("invalid_option")``). They end the stream through
     ``on_error`` and are not sent to the model.
 
     If given, ``executor(tool, arguments, context)`` is called instead of each tool's handler, and ``encoder(result)``
     returns the text for the model. Tools receive `context`, `engine`, `session_id` and `request_id` in their
-    `ToolContext`. `request_id` defaults to the chat's id, or else to a new one; the model call has the same id.
+    `ToolContext`. `request_id` defaults to the chat's id, or else to a new one; the model call uses the same id.
 
     Raises ``ValidationError("invalid_option")`` for invalid options or if `thread` is missing.
     """
@@ -173,7 +173,7 @@ class _Step:
         return CompositeDisposable(subscription, self._tools)
 
     def _recall_cut(self) -> Sequence[Event] | None:
-        """Return the events kept by an earlier run of the stream that cut off this response, or None."""
+        """Return the events that were kept when an earlier run of the stream cut this response off, or None."""
         journal = self._scope.journal
         return journal.recall(self._scope.path, self._cut_key()) if isinstance(journal, RecallingJournal) else None
 

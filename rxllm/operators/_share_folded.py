@@ -213,7 +213,7 @@ _BLOCKED = (
 class Watcher:
     """One subscription to a shared call.
 
-    A watcher is ready unless its ``on_next`` is running on some thread or its iterator still has items to take. Its
+    A watcher is ready unless its ``on_next`` is running on some thread or its iterator has not yet taken all items. Its
     observer is called in its own subscription's context, with its own gate, scope and error listener.
 
     It cannot be a `Backlog`, which delivers while holding its lock: the watchers share one lock and must not wait for
@@ -299,7 +299,7 @@ class Watcher:
             report_unheard(error)
 
     def _on_idle(self, clock: abc.SchedulerBase) -> None:
-        # The consumer may take its item on another thread. Deliveries belong on the clock's thread.
+        # The consumer may have taken its item on another thread, but items are delivered on the clock's thread.
         self._waits_for_gate = False
         self.deliver_soon(clock)
 

@@ -39,7 +39,7 @@ def conflate(join: Callable[[T, T], T] | None = None) -> Callable[[Observable[T]
 
     A consumer is busy in two cases:
 
-    - Its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) still has items to take.
+    - Its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) has not yet taken all items.
     - Its ``on_next`` is running.
 
     While it is busy, strings are joined, and so are deltas of the same block or tool call. All other items wait in line
@@ -58,12 +58,12 @@ def conflate(join: Callable[[T, T], T] | None = None) -> Callable[[Observable[T]
     If `join` raises, the stream ends with that exception. To drop all waiting items except the newest, use
     `keep_latest`.
 
-    Raises ``ValidationError("invalid_option")`` unless `join` is a function of two items.
+    Raises ``ValidationError("invalid_option")`` unless `join` is a function that takes two items.
     """
     if join is None:
         return operate(lambda source, observer, scheduler: _JoiningTexts(observer, scheduler).start(source))
     check_function("join", join)
-    check("join", join, call_fault(join, None, None) is None, "a function of two items")
+    check("join", join, call_fault(join, None, None) is None, "a function that takes two items")
     return operate(lambda source, observer, scheduler: _JoiningAll(join, observer, scheduler).start(source))
 
 
@@ -104,7 +104,7 @@ def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
 
 
 class _WhileBusy(Backlog[T, T]):
-    """One subscription. Its items wait while its consumer is busy. A subclass stores them; `_count` is their number.
+    """One subscription. While its consumer is busy, its subclass holds `_count` waiting items.
 
     As soon as `_most` items are waiting, they are emitted even if the consumer is busy.
     """

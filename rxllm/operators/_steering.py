@@ -88,7 +88,7 @@ class Steering(abc.DisposableBase):
         return settled
 
     def settle(self, journal: RecallingJournal, path: Sequence[str], key: str) -> None:
-        """Settle the messages for this step, so that every run of the stream takes the same ones. Later ones wait."""
+        """Choose this step's messages once, so that every run of the stream takes the same ones. Later ones wait."""
         events = journal.recall(path, key)
         if events is None:
             events = [Steered(message) for message in self.take()]

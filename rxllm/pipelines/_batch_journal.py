@@ -47,7 +47,7 @@ T = TypeVar("T")
 RequestId = str | int
 
 Count = Callable[[int, Hashable, Response[Any] | None], object]
-"""A function that receives a request's index, a name for its line, and the stored response (None for a new one)."""
+"""A function called with a request's index, the name of its line, and its stored response (None if it is new)."""
 
 WAIT = 1.0
 """The number of seconds to wait for the lock, since a disposed stream might still be closing the file."""
@@ -260,7 +260,7 @@ class Journal:
     def _journal_error(self, error: OSError | LLMError) -> EngineError:
         message = (
             f"the journal {self.path!r} cannot be read or written: {error}; its existing lines are safe; free some "
-            "space or pass a path that can be written to, and run the batch again"
+            "space or pass a writable path, and run the batch again"
         )
         return EngineError("journal_failed", message)
 

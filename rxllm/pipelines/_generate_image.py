@@ -88,8 +88,8 @@ def generate_image(
     adapter, ``on_error`` receives an ``EngineError("no_image_adapter")``. An unknown option raises an `EngineError` at
     once, and an invalid one a `ValidationError`. All other errors go to ``on_error``.
 
-    An engine's params apply only to chat models, and so does its model if the engine has an ``adapter``. The request is
-    not checked before it is sent; to check it, call ``validate.image_request``.
+    The engine's params are ignored, because they are for chat models. If the engine has an ``adapter``, its model is
+    ignored too. The request is not checked before it is sent; to check it, call ``validate.image_request``.
     """
     return _responses("generate_image", engine, lambda: _as_request(prompt_or_request), opts)
 
@@ -209,7 +209,7 @@ def _check_options(opts: Mapping[str, Any]) -> dict[str, Any]:
     try:
         validate.image_request(ImageRequest(**fields))
     except ValidationError as error:
-        # Only faults in the options count, because the request here is incomplete: it has no prompt, for example.
+        # Report only faults in the options, because the request is still incomplete: it has no prompt, for example.
         faults = [
             (path, f"{fault}: {shown(fields[str(path[0])])}") for path, fault in error.errors if path[0] in fields
         ]

@@ -289,7 +289,7 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
     """
     starts: list[int] = []
     reach = _last_results(messages)
-    answered = -1  # the index of the last result of all calls so far
+    answered = -1  # the highest index of a result, for all calls so far
     for i, message in enumerate(messages):
         if message.role != "system" and (not starts or message.role == "user") and answered < i:
             starts.append(i)

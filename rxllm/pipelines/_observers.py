@@ -98,7 +98,7 @@ class Observers:
         self._failed: set[int] = set()
 
     def notify(self, value: Telemetry, content: Callable[[], Any] | None = None) -> None:
-        """Pass `value` to each observer, with ``content()`` for tracers that request content."""
+        """Pass `value` to each observer. Tracers that request content also receive ``content()``."""
         whole = replace(value, content=content()) if content is not None and self._shows_content else value
         for index, function in enumerate(self._functions):
             shown = whole if isinstance(function, Tracer) and function.content else value
@@ -189,7 +189,7 @@ def notify_retry(
     """Return a function that notifies the observers of a retry. ``retry_before_content`` calls it before each wait."""
 
     def on_retry(attempt: int, delay: float, error: LLMError) -> None:
-        scope = current_scope.get()  # the scope inside the call's span
+        scope = current_scope.get()  # the call's span has set this scope
         ids = Ids(request_id, scope.parent_id or "", None, scope.path, session_id)
         observers.notify(RetryAttempt(request_id, provider, model, attempt, delay, error, **ids.keywords))
 
@@ -253,7 +253,7 @@ _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, F
 
 
 class Span:
-    """The base class of spans. A span follows one stream for the observers, and has a clock and ids."""
+    """The base class of spans. A span reports one stream to the observers, and has a clock and ids."""
 
     def __init__(self, observers: Observers, now: Clock, ids: Ids) -> None:
         self._observers = observers

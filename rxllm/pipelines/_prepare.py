@@ -110,7 +110,7 @@ class _Annotator:
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
-        self._usage: Usage | None = None  # the usage that was emitted last
+        self._usage: Usage | None = None  # the most recently emitted usage
 
     def feed(self, event: Event) -> Iterator[Event]:
         match event:

@@ -215,7 +215,7 @@ def as_requests(values: Any) -> tuple[list[Request], list[str | int] | None]:
     if isinstance(values, Mapping) and "role" not in values:  # a mapping with a role is one message
         ids = list(cast(Mapping[Any, Any], values))
         for id in ids:
-            check("requests", id, type(id) in (str, int), "a mapping whose keys are strings or whole numbers")
+            check("requests", id, type(id) in (str, int), "a mapping whose keys are strings or integers")
         return [_entry(id, value) for id, value in cast(Mapping[Any, Any], values).items()], ids
     if isinstance(values, str | Mapping | Value):
         raise invalid_option("requests", "must be a list or another iterable; for a single request use generate")
@@ -266,7 +266,7 @@ _LEFT_OUT = (
 
 
 def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:
-    """Return a copy of `engine` that answers for `caller`, with the caller's observers and without its own tools."""
+    """Return a copy of `engine` that answers for `caller`: without tools, and with the caller's observers added."""
     other = as_engine(engine)
     added = [observer for observer in other.observers if observer not in caller.observers]
     return replace(
@@ -292,5 +292,5 @@ def other_request(request: Request, sent: Request, own_options: Mapping[str, Any
 
 
 def other_options(own_options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the call's options that are passed on to another engine."""
+    """Return the call options to pass on to another engine."""
     return {name: value for name, value in own_options.items() if name not in _LEFT_OUT}

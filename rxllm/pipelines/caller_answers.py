@@ -99,8 +99,8 @@ class HaltedStep(msgspec.Struct, frozen=True):
 def agent_setup(tool: AgentTool, settings: ToolSettings, **ids: str) -> Setup:
     """Return the setup for an agent's chat. `tool` is the agent, which runs in a step with these `settings`.
 
-    The agent inherits the step's `approve` and its timeout, unless it sets its own. Its context is the step's context,
-    plus its own entries, which take precedence.
+    Unless the agent sets its own, it uses the step's `approve` and `approve_timeout`. Its context is the step's
+    context, overridden by its own entries.
     """
     own = Setup.of(tool.engine, ChatOptions, {})
     context = {**settings.context, **own.engine.context, **own.options.get("context", {})}
@@ -167,7 +167,8 @@ class Answers(msgspec.Struct, frozen=True):
     ) -> Iterator[tuple[ToolCall, ToolCall, Answers, ToolSettings]]:
         """Yield each call that needs an answer, including calls inside agents.
 
-        Each item has the call as the caller sees it, the call in its own chat, and that chat's answers and settings.
+        Each item holds the call under the id that the caller uses, the call under its own chat's id, and that chat's
+        answers and settings.
         """
         for call in calls:
             if call.id not in agents or self._decides(call):
@@ -196,7 +197,7 @@ class Answers(msgspec.Struct, frozen=True):
     def _begun(self, call: ToolCall, thread: Thread, settings: ToolSettings) -> Tool:
         """Return the tool that `call` has started.
 
-        It is an agent whose chat is `thread`, or a tool whose question to the user is the first message in `thread`.
+        This is either an agent whose chat is `thread`, or a tool whose question is the first message in `thread`.
         """
         tool = settings.tools_by_name.get(call.name)
         if isinstance(tool, AgentTool) or (tool is not None and is_question(thread[0])):
@@ -267,7 +268,7 @@ class Answers(msgspec.Struct, frozen=True):
         answers: dict[str, Mapping[str, Any]] = {"approvals": self.approvals, "results": self.results}
         faults = [((name, id), fault) for name, by_id in answers.items() for id in by_id if id not in known]
         asking = set(_asking(agents))
-        asks = "is the id of a tool call that asked the user; answer with the id {!r}, or deny the call in approvals"
+        asks = "is the id of a tool call that asked a question; answer with the id {!r}, or deny the call in approvals"
         faults += [(("results", id), asks.format(nested_id(id, QUESTION))) for id in self.results if id in asking]
         faults += [(("approvals", id), "has a result too; choose one") for id in self.approvals if id in self.results]
         faults += [((name, id), _AMBIGUOUS) for name, by_id in answers.items() for id in by_id if known[id] > 1]
@@ -283,7 +284,7 @@ def _is_denial(approval: object) -> bool:
 
 
 def _asking(agents: Mapping[str, Thread]) -> Iterator[str]:
-    """Yield the ids of calls (even inside agents) whose tools asked the user and will run again with the answer."""
+    """Yield the ids of calls (even inside agents) whose tools asked a question and will run again with the answer."""
     for id, agent in agents.items():
         if any(map(is_question, agent.messages[:1])) and not _is_replied(agent):
             yield id

@@ -1,8 +1,8 @@
 """The options that calls accept. They appear in ``help(...)`` and in signatures, and are checked when a call is made.
 
 The call's options take precedence over the request's, which take precedence over the engine's. An option that is not
-set anywhere has its default value. None means that an option is not set, so a wrapper can pass on an option that its
-own caller has not set. For the options in `UNLIMITED`, None means that there is no limit.
+set anywhere has its default value. Passing None is the same as not setting the option, so a wrapper can use None as the
+default of its own parameters. For the options in `UNLIMITED`, None means that there is no limit.
 
 The docstring under each field explains the option, and is shown by editors. ``help(...)`` and signatures read these
 docstrings from the source file; if it is not available, they show only names and types. A default in double backticks
@@ -308,7 +308,7 @@ def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError:
         turns = 0
     if turns < 1:
-        raise invalid_option("RXLLM_MAX_TURNS", must_be("a whole number of at least 1", value))
+        raise invalid_option("RXLLM_MAX_TURNS", must_be("an integer >= 1", value))
     place = "sentence" if options.get("response_format", "text") == "text" else "step"  # JSON has no sentences
     steering = {"steer": options.get("steer"), "steer_at": options.get("steer_at", place)}
     return {"max_turns": turns, "halt_when": options.get("halt_when"), **steering}
@@ -382,8 +382,8 @@ _STRING: _Rule = ("a non-empty string", lambda value: isinstance(value, str) and
 _MAPPING: _Rule = ("a mapping", lambda value: isinstance(value, Mapping))
 _FLAG: _Rule = ("True or False", lambda value: isinstance(value, bool))
 _FUNCTION: _Rule = ("a function", callable)
-_COUNT: _Rule = ("a whole number of at least 1", is_count)
-_SECONDS = "a number of seconds above 0"
+_COUNT: _Rule = ("an integer >= 1", is_count)
+_SECONDS = "a positive number of seconds"
 _TIMEOUT: _Rule = ("None, or " + _SECONDS, lambda value: value is None or is_positive(value))
 
 _RULES: dict[str, _Rule] = {
@@ -393,10 +393,10 @@ _RULES: dict[str, _Rule] = {
     "tools": ("a sequence of tools or functions", _is_tools),
     "tool_choice": ("a string or a mapping", lambda value: isinstance(value, str | Mapping)),
     "temperature": ("a number from 0 to 2", lambda value: is_seconds(value) and is_temperature(value)),
-    "top_p": ("a number above 0 and at most 1", lambda value: is_seconds(value) and is_top_p(value)),
+    "top_p": ("a number > 0 and <= 1", lambda value: is_seconds(value) and is_top_p(value)),
     "max_tokens": _COUNT,
     "stop": ("a string or a sequence of strings", _is_strings),
-    "seed": ("a whole number", is_whole),
+    "seed": ("an integer", is_whole),
     "response_format": (
         "a type (a dataclass, a pydantic model, list[City], bool, ...), the result of json_schema(...), "
         "{'type': 'json_object'} or 'text'",

@@ -67,7 +67,7 @@ class LoopScheduler(PeriodicScheduler):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the scheduler's loop has ended: nothing can be scheduled, and nothing is left to cancel."""
+        """Whether the scheduler's loop has ended, so that nothing can be scheduled and nothing needs cancelling."""
         return has_ended(self._loop)
 
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:

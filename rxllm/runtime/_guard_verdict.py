@@ -5,7 +5,7 @@ verdict                    outcome
 =========================  ===========================================
 None, True                 the check passes
 False                      the guard trips
-text that is not empty     the guard trips, and the text is the reason
+non-empty text             the guard trips, and the text is the reason
 any other value            the stream ends with ``guard_failed``
 =========================  ===========================================
 

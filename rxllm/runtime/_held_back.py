@@ -244,7 +244,7 @@ class _ReaderObserver(abc.ObserverBase[Any]):
 
 @contextlib.contextmanager
 def behind(gate: Gate | None) -> Generator[None]:
-    """Make sources that are subscribed to in the block wait for `gate`. If it is None, they never wait."""
+    """Make sources subscribed to inside the block wait for `gate`, or never wait if `gate` is None."""
     token = current_reader.set(replace(current_reader.get(), gate=gate))
     try:
         yield
@@ -253,10 +253,10 @@ def behind(gate: Gate | None) -> Generator[None]:
 
 
 def noting_times(source: Observable[T]) -> Stream[T]:
-    """Return a stream whose races, fallbacks and retries note the times of the attempts that were lost.
+    """Return a stream whose races, fallbacks and retries record the times of lost attempts.
 
-    The notes are in the metadata of the answer. They differ from run to run, so they are made only for readers that
-    keep the times of the events, too.
+    These times are in the answer's metadata. They differ from run to run, so they are recorded only for readers that
+    also keep the times of the events.
     """
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:

@@ -187,7 +187,7 @@ class Items(_Reader[T], Iterator[T]):
 
     def _start(self) -> None:
         with on_portal() as portal:
-            warn_if_blocking("a plain for blocks", "async for", stacklevel=4)
+            warn_if_blocking("a plain for loop blocks", "async for", stacklevel=4)
             self._loop = portal.loop
             self._subscription = self._buffer.subscribe_to(self._source, portal.loop)
 
@@ -269,7 +269,7 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
     This function works in scripts, threads and notebooks. If it blocks a running event loop, it issues a warning,
     except in a notebook. Ctrl-C and a notebook's stop button dispose the subscription, which closes its connections.
 
-    Raises the stream's error, or ``SequenceContainsNoElementsError`` if there was no item. Raises ``RuntimeError`` on
+    Raises the stream's error, or ``SequenceContainsNoElementsError`` if it emitted no items. Raises ``RuntimeError`` on
     rxllm's own event loop, and ``ValidationError("invalid_option")`` if `source` is not an Observable.
     """
     check_source(source, "run")

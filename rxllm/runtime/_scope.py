@@ -54,8 +54,8 @@ T = TypeVar("T")
 class ToolRecord(msgspec.Struct, frozen=True):
     """A journal's record of a tool call.
 
-    `call` has the arguments that the tool was started with, and `events` are the outcome. Without `events`, the tool
-    was interrupted. Without `call`, the call was denied before the tool started.
+    `call` has the arguments that the tool was started with, and `events` are the outcome. If `events` is None, the
+    tool was interrupted. If `call` is None, the call was denied before the tool started.
     """
 
     call: ToolCall | None = None
@@ -117,7 +117,7 @@ class Ask(Protocol):
 
 
 class EngineCall(msgspec.Struct, frozen=True):
-    """The engine call to which operators are being applied.
+    """The engine call that operators are being applied to.
 
     `request` contains all options, and `call` contains the settings that are not part of a request. `provider` is the
     adapter's name, and `operators` are the engine's operators. `before` is the usage of the chat's earlier steps, and
@@ -139,7 +139,7 @@ current_engine_call: contextvars.ContextVar[EngineCall | None] = contextvars.Con
 
 
 def engine_call() -> EngineCall | None:
-    """Return the call to which operators are being applied, or None if they are applied in a pipe.
+    """Return the call that operators are being applied to, or None if they are applied in a pipe.
 
     Operators that are closures call this function instead of reading the context variable, because cloudpickle cannot
     pickle a context variable, but can store this function by name.

@@ -11,14 +11,14 @@ has handled                                                              the log
 or a pytest outcome such as a skip     passing through the operators     the log, and then ``on_error``
 =====================================  ================================  ============================================
 
-An ``Exception`` means that the stream has failed. Any other exception is meant for the program, so no operator may
+An ``Exception`` means that the stream has failed. Any other exception must reach the program, so no operator may
 retry it or pass it to a model. The waiting callers are ``run``, ``await`` and the iterators, which raise the exception.
 If errors did not reach them directly, an exception that an operator raises in ``on_completed`` would leave them waiting
 forever, because ``on_error`` cannot be called after that.
 
 The log shows only the frames that belong to the user's code, or all frames if the ``rxllm`` logger is set to DEBUG. A
-failed call without such frames is logged in one line. Logging does not change ``error.__traceback__``. If the error is
-raised in the caller, its traceback is cut to the same frames.
+failed call without such frames is logged on one line. Logging does not change ``error.__traceback__``. If the error is
+raised in the caller, its traceback is cut down to the same frames.
 """
 
 from __future__ import annotations

@@ -84,13 +84,13 @@ HELD_BACK = 1024
 """The default maximum number of held-back items. Once it is reached, the source waits, or the items are emitted."""
 
 LIMIT = 65_536
-"""The default limit on waiting items. A source that cannot wait is cut off there."""
+"""The default limit on waiting items. A source that cannot wait is cut off when it is reached."""
 
 
 class Gate:
     """A gate that is full when `maxsize` items are `waiting`, and opens when half of them have been taken. Thread-safe.
 
-    It is not a `Backlog`, because the reader takes the items itself and the source has to wait.
+    This is not a `Backlog`, because the reader takes the items itself and the source has to wait.
     """
 
     def __init__(self, maxsize: int) -> None:
@@ -154,7 +154,7 @@ class Gate:
             self._wake(self._idlers)
 
     def before_tools(self, start: Callable[[], None]) -> None:
-        """Call `start`, which runs a step's tools, at once. An operator that checks the step can delay the call."""
+        """Call `start`, which runs a step's tools. An operator that checks the step has a gate that delays the call."""
         start()
 
     def when_requested(self, wake: Callable[[], None]) -> None:
@@ -200,9 +200,9 @@ class Gate:
 
 @contextlib.contextmanager
 def read_by(gate: Gate | None, listener: ErrorListener, endings: Endings | None = None) -> Generator[None]:
-    """Make sources that are subscribed to in the block wait for `gate`, and pass unhandled errors to `listener`.
+    """Make sources subscribed to inside the block wait for `gate`, and pass unhandled errors to `listener`.
 
-    Without a `gate`, the sources never wait. `endings` collects the functions that are called after the reader has
+    If `gate` is None, the sources never wait. `endings` collects the functions that are called after the reader has
     stopped reading.
     """
     token = current_reader.set(Reader(gate, listener, endings))

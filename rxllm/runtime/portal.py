@@ -142,7 +142,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def awaiting_loop() -> asyncio.AbstractEventLoop:
-    """Return the asyncio event loop on which the caller awaits a stream.
+    """Return the running asyncio event loop, on which the caller awaits a stream.
 
     Raises ``EngineError("wrong_loop")`` if no asyncio loop is running, for example under trio.
     """
@@ -207,7 +207,7 @@ def _hold_starts(place: Place) -> Generator[None]:
 def start_on(
     loop: asyncio.AbstractEventLoop, fn: Callable[[], object], context: contextvars.Context | None = None
 ) -> None:
-    """Schedule a call of `fn` on `loop`, which runs on another thread."""
+    """Schedule `fn` to be called on `loop`, which runs on another thread."""
     context = context or contextvars.copy_context()
     starts = current_place.get().starts
     if starts is not None and starts.is_subscribing:

@@ -125,7 +125,7 @@ class Origin(NamedTuple):
         return f"{fault}: {advice('Stream', 'item', call=call)}"
 
     def _result_with(self, name: str) -> tuple[str, str]:
-        """Return the call whose result has the attribute (or ""), and the attribute's name in that result."""
+        """Return a call whose result has the attribute `name`, or "", and the path to that attribute."""
         call = f"{self.function}(...)"
         if self.items == "events":
             folds = {Response: "to_response", ChatResult: "to_chat_result", StepResult: "to_step_result"}
@@ -143,8 +143,8 @@ class Origin(NamedTuple):
 class NotEncodable:
     """A value that raises a clear error if an encoder, such as FastAPI's, tries to encode a Stream.
 
-    Such an encoder falls back to ``vars(stream)``, where this value is first. The encoder therefore fails here, before
-    it reaches the locks and functions of the Stream.
+    Such an encoder falls back to ``vars(stream)``, where this value comes first. The encoder therefore fails here,
+    before it reaches the locks and functions of the Stream.
     """
 
     def __getattr__(self, name: str) -> Any:

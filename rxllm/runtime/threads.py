@@ -1,7 +1,7 @@
 """Threads that never keep the process alive, and the wait for running calls at interpreter exit.
 
 ==========================================  ==========================================================================
-running call                                treatment at interpreter exit
+running call                                what happens at interpreter exit
 ==========================================  ==========================================================================
 a call that a thread reads with ``run()``   is closed at once, because the thread has ended or is a daemon thread that
 or ``for``                                  is now ending
@@ -174,7 +174,7 @@ async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
 SILENT_SECONDS = 5.0
 FIRST_SECONDS = 30.0
 CLOSE_SECONDS = 1.0
-"""The number of seconds within which cancelled calls must close."""
+"""The maximum number of seconds for cancelled calls to close."""
 
 TICK_SECONDS = 0.02
 
@@ -197,7 +197,7 @@ class Live:
 
 
 class Drain:
-    """The wait at interpreter exit for the calls and timers in `live`."""
+    """Waits at interpreter exit for the calls and timers in `live`."""
 
     def __init__(self, live: Live) -> None:
         self._live = live

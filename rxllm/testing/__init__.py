@@ -4,10 +4,10 @@
 for operators  `assert_operator` checks the `OPERATOR_RULES`. `marbles` draws timed streams as text.
 for adapters   `assert_adapter` checks the `ADAPTER_RULES`. `AdapterConformance`, `HTTPAdapterConformance` and
                `ImageConformance` test your adapter against a service that follows a `Script`; `Served` counts its
-               calls, and `PNG`, `REQUEST_ID` and `refusal` go into its answers. `loopback` is a real server that
+               calls. Use `PNG`, `REQUEST_ID` and `refusal` in its answers. `loopback` is a real server that
                records who closed each connection, and when. `chunkings` and `cut` split bytes into chunks.
 for tools      `assert_executor` checks the `EXECUTOR_RULES`, and `assert_encoder` the `ENCODER_RULES`.
-for sessions   `assert_session_store` checks that a store of sessions follows the `SESSION_STORE_RULES`.
+for sessions   `assert_session_store` checks that a session store follows the `SESSION_STORE_RULES`.
 for programs   `sandbox` replaces the models named in code. `Cassette` records each answer once, and plays it back
                for equal requests. `record` stores a stream in a file; `replay_file` plays it back, and `timed_file`
                reads it for a timeline. `backtest` runs operators over recordings; it returns a `Backtest` with a
@@ -31,7 +31,7 @@ To test an adapter's wire format over HTTP as well, use ``HTTPAdapterConformance
 good reason, omit the rule, as in ``without={"at_once"}``. The docstrings of the ``assert_`` functions and
 `AdapterConformance` list the rules, and when to omit each one.
 
-With pytest, the fixture `loopback` starts a server that follows a script. After the test, it stops the server and
+With pytest, the `loopback` fixture starts a server that follows a script. After the test, it stops the server and
 raises any error from the script::
 
     from rxllm.testing.loopback import STALL, Reply, chat_chunk

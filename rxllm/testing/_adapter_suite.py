@@ -41,7 +41,7 @@ else:
     except ModuleNotFoundError:
 
         class _Missing:
-            """A stand-in for pytest if it is not installed. Its marks do nothing, and any other use raises an error."""
+            """Replaces pytest if it is not installed. Marks do nothing, and any other use raises an error."""
 
             mark = SimpleNamespace(parametrize=lambda *parameters: lambda test: test)
 
@@ -93,7 +93,7 @@ class AdapterConformance:
     ``usage``           the token counts arrive                       if the service counts no tokens
     ``length``          the finish reason ``length`` arrives          if the service does not report it
     ``content_filter``  the finish reason ``content_filter`` arrives  if it has no filter, or refuses the call
-    ``cancelled``       a cancelled stream loses no events            if the service cannot report it
+    ``cancelled``       a cancelled stream loses no events            if it cannot report a cancellation
     ==================  ============================================  ========================================
 
     `without` may also contain rules from ``assert_adapter``.
@@ -186,7 +186,7 @@ class AdapterConformance:
     def seconds_until_left(self, run: ScriptedRun) -> float:
         """Check that the service notices the client's disconnect exactly once, and return the seconds it took."""
         left, began = run.served.left, time.monotonic()
-        assert becomes(lambda: left() > 0, self.seconds), "the service never noticed that the client left"
+        assert becomes(lambda: left() > 0, self.seconds), "the service never noticed that the client had disconnected"
         took = time.monotonic() - began
         assert left() == 1
         return took
@@ -198,7 +198,7 @@ class AdapterConformance:
         __tracebackhide__ = True
         with self.needed(rule), self.running(self.whole) as run:
             if rule in SENT_RULES and run.sent is None:
-                pytest.skip("the service does not show its requests: see Served")
+                pytest.skip("this service does not expose its requests: see Served")
             report(ADAPTER_RULES.broken(run, [rule]))
 
     # Whole answers

@@ -39,15 +39,15 @@ class BacktestRow:
     """The result of running a pipeline over one recording. Times are in seconds since the subscription.
 
     ==============  ====================================================================================================
-    `recording`     The name of the file, with the number of the stream if the file has several streams.
+    `recording`     The file's name, followed by the stream's number if the file has several streams.
     `outcome`       ``"completed"``, ``"error"``, ``"unanswered"`` if the pipeline did not end, or ``"unreadable"`` if
                     the file could not be read.
     `error`         The pipeline's error, or the reason why the file could not be read.
-    `first_at`      The time at which content first arrived.
-    `ended_at`      The time at which the pipeline ended.
+    `first_at`      When content first arrived.
+    `ended_at`      When the pipeline ended.
     `items`         The number of items that the pipeline emitted.
     `text`          The text of these items.
-    `cut_at`        The time at which the pipeline unsubscribed before the end of the recorded answer.
+    `cut_at`        When the pipeline unsubscribed, if it did so before the recorded answer ended.
     `tokens`        The number of tokens reported, up to the cut if there was one.
     `cost`          The cost reported, up to the cut if there was one.
     `missing`       The unrecorded answers that the pipeline needed, each with its time. Nothing is emitted in their
@@ -83,7 +83,7 @@ class BacktestRow:
 
 @dataclass(frozen=True, repr=False)
 class Backtest:
-    """The rows of a `backtest`. Its repr and its display in a notebook are tables."""
+    """The rows of a `backtest`. Its repr is a table, as is its display in a notebook."""
 
     rows: tuple[BacktestRow, ...]
 
@@ -129,10 +129,10 @@ def backtest(
     [('brisk.jsonl', 'completed', 'Hello'), ('slow.jsonl', 'error', 'Hel')]
     >>> folder.cleanup()
 
-    `recordings` is a ``.jsonl`` file that `record` or `Cassette` has written, a folder of such files, or a list of
+    `recordings` is a ``.jsonl`` file written by `record` or `Cassette`, a folder of such files, or a list of
     files and folders. The files are read one at a time. Instead of a file, you can pass a stream of events that runs in
     virtual time, such as ``from_iterable(events)``. `pipeline` is an operator or a list of operators. It is applied to
-    each recording; for a cassette, in the same way as an engine's operators. ``progress(row)`` is called after each
+    each recording; with a cassette, the operators work as they do in an engine. ``progress(row)`` is called after each
     row.
 
     A pipeline that subscribes again, as retry and ``hedge`` do, gets the next recording of the same request, if the
@@ -190,7 +190,7 @@ def _run_tapes(origin: Path | Observable[Any], operators: Sequence[Operator]) ->
             Run(load_tapes(origin)[index], operators, shown).start()
 
         row = _run_tape(tape, operators)
-        # Rows hold no events; otherwise, a table would keep the events of all files in memory.
+        # Rows hold no events, so that a table does not keep the events of all files in memory.
         yield row if row.outcome == "unreadable" else replace(row, _again=again)
 
 

@@ -79,7 +79,7 @@ class Cassette:
                     If a call fails or is disposed early, the next equal request calls the model again.
     ``"replay"``    Never calls the model. A request that is not recorded fails with
                     ``AdapterError("no_scripted_response")``, which shows how it differs from the nearest recording.
-    ``"record"``    Always calls the model. The first call with a request replaces all recordings of it; later calls
+    ``"record"``    Always calls the model. The first call with a given request replaces its recordings; later calls
                     add more. Failed calls are recorded, too. The recording of a call that is disposed early ends with
                     ``StreamError("cancelled")``.
     ==============  ====================================================================================================
@@ -262,7 +262,7 @@ def read_cassette(path: Path) -> list[Recorded]:
 
 def _append(path: Path, entry: bytes) -> None:
     with path.open("ab", buffering=0) as file:
-        # The empty line separates the entries. It also ends a partial entry that a killed process has left behind.
+        # The empty line separates the entries. It also ends a partial entry left behind by a killed process.
         data = b"\n" + entry if file.tell() else entry
         if file.write(data) != len(data):
             raise OSError(f"{path}: only part of the recording could be written")
@@ -291,7 +291,7 @@ def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  #
 
 
 _SHOWN = 5
-"""The maximum number of differences in a message."""
+"""The maximum number of differences to list in an error message."""
 
 
 def secrets_of(adapter: Any, request: Request, call: Call) -> list[str]:

@@ -162,7 +162,7 @@ class HTTPAdapterConformance(AdapterConformance):
             thinking = (part for part in message.parts if isinstance(part, ThinkingPart))
             signatures = [part.signature for part in thinking if part.signature]
             if not signatures:
-                pytest.skip("the suite's said() has no signature")
+                pytest.skip("the suite's said() sends no signature")
             results = [tool_result(call.id, "1") for call in message.tool_calls]
             run.observe(run.stream([user("Call f, twice."), message, *results, user("Go on.")]))
             body = run.served.requests()[-1].body.decode() if run.served.requests else ""
@@ -214,7 +214,7 @@ class ImageConformance:
     def serving(self, images: int | None) -> AbstractContextManager[Served]:
         """Return a context manager that starts a service and yields a `Served`.
 
-        The service answers each call with the requested ``n`` copies of `PNG`, but with at most `images`. If `images`
+        The service answers each call with the requested number (``n``) of copies of `PNG`, up to `images`. If `images`
         is None, it refuses each call, for example with HTTP status 400, and sends the request id `REQUEST_ID`.
         """
         missing(self, "serving")

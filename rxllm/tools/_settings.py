@@ -76,7 +76,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "tools_by_name", {tool.name: tool for tool in self.tools})
-        policy, limit, seconds = self.on_tool_error, self.max_concurrency, "None or a number of seconds above 0"
+        policy, limit, seconds = self.on_tool_error, self.max_concurrency, "None or a positive number of seconds"
         fits = policy in ("continue", "halt") or (callable(policy) and not iscoroutinefunction(policy))
         check("mode", self.mode, self.mode in ("auto", "manual"), "'auto' or 'manual'")
         check("on_tool_error", policy, fits, "'continue', 'halt' or a plain function")
@@ -84,7 +84,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
         check("tool_timeout", timeout, timeout in (None, math.inf) or is_positive(timeout), seconds)
         timeout = self.approve_timeout
         check("approve_timeout", timeout, timeout is None or is_positive(timeout), seconds)
-        check("max_concurrency", limit, limit is None or is_count(limit), "None or a whole number of at least 1")
+        check("max_concurrency", limit, limit is None or is_count(limit), "None or an integer >= 1")
         if len(self.tools_by_name) < len(self.tools):
             names = ", ".join(tool.name for tool in self.tools)
             raise invalid_option("tools", f"must all have different names, not {names}")
@@ -164,7 +164,7 @@ def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path
         elif not isinstance(arguments["prompt"], str):
             faults = [(("prompt",), must_be("text", arguments["prompt"]))]
         others = (name for name in arguments if name != "prompt")
-        return [*faults, *(((name,), "is not an argument; the only one is prompt") for name in others)]
+        return [*faults, *(((name,), "is not an argument; the only argument is prompt") for name in others)]
     try:
         return schema_faults(tool.schema, arguments)
     except Exception as error:  # jsonschema-rs rejects the schema
@@ -174,7 +174,7 @@ def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path
 
 
 def encode_result(result: Any) -> str:
-    """Return text unchanged and other values as JSON. Models, dataclasses, datetimes, enums, sets and paths work too.
+    """Return text unchanged and other values as JSON, including models, dataclasses, datetimes, enums, sets and paths.
 
     >>> encode_result("42"), encode_result({"x": [1, None]})
     ('42', '{"x":[1,null]}')

@@ -3,14 +3,14 @@
 The codec has five layers, each of which calls the layers below it:
 
 =================  ============================  ===============  ====================================================
-layer              encoder                       decoder          content that the layer adds
+layer              encoder                       decoder          what the layer adds
 =================  ============================  ===============  ====================================================
 JSON text          ``serializer.to_json``        ``from_json``    the text itself, written by Python's ``json``
 top level          ``serializer.to_data``        ``from_data``    the format's version (``"v"``); lists of objects
 event              ``serializer._write_event``   ``_read_event``  the name of the event type (``"type"``)
 any other object   `encode`, `encode_result`     `decode`         the name of the class or type (``"$"``, see below)
-fields             `encode_fields`               `decode_fields`  the fields by name; a field that has its default
-                                                                  value is omitted
+fields             `encode_fields`               `decode_fields`  the fields by name, omitting those that equal their
+                                                                  default
 =================  ============================  ===============  ====================================================
 
 Values also have the methods of dataclasses-json. Their ``to_dict`` and ``from_dict`` use only the fields layer;
@@ -68,7 +68,7 @@ _NAMES = {"id", "tool_call_id", "pending_tool_call_id", "request_id", "run_id", 
 """Fields that hold a name or an id. Their text must be encodable, because it ends up in stores, headers and logs."""
 
 _RESULTS = ("halt_result", "ask_user_opts")
-"""The metadata keys under which a tool's result is kept."""
+"""The metadata keys that hold a tool's result."""
 
 _OWN_TAGS = ("tuple", "map", "float", "bytes")
 
@@ -114,7 +114,7 @@ def encode(item: Any, is_result: bool = False) -> Any:
 def encode_result(item: Any) -> Any:
     """Return JSON data for a tool's result.
 
-    Decoding gives plain data: a dict instead of a model, a string instead of a date.
+    Decoding it yields plain data: a dict instead of a model, a string instead of a date.
     """
     return encode(item, is_result=True)
 
@@ -329,7 +329,7 @@ def _decode_tagged(data: dict[str, Any]) -> Any:
         case {"$": str(name)} if name in _OWN_TAGS:
             raise wrong("malformed_struct", f"an object of type {name!r} has missing or invalid fields")
         case _:
-            raise wrong("unknown_type_tag", f"the type {brief(data['$'])} is not known")
+            raise wrong("unknown_type_tag", f"the type {brief(data['$'])} is unknown")
 
 
 def _decode_map(pairs: list[Any]) -> dict[Any, Any]:
@@ -401,7 +401,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _base(option: Any) -> type:
-    """Return the class that data for `option` must have, or ``object`` if any class is allowed."""
+    """Return the class that data for `option` must be an instance of, or ``object`` if any class is allowed."""
     base = get_origin(option) or option
     if base is Literal:
         return EllipsisType  # no data is an instance of it.

@@ -22,9 +22,9 @@ def draw_with(drawer: Callable[[Any], str | None]) -> None:
 
 
 def keep_times(value: T, timed: Sequence[Any]) -> T:
-    """Return a copy of `value` that keeps `timed`, its events with their times, for its timeline.
+    """Return a copy of `value` that carries `timed`, the events and times that its timeline is drawn from.
 
-    They are not a field, so comparisons, the repr and JSON ignore them. Without `timed`, `value` itself is returned.
+    Comparisons, the repr and JSON ignore them. If `timed` is empty, return `value` itself.
     """
     if not timed or not hasattr(value, "__dataclass_fields__"):
         return value
@@ -34,7 +34,7 @@ def keep_times(value: T, timed: Sequence[Any]) -> T:
 
 
 def times_of(value: Any) -> Sequence[Any]:
-    """Return what `keep_times` has kept, which is empty for most values."""
+    """Return the events and times that `keep_times` stored in `value`; most values have none."""
     return getattr(value, "__dict__", {}).get("_timed", ())
 
 

@@ -43,7 +43,7 @@ def tool(
     idempotent: bool = False,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
-    """Make a tool, either by decorating a function or from explicit arguments.
+    """Make a tool, either from a decorated function or from explicit arguments.
 
     The decorator uses the function's name, docstring and type hints:
 
@@ -59,8 +59,8 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     ``tool(name="double", description=..., schema={...}, handler=double)``. The `handler` receives all arguments in one
     mapping and, if it has two parameters, a `ToolContext` as well.
 
-    `timeout` is the maximum run time in seconds; None means no limit. It defaults to the call's option
-    ``tool_timeout``. rxllm never runs a `manual` tool: the chat halts, and the caller provides the result. A tool with
+    `timeout` is the maximum run time in seconds; None means no limit. It defaults to the call's ``tool_timeout``
+    option. rxllm never runs a `manual` tool: the chat halts, and the caller provides the result. A tool with
     `approval` runs only after the caller has approved the call. An `idempotent` tool may be run again after an
     interruption; see ``ops.journaled``.
 

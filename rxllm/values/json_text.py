@@ -32,7 +32,7 @@ MAX_DEPTH = 100
 """The maximum nesting depth of data. Parsers accept more, but code that walks the data is recursive."""
 
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""The values of JSON's constants. NaN is always the same object, so that data read twice compares equal."""
+"""Constants that standard JSON does not have. NaN is always the same object, so data read twice compares equal."""
 
 
 def json_text(value: Any) -> str:
@@ -106,7 +106,7 @@ def read_json(text: str | bytes | msgspec.Raw) -> Any:
 
 
 def decode_json(text: str | bytes) -> Any:
-    """Parse standard JSON text. Any other text raises the errors of `read_json`."""
+    """Parse standard JSON text. For any other text, raise the same errors as `read_json`."""
     return _check_depth(text, msgspec.json.decode(text))
 
 
@@ -168,7 +168,7 @@ def well_formed(text: str) -> str:
 
 
 def is_encodable(text: str) -> bool:
-    """Whether `text` can be encoded as UTF-8. It cannot if it contains surrogates."""
+    """Whether `text` can be encoded as UTF-8, which is not possible if it contains surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -156,7 +156,7 @@ def tool_result(tool_call_id: str, content: str | dict[str, Any]) -> Message:
 
 
 def attached(parts: Iterable[Part]) -> str:
-    """Return the counts of images and files in `parts`, as text for a repr.
+    """Return the number of images and files in `parts`, as text for a repr.
 
     >>> attached([TextPart("Hi"), FilePart({"mime_type": "application/pdf", "data": b"%PDF-"})])
     ', 1 file'
@@ -256,8 +256,8 @@ def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -
     * a part such as ``FilePart({"mime_type": "text/csv", "data": b"a,b", "name": "a.csv"})``.
 
     Attachments can also be passed in a list. The message keeps their order. Pass any further text as a
-    ``TextPart(...)``. Files are read immediately; URLs are not fetched. The MIME type is recognized from the first
-    bytes or the name. An image becomes an `ImagePart`, and any other file becomes a `FilePart`.
+    ``TextPart(...)``. Files are read immediately; URLs are not fetched. The MIME type is recognized from the
+    file's first bytes or its name. An image becomes an `ImagePart`, and any other file becomes a `FilePart`.
 
     Raises ``ValidationError("invalid_message")`` for anything else, or if a file cannot be read, is empty or has an
     unknown type.
@@ -365,7 +365,7 @@ def data_part(data: bytes, name: str | None = None, mime_type: str | None = None
 
 
 def mime_type_of(data: bytes, name: str) -> str | None:
-    """Return a file's MIME type, based on its first bytes or, failing that, its name; None if it is unknown.
+    """Return a file's MIME type, based on its first bytes or else its name, or None if it is unknown.
 
     >>> mime_type_of(b"GIF89a", "cat.png"), mime_type_of(b"", "notes.pdf"), mime_type_of(b"", "notes")
     ('image/gif', 'application/pdf', None)

@@ -310,7 +310,7 @@ class Shape:
         try:
             self._decode = self._decode or decoder(self.hint)
             return self._decode(raw)
-        except Exception:  # the text does not match, or the type cannot be read on its own
+        except Exception:  # the text does not match, or the type has no decoder
             return plain(raw)
 
     def _add(self, option: Any) -> None:

@@ -20,7 +20,7 @@ _NUMBERS = ("temperature", "max_tokens", "seed", "top_p")
 
 @value
 class Request(Value):
-    """A request to a model, in the same form for every provider.
+    """A request to a model, independent of the provider.
 
     Functions in `tools` are turned into tools, as if by ``rxllm.tool``. `tool_choice` is ``"auto"``, ``"none"``,
     ``"required"`` or the name of a tool. `temperature` is between 0 and 2, and `top_p` is greater than 0 and at most 1.

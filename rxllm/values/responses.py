@@ -32,7 +32,7 @@ class Response(Value, Generic[T]):
     """A model's response to one request.
 
     `message` is the whole response, `output_text` is its text, and `tool_calls` are the calls that the client must run.
-    `id` and `model` are the values that the provider reports. A stream that fails midway also produces a Response: its
+    `id` and `model` are as reported by the provider. A stream that fails midway also produces a Response: its
     `finish_reason` is ``"error"``, `error` is the error, and the other fields contain what arrived before it.
 
     `parsed` is the parsed answer, if the call has a `response_format` or if `parse` was passed to the operator that
@@ -96,7 +96,7 @@ class Labelled(msgspec.Struct, Generic[T_co], frozen=True):
 
 
 class Timed(msgspec.Struct, Generic[T_co], frozen=True):
-    """An item and the time at which it was emitted, in seconds since the subscription, or since the start of a run."""
+    """An item and the time it was emitted, in seconds since the subscription or the start of the run."""
 
     at: float
     item: T_co
@@ -115,8 +115,8 @@ class Progress(msgspec.Struct, frozen=True):
     Of `total` requests, `done` have ended, and `failed` of these ended without an answer. `usage` is the total usage of
     the requests that have ended, and ``usage.total_cost`` is their cost. `journaled` is the number of requests that
     were answered from the journal instead of being sent. `retries` is the number of failed attempts that were repeated.
-    `seconds_p50` and `seconds_p95` are percentiles of the seconds that completed model calls took, including retries
-    but not waits for a rate limit.
+    `seconds_p50` and `seconds_p95` are percentiles of the time that completed model calls took, in seconds. This
+    time includes retries but not waits for a rate limit.
     """
 
     done: int

@@ -1,6 +1,6 @@
 """Check data against a JSON schema, using jsonschema-rs.
 
-Schemas may be untrusted, so the time that a check takes is limited:
+Schemas may be untrusted, so the time spent on each check is limited:
 
 ====================  ===============================================================================================
 part                  treatment
@@ -59,7 +59,7 @@ _UNEVALUATED = ("unevaluatedItems", "unevaluatedProperties")
 _UNEVALUATED_COST = 4
 """The factor by which an unevaluated keyword multiplies the cost of its sibling branches.
 
-The keyword examines them all again, so each level takes three times as long.
+The keyword examines them all again, so each level multiplies the work.
 """
 _ONE_LEVEL_DOWN = {
     *("properties", "patternProperties", "additionalProperties", "propertyNames"),
@@ -82,7 +82,7 @@ def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]
     checked = _compiled(json_bytes(schema))
     try:
         return checked.faults(data)
-    except ValueError:  # bytes, keys that are numbers, and lone surrogates are checked in their JSON form
+    except ValueError:  # bytes, numeric keys and lone surrogates are checked in their JSON form
         try:
             return checked.faults(decode_json(json_bytes(data)))
         except (ValidationError, *UNREADABLE) as error:
@@ -105,7 +105,7 @@ def _compiled(text: bytes) -> _Checked:
     if len(document.schemas) > MAX_SCHEMAS:
         return _skip_checks(text, f"it has more than {MAX_SCHEMAS} subschemas")
     if document.unread:
-        log.warning("a JSON schema is checked without patterns that cannot be read: %.80r", document.unread[0])
+        log.warning("a JSON schema has patterns that cannot be read and are not checked: %.80r", document.unread[0])
     validator = _validator(document.root)
     depth = bisect_right(range(MAX_DEPTH + 1), MAX_APPLIED, key=document.count_applied) - 1
     if depth < 0:
@@ -203,7 +203,7 @@ class _Document:
                 self._by_anchor.setdefault(anchor, []).append(schema)
 
     def _remove_unread(self, schema: Schema, patterns: int) -> int:
-        """Remove unreadable patterns from `schema`, and return `patterns` (the count so far) plus its own count."""
+        """Remove unreadable patterns from `schema`, and return `patterns` plus the number of patterns in `schema`."""
         names = schema.get("patternProperties")
         names = cast(Schema, names) if isinstance(names, dict) else {}
         own = schema.get("pattern")

@@ -143,7 +143,7 @@ def unfenced(text: str) -> str:
 
 
 def is_wrapped(hint: Any) -> bool:
-    """Whether an answer of this type must be wrapped in an object, as its field `value`."""
+    """Whether an answer of this type must be wrapped in an object with the field `value`."""
     try:
         schema = _own_schema(hint)
     except ValidationError:  # an answer of this type can be read, but the type has no schema

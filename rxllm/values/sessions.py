@@ -49,7 +49,7 @@ LEGAL: Mapping[str, tuple[str, ...]] = {
 
 @value
 class Session(Value):
-    """A conversation as data that can be stored as JSON between turns.
+    """The state of a conversation, which can be stored as JSON between turns.
 
     A session is immutable: methods that would change it return a new one. Tools receive `id` as the session id. They
     also receive `context`, which overrides the engine's context and is overridden by the call's. `metadata` accumulates
@@ -127,7 +127,7 @@ class Session(Value):
 
         Once all pending calls are answered, the session stops waiting for tools.
 
-        Raises ``SessionError("unknown_tool_call_id")``, the errors of `require`, and
+        Raises ``SessionError("unknown_tool_call_id")``, the same errors as `require`, and
         ``ValidationError("not_serializable")`` if the mapping has no JSON form.
         """
         self.require("submit_tool_result")

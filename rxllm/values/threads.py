@@ -59,7 +59,7 @@ class Thread(Value):
 
     @classmethod
     def from_openai(cls, messages: Iterable[MessageLike]) -> Self:
-        """Convert messages in OpenAI's format, as dicts or SDK objects, to a thread. `Message` objects are kept.
+        """Convert messages in OpenAI's format, as dicts or SDK objects, to a thread. `Message` objects are unchanged.
 
         >>> Thread.from_openai([{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"}])
         Thread(2 messages, last=Message('user', 'Hi'))
@@ -84,7 +84,7 @@ class Thread(Value):
         URL or a ``data:`` URL. `from_openai` restores everything else.
 
         Outside assistant messages, a part that the format cannot express, such as a file given by its URL or an image
-        in a tool result, raises ``ValidationError("not_serializable")``. ``Image.to_data_uri`` can raise errors too.
+        in a tool result, raises ``ValidationError("not_serializable")``. Errors from ``Image.to_data_uri`` propagate.
         """
         return [at(("messages", i), write_message, message) for i, message in enumerate(self)]
 

@@ -58,7 +58,7 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
         return cls(hint, make, type_adapter(hint))
 
     def read(self, data: Any) -> Any:
-        """Convert JSON `data` to the hinted type. Raises the errors of msgspec or pydantic."""
+        """Convert JSON `data` to the hinted type. If it does not match, raise the error from msgspec or pydantic."""
         if self.adapter is None:
             return msgspec.convert(data, self.hint, dec_hook=_read_path)
         return self.adapter.validate_json(json_bytes(data))
@@ -72,7 +72,7 @@ def signature_of(name: str, function: Callable[..., Any]) -> list[tuple[Signed, 
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
-        raise TypeError(f"the tool {name!r} has no readable signature; wrap it in a function of your own") from error
+        raise TypeError(f"the tool {name!r} has no readable signature; wrap it in your own function") from error
     try:
         hints = get_type_hints(_function_in(function), include_extras=True)
     except NameError as error:
@@ -166,7 +166,7 @@ def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, A
 
 
 def _spell_out(hint: Any, describe: Callable[[str], Any]) -> Any:
-    """Return `hint` with each text in ``Annotated`` replaced by ``describe(text)``, and with datetimes annotated."""
+    """Return `hint` with each text in ``Annotated`` replaced by ``describe(text)``, and ``datetime`` by `_DATETIME`."""
     if hint is datetime:
         return _DATETIME
     origin, args = get_origin(hint), get_args(hint)

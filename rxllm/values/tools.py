@@ -43,7 +43,7 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 
 ToolTimeout = float | Literal["default"] | None
-"""A number of seconds, None for no limit, or "default" to use the call's option ``tool_timeout``."""
+"""A number of seconds, None for no limit, or "default" to use the call's ``tool_timeout`` option."""
 
 
 @value
@@ -130,7 +130,7 @@ class Tool(Value):
 
     Arguments are checked against `schema`, a JSON schema for an object. rxllm never runs a `manual` tool: the chat
     halts, and the caller provides the result. A tool with `approval` runs only after its call has been approved.
-    `timeout` is the maximum run time in seconds; None means no limit. It overrides the call's option ``tool_timeout``.
+    `timeout` is the maximum run time in seconds; None means no limit. It overrides the call's ``tool_timeout`` option.
     An `idempotent` tool that was interrupted can be run again with the same arguments and the same
     `ToolContext.idempotency_key`. A tool with a `handler` has no JSON form, because the handler is code.
 
@@ -152,7 +152,7 @@ class Tool(Value):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (self.timeout in ("default", None) or is_positive(self.timeout)):
-            fault = must_be("a number of seconds above 0, or None for no limit", self.timeout)
+            fault = must_be("a positive number of seconds, or None for no limit", self.timeout)
             raise ValidationError("invalid_tool", f"timeout {fault}", errors=[(("timeout",), fault)])
         for flag in ("manual", "approval", "idempotent"):
             if not isinstance(getattr(self, flag), bool):
@@ -169,7 +169,7 @@ class Tool(Value):
         if not callable(function):
             raise TypeError(f"the tool {self.name!r} has no function to call; pass handler=function")
         if self != replace(self, schema=Tool("").schema, handler=None):
-            message = f"the tool {self.name!r} has a schema or handler of its own and cannot decorate a function"
+            message = f"the tool {self.name!r} already has a schema or handler, so it cannot decorate a function"
             raise TypeError(message)
         flags = {name: getattr(self, name) for name in ("manual", "approval", "timeout", "idempotent", "metadata")}
         return from_function(function, self.name, self.description, **flags)
@@ -191,7 +191,7 @@ class Tool(Value):
 
 @value
 class FunctionTool(Tool, Generic[P, R]):
-    """A tool that the decorator made from a function. Calling the tool calls the function.
+    """A tool made from a function by the decorator. Calling the tool calls the function.
 
     In a class body, the tool works like a method: ``obj.method`` is the tool bound to ``obj``.
     """

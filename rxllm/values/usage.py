@@ -57,7 +57,7 @@ def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> U
     """Return `usage` with its missing costs filled in by ``price(model, usage)``.
 
     If a provider uses several models for one answer, ``extra["iterations"]`` lists the usage of each as a dict. These
-    are priced separately: `model` is the name in the iteration's ``extra``, or None for the model that gives the
+    are priced separately: `model` is the name in the iteration's ``extra``, or None for the model that wrote the
     answer. If any of these costs is unknown, none are filled in. A reported cost of 0 is replaced if a price is known.
     """
     lacking = usage
@@ -100,7 +100,7 @@ def whole(number: Any) -> int | None:
 
 
 def amount(number: Any) -> float | None:
-    """Return a cost from a provider, or None if `number` is not a number."""
+    """Return `number`, a cost from a provider, or None if it is not a number."""
     return number if isinstance(number, int | float) and not isinstance(number, bool) else None
 
 
@@ -140,7 +140,7 @@ _MILLION = 1_000_000
 
 @value
 class ModelInfo(Value):
-    """An entry in the catalogue ``rxllm.models``. A field is None if its value is not known.
+    """An entry in the catalogue ``rxllm.models``. A field is None if its value is unknown.
 
     `name` is ``"provider:model"``, or just the provider if its model has no name. The model's capabilities are flags:
 
@@ -235,8 +235,8 @@ def _is_price(value: Any) -> bool:
 
 _Rule = tuple[str, Callable[[Any], bool]]
 _FLAG: _Rule = ("True, False or None", lambda value: value is None or isinstance(value, bool))
-_TOKENS: _Rule = ("a whole number of at least 1, or None", lambda value: value is None or is_count(value))
-_PRICE: _Rule = ("a number of at least 0, or None", _is_price)
+_TOKENS: _Rule = ("an integer >= 1 or None", lambda value: value is None or is_count(value))
+_PRICE: _Rule = ("a number >= 0 or None", _is_price)
 
 _RULES: dict[str, _Rule] = {
     "name": ("'provider:model'", _is_name),

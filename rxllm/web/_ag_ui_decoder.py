@@ -22,7 +22,7 @@ MOST_NESTED = 32
 """The maximum nesting depth of agents. There is a limit because each level folds the events of all levels below it."""
 
 OWN = "rxllm"
-"""The name of rxllm's own ``CUSTOM`` frames. As ``rawEvent``, it marks frames that decode to no event."""
+"""The name of rxllm's own ``CUSTOM`` frames. A frame with this name as its ``rawEvent`` decodes to no event."""
 
 COUNTS = {
     "inputTokens": "input_tokens",
@@ -173,7 +173,7 @@ class Lane:
         return wire_id.removeprefix(self._prefix)
 
     def read(self, frame: Frame) -> Iterator[ev.Event]:
-        """Yield the events in `frame`. Raises ``LookupError`` or ``TypeError`` if it is not valid at this point."""
+        """Yield the events in `frame`. Raises ``LookupError`` or ``TypeError`` if the frame is invalid here."""
         kind: str = frame["type"]
         if self._ended is not None and kind != "REASONING_ENCRYPTED_VALUE":
             block, self._ended = self._ended, None
@@ -296,7 +296,7 @@ class ForeignRun:
         self._open = open
         self._agents: dict[str, ForeignRun] = {}  # the inner agents, by run id
         self._has_response = False
-        self._has_results = False  # whether the latest response has ended, but not its step
+        self._has_results = False  # whether the latest response has ended but its step has not
 
     def read(self, kind: str, frame: Frame, events: Iterable[ev.Event]) -> Iterator[ev.Event]:
         if "subagentRunId" in frame and kind != "SUBAGENT_STARTED":

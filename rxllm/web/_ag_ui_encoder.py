@@ -17,8 +17,8 @@ the end of the stream                         ``RUN_FINISHED`` with the usage, p
                                               ``RUN_ERROR`` if the run failed or was cut off
 ============================================  ==========================================================================
 
-Some events do not fit completely into these frames. Whatever does fit is sent for other clients, in frames marked
-with ``"rawEvent": "rxllm"``. A ``CUSTOM`` frame named ``rxllm`` follows, with the whole event as JSON in
+Some events do not fit into these frames completely. For other clients, the encoder sends the parts that do, in frames
+marked with ``"rawEvent": "rxllm"``. A ``CUSTOM`` frame named ``rxllm`` follows, with the whole event as JSON in
 ``value["event"]``. rxllm's decoder emits nothing for the marked frames, so no event is emitted twice. Only raw chunks
 and provider-specific parts are lost.
 

@@ -43,7 +43,7 @@ class _Call(msgspec.Struct):
 
     @property
     def tool_call(self) -> ToolCall:
-        text: Any = self.function.arguments  # a JSON text, which ToolCall parses
+        text: Any = self.function.arguments  # JSON text, which ToolCall parses
         return ToolCall(self.id, self.function.name, text)
 
 

@@ -102,7 +102,7 @@ class ClientFold:
         return {"event": event_data(left_out), "folded": True} if is_folded else {"event": event_data(event)}
 
     def unpacked(self, data: Frame) -> ev.Event:
-        """Restore an event from the data that `packed` returned. Raises for any other `data`."""
+        """Restore an event from `data` returned by `packed`. Any other `data` raises an exception."""
         event = event_of(data["event"])
         return self.filled(event) if data.get("folded") is True else event
 
@@ -288,7 +288,7 @@ def _error(error: LLMError) -> LLMError:
         name: getattr(error, name) for name in ("retry_after", "tool_name", "tool_call_id") if hasattr(error, name)
     }
     hidden = type(error).from_fields({"reason": error.reason, **fields})
-    log_hidden(error, "only the reason of this error was sent to the client")
+    log_hidden(error, "only this error's reason was sent to the client")
     hidden.is_logged = True
     return hidden
 

@@ -94,7 +94,7 @@ def parse_json(text: bytes, parse: Callable[[bytes], Any]) -> Any:
 
 
 def _check_size(data: Any) -> None:
-    """Raise if `data` is too large or too deeply nested, including the JSON texts of tool-call arguments."""
+    """Raise if `data`, including the JSON text of tool-call arguments, is too large or too deeply nested."""
     level: list[Any] = [data]
     count = 0
     for _ in range(MAX_DEPTH):
@@ -149,7 +149,7 @@ def convert_to(data: Any, cls: type[T], *path: str | int) -> T:
 
 def check_id(id: object, *path: str) -> str:
     """Return `id`, found at `path` in the request, if it can be a conversation's id. Raises ``ValidationError``."""
-    # Databases fail at characters such as NUL, and line breaks in a log could forge entries.
+    # Databases reject characters such as NUL, and line breaks could forge log entries.
     if not isinstance(id, str) or not 0 < len(id) <= MAX_ID or not id.isprintable():
         raise wrong(f"must be a string of 1 to {MAX_ID} printable characters", *path)
     return id

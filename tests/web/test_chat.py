@@ -300,9 +300,12 @@ def test_two_processes_share_a_store(busy: Any) -> None:
         async with browser(apps[0]) as one, browser(apps[1]) as two:
             answers = await asyncio.gather(Page(one).say("One"), Page(two).say("Two"))
         statuses = sorted(answer.status_code for answer in answers)
+        texts = await stored(store)
         if busy == "refuse":
-            assert (statuses, sum(slow.asked for slow in slows)) == ([200, 409], 1)
-        assert len(await stored(store)) == 2 * statuses.count(200)
+            assert (statuses, sum(slow.asked for slow in slows), len(texts)) == ([200, 409], 1, 2)
+        else:  # the second turn may begin before the first one has ended, but it keeps the first message
+            assert statuses == [200, 200]
+            assert {"One", "Two"} <= {*texts}
 
     in_time(main())
 

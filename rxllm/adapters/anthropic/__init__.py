@@ -25,7 +25,7 @@ __all__ = ["Anthropic"]
 _IS_OWN = re.compile(r"https://(api\.anthropic\.com|aws-external-anthropic\.[^/]+\.api\.aws)(:\d+)?(/|$)")
 
 _TAKES_BEARER = re.compile(r"https://bedrock-mantle\.[^/]+\.api\.aws(:\d+)?(/|$)")
-"""Matches Amazon Bedrock's address for this API. Its keys are bearer tokens."""
+"""Matches Amazon Bedrock's address for this API. Bedrock's keys are bearer tokens."""
 
 VERSION = "2023-06-01"
 """The default API version.
@@ -51,8 +51,8 @@ class Anthropic(HTTPAdapter):
 
     If a tool has ``metadata["strict"]``, its schema is enforced. A tool's ``metadata["anthropic"]`` is merged into its
     entry in the body, as in ``{"eager_input_streaming": True}``. Tools that the server runs have a ``"type"`` there, as
-    in ``{"type": "web_search_20250305"}``; their entries have no description or schema. To mark the end of a prefix to
-    cache, set ``metadata["cache"]`` on a part, a message or a tool to True, ``"5m"`` or ``"1h"``.
+    in ``{"type": "web_search_20250305"}``; their entries have no description or schema. To mark the end of a cacheable
+    prefix, set ``metadata["cache"]`` on a part, a message or a tool to True, ``"5m"`` or ``"1h"``.
     """
 
     provider = "anthropic"

@@ -59,7 +59,7 @@ def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool
     """Return the JSON body for `request`. Opaque parts are included only if they are from `provider`.
 
     `is_own` means that the server is Anthropic's own. If the option ``system_entries``, which is not sent, is True,
-    later system messages keep their role; if it is False, they become text. The default depends on model and server.
+    later system messages keep their role; if False, they become text. The default depends on the model and the server.
     """
     request = select_parts(request, f"the Messages API of {provider}", provider, CARRIES)
     model = request.model or ""
@@ -316,7 +316,7 @@ def _file(file: Block) -> Block:
         case {"data": bytes(data)} if media_type == "application/pdf":
             text = Image.from_binary(data, media_type).to_base64()
             return {"type": "document", "source": {"type": "base64", "media_type": media_type, "data": text}, **title}
-        case {"data": bytes(data)}:  # the API accepts any kind of text as plain text
+        case {"data": bytes(data)}:  # the API accepts text of any type as text/plain
             source = {"type": "text", "media_type": "text/plain", "data": data.decode()}
             return {"type": "document", "source": source, **title}
         case {"url": str(url)}:

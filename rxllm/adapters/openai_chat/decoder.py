@@ -210,7 +210,7 @@ class ChatDecoder(FrameDecoder):
         if content:
             if isinstance(content, str):
                 blocks.text(content)
-            elif isinstance(content, dict):  # Cloudflare sends a JSON answer already parsed
+            elif isinstance(content, dict):  # Cloudflare parses JSON answers before sending them
                 blocks.text(json_text(content))
             else:
                 self._read_parts(content)

@@ -160,7 +160,7 @@ def _reasoning_details(message: Message) -> Iterable[dict[str, Any]]:
 def _custom(tool: Tool, provider: str) -> dict[str, Any] | None:
     """Return a custom tool's fields, or None for a function.
 
-    The tool's metadata contains the fields in the form of the Responses API.
+    In the tool's metadata, these fields are in the Responses API's format.
     """
     own: dict[str, Any] = tool.metadata.get(provider) or {}
     if own.get("type") != "custom":

@@ -48,14 +48,14 @@ class Output:
         self._slots: list[Slot] = []
         self._by_id: dict[str, Slot] = {}
         self._by_index: dict[int, Slot] = {}
-        self._calls: dict[str, Slot] = {}  # Maps each `wire_id` to the first call with it.
-        self._open: tuple[str, int, int] | None = None  # The block of the last delta: its kind, slot and part.
+        self._calls: dict[str, Slot] = {}  # The first call with each `wire_id`.
+        self._open: tuple[str, int, int] | None = None  # Where the last delta belongs: its block's kind, slot and part.
         self._open_id = ""
         self._begun: Counter[str] = Counter()  # the number of blocks with each id, ignoring suffixes
         self._sources: set[str] = set()
 
     def finish(self, items: Sequence[Item]) -> None:
-        """End any of the final response's `items` that no frame has ended."""
+        """End the final response's `items` that have not been ended by a frame."""
         slots = [self._slot_of(item) for item in items]
         known = {*slots}
         # If no slot has an item's id, the server has invented a new one. The item then belongs to the next unmatched
@@ -294,7 +294,7 @@ class Slot:
         self.open_argument = ""
 
     def missing(self, kind: str, texts: Sequence[str]) -> list[str]:
-        """Return, for each of the item's final `texts`, the part that the deltas of this `kind` did not contain.
+        """For each of the item's final `texts`, return the part missing from the deltas of this `kind`.
 
         The texts are compared, not their indices, because some servers number parts across the whole response, or give
         each delta its own number.
@@ -314,7 +314,7 @@ class Slot:
                 rest, streamed = text[len(streamed) :], ""
             elif any("".join(texts[later:]).startswith(streamed) for later in range(place, len(texts))):
                 rest = text  # The deltas skipped this text and began with a later one.
-            else:  # The deltas contained this text, perhaps worded differently.
+            else:  # Otherwise, the deltas contained it, perhaps worded differently.
                 streamed = streamed.partition(text)[2] or streamed
             rests.append(rest)
         return rests
