@@ -386,6 +386,26 @@ def test_methods_and_paths(method: str, path: str, status: int) -> None:
     assert (status == 405) == ("allow" in response.headers)
 
 
+@pytest.mark.parametrize("raw", [True, False])
+def test_an_id_in_an_address_is_quoted(raw: bool) -> None:
+    seen: list[str] = []
+    app = web.chat(Fake("Hi"), MemorySessions(), path="/ü/chat", allow=lambda request, id: bool(seen.append(id)))
+
+    async def without_raw_path(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, **({} if raw else {"raw_path": None})}, receive, send)
+
+    async def act(page: Page) -> None:
+        for id in ("c", "a%2Fstream", "%F0%9F%98%80", "stream", "a%20b", "%25"):
+            assert (await page.client.get(f"/ü/chat/{id}/stream?x=/stream")).status_code == 404
+            assert (await page.client.delete(f"/ü/chat/{id}")).status_code == 404
+
+    visit(without_raw_path, act)
+    ids = [id for id in ["c", "a/stream", "😀", "stream", "a b", "%"] for _ in range(2)]
+    if not raw:  # the address of the conversation "a/stream" is not quoted, so it is the stream of "a"
+        ids[3] = "a"
+    assert seen == ids
+
+
 @pytest.mark.parametrize("kind", ["lifespan", "websocket"])
 def test_other_kinds_of_connection_are_not_served(kind: str) -> None:
     app, _ = made()
