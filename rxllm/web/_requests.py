@@ -220,9 +220,9 @@ class StoredConversation:
         if new and self.question is not None and "/" in self.question:
             self.reply(self.question, "\n\n".join(message.text for message in new))
             new = []
-        role = last.role if (last := (self.thread + new).last) else "user"
+        role = last.role if (last := (self.thread + new).last) else "system"
         is_answer = bool(self.approvals or self.results)
-        if not is_answer and (role == "assistant" or (self.pending and role != "user")):
+        if not is_answer and (role in ("assistant", "system") or (self.pending and role != "user")):
             raise wrong("must answer a waiting call or contain a new message from the user", "messages")
         return Incoming(self.thread + new, self.approvals, self.results, self.id)
 

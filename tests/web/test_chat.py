@@ -150,6 +150,18 @@ def test_a_failed_turn_can_be_tried_again() -> None:
     visit(app, act)
 
 
+def test_a_first_message_that_was_refused_can_be_tried_again() -> None:
+    app, store = made("Hello.", system="Be brief.")
+
+    async def act(page: Page) -> None:
+        assert text_of(await page.post(says("Hi"), trigger="regenerate-message", messageId="m")) == "Hello."
+        assert await stored(store) == ["Be brief.", "Hi", "Hello."]
+        nothing = {"role": "assistant", "parts": []}
+        assert (await Page(page.client, "d").post(nothing, trigger="regenerate-message")).status_code == 400
+
+    visit(app, act)
+
+
 def test_a_client_tools_result_continues_the_turn() -> None:
     locate = rxllm.tool(name="locate", description="Locate.", schema={"type": "object"}, manual=True)
     engine, store = Engine(Fake(ToolCall("c1", "locate", {}), "In Rome."), tools=[locate]), MemorySessions()

@@ -175,7 +175,7 @@ def test_sixty_browsers_at_once() -> None:
 
     async def main(server: Loopback) -> None:
         app = web.chat(model(server), store := MemorySessions())
-        async with serving(app, backlog=512) as port:
+        async with serving(app, backlog=512, timeout_keep_alive=60) as port:
             limits = httpx.Limits(max_connections=60)
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30, limits=limits) as client:
                 pages = [Page(client, f"c{i}") for i in range(60)]
