@@ -45,7 +45,7 @@ class Alongside:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The result of a `prepare` function: the request to send, and what to add to its answer.
+    """The result of a `prepare` function: the request to send, and additions to the answer.
 
     `metadata` must be JSON data. It is added to the metadata of the answer's message, so it stays in the thread, where
     the next call can read it. `event` is emitted right after the answer's ``MessageStarted``. `usage` covers the calls
@@ -320,7 +320,7 @@ def _model_of(name: str) -> str | None:
 
 
 def _adapter_of(name: str, model: str | None, options: Mapping[str, Any]) -> Any:
-    """Return the adapter for the provider in `name` or, in a sandbox, the adapter of the sandbox's engine."""
+    """Return the adapter that `name` refers to. In a sandbox, return the adapter of the sandbox's engine."""
     replacement = current_place.get().engine
     if replacement is not None:
         return replacement.adapter

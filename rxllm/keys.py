@@ -98,7 +98,7 @@ _dotenv = _Dotenv()
 def put(provider: str, key: ApiKey) -> None:
     """Store the key for `provider` until the process ends; `key` is the key itself or a function that returns it.
 
-    For an adapter of your own, `provider` can be any name. A name that resembles a known provider's causes a warning.
+    For an adapter of your own, `provider` can be any name. rxllm warns if it resembles the name of a known provider.
 
     Raises ``ValidationError("invalid_option")`` if `key` is neither a string nor a function.
     """
@@ -238,7 +238,7 @@ def missing(provider: str, variable: str | None = None) -> EngineError:
 
 
 def left_behind(provider: str, arguments: Sequence[str], variable: str | None = None) -> EngineError:
-    """Return the error for a missing key if the adapter's secrets were left out when it was pickled."""
+    """Return the error for a key that is missing because the adapter was pickled without its secrets."""
     variable = " or ".join(_variables(provider, variable))
     message = (
         f"no API key for {provider}: the adapter was pickled without the secrets in its {' and '.join(arguments)}; "

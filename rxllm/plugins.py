@@ -96,12 +96,12 @@ def about(group: Group, name: str) -> str:
 
 
 def listed(group: Group) -> list[str]:
-    """Return each name in `group` with the packages that register it, such as ``"shout (loud 1.0)"``."""
+    """Return each name in `group`, followed by its packages in parentheses, as in ``"shout (loud 1.0)"``."""
     return [f"{name} ({_join(map(_package, points))})" for name, points in sorted(_points_by_name(group).items())]
 
 
 def tell_taken(group: Group, taken: Iterable[str]) -> None:
-    """Log a warning for each plugin that is ignored because its name is `taken`."""
+    """Log a warning for each plugin whose name is in `taken`. Such a plugin is ignored."""
     points = _points_by_name(group)
     for name in sorted({*points} & {*taken}):
         for point in points[name]:

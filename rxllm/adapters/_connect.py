@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rxllm import keys, plugins
 from rxllm.adapters.openai_chat import OpenAIChat
-from rxllm.adapters.profiles import OWN, PROFILES, unknown_provider
+from rxllm.adapters.profiles import OWN, PACKAGES, PROFILES, unknown_provider
 from rxllm.http.clients import chosen_transport
 from rxllm.http.secrets import public_url
 from rxllm.values import Call, EngineError, Message, Request
@@ -41,7 +41,8 @@ def connect(provider: str, model: str = "", **options: Any) -> Any:
     try:
         return plugins.connect(provider, model, options)
     except KeyError:
-        raise EngineError("unknown_provider", unknown_provider(provider, model), provider=provider) from None
+        reason = "missing_dependency" if provider in PACKAGES else "unknown_provider"
+        raise EngineError(reason, unknown_provider(provider, model), provider=provider) from None
 
 
 @lru_cache  # bounded, because each local model adds an entry

@@ -13,7 +13,7 @@ from rxllm.adapters._protocol import failure_events
 from rxllm.adapters.http_base import HTTPBase
 from rxllm.collector import Unfinished
 from rxllm.events import ErrorEvent, Event, MessageCompleted
-from rxllm.http import Decoder, http_stream
+from rxllm.http import Decoder, KeptAnswer, http_stream
 from rxllm.http.secrets import without
 from rxllm.runtime import Stream
 from rxllm.values import (
@@ -59,6 +59,13 @@ class HTTPAdapter(HTTPBase):
     def answered(self, request: Request, headers: Mapping[str, str]) -> None:
         """Process the headers of a successful response before its body is read. The default does nothing."""
 
+    def kept_answer(self, sent: httpx.Request, decoder: Decoder) -> KeptAnswer | None:
+        """Return the answer to `sent`, which `decoder` reads, if the provider keeps it. The default is None.
+
+        The rest of a kept answer can be read over another connection.
+        """
+        return None
+
     def stream(self, request: Request, call: Call) -> Stream[Event]:
         """Return a stream of the answer's events. Each subscription sends a new request."""
         return http_stream(lambda: HTTPExchange(self, request, call))
@@ -70,9 +77,11 @@ class HTTPExchange:
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build | None = None) -> None:
         self.provider, self.model, self.request_id = adapter.provider, request.model, call.request_id
         self.content_only = call.timeout is None and adapter.timeout is not None
+        self.retry = call.retry
         self._adapter = adapter
         self._request = request
-        self._call = call
+        self._call = self._first_call = call
+        self._kept_answer: KeptAnswer | None = None
         self._build = build or adapter.build
         self._built: httpx.Request | None = None
 
@@ -86,8 +95,18 @@ class HTTPExchange:
 
     def decoder(self) -> Decoder:
         decoder = self._convert_errors(lambda: self._adapter.decoder(self._request, raw=self._call.raw))
+        if self._built is not None:
+            self._kept_answer = self._adapter.kept_answer(self._built, decoder)
         guarded = decoder if isinstance(decoder, FrameDecoder) else _GuardedDecoder(decoder, self.provider)
         return _RedactingDecoder(guarded, self.discreet)
+
+    def kept_answer(self) -> KeptAnswer | None:
+        return self._kept_answer
+
+    async def rebuild(self, build: Callable[[Call], httpx.Request]) -> httpx.Request:
+        self._call = await self._adapter.with_key(self._first_call)  # the key may have changed
+        self._built = build(self._call)
+        return self._built
 
     def _convert_errors(self, make: Callable[[], T]) -> T:
         try:

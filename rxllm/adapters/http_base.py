@@ -195,16 +195,25 @@ class HTTPBase(ABC):
 
         If `path` is a whole URL, it replaces the base URL.
         """
-        return self._post(path, call, {"content-type": "application/json", **headers}, content=json_bytes(body))
+        sent = {"content-type": "application/json", **headers}
+        return self._build("POST", path, call, sent, content=json_bytes(body))
+
+    def get(self, path: str, call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
+        """Build a request that GETs the base URL followed by `path`."""
+        return self._build("GET", path, call, headers)
+
+    def delete(self, path: str, call: Call) -> httpx.Request:
+        """Build a request that DELETEs the base URL followed by `path`."""
+        return self._build("DELETE", path, call, {})
 
     def post_form(
         self, path: str, fields: Mapping[str, Any], files: Sequence[File], call: Call, *, headers: Mapping[str, str]
     ) -> httpx.Request:
         """Build a request that POSTs a form with files, as ``multipart/form-data``."""
         data = {name: well_formed(text) if isinstance(text, str) else text for name, text in fields.items()}
-        return self._post(path, call, headers, data=data, files=list(files))
+        return self._build("POST", path, call, headers, data=data, files=list(files))
 
-    def _post(self, path: str, call: Call, headers: Mapping[str, str], **content: Any) -> httpx.Request:
+    def _build(self, method: str, path: str, call: Call, headers: Mapping[str, str], **content: Any) -> httpx.Request:
         silence = call.timeout or self.timeout
         timing: dict[str, Any] = {"timeout": (CONNECT_SECONDS, silence, WRITE_SECONDS, None)} if silence else {}
         layers = (call.trace_headers, headers, self.headers, call.headers)
@@ -215,7 +224,7 @@ class HTTPBase(ABC):
         url = path if re.match("https?://", path) else base.rstrip("/") + below
         url += f"{'&' if '?' in path else '?'}{query}" if query else ""
         try:
-            built = self._clients.any().build_request("POST", url, headers=all_headers, **content, **timing)
+            built = self._clients.any().build_request(method, url, headers=all_headers, **content, **timing)
         except Exception as error:
             failure = transport_error(error, self.provider, public_url(url))
             if failure is None:

@@ -85,6 +85,9 @@ OWN = {
 }
 """Maps each provider without a profile to its class in ``rxllm.adapters``."""
 
+PACKAGES = {"bedrock": "rxllm-bedrock", "bedrock-mantle": "rxllm-bedrock"}
+"""Maps providers to the plugin packages that contain their adapters."""
+
 
 def providers() -> list[str]:
     """Return the names of all providers, including any that installed plugins add. The plugins are not imported."""
@@ -106,6 +109,8 @@ _MODEL_PATTERNS = {
 
 def unknown_provider(provider: str, model: str) -> str:
     """Return the error message for a name whose first part is not a provider. The message suggests what to write."""
+    if package := PACKAGES.get(provider):
+        return f"{provider} is in a package of its own: run pip install {package}"
     name, known = f"{provider}:{model}" if model else provider, providers()
     first, _, rest = name.partition("/")
     if first in known and rest:

@@ -262,7 +262,9 @@ class Lane:
 
     def _restart(self, reason: str) -> None:
         step = self._open_step()
-        self._end_bar(self._latest)
+        self.finish(self._latest)
+        self._tools.clear()
+        self._agents.clear()
         for bar in step.bars:
             bar.kind, bar.title = "lost", reason
         step.end, step.error, step.first = self._latest, reason, None

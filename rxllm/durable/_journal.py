@@ -235,7 +235,11 @@ class StoredJournal:
         self._writer = writer
         self._known: defaultdict[tuple[str, str], deque[Any]] = defaultdict(deque)
         for record in records:
-            self._known[record.kind, record.key].append(_read(writer.run_id, record))
+            if record.kind == "void":
+                self._known.pop(("begin", record.key), None)
+                self._known.pop(("finish", record.key), None)
+            else:
+                self._known[record.kind, record.key].append(_read(writer.run_id, record))
         self._counts: Counter[str] = Counter()
         self._guard = threading.Lock()
         self._is_closed = False
@@ -350,6 +354,9 @@ class StoredJournal:
 
     def keep(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
         self._note("kept", _place(path, key), serializer.to_json([*events]))
+
+    def void(self, path: Sequence[str], key: str) -> None:
+        self._note("void", _place(path, key), "")
 
     def _note(self, kind: str, key: str, data: str) -> None:
         if not self._is_closed:

@@ -74,7 +74,7 @@ _FAULTS = {
 
 
 class SQLiteStore:
-    """A store in the file at `path`, which is created on first use and can be read only by its owner."""
+    """A store in the file at `path`. The file is created on first use, and only its owner can read it."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path).absolute()
@@ -219,7 +219,7 @@ class SQLiteStore:
         return await self._writer.call(lambda db: _rows(db, statement, *values))
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake calls waiting for these runs. With `number`, wake only those waiting for an event up to `number`."""
+        """Wake the calls that wait for these runs. With `number`, skip calls that wait for events after that number."""
         with self._guard:
             for waiter in [waiter for id in ids for waiter in self._waiters.get(id, ())]:
                 if number is None or number > waiter.after:
@@ -269,7 +269,7 @@ class SQLiteStore:
 
 
 class _Waiter:
-    """A pending ``wait`` call. `is_cancelled` is the run's flag as last read, or None if it was never read."""
+    """A pending ``wait`` call. `is_cancelled` is the last known value of the run's flag, or None if it is unknown."""
 
     def __init__(self, after: int) -> None:
         self.after = after

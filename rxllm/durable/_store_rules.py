@@ -1,4 +1,4 @@
-"""The store rules about runs, leases and the log, with helpers for checking them."""
+"""The rules for runs, leases and the log, and helpers for checking that a store follows them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MakeStore = Callable[[], Store]
 Check = Callable[["Place"], Coroutine[Any, Any, None]]
 
 SOON = 3.0
-"""The time limit for waking a waiting call, in seconds, even on a busy machine."""
+"""The number of seconds within which a store must wake a waiting call, even on a busy machine."""
 
 LONG = 60.0
 BRIEF = 0.05

@@ -8,7 +8,7 @@ A connection belongs to the event loop that opened it, so an adapter has separat
 None                  several of rxllm's own clients per loop; see     with their loop or adapter, or by `aclose`
                       ``pools``
 a function            one client per loop, returned by the function    with their loop or adapter, or by `aclose`
-a client              this client, on the loop of its first call only  by its owner
+a client              this client, only on the loop of its first call  by its owner
 ====================  ===============================================  =================================================
 """
 
@@ -166,7 +166,7 @@ VARIABLE = "RXLLM_TRANSPORT"
 
 
 class Transport(NamedTuple):
-    """A client factory, the number of calls that can share a client (None for no limit), and the modules they need."""
+    """A client factory, the number of calls that can share a client (None for no limit), and the modules to import."""
 
     make: Callable[[], httpx.AsyncClient]
     calls: int | None = None
@@ -238,8 +238,8 @@ class Clients:
     """The HTTP clients of an adapter.
 
     `client` is the adapter's argument: a client, a function that creates clients, or None. A given client belongs to
-    the loop of its first call; calls on other loops raise ``EngineError("wrong_loop")``. The clients of a loop that was
-    closed without ``shutdown_asyncgens`` are closed by the first call on another loop.
+    the loop of its first call; calls on other loops raise ``EngineError("wrong_loop")``. If a loop was closed without
+    ``shutdown_asyncgens``, the first call on another loop closes the old loop's clients.
     """
 
     def __init__(self, client: Any = None) -> None:
@@ -266,7 +266,7 @@ class Clients:
         return self._by_loop[loop].pick()
 
     def any(self) -> httpx.AsyncClient:
-        """Return a client for building requests, which can be sent with any other client."""
+        """Return a client for building requests. Any other client can send the requests."""
         loop = running_loop()
         if self._client is not None:
             return self._client

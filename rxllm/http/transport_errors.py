@@ -1,7 +1,7 @@
-"""Convert transport errors to an ``AdapterError`` with a reason, the address and a remedy.
+"""Convert a transport error to an ``AdapterError`` with a reason, the address and a remedy.
 
-Errors and clients are recognized by the names of their classes, so that the same code handles httpx and httpx2, whether
-over httpcore or aiohttp.
+Errors and clients are recognized by the names of their classes, so that the same code handles httpx and httpx2, with
+httpcore or aiohttp.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _remedy(url: str) -> str:
 
 
 def may_be_cancelled(client: Any) -> bool:
-    """Return whether `client` uses aiohttp. Unlike httpcore, it can be cancelled safely while connecting."""
+    """Return whether `client` uses aiohttp, which can be cancelled safely while connecting; httpcore cannot."""
     return any(_class_names(part, "httpx_aiohttp") for part in (client, getattr(client, "_transport", None)))
 
 

@@ -297,7 +297,7 @@ def _client_info() -> Json:
 
 
 def response(message: Json, result: Json | None) -> Json:
-    """Return the response to a server's request. Without a `result`, answer a ping and refuse anything else."""
+    """Return the response to a server's request. If `result` is None, every request but a ping is refused."""
     if result is None and message.get("method") != "ping":
         error = {"code": METHOD_NOT_FOUND, "message": "this client does not support the method"}
         return {"jsonrpc": "2.0", "id": message.get("id"), "error": error}
@@ -337,7 +337,7 @@ def is_response_to(message: Json, id: int | str) -> bool:
 
 
 def is_about_another(message: Json, id: int | str) -> bool:
-    """Whether `message` responds to, or reports progress on, a request other than `id`."""
+    """Whether `message` is a response or progress report for a request other than `id`."""
     token = object_of(message.get("params")).get("progressToken")
     return "method" not in message or (message["method"] == "notifications/progress" and token != id)
 

@@ -30,6 +30,7 @@ from rxllm.events import (
     ThinkingCompleted,
     ThinkingDelta,
     ToolExecutionCompleted,
+    ToolExecutionStarted,
     ToolProgress,
     UsageUpdated,
 )
@@ -43,7 +44,7 @@ LONGEST = 1024
 CONTEXT = 2048
 """The maximum number of preceding characters that a check receives."""
 
-_PASSING = frozenset({Custom, PartAdded, SourceAdded, ToolProgress, UsageUpdated})
+_PASSING = frozenset({Custom, PartAdded, SourceAdded, ToolExecutionStarted, ToolProgress, UsageUpdated})
 """Events that can arrive in the middle of a sentence without ending it."""
 
 
@@ -102,6 +103,9 @@ class GuardParts:
                 return self._delta(event) if self._thinking else ((event, self.count),)
             case RawChunk():
                 return ()  # its frame repeats text that has not been checked yet
+            case ToolExecutionCompleted():
+                if event.id in self._agents:
+                    self._agents[event.id].close()
             case _ if type(event) not in _PASSING:
                 self._close(event)
                 if text := self._new_text(event):
@@ -129,11 +133,9 @@ class GuardParts:
         self._end()
 
     def _close(self, event: Event) -> None:
-        """End the open part here. If `event` ends an agent or a step, end its open parts too."""
+        """End the open part here. If `event` ends a step, end its agents' open parts too."""
         self._close_own()
-        if isinstance(event, ToolExecutionCompleted) and event.id in self._agents:
-            self._agents[event.id].close()
-        elif isinstance(event, StepCompleted | StepRestarted):
+        if isinstance(event, StepCompleted | StepRestarted):
             self.close()
             self._agents.clear()
 

@@ -35,6 +35,7 @@ from rxllm.events import (
     ThinkingCompleted,
     ThinkingDelta,
     ToolExecutionCompleted,
+    ToolExecutionStarted,
     ToolResultEncoded,
 )
 from rxllm.operators._event_operators import EVENTS, Agents, lift, not_an_event, with_agents
@@ -220,6 +221,7 @@ class _Redacting:
         self._whole = make().whole
         self._open: dict[BlockKey, Redactor] = {}
         self._agents = Agents(lambda: _Redacting(make))
+        self._running: set[str] = set()  # the tool calls whose agents may outlast the response
 
     def feed(self, event: Event) -> Iterable[Event]:
         match event:
@@ -233,12 +235,17 @@ class _Redacting:
                 changed = event if text == event.text else ThinkingCompleted(text, id=event.id)
                 return (*self._rest(block_key(ThinkingDelta, event.id, self._open)), changed)
             case MessageCompleted():
-                return (*self.close(), msgspec.structs.replace(event, message=self._message(event.message)))
+                closed = self._close(self._agents.keys() - self._running)
+                return (*closed, msgspec.structs.replace(event, message=self._message(event.message)))
             case ErrorEvent():
                 return (*self.close(), event)
             case StepRestarted():
                 self._open.clear()
                 self._agents.clear()
+                self._running.clear()
+                return (event,)
+            case ToolExecutionStarted(id=id):
+                self._running.add(id)
                 return (event,)
             case Nested():
                 return self._agents.feed(event)
@@ -257,7 +264,12 @@ class _Redacting:
                 raise not_an_event("redact", event)
 
     def close(self) -> Iterable[Event]:
-        return [*self._agents.close(), *(event for key in list(self._open) for event in self._rest(key))]
+        return self._close(self._agents)
+
+    def _close(self, agents: Iterable[str]) -> list[Event]:
+        """Close the open blocks and these agents."""
+        closed = [event for id in sorted(agents) for event in self._agents.close(id)]
+        return [*closed, *(event for key in list(self._open) for event in self._rest(key))]
 
     def _delta(self, event: TextDelta | ThinkingDelta) -> Iterable[Event]:
         key = block_key(type(event), event.id, self._open)

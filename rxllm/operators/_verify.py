@@ -54,7 +54,9 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     ``message_folded``      The completed message equals the fold of the events, with or without deltas.
     ``finish_reason``       A response with calls does not finish with ``stop``, ``other`` or None.
     ``terminal``            Each response ends with its only ``MessageCompleted`` or ``ErrorEvent``.
-    ``step_completed``      Tools run between the end of the response and the step's only ``StepCompleted``.
+    ``tool_started``        A tool runs once in a step. If it starts within the response, its call is complete.
+    ``step_completed``      Tools' results follow the end of the response, and the step's only ``StepCompleted``
+                            follows them.
     ``nested``              An agent's events arrive while its tool call runs, and its chat ends before the call does.
                             The provider's own agents emit events within the response, once their call has begun.
     ``chat_completed``      A chat of several steps ends with one ``ChatCompleted``, and no event follows it.

@@ -49,7 +49,6 @@ from rxllm.runtime import (
     Stream,
     applying_operators,
     current_scope,
-    policy,
     provider_name,
     scoped,
     within,
@@ -97,9 +96,8 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
     if limits.first is not None or limits.idle is not None:
         yield "timeouts", ops.time_limits(limits.first, limits.idle)
 
-    rules = policy(options.get("retry", engine.retry), engine.retry)
     on_retry = None if setup.observers is None else notify_retry(setup.observers, *ids)
-    yield "retry", ops.retry_before_content(rules, on_retry=on_retry)
+    yield "retry", ops.retry_before_content(call.retry, on_retry=on_retry)
 
     if limits.total is not None:
         yield "total timeout", ops.time_limits(total=limits.total)

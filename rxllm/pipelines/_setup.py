@@ -30,7 +30,7 @@ from rxllm.events import Event
 from rxllm.http import Timeouts
 from rxllm.pipelines._observers import Observers, Span, StepSpan, watch_stream
 from rxllm.pipelines.options import checked_options, request_id, set_options
-from rxllm.runtime import Stream, provider_name, returned_by
+from rxllm.runtime import Stream, policy, provider_name, returned_by
 from rxllm.telemetry import Telemetry, Tracer
 from rxllm.values import (
     Call,
@@ -177,7 +177,7 @@ class Setup(msgspec.Struct, frozen=True):
     def tool_options(self) -> dict[str, Any]:
         """Return this call's arguments for ``run_tools``."""
         options, engine = self.options, self.engine
-        plain = ("mode", "on_tool_error", "tool_timeout", "max_concurrency", "approve", "approve_timeout")
+        plain = ("mode", "on_tool_error", "tool_timeout", "max_concurrency", "eager", "approve", "approve_timeout")
         return {
             "tools": self.tools(),
             "context": {**engine.context, **options.get("context", {})},
@@ -199,6 +199,7 @@ class Setup(msgspec.Struct, frozen=True):
             metadata=self.options.get("metadata", {}),
             headers={**(self.engine.params.get("headers") or {}), **self.own_options.get("headers", {})},
             observers=(self.observers.notify,) if self.observers else (),
+            retry=policy(self.options.get("retry", self.engine.retry), self.engine.retry),
         )
 
 

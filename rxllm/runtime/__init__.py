@@ -36,6 +36,7 @@ from rxllm.runtime._reading import AsyncItems, Items, run, to_async_iter, to_ite
 from rxllm.runtime._retry import OnRetry, Plan, Retry, RetryPolicy, attempting, policy, policy_argument, retrying
 from rxllm.runtime._scope import (
     NO_SCOPE,
+    EagerJournal,
     EngineCall,
     Journal,
     RecallingJournal,
@@ -69,6 +70,7 @@ __all__ = [
     "Budget",
     "ChatBudget",
     "Deferred",
+    "EagerJournal",
     "EngineCall",
     "Gate",
     "Hold",

@@ -1,6 +1,6 @@
 """Budgets, which limit the tokens and dollars that a group of calls uses.
 
-A model source is a stream that makes a model call. A call can count towards several budgets, once towards each:
+A model source is a stream that makes a model call. A call can count towards several budgets, but only once per budget.
 
 ==============================  ===============================  =======================================================
 where the budget is             where the model source finds it  what counts the call
@@ -21,8 +21,8 @@ around an adapter that calls    in ``Scope.shares`` and          Only the model 
 an engine                       ``Scope.counted``
 ==============================  ===============================  =======================================================
 
-If ``ops.budget`` is given limits instead of a shared `Budget`, it creates a `ChatBudget` for each chat, which
-``Scope.chat`` keeps from step to step.
+If ``ops.budget`` is given limits instead of a shared `Budget`, it creates a `ChatBudget` for each chat. ``Scope.chat``
+keeps it from step to step.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return usd or (self._tokens is not None and self._committed() > self._tokens)
 
     def catch_up(self, usage: Usage) -> None:
-        """Raise each spent amount to the amount in `usage`, if that is higher."""
+        """Increase the spent tokens and dollars to those in `usage`, but never decrease them."""
         with self._lock:
             if usage.total > self._settled.tokens:
                 self._settled = replace(self._settled, tokens=usage.total)
@@ -179,7 +179,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return reservation
 
     def grow(self, reservation: Reservation, tokens: int, usd: float | None) -> bool:
-        """Raise `reservation` to the amounts used so far, and return whether the budget still covers them."""
+        """Increase `reservation` to the amounts used so far. Return whether the budget is still sufficient."""
         with self._lock:
             if reservation in self._running:
                 reservation.tokens = max(reservation.tokens, tokens)
@@ -230,7 +230,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
 
 
 class ChatBudget(Budget):
-    """The budget of one chat or stream. It does not reserve tokens, so requests are sent until it is exceeded."""
+    """The budget of one chat or stream. It reserves no tokens, so requests are sent until the limit is exceeded."""
 
     reserves = False
 
@@ -292,7 +292,7 @@ def unpriced_call(name: str) -> ValidationError:
 
 
 def budget_passed(budget: Budget) -> StreamError:
-    """Return the error for a stream that exceeds its budget while none of its own responses is running."""
+    """Return the error for a stream whose budget was exceeded by an agent or in an earlier step."""
     limits = {"tokens": budget.tokens, "dollars": budget.usd}
     amounts = " or ".join(f"{limit:.10g} {unit}" for unit, limit in limits.items() if limit is not None)
     message = f"the stream has exceeded its budget of {amounts} and was cut off; raise the budget"

@@ -178,7 +178,7 @@ def loop_of(scheduler: abc.SchedulerBase | None) -> asyncio.AbstractEventLoop:
 
 
 def unpaced(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase | None:
-    """Return `scheduler` or, if it belongs to an iterator, one that does not wait for the reader."""
+    """Return `scheduler`, but replace an iterator's scheduler with one that never waits for the reader."""
     return scheduler.plain() if isinstance(scheduler, PacedScheduler) else scheduler
 
 

@@ -94,9 +94,9 @@ class _Race:
     """One subscription to a race; it emits the events of the first source with content, and disposes the rest.
 
     Source k starts ``delays[k]`` seconds after the start of the race, or as soon as all running sources have failed.
-    Its events are held back until its first content or its end. The winner's ``MessageCompleted``, and the results of
-    its steps and its chat, get the metadata that ``race`` describes, under `name`. If all sources fail, the last
-    failure is passed on unchanged.
+    Its events are held back until its first content or its end. The metadata of the winner's message, steps
+    and chat describes the race, under the key `name`; see ``race``. If all sources fail, the last failure is passed on
+    unchanged.
 
     This is not a `Backlog`, because a source's held-back events are dropped if the source fails.
     """

@@ -101,7 +101,7 @@ class Buffer(abc.ObserverBase[T]):
         self.take_error(error)
 
     def take_error(self, error: BaseException) -> bool:
-        """Keep an unhandled error if the stream is still being read, and return whether it is."""
+        """Keep an unhandled error and return True, or return False if the stream has already ended."""
         if self.ended:
             return False
         self.error = error
@@ -321,7 +321,7 @@ async def last(source: Observable[T]) -> T:
 
 
 class _Waiter(abc.ObserverBase[T]):
-    """An observer that keeps the last item or the error of a subscription, and calls `wake` when it ends."""
+    """An observer that keeps the last item or the error. It calls `wake` when the subscription ends."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.awaited = True
@@ -342,7 +342,7 @@ class _Waiter(abc.ObserverBase[T]):
         self.take_error(error)
 
     def take_error(self, error: BaseException) -> bool:
-        """Keep an unhandled error, and return whether the caller is still waiting."""
+        """Keep the first unhandled error. Return False if the caller is no longer waiting."""
         if self.awaited and self._error is None:
             self._error = error
             self._wake()

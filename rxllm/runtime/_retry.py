@@ -58,7 +58,7 @@ class Plan(Protocol):
         ...
 
     def note(self, times: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return metadata for the ``MessageCompleted`` of an attempt that follows failed attempts.
+        """Return metadata to add to an attempt's ``MessageCompleted`` after earlier attempts have failed.
 
         `times` is empty unless the events are timed; see ``ops.timed``.
         """
@@ -66,7 +66,7 @@ class Plan(Protocol):
 
 
 class Attempts:
-    """One subscription, which makes attempts according to `plan`. `start` returns its disposable."""
+    """A subscription that makes attempts according to `plan`. Call `start` to begin and get the disposable."""
 
     def __init__(
         self, plan: Plan, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
@@ -89,7 +89,7 @@ class Attempts:
         return CompositeDisposable(self._source, self._timer)
 
     def events_to_emit(self, events: list[Event]) -> list[Event]:
-        """Return the events to emit for an attempt; the last of its held-back `events` is its first content."""
+        """Return the events to emit for an attempt. Its held-back `events` end with its first content or its error."""
         if self.begun and isinstance(events[-1], ErrorEvent):
             return events[-1:]  # a later attempt failed at once, so the earlier attempt's events stay valid
         self.begun = True
@@ -237,8 +237,8 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
     `max_attempts` includes the first attempt, so 1 means no retries. The first wait lasts `base_delay` seconds, and
     each later wait is twice as long as the previous one, up to `max_delay`. A random time of up to `jitter` seconds
-    is added to every wait. If the provider's Retry-After header asks for a longer wait, the call waits for that long,
-    or is not retried if that is more than `max_retry_after` seconds.
+    is added to every wait. If the provider's Retry-After header asks for a longer wait, the call waits for that
+    long. If the header asks for more than `max_retry_after` seconds, the call is not retried.
 
     A call is retried only if it failed with an `AdapterError` or a `StreamError` whose reason is in `retry_on`. It is
     never retried if the account has no credit left.

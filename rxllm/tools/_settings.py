@@ -65,6 +65,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
     on_tool_error: OnToolError = "continue"
     tool_timeout: float | None = 30.0
     max_concurrency: int | None = None
+    eager: bool | None = None
     executor: Executor | None = None
     encoder: Encoder | None = None
     approve: Approve | None = None
@@ -84,14 +85,22 @@ class ToolSettings(msgspec.Struct, frozen=True):
         check("tool_timeout", timeout, timeout in (None, math.inf) or is_positive(timeout), seconds)
         timeout = self.approve_timeout
         check("approve_timeout", timeout, timeout is None or is_positive(timeout), seconds)
+        check("eager", self.eager, self.eager in (None, True, False), "True, False or None")
         check("max_concurrency", limit, limit is None or is_count(limit), "None or an integer >= 1")
         if len(self.tools_by_name) < len(self.tools):
             names = ", ".join(tool.name for tool in self.tools)
             raise invalid_option("tools", f"must all have different names, not {names}")
 
-    def concurrency(self, calls: int) -> int:
-        """Return the number of tool calls that may run at once in a step with `calls` of them."""
-        return self.max_concurrency or max(1, calls)
+    def is_eager(self, tool: Tool) -> bool:
+        """Whether `tool` may start before the response that calls it has ended."""
+        if self.eager is False or self.mode == "manual" or tool.manual or tool.approval:
+            return False
+        return tool.eager or (self.eager is True and tool.idempotent)
+
+    @property
+    def concurrency(self) -> float:
+        """The number of tool calls that may run at once."""
+        return self.max_concurrency or math.inf
 
     def timeout_of(self, tool: Tool) -> float | None:
         """Return `tool`'s timeout in seconds, or None if it has no limit."""

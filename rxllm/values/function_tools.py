@@ -15,7 +15,9 @@ from rxllm.values.tools import FunctionTool, Tool, ToolTimeout, from_function
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_OPTIONS = ("name", "description", "schema", "handler", "manual", "approval", "metadata", "timeout", "idempotent")
+_FLAGS = ("manual", "approval", "timeout", "idempotent", "eager")
+
+_OPTIONS = ("name", "description", "schema", "handler", *_FLAGS, "metadata")
 
 
 @overload
@@ -32,6 +34,7 @@ def tool(
     metadata: dict[str, Any] | None = None,
     timeout: ToolTimeout = "default",
     idempotent: bool = False,
+    eager: bool = False,
 ) -> Tool: ...
 @overload
 def tool(
@@ -41,6 +44,7 @@ def tool(
     approval: bool = False,
     timeout: ToolTimeout = "default",
     idempotent: bool = False,
+    eager: bool = False,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
     """Make a tool, either from a decorated function or from explicit arguments.
@@ -62,7 +66,8 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     `timeout` is the maximum run time in seconds; None means no limit. It defaults to the call's ``tool_timeout``
     option. rxllm never runs a `manual` tool: the chat halts, and the caller provides the result. A tool with
     `approval` runs only after the caller has approved the call. An `idempotent` tool may be run again after an
-    interruption; see ``ops.journaled``.
+    interruption; see ``ops.journaled``. An `eager` tool starts as soon as its call is complete, even if the model is
+    still writing. If the response then fails, the result is dropped, so use `eager` only where that does no harm.
 
     A parameter can have any type that can be read from JSON: a plain type, ``Literal``, an enum, a datetime, a
     dataclass, a ``TypedDict``, a msgspec or pydantic model, and lists, dicts and unions of such types. The model
@@ -74,7 +79,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     if the tool has no name (a lambda has none) or if the arguments conflict.
     """
     _refuse_unknown(options)
-    fields = ["name"] * (name is not None) + sorted(options.keys() - {"manual", "approval", "timeout", "idempotent"})
+    fields = ["name"] * (name is not None) + sorted(options.keys() - {*_FLAGS})
     if function is None and set(fields) <= {"description"}:
         return partial(from_function, **options)
     if function is None and name is not None:

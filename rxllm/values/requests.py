@@ -72,8 +72,8 @@ class Call:
     If `api_key` is a function, it is called and replaced by its result before an HTTP adapter builds its request. The
     adapter adds `headers` to that request. If `raw` is True, it also emits ``RawChunk`` events. `timeout` is the
     maximum time between two reads, in seconds. `observers` receive telemetry values. `trace_headers` are the headers
-    that a `Tracer` returns for this attempt; the headers of the adapter and the call override them. The repr omits the
-    API key and all headers.
+    that a `Tracer` returns for this attempt; the headers of the adapter and the call override them. `retry` is the
+    call's retry policy, which an adapter follows if it reconnects. The repr omits the API key and all headers.
     """
 
     request_id: str = ""
@@ -84,6 +84,7 @@ class Call:
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     observers: tuple[Callable[[Any], object], ...] = ()
     trace_headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    retry: Any = None
 
 
 BYTES_PER_TOKEN = 4

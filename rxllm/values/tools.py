@@ -132,7 +132,8 @@ class Tool(Value):
     halts, and the caller provides the result. A tool with `approval` runs only after its call has been approved.
     `timeout` is the maximum run time in seconds; None means no limit. It overrides the call's ``tool_timeout`` option.
     An `idempotent` tool that was interrupted can be run again with the same arguments and the same
-    `ToolContext.idempotency_key`. A tool with a `handler` has no JSON form, because the handler is code.
+    `ToolContext.idempotency_key`. An `eager` tool may start while the model is still writing the rest of its response.
+    A tool with a `handler` has no JSON form, because the handler is code.
 
     Raises ``ValidationError("invalid_tool")`` if `timeout` is invalid.
     """
@@ -148,13 +149,14 @@ class Tool(Value):
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     timeout: ToolTimeout = "default"
     idempotent: bool = False
+    eager: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (self.timeout in ("default", None) or is_positive(self.timeout)):
             fault = must_be("a positive number of seconds, or None for no limit", self.timeout)
             raise ValidationError("invalid_tool", f"timeout {fault}", errors=[(("timeout",), fault)])
-        for flag in ("manual", "approval", "idempotent"):
+        for flag in ("manual", "approval", "idempotent", "eager"):
             if not isinstance(getattr(self, flag), bool):
                 raise TypeError(f"{flag} of the tool {self.name!r} {must_be('True or False', getattr(self, flag))}")
 
@@ -171,7 +173,8 @@ class Tool(Value):
         if self != replace(self, schema=Tool("").schema, handler=None):
             message = f"the tool {self.name!r} already has a schema or handler, so it cannot decorate a function"
             raise TypeError(message)
-        flags = {name: getattr(self, name) for name in ("manual", "approval", "timeout", "idempotent", "metadata")}
+        names = ("manual", "approval", "timeout", "idempotent", "eager", "metadata")
+        flags = {name: getattr(self, name) for name in names}
         return from_function(function, self.name, self.description, **flags)
 
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> Callable[[], Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rxllm.adapters._http import HTTPAdapter, counted
 from rxllm.adapters._http_errors import http_error
 from rxllm.adapters.anthropic.decoder import MessagesDecoder, use_type_as_code
-from rxllm.adapters.anthropic.request import count_body, messages_body
+from rxllm.adapters.anthropic.request import count_body, effort_fields, messages_body
 from rxllm.adapters.http_base import missing_model, versioned
 from rxllm.runtime import Stream
 from rxllm.values import AdapterError, Call, Request, TokenCount
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import httpx
 
 
-__all__ = ["Anthropic"]
+__all__ = ["Anthropic", "effort_fields"]
 
 
 _IS_OWN = re.compile(r"https://(api\.anthropic\.com|aws-external-anthropic\.[^/]+\.api\.aws)(:\d+)?(/|$)")
