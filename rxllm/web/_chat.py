@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import reactivex
 from msgspec.structs import replace
@@ -186,13 +186,13 @@ class _Chat:
     def _place(self, scope: Any) -> tuple[str, tuple[str, ...]]:
         """Return the conversation's id and the methods that the address allows."""
         raw = scope.get("raw_path")  # the whole path, even if a framework has mounted this application below another
-        path = scope["path"] if raw is None else unquote(raw.decode("latin-1").partition("?")[0])
-        _, found, rest = path.partition(self.path)
+        path = quote(scope["path"]) if raw is None else raw.decode("latin-1").partition("?")[0]
+        _, found, rest = path.partition(quote(self.path))
         if found and rest in ("", "/"):
             return "", ("POST",)
         with suppress(ValidationError):
             if found and rest.startswith("/"):
-                return check_id(rest[1:].removesuffix("/stream")), ("GET", "DELETE")
+                return check_id(unquote(rest[1:].removesuffix("/stream"))), ("GET", "DELETE")
         raise RefusedError(404, "no such path", "not_found")
 
     async def _post(self, exchange: _Exchange) -> None:
@@ -239,11 +239,9 @@ class _Chat:
         return Stream.of(reactivex.using(recovering, lambda _: self.runs.watch(run, folded=True)))
 
     def _parsed(self, body: bytes) -> tuple[str, Any]:
+        read_id, _ = _READERS[self.protocol]
         data = load_request(body, self.max_body)
-        return _READERS[self.protocol][0](data), data
-
-    def _read(self, data: Any, session: Session) -> Any:
-        return _READERS[self.protocol][1](data, session, client_tools=self.client_tools)
+        return read_id(data), data
 
     async def _next_turn(self, id: str, data: Any, receive: Receive) -> tuple[str, Any]:
         """Begin a turn as soon as no other turn is open. Return its run, and the encoder for its events.
@@ -286,7 +284,8 @@ class _Chat:
         session = saved.session
         if self.system is not None and not session.messages:
             session = session.with_thread(Thread().add_system(self.system))
-        incoming = await asyncio.to_thread(self._read, data, session)
+        _, read = _READERS[self.protocol]
+        incoming = await asyncio.to_thread(read, data, session, client_tools=self.client_tools)
         session, encoder, tools = session.with_thread(incoming.thread), self.protocol, dict[str, Tool]()
         if isinstance(incoming, AGUIInput):
             own = {tool.name for tool in self.engine.tools}

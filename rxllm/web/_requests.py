@@ -149,7 +149,7 @@ def convert_to(data: Any, cls: type[T], *path: str | int) -> T:
 
 def check_id(id: object, *path: str) -> str:
     """Return `id`, found at `path` in the request, if it can be a conversation's id. Raises ``ValidationError``."""
-    # Databases fail at characters such as NUL, and line breaks in a log could forge entries.
+    # Databases reject characters such as NUL, and line breaks could forge log entries.
     if not isinstance(id, str) or not 0 < len(id) <= MAX_ID or not id.isprintable():
         raise wrong(f"must be a string of 1 to {MAX_ID} printable characters", *path)
     return id
@@ -220,9 +220,9 @@ class StoredConversation:
         if new and self.question is not None and "/" in self.question:
             self.reply(self.question, "\n\n".join(message.text for message in new))
             new = []
-        role = last.role if (last := (self.thread + new).last) else "user"
+        role = last.role if (last := (self.thread + new).last) else "system"
         is_answer = bool(self.approvals or self.results)
-        if not is_answer and (role == "assistant" or (self.pending and role != "user")):
+        if not is_answer and (role in ("assistant", "system") or (self.pending and role != "user")):
             raise wrong("must answer a waiting call or contain a new message from the user", "messages")
         return Incoming(self.thread + new, self.approvals, self.results, self.id)
 

@@ -103,7 +103,7 @@ def visit(app: Any, act: Callable[[Page], Awaitable[Any]], **options: Any) -> An
 
 def in_time(main: Coroutine[Any, Any, Any]) -> Any:
     async def bounded() -> Any:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(90):
             return await main
 
     return asyncio.run(bounded())

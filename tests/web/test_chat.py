@@ -150,6 +150,18 @@ def test_a_failed_turn_can_be_tried_again() -> None:
     visit(app, act)
 
 
+def test_a_first_message_that_was_refused_can_be_tried_again() -> None:
+    app, store = made("Hello.", system="Be brief.")
+
+    async def act(page: Page) -> None:
+        assert text_of(await page.post(says("Hi"), trigger="regenerate-message", messageId="m")) == "Hello."
+        assert await stored(store) == ["Be brief.", "Hi", "Hello."]
+        nothing = {"role": "assistant", "parts": []}
+        assert (await Page(page.client, "d").post(nothing, trigger="regenerate-message")).status_code == 400
+
+    visit(app, act)
+
+
 def test_a_client_tools_result_continues_the_turn() -> None:
     locate = rxllm.tool(name="locate", description="Locate.", schema={"type": "object"}, manual=True)
     engine, store = Engine(Fake(ToolCall("c1", "locate", {}), "In Rome."), tools=[locate]), MemorySessions()
@@ -300,9 +312,12 @@ def test_two_processes_share_a_store(busy: Any) -> None:
         async with browser(apps[0]) as one, browser(apps[1]) as two:
             answers = await asyncio.gather(Page(one).say("One"), Page(two).say("Two"))
         statuses = sorted(answer.status_code for answer in answers)
+        texts = await stored(store)
         if busy == "refuse":
-            assert (statuses, sum(slow.asked for slow in slows)) == ([200, 409], 1)
-        assert len(await stored(store)) == 2 * statuses.count(200)
+            assert (statuses, sum(slow.asked for slow in slows), len(texts)) == ([200, 409], 1, 2)
+        else:  # the second turn may begin before the first one has ended, but it keeps the first message
+            assert statuses == [200, 200]
+            assert {"One", "Two"} <= {*texts}
 
     in_time(main())
 
@@ -381,6 +396,26 @@ def test_methods_and_paths(method: str, path: str, status: int) -> None:
     response = visit(app, act)
     assert response.status_code == status
     assert (status == 405) == ("allow" in response.headers)
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_an_id_in_an_address_is_quoted(raw: bool) -> None:
+    seen: list[str] = []
+    app = web.chat(Fake("Hi"), MemorySessions(), path="/ü/chat", allow=lambda request, id: bool(seen.append(id)))
+
+    async def without_raw_path(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, **({} if raw else {"raw_path": None})}, receive, send)
+
+    async def act(page: Page) -> None:
+        for id in ("c", "a%2Fstream", "%F0%9F%98%80", "stream", "a%20b", "%25"):
+            assert (await page.client.get(f"/ü/chat/{id}/stream?x=/stream")).status_code == 404
+            assert (await page.client.delete(f"/ü/chat/{id}")).status_code == 404
+
+    visit(without_raw_path, act)
+    ids = [id for id in ["c", "a/stream", "😀", "stream", "a b", "%"] for _ in range(2)]
+    if not raw:  # the address of the conversation "a/stream" is not quoted, so it is the stream of "a"
+        ids[3] = "a"
+    assert seen == ids
 
 
 @pytest.mark.parametrize("kind", ["lifespan", "websocket"])

@@ -34,7 +34,7 @@ async def seen_by(script: str, app: Any, *arguments: str, path: str = "/") -> li
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
         try:
-            async with asyncio.timeout(35):
+            async with asyncio.timeout(80):
                 out, err = await process.communicate()
         finally:
             if process.returncode is None:

@@ -127,6 +127,29 @@ def test_in_the_background_a_turn_without_browsers_ends_and_can_be_stopped() -> 
     in_time(main())
 
 
+def test_a_browser_that_leaves_while_it_waits_begins_no_turn() -> None:
+    async def main() -> None:
+        go, store, questions = asyncio.Event(), MemorySessions(), list[str]()
+
+        async def story(request: Any, call: Any) -> Any:
+            questions.append(request.messages[-1].text)
+            yield rxllm.TextDelta("Once ")
+            await go.wait()
+            yield rxllm.TextDelta("upon.")
+
+        async with opened(web.chat(story, store, busy="wait")) as page:
+            first = asyncio.create_task(page.say("A story!"))
+            await until(lambda: questions == ["A story!"])
+            with pytest.raises(httpx.ReadTimeout):
+                await page.client.post(page.path, json=body(page.id, says("Another!")), timeout=0.2)
+            go.set()
+            assert text_of(await first) == "Once upon."
+            assert text_of(await page.say("A third!")) == "Once upon."
+        assert questions == ["A story!", "A third!"]
+
+    in_time(main())
+
+
 def test_two_tabs() -> None:
     async def main() -> None:
         app, store = made(["Once ", ("delay", 30), "upon"], "Yes?")
@@ -152,7 +175,7 @@ def test_sixty_browsers_at_once() -> None:
 
     async def main(server: Loopback) -> None:
         app = web.chat(model(server), store := MemorySessions())
-        async with serving(app, backlog=512) as port:
+        async with serving(app, backlog=512, timeout_keep_alive=60) as port:
             limits = httpx.Limits(max_connections=60)
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30, limits=limits) as client:
                 pages = [Page(client, f"c{i}") for i in range(60)]
