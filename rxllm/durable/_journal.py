@@ -14,12 +14,13 @@ from functools import partial
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 from reactivex import Observable, concat, throw
 
 from rxllm import LLMError, RunError, Stream, StreamCollector, ToolCall, from_async_iter, serializer
 from rxllm.durable._store import Ending, Lease, Record, Store, reading
 from rxllm.events import EVENT_CLASSES, Event
-from rxllm.runtime import ToolRecord
+from rxllm.runtime import ToolRecord, current_scope, scoped
 
 log = logging.getLogger("rxllm")
 
@@ -243,12 +244,17 @@ class StoredJournal:
         self._counts: Counter[str] = Counter()
         self._guard = threading.Lock()
         self._is_closed = False
+        self.is_handed_over = False
         self._taken_at = time.monotonic()
         self._awaited: set[Sequence[str]] = set()
 
-    def close(self) -> None:
-        """Stop recording. Call this before you dispose the stream, so that open responses are not recorded."""
+    def close(self, *, is_cancelled: bool = False) -> None:
+        """Stop recording. Call this before you dispose the stream, so that open responses are not recorded.
+
+        Unless the run is cancelled, another process will read the answers that the providers keep.
+        """
         self._is_closed = True
+        self.is_handed_over = not is_cancelled
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
         key = self._number_key(_place(path, key))
@@ -256,7 +262,8 @@ class StoredJournal:
             return throw(known) if isinstance(known, LLMError) else _emit(known)
         if (known := self._take("left", key)) is not None:
             return _replay_left(*known)
-        noted = self._record_response(key, events)
+        scope = current_scope.get()
+        noted = self._record_response(key, scoped(events, replace(scope, bookmark=_StoredBookmark(self, key))))
         if not self._is_early(path):
             return noted
         self._awaited.add(tuple(path))
@@ -330,6 +337,15 @@ class StoredJournal:
 
         return Stream.of(events).do_action(see, fail, complete).finally_action(leave)
 
+    def take_answer(self, key: str) -> str | None:
+        """Return the last note about the kept answer to the request with this key, if there is one."""
+        notes = self._known.pop(("answer", key), None)
+        return notes[-1].decode() if notes else None
+
+    def put_answer(self, key: str, note: str) -> None:
+        """Record `note` about the kept answer to the request with this key."""
+        self._note("answer", key, note)
+
     def tool(self, path: Sequence[str], key: str) -> ToolRecord | None:
         key = _place(path, key)
         call, events = self._take("begin", key), self._take("finish", key)
@@ -374,6 +390,23 @@ class StoredJournal:
             return None
         self._taken_at = time.monotonic()
         return known.popleft()
+
+
+class _StoredBookmark:
+    """The bookmark (see `rxllm.runtime.Bookmark`) for the answer to the request with the key `key`."""
+
+    def __init__(self, journal: StoredJournal, key: str) -> None:
+        self._journal = journal
+        self._key = key
+
+    def take(self) -> str | None:
+        return self._journal.take_answer(self._key)
+
+    def put(self, note: str) -> None:
+        self._journal.put_answer(self._key, note)
+
+    def is_handed_over(self) -> bool:
+        return self._journal.is_handed_over
 
 
 def _place(path: Sequence[str], key: str) -> str:

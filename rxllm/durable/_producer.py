@@ -138,6 +138,8 @@ class Producer:
             if ending is None and renewing.done() and not renewing.cancelled():
                 renewing.result()
         finally:
+            if self._journal is not None and not reading.done():
+                self._journal.close()
             for task in (reading, writing, renewing):
                 task.cancel()
             await asyncio.wait({reading, writing, renewing})
@@ -150,7 +152,7 @@ class Producer:
         if reading.done():
             return reading.result()
         if self._journal is not None:
-            self._journal.close()
+            self._journal.close(is_cancelled=self._writer.is_cancelled.done())
         reading.cancel()
         await asyncio.wait({reading})
         return Ending("cancelled") if self._writer.is_cancelled.done() else None
@@ -215,6 +217,8 @@ class Producer:
         """Record this attempt. Raise if too many producers in a row have died without making progress."""
         dead = 1
         for record in records:
+            if record.kind == "answer":  # a request that kills its process makes no progress by being sent
+                continue
             dead = dead + 1 if record.kind == ATTEMPT else dead - 1 if record.kind == STOP else 1
         if dead >= self._max_attempts:
             id = self._lease.run_id
