@@ -146,7 +146,9 @@ def timed() -> Callable[[Observable[T]], Stream[Timed[T]]]:
     Upstream, retries, fallbacks and races add the times of the attempts that were lost to the metadata of the answer,
     under ``"retry"``, ``"fallback"``, ``"race"`` or ``"hedge"``: ``"began"``, the seconds between the first attempt and
     the one that answered, and ``"lost"``, an entry for each other attempt with its `name`, its `error`, and the seconds
-    at which it `began` and `ended`. The `error` is None if the attempt was disposed.
+    at which it `began` and `ended`. The `error` is None if the attempt was disposed. An answer that continued over
+    another connection has ``"reattached"``: for each gap the seconds `before` the end of the answer, the `seconds` that
+    it lasted, and the `error`.
     """
 
     def start(
