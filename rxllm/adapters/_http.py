@@ -269,7 +269,7 @@ _NO_SUCH_PATH = (404, 405, 501)
 def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> Stream[TokenCount]:
     """Send the request that `build` returns, and emit the token count in the response's `field`.
 
-    If a server other than the provider's own does not support the path, emit an estimate instead of an error.
+    If the server is not the provider's own and does not support the path, emit an estimate instead of an error.
     """
     counts: Any = http_stream(lambda: _Counting(adapter, request, call, build, field))
 
@@ -289,7 +289,7 @@ def _count_or_raise(item: Any) -> TokenCount:
 
 
 class _Counting(HTTPExchange):
-    """The exchange for a token count. It is its own decoder: it collects the body, then reads the count from it."""
+    """The exchange that requests a token count. It is also the decoder, which collects the body and reads the count."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> None:
         super().__init__(adapter, request, call, build)
@@ -303,7 +303,7 @@ class _Counting(HTTPExchange):
     def feed(self, data: bytes) -> list[Any]:
         self._body += data
         if len(self._body) > LONGEST_COUNT:
-            raise self._malformed(f"the response has more than {LONGEST_COUNT} bytes")
+            raise self._malformed(f"the response is longer than {LONGEST_COUNT} bytes")
         return []
 
     def close(self) -> list[Any]:
@@ -314,7 +314,7 @@ class _Counting(HTTPExchange):
             return [ErrorEvent(StreamError("truncated", message, provider=self.provider))]
         tokens = cast(dict[str, Any], answer).get(self._field) if isinstance(answer, dict) else None
         if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
-            return [ErrorEvent(self._malformed(f"the field {self._field!r} is missing or is not a number of tokens"))]
+            return [ErrorEvent(self._malformed(f"the field {self._field!r} is missing or is not a token count"))]
         return [TokenCount(tokens)]
 
     def _malformed(self, fault: str) -> AdapterError:

@@ -14,6 +14,7 @@ from rxllm.events import (
     ErrorEvent,
     Event,
     MessageCompleted,
+    MessageStarted,
     StepRestarted,
     TextCompleted,
     TextDelta,
@@ -31,13 +32,14 @@ def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[E
     """Return the events of the current step, with each block and tool call at the place where it began.
 
     The deltas of a block or a call are joined into one, directly followed by the completion. Malformed events and
-    deltas that contradict their completion are omitted. Tool executions follow the message, because tools run after it.
+    deltas that contradict their completion are omitted. Tool executions follow the message, even if they began earlier.
     """
     if summary.fresh:
         return []
     events = without_faults(_blocks_and_calls, log)
     completed = [place for place, event in enumerate(events) if isinstance(event, MessageCompleted)]
-    behind = completed[-1] + 1 if completed else 0
+    begun = len(events) if any(isinstance(event, MessageStarted) for event in events) else 0  # 0 in a resumed chat
+    behind = completed[-1] + 1 if completed else begun
     events[behind:behind] = unfold_executions(executions)
     end = completed[-1] if completed else len(events)
     folded = reduce(complete, (event for event in events if isinstance(event, MessageCompleted)), restart_step(summary))

@@ -4,7 +4,7 @@
 and the fold accepts any order:
 
 ==================================================  ====================================================================
-rule (see ``operators.verify``)                     treatment of an adapter's events
+rule (see ``operators.verify``)                     how an adapter's events are treated
 ==================================================  ====================================================================
 ``event``                                           The event is checked, including the types of its fields (see
                                                     `event_fault`). rxllm's own decoders are exempt, because
@@ -24,6 +24,7 @@ phase      event                                               next phase
 start      ``MessageStarted``                                  message
 start      a tool's event, in a resumed chat                   tools
 message    content                                             message
+message    an early tool's event, but not its outcome          message
 message    ``MessageCompleted``                                over
 message    ``ErrorEvent``                                      failed
 over       a tool's event, ``ErrorEvent`` for an unknown tool  tools
@@ -71,6 +72,7 @@ class EventRules:
         self._used: set[str] = set()  # the ids of tool calls in earlier steps
         self._response = _Response(self._used)
         self._agents: dict[str, EventRules] = {}  # one per running tool call, because the tool may be an agent
+        self._started: set[str] = set()  # the tool calls that have run in this step
 
     def feed(self, event: ev.Event) -> Iterable[ev.Event]:
         self._index += 1
@@ -96,8 +98,10 @@ class EventRules:
         if following is None:
             raise BrokenRule(*_FAULTS[self._phase][:2])
         if following == "start":
-            self._response = _Response(self._used)
-            self._agents.clear()
+            self._begin_step()
+        elif following == "message" and isinstance(event, ev.ToolExecutionStarted | ev.ToolExecutionCompleted):
+            self._response.check_complete(event.id)
+            self._check_agents(event)
         elif isinstance(event, ev.Nested) and following == "message":
             id, inner = unnest(event)
             if id not in self._response.ids:
@@ -108,18 +112,26 @@ class EventRules:
         elif self._phase == "message" or following == "message":
             self._response.feed(event)
             if following == "over":  # agents run by the provider may still be open
-                self._agents.clear()
+                self._agents = {id: agent for id, agent in self._agents.items() if id in self._started}
         else:
             self._check_agents(event)
         if following == "step" and self._phase != "step":
             self._steps += 1
             self._used |= self._response.ids
-            self._response = _Response(self._used)
+            self._begin_step()
         self._phase = following
+
+    def _begin_step(self) -> None:
+        self._response = _Response(self._used)
+        self._agents.clear()
+        self._started.clear()
 
     def _check_agents(self, event: ev.Event) -> None:
         match event:
             case ev.ToolExecutionStarted(id=id):
+                if id in self._started:
+                    raise BrokenRule("tool_started", f"tool call {id!r} has run before in this step")
+                self._started.add(id)
                 self._agents[id] = EventRules()
             case ev.Nested():
                 id, inner = unnest(event)
@@ -127,6 +139,8 @@ class EventRules:
                     raise BrokenRule("nested", f"tool call {id!r} is not running")
                 self._agents[id].check(inner)
             case ev.ToolExecutionCompleted(id=id, error=error):
+                if id not in self._started and self._phase == "message":
+                    raise BrokenRule("tool_started", f"tool call {id!r} is not running")
                 agent = self._agents.pop(id, None)
                 if agent is not None and error is None:  # an agent that fails may end anywhere
                     agent.check_end(id)
@@ -184,7 +198,8 @@ _CONTENT = (
     *(ev.TextDelta, ev.TextCompleted, ev.ThinkingDelta, ev.ThinkingCompleted),
     *(ev.ToolCallStarted, ev.ToolCallDelta, ev.ToolCallCompleted),
     *(ev.SourceAdded, ev.FileAdded, ev.PartAdded, ev.UsageUpdated, ev.RawChunk, ev.Custom),
-    *(ev.ToolProgress, ev.Nested),  # from a tool or an agent that the provider runs
+    *(ev.ToolProgress, ev.Nested),  # from a tool or an agent that started early, or that the provider runs
+    *(ev.ToolExecutionStarted, ev.ToolExecutionCompleted),  # from a tool that started early
 )
 
 _TOOLS = (
@@ -193,7 +208,7 @@ _TOOLS = (
 )
 
 _CUTS = ("timeout", "budget_exceeded", "guard_tripped", "guard_failed", "guard_late")
-"""The error reasons with which an operator may end a chat in any phase."""
+"""The error reasons that an operator may use to end a chat in any phase."""
 
 _ENDED: dict[type[Any], str] = {ev.StepCompleted: "step", ev.StepRestarted: "start"}
 
@@ -295,6 +310,11 @@ class _Response:
         self.ids.add(event.id)
         self._calls[event.id] = (event.name, [])
 
+    def check_complete(self, id: str) -> None:
+        """Raise `BrokenRule` unless the tool call `id` is complete, so that its tool may run."""
+        if id not in self.ids or id in self._calls:
+            raise BrokenRule("tool_started", f"tool call {id!r} is not complete")
+
     def _call(self, id: str) -> tuple[str, list[str]]:
         if id not in self._calls:
             raise BrokenRule("call_order", f"no tool call {id!r} is open")
@@ -311,7 +331,7 @@ class _Response:
         if self._calls:
             raise BrokenRule("call_completed", f"the tool calls {', '.join(self._calls)} are still open")
         if fold_message(self._log) != fold_message(without_deltas(self._log)):
-            raise BrokenRule("message_folded", "the fold without deltas differs from the fold with them")
+            raise BrokenRule("message_folded", "folding without the deltas gives a different message")
 
     def _check_message(self, event: ev.MessageCompleted) -> None:
         folded = fold_message(self._log)

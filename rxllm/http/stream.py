@@ -12,7 +12,7 @@ stream with an ``ErrorEvent``.
 With httpcore 1.0.9, a call cannot always be cancelled safely, so `_send` delays cancellation by holding the pump:
 
 ============================  =================================  ===================================================
-state of the call             effect of a dispose                reason
+state of the call             effect of dispose                  reason
 ============================  =================================  ===================================================
 waiting for a pool slot       The call is cancelled once it has  Otherwise, the pool would lose the slot.
                               the slot.
@@ -64,7 +64,7 @@ for _name in ("httpx", "httpx2"):
 ERROR_BODY_BYTES = 1 << 20
 
 _CANCELLABLE = frozenset({"http11.send_request_headers.started", "http2.receive_response_headers.started"})
-"""The httpcore trace events after which a call can safely be cancelled.
+"""The httpcore trace events after which it is safe to cancel a call.
 
 By then, the call is connected and, over HTTP/2, its request has been sent.
 """
@@ -89,11 +89,11 @@ class Decoder(Protocol):
 class Exchange(Protocol):
     """An adapter's description of a call.
 
-    `content_only` means that only content, not a ping, ends a silence. `retry` is the call's retry policy. `discreet`
-    removes the call's secrets from an error. `kept_answer` returns the answer that the last decoder reads, if the
-    provider keeps it; ``rebuild(build)`` builds another request about it. `saved_id` returns its id if an earlier
-    process has asked for it, and `hands_over` whether a later process will read it. `note_drop` is called before each
-    wait for the rest.
+    If `content_only` is True, only content restarts the idle timer; a ping does not. `retry` is the call's retry
+    policy. `discreet` removes the call's secrets from an error. If the provider keeps the answer that the last decoder
+    reads, `kept_answer` returns it; ``rebuild(build)`` builds another request about it. `saved_id` returns its id if an
+    earlier process has asked for it, and `hands_over` returns whether a later process will read it.
+    `note_drop` is called before each wait for the rest.
     """
 
     provider: str
@@ -230,7 +230,7 @@ async def opened(
 async def _send(
     client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any], options: Mapping[str, Any]
 ) -> httpx.Response:
-    # httpcore reports its progress through the "trace" extension. For the rules, see the table at the top.
+    # httpcore reports its progress through the "trace" extension. The table at the top lists the rules.
     user_trace: Callable[[str, Any], Awaitable[None]] | None = request.extensions.get("trace")
     is_whole = False
 
@@ -288,7 +288,7 @@ async def _deliver(
 ) -> None:
     """Emit the events of `response`.
 
-    If `since` is None, any bytes end a silence. Otherwise, silence is measured from `since`, and only content ends it.
+    If `since` is None, any bytes restart the idle timer. Otherwise, it starts at `since`, and only content restarts it.
     """
     if pump.disposed:
         return
@@ -344,7 +344,7 @@ async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
 
 
 def _explained(events: list[Event], failure: AdapterError) -> list[Event]:
-    """Return `events`, the last events of a broken stream. If the error is ``truncated``, explain it with `failure`."""
+    """Return `events`, the end of a broken stream. Replace a ``truncated`` error with one that describes `failure`."""
     match events:
         case [*rest, ErrorEvent(error=StreamError(reason="truncated"))]:
             reason = "timeout" if failure.reason == "timeout" else "truncated"

@@ -4,52 +4,54 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from msgspec.structs import replace
 from reactivex import Observable, abc
-from reactivex.disposable import CompositeDisposable, SerialDisposable
+from reactivex.disposable import CompositeDisposable, SingleAssignmentDisposable
+from reactivex.scheduler import VirtualTimeScheduler
 
 from rxllm.collector import StreamCollector, joined
 from rxllm.engine import as_engine
-from rxllm.events import ErrorEvent, Event, StepCompleted, ToolApprovalRequested
+from rxllm.events import ErrorEvent, Event, StepCompleted, StepRestarted, ToolApprovalRequested, ToolCallCompleted
 from rxllm.operators._event_operators import EVENTS, not_an_event, operate
 from rxllm.operators._steering import until_sentence
+from rxllm.operators._step_tools import EarlyRecord, StepTools, recalled_key
 from rxllm.runtime import (
-    Bounded,
     RecallingJournal,
     ScopedObserver,
     Stream,
     behind,
+    call_loop,
     clock,
     conclude,
     current_gate,
     current_scope,
     fail,
     new_id,
+    running_loop,
     within,
 )
 from rxllm.tools import (
     WAITING,
+    AgentTool,
     Approve,
     Encoder,
     Executor,
     OnToolError,
     ToolSettings,
     WaitingCalls,
-    execution,
-    is_halting,
 )
 from rxllm.values import (
     EngineError,
-    Request,
+    LLMError,
     StepResult,
     Thread,
     Tool,
     ToolCall,
     ValidationError,
     as_tools,
-    request_key,
 )
 from rxllm.values.argument_checks import invalid_option
 from rxllm.values.sessions import Input, as_thread
@@ -64,6 +66,7 @@ def run_tools(
     on_tool_error: OnToolError = "continue",
     tool_timeout: float | None = 30.0,
     max_concurrency: int | None = None,
+    eager: bool | None = None,
     executor: Executor | None = None,
     encoder: Encoder | None = None,
     approve: Approve | None = None,
@@ -103,18 +106,28 @@ def run_tools(
     calls. Any exception that is not a `ToolError` is logged with its traceback. A result that cannot be encoded is
     logged as well, and treated as a ``ToolError("encoding_failed")``.
 
-    A tool with ``approval=True`` runs only if ``approve(tool_call)`` returns True, or a mapping with the arguments to
-    use instead; the thread keeps the model's arguments. False, or text with the reason, denies the call. With
-    ``halt("approval")``, or if there is no `approve`, the caller decides later. `approve` may also return an awaitable,
-    or an Observable whose last item is the answer. A call without an answer after `approve_timeout` seconds is denied.
+    A tool with ``approval=True`` runs only if ``approve(tool_call)`` returns True or a mapping. The tool receives the
+    mapping in place of the model's arguments, which stay in the thread. False, or text with the reason,
+    denies the call. With ``halt("approval")``, or without `approve`, the caller decides later. `approve` may return an
+    awaitable, or an Observable that ends with the answer. An unanswered call is denied after `approve_timeout` seconds.
 
-    Three errors in `approve` are bugs in the caller's code: an exception, any other answer (``TypeError``), and
+    Three results of `approve` are bugs in the caller's code: an exception, any other answer (``TypeError``), and
     arguments that the tool does not accept (``ValidationError("invalid_option")``). They end the stream through
     ``on_error`` and are not sent to the model.
 
+    A tool with ``eager=True`` starts as soon as its call is complete, while the model is still writing::
+
+        source          --start--call--end--text----------|
+        run_tools()     --start--call--end-(started)-text-(completed)-|(encoded)(step)|
+
+    Its events are emitted at once, except for the result, which follows the response. If the response then fails, is
+    restarted or does not run its calls, the tool is stopped, and its result is dropped. `eager` set to True starts
+    ``idempotent`` tools early too, but no agents, and False starts none. Tools that need an approval, ``manual`` tools
+    and tools whose source emits on another thread wait for the end of the response.
+
     If given, ``executor(tool, arguments, context)`` is called instead of each tool's handler, and ``encoder(result)``
     returns the text for the model. Tools receive `context`, `engine`, `session_id` and `request_id` in their
-    `ToolContext`. `request_id` defaults to the chat's id, or else to a new one; the model call has the same id.
+    `ToolContext`. `request_id` defaults to the chat's id, or else to a new one; the model call uses the same id.
 
     Raises ``ValidationError("invalid_option")`` for invalid options or if `thread` is missing.
     """
@@ -125,6 +138,7 @@ def run_tools(
         on_tool_error=on_tool_error,
         tool_timeout=tool_timeout,
         max_concurrency=max_concurrency,
+        eager=eager,
         executor=executor,
         encoder=encoder,
         approve=approve,
@@ -137,8 +151,8 @@ def run_tools(
     return operate(lambda source, observer, scheduler: _Step(settings, model_input, observer, scheduler).start(source))
 
 
-class _Step:
-    """One subscription. It emits the source's events, then the tools' events, and then the ``StepCompleted``."""
+class _Step(abc.DisposableBase):
+    """One subscription. It emits the source's events, the tools' events, and then the ``StepCompleted``."""
 
     def __init__(
         self,
@@ -157,32 +171,52 @@ class _Step:
         id = settings.request_id or scope.request_id or new_id()
         self._scope = replace(scope, request_id=id, chat=chat, is_steered=None)
         self._state = StreamCollector(thread)
-        self._tools = SerialDisposable()
+        self._source = SingleAssignmentDisposable()
+        self._scheduled = CompositeDisposable()
         self._gate = current_gate()
-        self._halts: dict[int, Event] = {}
+        self._tools: StepTools | None = None  # created late: it refers to this object, and a cycle delays clean-up
+        self._early = EarlyRecord(self._scope, thread, settings.session_id)
+        self._eager: dict[str, ToolCall] = {}  # the calls that are about to start early, by id
         self._waiting = WaitingCalls()
         self._metadata: dict[str, Any] = {}
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
+        source = self._early.recall() or source
         if self._is_steered is not None:
             source = until_sentence(source, self._is_steered, self._recall_cut, self._keep_cut)
         with within(self._scope):
-            subscription = source.subscribe(
-                self._emit, self._observer.on_error, self._on_completed, scheduler=self._scheduler
+            self._source.disposable = source.subscribe(
+                self._on_next, self._on_error, self._on_completed, scheduler=self._scheduler
             )
-        return CompositeDisposable(subscription, self._tools)
+        return self
+
+    def dispose(self) -> None:
+        self._eager.clear()
+        self._source.dispose()
+        self._early.settle(is_used=False)  # only after disposing the source, because a journal records that first
+        self._scheduled.dispose()
+        self._dispose_tools()
 
     def _recall_cut(self) -> Sequence[Event] | None:
-        """Return the events kept by an earlier run of the stream that cut off this response, or None."""
+        """Return the recorded events of this response if an earlier run of the stream cut it off, or else None."""
         journal = self._scope.journal
-        return journal.recall(self._scope.path, self._cut_key()) if isinstance(journal, RecallingJournal) else None
+        key = recalled_key("cut", self._thread)
+        return journal.recall(self._scope.path, key) if isinstance(journal, RecallingJournal) else None
 
     def _keep_cut(self, events: Sequence[Event]) -> None:
         if isinstance(journal := self._scope.journal, RecallingJournal):
-            journal.keep(self._scope.path, self._cut_key(), events)
+            journal.keep(self._scope.path, recalled_key("cut", self._thread), events)
 
-    def _cut_key(self) -> str:
-        return f"cut {request_key(Request(self._thread.messages))}"
+    # While the model writes
+
+    def _on_next(self, event: Event) -> None:
+        if type(event) is ErrorEvent:
+            self._void("the response failed")
+        elif type(event) is StepRestarted:
+            self._void("the response was restarted")
+        self._emit(event)
+        if type(event) is ToolCallCompleted:
+            self._start_early(event)
 
     def _emit(self, event: Event) -> None:
         try:
@@ -190,58 +224,108 @@ class _Step:
                 raise not_an_event("run_tools", event)
             self._state = self._state.apply_event(event)
         except Exception as error:  # raised, for example, by raw usage with unknown keys
+            self._dispose_tools()
             self._observer.on_error(error)
             return
         self._observer.on_next(event)
 
+    def _start_early(self, event: ToolCallCompleted) -> None:
+        """Start the tool that `event` calls now, if it may start before the response has ended."""
+        tool = self._settings.tools_by_name.get(event.name)
+        if tool is None or event.id in self._eager or not self._may_start_early(tool, event):
+            return
+        state = self._state
+        call = self._eager[event.id] = state.current_tool_calls[event.id]
+
+        def start(scheduler: abc.SchedulerBase, _: Any) -> None:
+            tools = self._step_tools()
+            if self._eager.get(call.id) is call and tools.add(tool, call):
+                self._early.keep(call, state)
+                self._run(tools)
+
+        self._schedule(start)
+
+    def _may_start_early(self, tool: Tool, event: ToolCallCompleted) -> bool:
+        if not self._settings.is_eager(tool) or "error" in event.metadata or event.metadata.get("server"):
+            return False
+        if isinstance(tool, AgentTool) and (not tool.eager or self._scope.journal is not None):
+            # An agent is idempotent because it is journaled, whatever its tools do. A discarded agent would leave
+            # records of its own in the journal.
+            return False
+        # If the source emits on other threads, its events could overlap with the tool's events.
+        is_serial = isinstance(self._scheduler, VirtualTimeScheduler) or running_loop() is call_loop()
+        return is_serial and self._early.is_possible
+
+    def _void(self, reason: str) -> None:
+        """Stop the tools that have started early, and drop their results."""
+        self._eager.clear()
+        self._early.discard()
+        if self._tools is not None:
+            for event in self._tools.void(f"{reason}, so the tool was stopped and its result is not used"):
+                self._deliver(event)
+
+    def _on_error(self, error: Exception) -> None:
+        self._eager.clear()
+        self._dispose_tools()
+        if isinstance(error, LLMError) and error.reason != "cancelled":  # a journal records only these errors
+            self._early.settle(is_used=False)
+        self._observer.on_error(error)
+
+    # After the response
+
     def _on_completed(self) -> None:
+        self._eager.clear()
         step = self._state.to_step_result()
         calls = step.response.tool_calls if step.response.finish_reason == "tool_calls" else ()
-        if not calls:
-            self._complete(step)
-        elif self._settings.mode == "manual":
+        unknown = [call for call in calls if call.name not in self._settings.tools_by_name]
+        runs = bool(calls) and self._settings.mode == "auto" and not unknown
+        self._early.settle(is_used=runs)
+        if calls and self._settings.mode == "manual":
             self._metadata["mode"] = "manual"
-            self._complete(step)
-        elif unknown := [call for call in calls if call.name not in self._settings.tools_by_name]:
+        elif unknown:
             self._deliver(ErrorEvent(self._unknown_tools(unknown)))
-            self._complete(self._state.to_step_result())
+        if runs:
+            self._schedule(partial(self._run_calls, calls))
         else:
-            self._start(calls)
+            self._void("the response's tool calls do not run")
+            self._complete(self._state.to_step_result())
 
-    def _start(self, calls: tuple[ToolCall, ...]) -> None:
-        # The source may end on any thread. Everything after that happens on the call's own loop.
+    def _schedule(self, action: Callable[[abc.SchedulerBase, Any], None]) -> None:
+        # The source may emit on any thread. The tools run on the call's own loop.
         loop = clock(self._scheduler)
 
         def start() -> None:
-            self._tools.disposable = loop.schedule(self._run, calls)
+            self._scheduled.add(loop.schedule(action))
 
         if self._gate is None:
             start()
         else:
             self._gate.before_tools(start)
 
-    def _run(self, scheduler: abc.SchedulerBase, calls: tuple[ToolCall, ...] | None) -> abc.DisposableBase:
-        runnable, deferred = self._partition(calls or ())
-        executions = (execution(tool, call, self._settings, self._thread, self._scope) for tool, call in runnable)
-        running = Bounded(
-            executions,
-            self._settings.concurrency(len(runnable)),
-            self._receive,
-            lambda index, error: None if error is None else end(error),
-            self._finish,
-            self._observer.on_error,
-        )
-
-        def end(error: Exception) -> None:  # a bug in the caller's code: stop the other tools
-            running.dispose()
-            self._observer.on_error(error)
-
+    def _run_calls(self, calls: tuple[ToolCall, ...], scheduler: abc.SchedulerBase, _: Any) -> None:
+        runnable, deferred = self._partition(calls)
         self._metadata.update({name: calls for name, calls in deferred.items() if calls})
         for call in deferred["approval_tool_calls"]:
             self._deliver(ToolApprovalRequested(call.id, call.name, call.arguments))
+        tools = self._step_tools()
+        tools.end_response(calls)
+        for tool, call in runnable:
+            tools.add(tool, call)
+        self._run(tools)
+
+    def _run(self, tools: StepTools) -> None:
         with behind(self._gate):  # a slow consumer also slows the agents down
-            running.start(self._scheduler)
-        return running
+            tools.start()
+
+    def _step_tools(self) -> StepTools:
+        if self._tools is None:
+            callbacks = (self._deliver, self._finish, self._fail)
+            self._tools = StepTools(self._settings, self._thread, self._scope, self._scheduler, *callbacks)
+        return self._tools
+
+    def _dispose_tools(self) -> None:
+        if self._tools is not None:
+            self._tools.dispose()
 
     def _partition(
         self, calls: tuple[ToolCall, ...]
@@ -260,23 +344,21 @@ class _Step:
                 runnable.append((tool, call))
         return runnable, {"manual_tool_calls": tuple(manual), "approval_tool_calls": tuple(waiting)}
 
-    def _receive(self, index: int, event: Event) -> None:
-        self._waiting.note(event)
-        if is_halting(event):
-            self._halts[index] = event
-        else:
-            self._deliver(event)
-
     def _deliver(self, event: Event) -> None:
-        # The source has ended, so if the subscriber raises, no caller would pass the exception on.
+        # No caller would pass on an exception that the subscriber raises.
+        self._waiting.note(event)
         try:
             self._emit(event)
         except BaseException as error:
+            self.dispose()
             fail(self._observer, error)
 
+    def _fail(self, error: Any) -> None:
+        """End the stream because of a bug in the caller's code."""
+        self.dispose()
+        self._observer.on_error(error)
+
     def _finish(self) -> None:
-        for index in sorted(self._halts):
-            self._deliver(self._halts[index])
         step = self._state.to_step_result()
         self._metadata.update(self._waiting.of(step.response.tool_calls))
         self._complete(step)

@@ -41,7 +41,7 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     rule                    requirement
     ======================  =========================================================================================
     ``event``               Every item is an event.
-    ``message_started``     Each response begins with a ``MessageStarted`` and has no other.
+    ``message_started``     Each response begins with its only ``MessageStarted``.
     ``block_closed``        A block is completed before the next block or call begins and before the response ends.
     ``block_text``          A completed block's text equals its joined deltas.
     ``call_id``             The id of a new call is not empty and has not been used before.
@@ -53,8 +53,10 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     ``usage_changed``       Usage is reported only when it has changed.
     ``message_folded``      The completed message equals the fold of the events, with or without deltas.
     ``finish_reason``       A response with calls does not finish with ``stop``, ``other`` or None.
-    ``terminal``            A response ends with one ``MessageCompleted`` or ``ErrorEvent`` and has no other.
-    ``step_completed``      Tools run between the end of the response and the step's only ``StepCompleted``.
+    ``terminal``            Each response ends with its only ``MessageCompleted`` or ``ErrorEvent``.
+    ``tool_started``        A tool runs once in a step. If it starts within the response, its call is complete.
+    ``step_completed``      Tools' results follow the end of the response, and the step's only ``StepCompleted``
+                            follows them.
     ``nested``              An agent's events arrive while its tool call runs, and its chat ends before the call does.
                             The provider's own agents emit events within the response, once their call has begun.
     ``chat_completed``      A chat of several steps ends with one ``ChatCompleted``, and no event follows it.

@@ -18,12 +18,15 @@ class Bounded(abc.DisposableBase, Generic[T]):
     ``on_next(index, item)`` is called for each item, and ``on_end(index, error)`` when a source ends. ``on_done()`` is
     called when all sources have ended. If an error is not an ``Exception``, all sources are disposed, and
     ``on_fatal(error)`` is called.
+
+    While `is_open` is True, the iterator may be exhausted for a while, because more sources can follow. Call `start`
+    when there is another source, and after setting `is_open` to False.
     """
 
     def __init__(
         self,
         sources: Iterable[Observable[T]],
-        limit: int,
+        limit: float,
         on_next: Callable[[int, T], None],
         on_end: Callable[[int, Exception | None], None],
         on_done: Callable[[], None],
@@ -35,6 +38,7 @@ class Bounded(abc.DisposableBase, Generic[T]):
         self._on_end = on_end
         self._on_done = on_done
         self._on_fatal = on_fatal
+        self.is_open = False
         self._live: dict[int, SingleAssignmentDisposable] = {}
         self._disposed = False
         self._running = 0
@@ -49,6 +53,8 @@ class Bounded(abc.DisposableBase, Generic[T]):
         while self._running < self._limit and not self._exhausted and not self._disposed:
             index, source = next(self._sources, (-1, None))
             if source is None:
+                if self.is_open:
+                    break
                 self._exhausted = True
             else:
                 self._subscribe(index, source, scheduler)
@@ -111,7 +117,7 @@ class Limiter(Protocol):
     def acquire(self, tokens: int, /) -> Awaitable[Any]:
         """Wait until a call of up to `tokens` tokens may start, and return its permit.
 
-        The tokens include the call's messages and its answer. If this method raises an exception, the call fails with
+        `tokens` covers the call's messages and its answer. If this method raises an exception, the call fails with
         it. If the call is disposed while waiting, the wait is cancelled.
         """
         ...

@@ -296,7 +296,7 @@ def _body(draw: st.DrawFn, kinds: list[str], prefix: str = "") -> list[ev.Event]
             case "source":
                 body.append(ev.SourceAdded(draw(maps)))
             case "usage":
-                body.append(ev.UsageUpdated(replace(draw(usages), total_tokens=i)))  # makes every usage different
+                body.append(ev.UsageUpdated(replace(draw(usages), total_tokens=i)))  # makes all usages differ
             case _:
                 body += draw(_block(kind, draw(st.sampled_from([None, str(i)]))))
     return [ev.MessageStarted(va.Message("assistant", metadata={"id": "r", "model": "m"})), *body]
@@ -330,12 +330,14 @@ def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event
         kinds = [kind for kind in draw(_kinds) if continues or kind != "call"] + ["call"] * continues
         step = draw(_body(kinds, f"{number}_"))
         message = fold_message(step)
-        step.append(ev.MessageCompleted(message, "tool_calls" if message.tool_calls else "stop"))
-        calls = reduce(StreamCollector.apply_event, step, state).to_response().tool_calls
+        ended = [*step, ev.MessageCompleted(message, "tool_calls" if message.tool_calls else "stop")]
+        calls = reduce(StreamCollector.apply_event, ended, state).to_response().tool_calls
         halts = ends == "approval" and number == 1 and bool(calls)
+        executions: dict[str, list[ev.Event]] = {}
         for call in calls:
             kind = "open" if halts and call is calls[-1] else draw(st.sampled_from(["tool", "agent", "broken"]))
-            step += draw(_execution(call, kind, depth))
+            executions[call.id] = draw(_execution(call, kind, depth))
+        step = draw(_early(step, ended[-1:], executions))
         result = reduce(StreamCollector.apply_event, step, state).to_step_result()
         result = replace(result, done=True, metadata={"halted_reason": ends}) if halts else result
         step.append(ev.StepCompleted(result))
@@ -346,6 +348,25 @@ def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event
         if number > 1 and draw(st.booleans()):
             events.append(ev.Steered(va.user(draw(texts))))
     return [*events, ev.ChatCompleted(replace(state.to_chat_result(), halted_reason=ends))]
+
+
+@st.composite
+def _early(
+    draw: st.DrawFn, response: list[ev.Event], end: list[ev.Event], executions: dict[str, list[ev.Event]]
+) -> list[ev.Event]:
+    """Draw a step in which some tools start before the `end` of the response. Their outcomes follow the end."""
+    step: list[ev.Event] = []
+    running: list[list[ev.Event]] = []
+    for event in response:
+        step.append(event)
+        if isinstance(event, ev.ToolCallCompleted) and event.id in executions and draw(st.booleans()):
+            running.append(executions[event.id])
+        for execution in running:
+            most = sum(not isinstance(event, ev.ToolResultEncoded) for event in execution)
+            count = draw(st.integers(0, most))
+            step += execution[:count]
+            del execution[:count]
+    return [*step, *end, *(event for execution in executions.values() for event in execution)]
 
 
 @st.composite

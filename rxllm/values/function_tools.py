@@ -1,4 +1,4 @@
-"""Make tools from functions: the decorator `tool`, and `as_tool` for functions without the decorator."""
+"""Make tools from functions, with the decorator `tool` or the function `as_tool`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from rxllm.values.tools import FunctionTool, Tool, ToolTimeout, from_function
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_OPTIONS = ("name", "description", "schema", "handler", "manual", "approval", "metadata", "timeout", "idempotent")
+_FLAGS = ("manual", "approval", "timeout", "idempotent", "eager")
+
+_OPTIONS = ("name", "description", "schema", "handler", *_FLAGS, "metadata")
 
 
 @overload
@@ -32,6 +34,7 @@ def tool(
     metadata: dict[str, Any] | None = None,
     timeout: ToolTimeout = "default",
     idempotent: bool = False,
+    eager: bool = False,
 ) -> Tool: ...
 @overload
 def tool(
@@ -41,9 +44,10 @@ def tool(
     approval: bool = False,
     timeout: ToolTimeout = "default",
     idempotent: bool = False,
+    eager: bool = False,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
-    """Make a tool, either by decorating a function or from explicit arguments.
+    """Make a tool, either from a decorated function or from explicit arguments.
 
     The decorator uses the function's name, docstring and type hints:
 
@@ -59,10 +63,11 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     ``tool(name="double", description=..., schema={...}, handler=double)``. The `handler` receives all arguments in one
     mapping and, if it has two parameters, a `ToolContext` as well.
 
-    `timeout` is the maximum run time in seconds; None means no limit. It defaults to the call's option
-    ``tool_timeout``. rxllm never runs a `manual` tool: the chat halts, and the caller provides the result. A tool with
+    `timeout` is the maximum run time in seconds, or None for no limit. The default is the call's ``tool_timeout``
+    option. rxllm never runs a `manual` tool: the chat halts, and the caller provides the result. A tool with
     `approval` runs only after the caller has approved the call. An `idempotent` tool may be run again after an
-    interruption; see ``ops.journaled``.
+    interruption; see ``ops.journaled``. An `eager` tool starts as soon as its call is complete, even if the model is
+    still writing. If the response then fails, the result is dropped, so use `eager` only where that does no harm.
 
     A parameter can have any type that can be read from JSON: a plain type, ``Literal``, an enum, a datetime, a
     dataclass, a ``TypedDict``, a msgspec or pydantic model, and lists, dicts and unions of such types. The model
@@ -74,7 +79,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     if the tool has no name (a lambda has none) or if the arguments conflict.
     """
     _refuse_unknown(options)
-    fields = ["name"] * (name is not None) + sorted(options.keys() - {"manual", "approval", "timeout", "idempotent"})
+    fields = ["name"] * (name is not None) + sorted(options.keys() - {*_FLAGS})
     if function is None and set(fields) <= {"description"}:
         return partial(from_function, **options)
     if function is None and name is not None:
@@ -92,7 +97,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
 
 
 def _corrected_call(function: Any, options: Mapping[str, Any]) -> str:
-    """Return the call to write instead of passing both `function` and `options` to `tool`."""
+    """Return the corrected call for a user who passed both `function` and `options` to `tool`."""
     called = getattr(function, "__name__", "function").replace("<lambda>", "function")
     if options.keys() & {"schema", "handler"}:
         return f"tool(name='...', schema={{...}}, handler={called})"
@@ -175,7 +180,7 @@ def name_fault(tools: Iterable[Tool]) -> str | None:
 
 
 def _describe_origin(item: Tool) -> str:
-    """Return text that identifies a tool: its function's full name, or else the repr of its handler or of the tool."""
+    """Return text that identifies a tool: the full name of its function, or a repr if it has no function."""
     function: Any = item.handler
     if hasattr(function, "__qualname__"):
         return f"{function.__module__}.{function.__qualname__}"

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from secrets import token_hex
@@ -36,6 +37,8 @@ class Chat(NamedTuple):
     """How many questions to models a kill may cost."""
     is_guarded: bool = False
     is_marked: bool = True
+    is_cut: bool = False
+    """Whether a kill may cut a response after the last call that has started early."""
 
 
 def mark() -> str:
@@ -187,6 +190,32 @@ def build_asks(input: Any) -> Any:
     return start(Engine(turns("asks", ["I@ ", "ask. ", *calls], ["It is ", "booked@. "]), tools=[book, note]), input)
 
 
+def early(name: str, operators: Any = (), *more: Any) -> Callable[[Any], Any]:
+    """Return a chat whose tools start while the model writes. Its model never uses an id twice."""
+
+    def build(input: Any) -> Any:
+        def model(request: Request) -> Any:
+            add("questions", f"{name}\n")
+            called = {str(call.arguments["text"]) for message in request.messages for call in message.tool_calls}
+            missing = [text for text in ("one", "two", "three") if text not in called]
+            if not missing:
+                return slow("All ", f"done{mark()}. ")
+            calls = [ToolCall(f"c{token_hex(4)}", TOOL_OF[text], {"text": text}) for text in missing]
+            return [f"I do{mark()} it. ", *(piece for call in calls for piece in (call, ("delay", 0.004))), *more]
+
+        return start(Engine(Fake(model), tools=EARLY, operators=operators), input)
+
+    return build
+
+
+TOOL_OF = {"one": "note", "two": "stamp", "three": "deep_note"}
+EARLY = [
+    replace(later_note, eager=True),
+    replace(stamp, eager=True),
+    replace(later_note, name="deep_note"),  # waits for the response
+]
+
+
 CHATS: dict[str, Chat] = {
     "text": Chat(build_text),
     "response": Chat(build_response),
@@ -201,6 +230,7 @@ CHATS: dict[str, Chat] = {
     "hedge": Chat(build_hedge, open=2),
     "race": Chat(build_race, open=2),
     "compacted": Chat(build_compacted, open=2),
+    "early": Chat(early("early"), is_cut=True),
     "asks": Chat(build_asks, replies={"c0/question": "window"}),
 }
 

@@ -65,6 +65,7 @@ VALUES: list[Any] = [
     va.ToolCall("call_2", "raw", {}, '{"cut'),
     TOOL,
     va.Tool("plain", timeout=None),
+    va.Tool("early", eager=True),
     va.Halt("ask_user", {"n": 1}, "Sure?", {"choices": ["yes", "no"]}, True, {"turn": 2}),
     *PARTS,
     MESSAGE,

@@ -66,3 +66,38 @@ class MemoryJournal:
             raise self.fails
         self.log.append(f"{kind} {name}".strip())
         self.entries.append((kind, key, text))
+
+
+class KeepingJournal(MemoryJournal):
+    """A journal that also keeps events, and drops the records of calls whose response was discarded."""
+
+    def __init__(self, starts_with: Sequence[Entry] = ()) -> None:
+        valid: list[Entry] = []
+        for kind, key, text in starts_with:
+            if kind == "void":
+                valid = [entry for entry in valid if entry[1] != key]
+            elif kind != "kept":
+                valid.append((kind, key, text))
+        super().__init__(valid)
+        self.entries = list(starts_with)
+        self._kept: dict[str, deque[str]] = defaultdict(deque)
+        for kind, key, text in starts_with:
+            if kind == "kept":
+                self._kept[key].append(text)
+
+    @property
+    def left(self) -> int:
+        """The number of records of tools that this run has not used."""
+        return sum(map(len, (*self._calls.values(), *self._outcomes.values())))
+
+    def has_response(self, path: Sequence[str], key: str) -> bool:
+        return bool(self._answers[tuple(path), key])
+
+    def recall(self, path: Sequence[str], key: str) -> Sequence[Event] | None:
+        return serializer.from_json(self._kept[key].popleft()) if self._kept[key] else None
+
+    def keep(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
+        self.entries.append(("kept", key, serializer.to_json([*events])))
+
+    def void(self, path: Sequence[str], key: str) -> None:
+        self.entries.append(("void", key, ""))

@@ -37,6 +37,7 @@ from rxllm.events import (
     ToolExecutionCompleted,
     ToolExecutionStarted,
     ToolProgress,
+    ToolResultEncoded,
     UsageUpdated,
 )
 from rxllm.testing import strategies
@@ -50,8 +51,10 @@ from rxllm.values import (
     Response,
     StepResult,
     StreamError,
+    TextPart,
     Thread,
     ToolCall,
+    ToolCallPart,
     ToolError,
     Usage,
     halt,
@@ -164,7 +167,17 @@ PLANTED: dict[str, tuple[str, int, list[Any]]] = {
     "two ends": ("terminal", 5, [START, *HI, END, END]),
     "an end after an error": ("terminal", 5, [START, *HI, FAILED, END]),
     "an error after an end": ("terminal", 5, [START, *HI, END, FAILED]),
-    "a tool before the end": ("terminal", 1, [START, RUN]),
+    "a tool without its call": ("tool_started", 1, [START, RUN]),
+    "a tool before its call is complete": ("tool_started", 4, [START, *CALL, RUN]),
+    "a tool twice": ("tool_started", 6, [START, *CALL, CALLED, RUN, RUN]),
+    "a tool twice in a step": ("tool_started", 7, [*CALLING, RUN, RUN]),
+    "a tool's end without its beginning": ("tool_started", 5, [START, *CALL, CALLED, RAN]),
+    "a result before the end": ("terminal", 7, [START, *CALL, CALLED, RUN, RAN, ToolResultEncoded("c", "1")]),
+    "an early agent's text is another": (
+        "block_text",
+        8,
+        [START, *CALL, CALLED, RUN, *nested("c", [START, HI[0], HI[2]])],
+    ),
     "a tool after an error": ("terminal", 2, [START, FAILED, RUN]),
     "a step before the end": ("terminal", 1, [START, STEP]),
     "tools without a step": ("step_completed", 7, [START, *CALL, CALLED, CALLS, RUN]),
@@ -313,6 +326,33 @@ LAWFUL: dict[str, list[Event]] = {
     "an agent that fails midway": [
         *(*CALLING, RUN, *nested("c", CHILD[:3])),
         *(ToolExecutionCompleted("c", "f", error=ToolError("handler_raised")), STEP, CHAT),
+    ],
+    "a tool that starts early": [START, *CALL, CALLED, RUN, RAN, CALLS, ToolResultEncoded("c", "1"), STEP, CHAT],
+    "a tool that starts within a text": [
+        *(START, *CALL, CALLED, HI[0], RUN, *HI[1:], ToolProgress("c", "f", 1)),
+        MessageCompleted(
+            Message("assistant", (ToolCallPart("c"), TextPart("Hi")), tool_calls=CALLS.message.tool_calls), "tool_calls"
+        ),
+        *(RAN, STEP, CHAT),
+    ],
+    "an early tool that is stopped by an error": [
+        *(
+            START,
+            *CALL,
+            CALLED,
+            RUN,
+            ToolExecutionCompleted("c", "f", error=ToolError("cancelled")),
+            FAILED,
+            STEP,
+            CHAT,
+        ),
+    ],
+    "an early tool in a response that is restarted": [
+        *(START, *CALL, CALLED, RUN, StepRestarted("again", 1)),
+        *(START, *CALL, CALLED, RUN, RAN, CALLS, STEP, CHAT),
+    ],
+    "an early agent": [
+        *(START, *CALL, CALLED, RUN, *nested("c", CHILD[:3]), CALLS, *nested("c", CHILD[3:]), RAN, STEP, CHAT),
     ],
     "an agent that waits for approval": [*CALLING, RUN, *nested("c"), STEP, CHAT],
     "an agent that is resumed": [RUN, *nested("c", [RUN, RAN, STEP, *CHILD]), RAN, STEP, START, *HI, END, STEP, CHAT],

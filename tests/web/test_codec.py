@@ -46,6 +46,15 @@ def test_every_stream_comes_back(protocol: str, script: Any, function: Any, data
     assert again(framed(events, protocol), protocol) == events
 
 
+@protocols
+@law
+@given(strategies.lawful_chats)
+def test_every_lawful_chat_comes_back(protocol: str, chat: list[Event]) -> None:
+    """Its tools and agents may start before the response has ended."""
+    events = client(chat)
+    assert again(framed(events, protocol), protocol) == events
+
+
 @law
 @given(strategies.event_lists)
 def test_any_event_comes_back_in_our_own_protocol(events: list[Event]) -> None:

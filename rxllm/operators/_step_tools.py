@@ -1,0 +1,226 @@
+"""The tools of one step: how many run at once, when their events are emitted, and what a journal keeps of early starts.
+
+A tool's events are emitted as follows:
+
+=======================  ================================================  =============================================
+event                    before the response has ended (an early start)    after the response has ended
+=======================  ================================================  =============================================
+start, progress, end,    at once                                           at once
+an agent's events
+any other outcome        when the response has ended, in the order of      at once
+                         the calls
+a halt                   when all tools have ended, in the order of the    when all tools have ended, in the order of
+                         calls                                             the calls
+=======================  ================================================  =============================================
+
+So nothing that a discarded response has called can get into the thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+from reactivex import Observable, abc, from_iterable
+
+from rxllm.collector import StreamCollector, Unfinished, fold_message
+from rxllm.events import (
+    Event,
+    MessageCompleted,
+    Nested,
+    ToolExecutionCompleted,
+    ToolExecutionStarted,
+    ToolProgress,
+)
+from rxllm.runtime import Bounded, EagerJournal, Scope
+from rxllm.tools import ToolSettings, execution, idempotency_key, is_halting
+from rxllm.values import Request, Thread, Tool, ToolCall, ToolError, request_key
+
+_AT_ONCE = (ToolExecutionStarted, ToolProgress, Nested, ToolExecutionCompleted)
+
+INTERRUPTED = "interrupted"
+"""The raw finish reason of a response whose end was lost with its process, after some of its tools had started."""
+
+
+class StepTools(abc.DisposableBase):
+    """Runs the tool calls of one step. Each call runs once. After `void`, a call with the same id is a new call.
+
+    ``deliver(event)`` emits an event. ``done()`` is called when the response and all tools have ended, and
+    ``fail(error)`` if the caller's code is at fault.
+    """
+
+    def __init__(
+        self,
+        settings: ToolSettings,
+        thread: Thread,
+        scope: Scope,
+        scheduler: abc.SchedulerBase | None,
+        deliver: Callable[[Event], None],
+        done: Callable[[], None],
+        fail: Callable[[Any], None],
+    ) -> None:
+        self._settings, self._thread, self._scope, self._scheduler = settings, thread, scope, scheduler
+        self._deliver, self._done, self._fail = deliver, done, fail
+        self._begin()
+
+    def _begin(self) -> None:
+        self._calls: list[ToolCall] = []  # in the order in which they were added
+        self._known: set[str] = set()
+        self._running: dict[str, ToolCall] = {}
+        self._outcomes: dict[str, list[Event]] = {}
+        self._halts: dict[str, Event] = {}
+        self._order: dict[str, int] | None = None  # the place of each call in the response, once it has ended
+        self._queue = _Queue()
+        self._bounded = Bounded(
+            self._queue, self._settings.concurrency, self._receive, self._end, self._finish, self._fail
+        )
+        self._bounded.is_open = True
+
+    def add(self, tool: Tool, call: ToolCall) -> bool:
+        """Add a call to those that `start` runs. Return False if the call was added before."""
+        if call.id in self._known:
+            return False
+        self._known.add(call.id)
+        self._calls.append(call)
+        self._queue.sources.append(execution(tool, call, self._settings, self._thread, self._scope))
+        return True
+
+    def start(self) -> None:
+        """Start the calls that have been added, up to the concurrency limit."""
+        self._bounded.start(self._scheduler)
+
+    def end_response(self, calls: Sequence[ToolCall]) -> None:
+        """Emit the outcomes that have waited for the end of the response. `calls` are the calls of the response."""
+        self._order = {call.id: place for place, call in enumerate(calls)}
+        self._bounded.is_open = False
+        for call in calls:
+            for event in self._outcomes.pop(call.id, ()):
+                self._deliver(event)
+
+    def void(self, message: str) -> list[Event]:
+        """Stop all tools, and drop their outcomes. Return an end for each tool that was running."""
+        running = list(self._running.values())
+        if self._calls:
+            self._bounded.dispose()
+            self._begin()
+        return [
+            ToolExecutionCompleted(
+                call.id,
+                call.name,
+                error=ToolError("cancelled", message, tool_name=call.name, tool_call_id=call.id),
+            )
+            for call in running
+        ]
+
+    def dispose(self) -> None:
+        self._bounded.dispose()
+
+    def _receive(self, index: int, event: Event) -> None:
+        call = self._calls[index]
+        if isinstance(event, ToolExecutionStarted):
+            self._running[call.id] = call
+        elif isinstance(event, ToolExecutionCompleted):
+            self._running.pop(call.id, None)
+        if is_halting(event):
+            self._halts[call.id] = event
+        elif self._order is not None or isinstance(event, _AT_ONCE):
+            self._deliver(event)
+        else:
+            self._outcomes.setdefault(call.id, []).append(event)
+
+    def _end(self, index: int, error: Exception | None) -> None:
+        if error is not None:
+            self._fail(error)
+
+    def _finish(self) -> None:
+        order = self._order or {}
+        for id in sorted(self._halts.keys() & order.keys(), key=order.__getitem__):
+            self._deliver(self._halts[id])
+        self._done()
+
+
+class _Queue(Iterator[Observable[Event]]):
+    """The tools that have not started yet. Iterating ends when the queue is empty, and can continue after an append."""
+
+    def __init__(self) -> None:
+        self.sources = deque[Observable[Event]]()
+
+    def __next__(self) -> Observable[Event]:
+        if not self.sources:
+            raise StopIteration
+        return self.sources.popleft()
+
+
+class EarlyRecord:
+    """What a journal keeps about the tools of a step that start early, so that no later run starts them again.
+
+    A response is recorded when it ends. If the process dies before that, the response is lost, and the model would call
+    the same tools again, under other ids. Therefore, before a tool starts early, the response so far is kept. A later
+    run emits it in place of the lost response. Tools that had finished do not run again. A tool that was interrupted
+    waits for the caller's decision or, if it is idempotent, runs again, as always.
+
+    Once the response itself is recorded, nothing kept is used any more. The calls of a discarded response are voided.
+    """
+
+    def __init__(self, scope: Scope, thread: Thread, session_id: str | None) -> None:
+        self._journal = scope.journal if isinstance(scope.journal, EagerJournal) else None
+        self._scope, self._thread, self._session_id = scope, thread, session_id
+        self._begun: list[str] = []
+        self._discarded: list[str] = []
+        self._is_kept = False
+        self.is_possible = scope.journal is None or self._journal is not None
+        """Whether tools may start early. If an earlier run has started some, a later run starts none."""
+
+    def recall(self) -> Observable[Event] | None:
+        """Return the response that an earlier run kept last, or None if its response was recorded, or it kept none."""
+        if self._journal is None:
+            return None
+        key, last = recalled_key("eager", self._thread), None
+        while (events := self._journal.recall(self._scope.path, key)) is not None:
+            last, self.is_possible = events, False
+        return from_iterable(last) if last else None
+
+    def keep(self, call: ToolCall, state: StreamCollector) -> None:
+        """Keep the response so far, whose last event completes `call`. The tool starts after this."""
+        if self._journal is not None:
+            self._void_discarded(self._journal)
+            self._journal.keep(self._scope.path, recalled_key("eager", self._thread), _ended(state))
+            self._begun.append(idempotency_key(call, self._thread, self._session_id, self._scope.tool_key))
+            self._is_kept = True
+
+    def discard(self) -> None:
+        """Note that the response so far has been discarded."""
+        self._discarded += self._begun
+        self._begun.clear()
+
+    def settle(self, *, is_used: bool) -> None:
+        """Note that the response has been recorded. `is_used` is False if its tool calls do not run."""
+        if self._journal is None or not self._is_kept:
+            return
+        self._is_kept = False
+        if not is_used:
+            self.discard()
+        self._void_discarded(self._journal)
+        self._journal.keep(self._scope.path, recalled_key("eager", self._thread), [])
+
+    def _void_discarded(self, journal: EagerJournal) -> None:
+        for key in self._discarded:
+            journal.void(self._scope.path, key)
+        self._discarded.clear()
+
+
+def recalled_key(kind: str, thread: Thread) -> str:
+    """Return the key under which a journal keeps events about the response to `thread`."""
+    return f"{kind} {request_key(Request(thread.messages))}"
+
+
+def _ended(state: StreamCollector) -> list[Event]:
+    """Return the events of the response so far, ended as if the model had written nothing more."""
+    events = replace(state, executions={}).to_events()
+    unfinished = Unfinished()
+    for event in events:
+        unfinished.see(event)
+    events += unfinished.close()
+    return [*events, MessageCompleted(fold_message(events), "tool_calls", INTERRUPTED)]

@@ -1,0 +1,122 @@
+"""Early tools in simulated worlds: whatever fails and wherever the app is cancelled, no call runs twice or is left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import rxllm
+from rxllm import tool
+from rxllm.testing import World, simulate, simulate_cancels, simulate_many
+from rxllm.testing.loopback import Pause, Reply, Request
+
+
+def frame(type: str, **fields: Any) -> bytes:
+    return f"event: {type}\ndata: {json.dumps({'type': type, **fields})}\n\n".encode()
+
+
+START = frame("message_start", message={"id": "m1", "role": "assistant", "content": [], "usage": {"input_tokens": 1}})
+
+
+def block(index: int, content: dict[str, Any], delta: dict[str, Any]) -> list[Any]:
+    return [
+        frame("content_block_start", index=index, content_block=content),
+        frame("content_block_delta", index=index, delta=delta),
+        frame("content_block_stop", index=index),
+    ]
+
+
+def call(index: int, name: str) -> list[Any]:
+    """A call in the frames of Anthropic, whose end is a frame of its own."""
+    content = {"type": "tool_use", "id": f"call_{name}", "name": name, "input": {}}
+    return block(index, content, {"type": "input_json_delta", "partial_json": "{}"})
+
+
+def end(reason: str) -> list[bytes]:
+    return [frame("message_delta", delta={"stop_reason": reason}, usage={"output_tokens": 1}), frame("message_stop")]
+
+
+def answer(request: Request) -> Reply:
+    if b"tool_result" in request.body:
+        text = block(0, {"type": "text", "text": ""}, {"type": "text_delta", "text": "All done."})
+        return Reply([START, *text, *end("end_turn")])
+    calls = [*call(0, "first"), Pause(1.0), *call(1, "second"), Pause(1.0), *call(2, "third"), Pause(1.0)]
+    return Reply([START, *calls, *end("tool_use")])
+
+
+def engine_of(world: World) -> rxllm.Engine:
+    adapter = rxllm.Anthropic(base_url=world.serve(answer).url, api_key="k")
+    return rxllm.Engine(adapter, model="m", retry=False)
+
+
+async def app(world: World) -> Any:
+    begun: Counter[str] = Counter()
+    running: set[str] = set()
+    overlapped: list[str] = []
+
+    def working(name: str, seconds: float, **flags: Any) -> rxllm.Tool:
+        async def work(arguments: Any, context: rxllm.ToolContext) -> str:
+            begun[context.tool_call.id] += 1
+            running.add(name)
+            overlapped.extend(running)
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                running.remove(name)
+            return name
+
+        return tool(name=name, handler=work, **flags)
+
+    tools = [working("first", 2.5, eager=True), working("second", 0.1, eager=True), working("third", 0.5)]
+    try:
+        result = await rxllm.chat(engine_of(world), "Hi", tools=tools, timeout=30)
+    finally:
+        await asyncio.sleep(0.1)  # a stopped tool needs a turn of the loop
+        assert not running
+        assert all(times == 1 for times in begun.values()), begun
+    if result.halted_reason == "completed":
+        assert [message.text for message in result.steps[0].tool_results] == ["first", "second", "third"]
+        assert dict(begun) == {"call_first": 1, "call_second": 1, "call_third": 1}
+    else:
+        assert all(step.tool_results == () for step in result.steps[-1:] if step.response.error is not None)
+    return result.halted_reason
+
+
+@pytest.mark.parametrize(("eager", "seconds"), [(False, 6.0), (None, 5.0)])
+def test_three_slow_tools_end_sooner(eager: bool | None, seconds: float) -> None:
+    """The response takes 3 s, and each tool takes 3 s; the last call is complete after 2 s."""
+
+    async def look(arguments: Any) -> str:
+        await asyncio.sleep(3)
+        return "seen"
+
+    tools = [tool(name=name, handler=look, eager=True) for name in ("first", "second", "third")]
+
+    async def looking(world: World) -> float:
+        began = asyncio.get_running_loop().time()
+        result = await rxllm.chat(engine_of(world), "Hi", tools=tools, eager=eager)
+        assert result.output_text == "All done."
+        return asyncio.get_running_loop().time() - began
+
+    assert simulate(looking, faults=()).value == pytest.approx(seconds, abs=0.1)
+
+
+def test_an_early_tool_may_be_cancelled_at_every_await() -> None:
+    assert len(simulate_cancels(app)) > 30
+
+
+def test_early_tools_in_worlds_with_faults() -> None:
+    runs = simulate_many(app, range(20))
+    assert "completed" in [run.value for run in runs]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_early_tools_in_a_thousand_worlds() -> None:
+    simulate_many(app, range(1000))
+    for seed in range(1, 6):
+        simulate_cancels(app, seed, faults=("slow", "reorder"))
