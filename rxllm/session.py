@@ -7,12 +7,12 @@
 
 The new session is ``turn.session``, which can be stored as JSON. You can pass a turn wherever a session is expected.
 Each function has a streaming form, and ``operators.to_session`` folds the events of that stream into the same turn. The
-first event is ``Custom("session_turn")``. It holds the whole session and its context, so do not send it to clients
-unfiltered. The same applies to ``StepCompleted`` and ``ChatCompleted``.
+first event is ``Custom("session_turn")``. It contains the whole session with its context, so do not send this event to
+clients as it is. The same applies to ``StepCompleted`` and ``ChatCompleted``.
 
-A stream that is stopped emits no `Turn`. The example below saves the session anyway: ``save(turn, outcome)`` is called
-however the stream ends. With `keep_partial`, the session includes the text that has arrived so far, not just the user's
-message::
+If you dispose a stream early, it emits no `Turn`. The example below saves the session anyway: ``save(turn, outcome)``
+is called however the stream ends. With `keep_partial`, the session includes the text that has arrived so far, not just
+the user's message::
 
     keep = ops.finally_result(save, ops.to_session(chat, keep_partial=True))
     answer = session.stream_reply(engine, chat, "A story!").pipe(keep, ops.text()).subscribe(show)
@@ -75,9 +75,9 @@ class SavedSession(msgspec.Struct, frozen=True):
     """A session that was loaded from a store.
 
     `version` is 0 for a session that has never been saved, and every save increases it. `run` is the id of the durable
-    run that is producing the open turn, or None. While a turn is open, `session` includes the committed part of it: the
-    user's message, the completed steps, and the answer so far, as a message whose ``metadata["partial"]`` is
-    ``"cancelled"``.
+    run that is producing the open turn, or None. While a turn is open, `session` includes the turn's committed part:
+    the user's message, the completed steps and the answer so far. The answer so far is a message with
+    ``metadata["partial"] == "cancelled"``.
     """
 
     session: Session
@@ -88,9 +88,9 @@ class SavedSession(msgspec.Struct, frozen=True):
 class SessionStore(Protocol):
     """A store for sessions. Its methods are asynchronous, and can be called on any event loop.
 
-    An id is any non-empty string that UTF-8 can encode. All methods raise ``ValidationError("invalid_option")`` for
-    other ids, and a store may reject more ids, such as very long ones, with this error. If the store is unreachable,
-    full or broken, all methods can raise ``RunError("store_unavailable")``.
+    An id is a non-empty string that UTF-8 can encode. A store may have further rules, such as a maximum length. For an
+    invalid id, all methods raise ``ValidationError("invalid_option")``. If the store is unreachable, full or broken,
+    they can raise ``RunError("store_unavailable")``.
     """
 
     def load(self, id: str) -> Awaitable[SavedSession]:
@@ -98,7 +98,7 @@ class SessionStore(Protocol):
         ...
 
     def save(self, session: Session, version: int = 0) -> Awaitable[SavedSession]:
-        """Replace version `version` of the session with `session`. Return it with its new version.
+        """Store `session` if the stored version is still `version`. Return the session with its new version.
 
         Raises ``RunError("conflict")`` if the stored version is different, because another caller has saved or
         deleted the session since it was loaded.
@@ -106,12 +106,12 @@ class SessionStore(Protocol):
         ...
 
     def delete(self, id: str) -> Awaitable[None]:
-        """Delete the session with this id, if there is one. Its versions are never used again for this id."""
+        """Delete the session with this id, if there is one. Later sessions with this id must not reuse its versions."""
         ...
 
 
 class MemorySessions:
-    """A `SessionStore` in memory. It forgets a session only when you delete it, and everything when the process ends.
+    """A `SessionStore` in memory. It keeps each session until you delete the session or the process ends.
 
     >>> import asyncio
     >>> store = MemorySessions()
@@ -179,7 +179,7 @@ def reply(
     """Add the user's message `text` to the session, and continue the chat.
 
     If a question to the user is pending, `text` is the answer. If an agent asked the question, the agent's chat
-    receives the answer and continues first.
+    receives the answer, and continues before this chat does.
 
     >>> from rxllm import Fake
     >>> engine, turn = Fake("Hello", "Rome."), Session()
@@ -336,7 +336,7 @@ def _options(session: Session, opts: Mapping[str, Any]) -> Any:
 
 
 def _as_session(input: Any, opts: Mapping[str, Any]) -> Session:
-    """Return `input` if it is a session, or else a new session with `input` and the call's context and id."""
+    """Return the session in `input`, or make a session from `input` and the call's `context` and `session_id`."""
     if isinstance(input, Session | Turn):
         return _session_of(input)
     try:

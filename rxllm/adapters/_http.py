@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -15,7 +16,7 @@ from rxllm.collector import Unfinished
 from rxllm.events import ErrorEvent, Event, MessageCompleted
 from rxllm.http import Decoder, KeptAnswer, http_stream
 from rxllm.http.secrets import without
-from rxllm.runtime import Stream
+from rxllm.runtime import Bookmark, Stream, current_scope
 from rxllm.values import (
     AdapterError,
     Call,
@@ -26,12 +27,14 @@ from rxllm.values import (
     ValidationError,
     estimated_tokens,
 )
-from rxllm.values.json_text import UNREADABLE, read_json
+from rxllm.values.json_text import UNREADABLE, json_text, read_json
 from rxllm.wire.frames import FrameDecoder, unreadable
 
 if TYPE_CHECKING:
     import httpx
 
+
+log = logging.getLogger("rxllm")
 
 Build = Callable[[Request, Call], "httpx.Request"]
 
@@ -82,6 +85,7 @@ class HTTPExchange:
         self._request = request
         self._call = self._first_call = call
         self._kept_answer: KeptAnswer | None = None
+        self._bookmark = current_scope.get().bookmark
         self._build = build or adapter.build
         self._built: httpx.Request | None = None
 
@@ -98,10 +102,28 @@ class HTTPExchange:
         if self._built is not None:
             self._kept_answer = self._adapter.kept_answer(self._built, decoder)
         guarded = decoder if isinstance(decoder, FrameDecoder) else _GuardedDecoder(decoder, self.provider)
+        if self._kept_answer is not None and self._kept_answer.place is None:
+            self._bookmark = None
+        if self._kept_answer is not None and self._bookmark is not None:
+            guarded = _BookmarkingDecoder(guarded, self._kept_answer, self._bookmark)
         return _RedactingDecoder(guarded, self.discreet)
 
     def kept_answer(self) -> KeptAnswer | None:
         return self._kept_answer
+
+    def saved_id(self) -> str | None:
+        note = None if self._bookmark is None or self._kept_answer is None else self._bookmark.take()
+        if note is None or self._kept_answer is None:
+            return None
+        saved = cast(dict[str, str], read_json(note))
+        if saved["place"] != self._kept_answer.place:
+            where = (self.request_id, saved["id"], saved["place"], self._kept_answer.place)
+            log.warning("request %s: sent again, as its answer %s is at %s, but the base_url is now %s", *where)
+            return None
+        return saved["id"]
+
+    def hands_over(self, has_loop_ended: bool) -> bool:
+        return self._bookmark is not None and (has_loop_ended or self._bookmark.is_handed_over())
 
     async def rebuild(self, build: Callable[[Call], httpx.Request]) -> httpx.Request:
         self._call = await self._adapter.with_key(self._first_call)  # the key may have changed
@@ -162,6 +184,25 @@ class _GuardedDecoder:
         self._has_begun = self._has_begun or bool(events)
         self._has_ended = bool(events) and isinstance(events[-1], ErrorEvent | MessageCompleted)
         return events
+
+
+class _BookmarkingDecoder:
+    """Wraps a decoder and puts the answer's id and place into a bookmark as soon as the id arrives."""
+
+    def __init__(self, decoder: Decoder, answer: KeptAnswer, bookmark: Bookmark) -> None:
+        self._decoder = decoder
+        self._answer = answer
+        self._bookmark = bookmark
+
+    def feed(self, data: bytes) -> list[Event]:
+        before = self._answer.id
+        events = self._decoder.feed(data)
+        if self._answer.id is not None and before is None:
+            self._bookmark.put(json_text({"id": self._answer.id, "place": self._answer.place}))
+        return events
+
+    def close(self) -> list[Event]:
+        return self._decoder.close()
 
 
 class _RedactingDecoder:

@@ -23,9 +23,9 @@ class Profile:
 
     `base_url` is its address. `key_variable` is the environment variable for its key, or None if it needs no key.
     `options` are merged into the request body; the caller's options take precedence, and None removes a field. `names`
-    maps request fields to the server's names for them, where they differ. `call_id` is a regular expression that every
-    tool call id must match. `thoughts_field` is the message field in which the model's thoughts are sent back. A server
-    with such a field rejects a tool result if the thoughts before it are missing.
+    maps a request field to the server's name for it, if the two differ. `call_id` is a regular expression that every
+    tool call id must match. Some servers reject a tool result if the thoughts before it are missing. For these servers,
+    `thoughts_field` is the message field in which thoughts are sent back.
     """
 
     base_url: str
@@ -104,7 +104,7 @@ _MODEL_PATTERNS = {
     "xai": "grok-",
     "ollama": r"(llama|qwen|gemma|phi)[-\d]",
 }
-"""Maps providers to patterns for their models' names; used to suggest a provider for a model."""
+"""Maps each provider to a pattern that matches its model names, to suggest a provider if none is given."""
 
 
 def unknown_provider(provider: str, model: str) -> str:

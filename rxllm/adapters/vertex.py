@@ -1,7 +1,7 @@
 """The adapter for Gemini and Claude on Vertex AI: https://docs.cloud.google.com/vertex-ai/generative-ai/docs.
 
-Requests to Google's models have the same body as in `Gemini`, and requests to Claude the same as in `Anthropic`. The
-path contains the project, the location and the model.
+The request bodies are the same as in `Gemini` and `Anthropic`. The path contains the project, the location and the
+model.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ class Vertex(HTTPAdapter):
     ``GOOGLE_CLOUD_PROJECT`` or ``GOOGLE_CLOUD_LOCATION``. For Claude, ``ANTHROPIC_VERTEX_PROJECT_ID`` and
     ``CLOUD_ML_REGION`` are tried first. The defaults are the credentials' project and ``"global"``.
 
-    `credentials` are google-auth credentials; by default, the application default credentials. Both need
-    ``rxllm[vertex]``. Instead, you can pass an access token or an API key as `api_key`. Without a project, an API key
-    selects Vertex AI's express mode, and is also read from ``GOOGLE_API_KEY``.
+    `credentials` are created with google-auth, which ``rxllm[vertex]`` installs. The default is the application default
+    credentials. You can pass an access token or an API key as `api_key` instead. Without a project, an API key selects
+    Vertex AI's express mode, and ``GOOGLE_API_KEY`` is read too.
 
     ``Request.options`` works as in `Gemini` and `Anthropic`. For Claude, you can also set ``anthropic_version`` there.
     """
@@ -190,7 +190,7 @@ _VARIABLES = {
     "project": ("ANTHROPIC_VERTEX_PROJECT_ID", "GOOGLE_CLOUD_PROJECT"),
     "location": ("CLOUD_ML_REGION", "GOOGLE_CLOUD_LOCATION"),
 }
-"""The environment variables for each setting. The first is used only for Claude."""
+"""Maps each setting to its environment variables. The first variable of each is used only for Claude."""
 
 
 def _is_claude(request: Request) -> bool:

@@ -1,6 +1,6 @@
 """The commands ``ask`` and ``chat``, which show answers as they arrive.
 
-On a terminal with rich, an answer is a card of ``rxllm.show``. Elsewhere, `Screen` prints it as plain text.
+On a terminal, ``rxllm.show`` draws answers as cards if rich is installed. Otherwise, `Screen` prints plain text.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def plain(text: str) -> str:
 
 
 class ShownError(Exception):
-    """Raised instead of an error that a card has already shown. The error is its cause."""
+    """Raised from an error that a card has already shown, so that it is not printed again."""
 
 
 def report(error: Exception) -> None:
@@ -158,7 +158,7 @@ def chat(options: Namespace) -> int:
 
 
 class _Conversation:
-    """A session, with the engine that answers and the screen that prints."""
+    """Holds a session, the engine that answers, and the screen that prints the answers."""
 
     def __init__(self, options: Namespace) -> None:
         self._schema = options.json
@@ -233,7 +233,7 @@ class _Conversation:
 
 
 def _without_shown(event: Event, seen: list[Event]) -> Event:
-    """Return `event`. At the end of a resumed step, keep only the tools that ran since the halt."""
+    """Return `event`. If it completes a resumed step, leave out everything that an earlier card has shown."""
     if not isinstance(event, rxllm.StepCompleted) or any(isinstance(other, rxllm.MessageStarted) for other in seen):
         return event
     answered = {other.id for other in seen if isinstance(other, rxllm.ToolExecutionCompleted)}

@@ -21,7 +21,7 @@ from rxllm.cli import _conversation, _serve
 from rxllm.cli._conversation import plain, report
 
 TEMPLATE = Path(__file__).parent / "plugin"
-"""The example plugin: in the repository, a link to ``examples/plugin``; in an installed package, a copy of it."""
+"""The folder of the example plugin. The repository links it to ``examples/plugin``; packages contain a copy."""
 
 _FILES = ("*.toml", "*.md", "src/*/*.py", "src/*/py.typed", "tests/*.py")
 

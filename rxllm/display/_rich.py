@@ -1,6 +1,6 @@
 """Draw cards on a terminal, using rich: https://github.com/Textualize/rich.
 
-rich redraws a live part at the end of the terminal, and can only replace lines that are still in the window. Therefore:
+rich redraws the last lines of the output, the live part. It cannot replace lines that have left the window. Therefore:
 
 1. Rows and paragraphs that can no longer change are printed above the live part, once.
 2. The live part is always shorter than the window. If necessary, only its end is shown until the stream ends.
@@ -44,7 +44,7 @@ _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "ta
 
 
 class Terminal(Screen):
-    """A terminal. While the stream is running, only the last lines are redrawn."""
+    """Draws cards on a terminal. While the stream is running, only the last lines are redrawn."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console()
@@ -84,7 +84,7 @@ class Terminal(Screen):
         return Group(*_stack(rest), _Status(card, texts, now))
 
     def _take_settled(self, rows: list[Row]) -> tuple[list[Row], list[Row]]:
-        """Split what is not printed yet into the rows and paragraphs that can no longer change, and the rest."""
+        """Divide the unprinted rows and paragraphs into those that can no longer change and the rest."""
         count, keys = len(self._printed), [*map(_key, rows)]
         if keys[:count] != self._printed or not _text(rows[count:]).startswith(self._start):
             count, self._start = 0, ""  # the step has started again
@@ -103,7 +103,7 @@ class Terminal(Screen):
 
 
 def _shortened(rows: Sequence[Row]) -> list[Row]:
-    """Return `rows` as they are drawn: texts are cleaned, and thinking becomes a note unless it is the last row."""
+    """Prepare `rows` for drawing. Clean their texts, and replace thinking with a note unless it is the last row."""
     shown: list[Row] = []
     for row in rows:
         if isinstance(row, TextPart):
@@ -169,7 +169,7 @@ def _stack(rows: Sequence[Row], below: Row | None = None) -> list[RenderableType
 
 
 class _Status:
-    """The status line, with a spinner while the stream is running. In a narrow window, it wraps between its texts."""
+    """The status line, with a spinner while the stream is running. In a narrow window, lines break between texts."""
 
     def __init__(self, card: Card, texts: list[str], now: float) -> None:
         self._texts = [clean(text) for text in texts]

@@ -69,9 +69,9 @@ def show(stream: Any, *, block: bool = True) -> Any:
     """Show `stream` as it runs, with thinking, tools, images, sources and costs, and return its result.
 
     The result of a stream of events is a `ChatResult`, a `StepResult` or a `Response`. If the items are not events,
-    only the latest one is shown, and the last one is returned. To show several streams side by side, pass a mapping of
-    labels to streams, or a stream made by ``rxllm.merge_labelled``. In that case, the result is a dict with the same
-    labels, and if one stream fails, the others continue.
+    each one replaces the one before it, and the result is the last item. To show several streams side by side, pass a
+    mapping of labels to streams, or a stream made by ``rxllm.merge_labelled``. In that case, the result is a dict with
+    the same labels, and if one stream fails, the others continue.
 
     In a notebook, or on a terminal if rich is installed, the stream is shown as a card that is redrawn in place.
     Everywhere else, the text is printed to standard output. The stop button, or Ctrl-C, cancels the call and raises
@@ -174,7 +174,7 @@ class Showing(abc.DisposableBase, Generic[T]):
         self._screen.thread(target=target, name="rxllm-show", daemon=True).start()
 
     def dispose(self) -> None:
-        """Stop the stream, which cancels the call. The card stays as it is, without buttons."""
+        """Stop the stream and cancel its call. The card stays as it is, without buttons."""
         self._stopped = self._stopped or not self._over.is_set()
         self._items.close()
         if self._over.is_set() and self._asks:

@@ -22,14 +22,14 @@ from rxllm.values import Labelled, Timed, Usage, Value, times_of
 from rxllm.values.argument_checks import check_instance, invalid_option, must_be
 
 MAX_SECONDS = 1e9
-"""The maximum length of a run that can be drawn, in seconds."""
+"""The maximum length of a run, in seconds."""
 
 
 class Timeline:
     """The rows of a run, made from the events received so far; ``str(timeline)`` draws them as text.
 
-    `rows` are the steps, each with its tools and agents below it. If `timeline` has run a stream, `result` is what
-    ``show`` would have returned. Notebooks draw a Timeline as an SVG picture with a table of the same figures.
+    `rows` are the steps, each with its tools and agents below it. If `timeline` has run a stream, `result` is the same
+    as from ``show``. Notebooks draw a Timeline as an SVG picture with a table of the same figures.
     """
 
     def __init__(self, title: str = "", labels: Iterable[str] = ()) -> None:
@@ -67,7 +67,7 @@ class Timeline:
         return Lane(row.rows, 0.0)
 
     def finish(self, at: float | None = None, error: Exception | None = None) -> None:
-        """End the bars that are still growing, at time `at` or at the last event."""
+        """End all growing bars at time `at`, or at the last event if that is later."""
         self.pass_time(at or 0.0)
         for lane in self._lanes.values():
             lane.finish(self.seconds)
@@ -80,12 +80,12 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """The length of the run: when its last event arrived or, if later, the time given to `pass_time`."""
+        """The time of the last event, or the time given to `pass_time` if that is later."""
         return max(self._seconds, self._ticks[-1]) if self._ticks else self._seconds
 
     @property
     def title(self) -> str:
-        """The title that was passed to `timeline`, or else the user's last message, if the chat has ended."""
+        """The title passed to `timeline`. By default, it is the user's last message, once the chat has ended."""
         results = (lane.result for lane in self._lanes.values() if lane.result is not None)
         texts = (m.text for result in results for m in reversed(result.thread.messages) if m.role == "user")
         return self._title or next(texts, "")
@@ -166,7 +166,7 @@ def timeline(source: Any, *, title: str = "") -> Timeline:
     a stream of events                  The run, with times measured here. In a notebook, the picture grows in its
                                         cell; elsewhere, the timeline is printed at the end. The stop button or Ctrl-C
                                         cancels the call, as in ``show``.
-    a mapping of labels to streams,     The streams, which run concurrently, one below the other.
+    a mapping of labels to streams,     All streams, one below the other. They run concurrently.
     or a stream of `Labelled` events
     a stream or an iterable of `Timed`  The run, with the times in the events: from ``ops.timed()``, a recording
                                         (``testing.timed_file``) or a durable run (``watch(id, timed=True)``).

@@ -18,7 +18,7 @@ from rxllm.display._timeline_rows import Bar, Kind, Row
 from rxllm.display._words import duration
 
 WIDTH, LEFT, PLOT, RIGHT = 1100, 250, 560, 828
-"""In pixels: the width of the picture, where the bars begin, the width of the longest bar, where the figures begin."""
+"""The picture's width, the bars' left edge, the longest bar's width and the figures' left edge, in pixels."""
 
 ROW, BAR = 34, 16
 """The height of a row and of a bar, in pixels."""
@@ -55,7 +55,7 @@ _PAGE = "<style>:root{color:#1f2328}@media(prefers-color-scheme:dark){:root{colo
 
 
 class Drawn(NamedTuple):
-    """A title, one line of figures, the rows with their depths, and the length of the run in seconds."""
+    """The data for a drawing. `rows` pairs each row with its depth. `seconds` is the length of the run."""
 
     title: str
     summary: str
@@ -68,7 +68,7 @@ class Drawn(NamedTuple):
 
 
 def fine_duration(seconds: float) -> str:
-    """Return a time as text. Times below a second have two decimals or are in milliseconds.
+    """Return a time as text, with more digits than `duration` for times below one second.
 
     >>> [fine_duration(seconds) for seconds in (0.0123, 0.47, 4.83, 75)]
     ['12 ms', '0.47 s', '4.8 s', '1 min 15 s']
@@ -101,7 +101,7 @@ def dollars(cost: float | None) -> str:
 
 
 def svg_of(drawn: Drawn, *, is_file: bool = False) -> str:
-    """Return the picture. In a file, it sets its own light or dark colours; in a page, it inherits the page's."""
+    """Return the picture. It takes the colours of its page or, with `is_file`, sets its own light or dark colours."""
     top = (62 if drawn.title else 36) + 16
     bottom = top + ROW * max(1, len(drawn.rows)) + 4
     height = bottom + 58 + (16 if drawn.omitted else 0)
@@ -142,7 +142,7 @@ def _axis(seconds: float, scale: float, top: float, bottom: float) -> Iterator[s
 
 
 def tick_step(seconds: float) -> float:
-    """Return the distance between axis lines, in seconds, that results in four to eight lines.
+    """Return the number of seconds between axis lines, chosen to give four to eight lines.
 
     >>> [tick_step(seconds) for seconds in (0.03, 4.8, 60, 500)]
     [0.005, 1, 10, 100]

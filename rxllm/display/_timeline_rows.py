@@ -73,7 +73,7 @@ _CONTENT: dict[type[Any], Kind | None] = {
 }
 
 _NOTES = ("race", "hedge", "fallback", "retry")
-"""The keys of notes in the metadata of a ``MessageCompleted``, from the outermost operator to the innermost."""
+"""The keys under which a ``MessageCompleted`` carries notes in its metadata, outermost operator first."""
 
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
@@ -96,7 +96,7 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 class Bar(msgspec.Struct):
-    """A bar in a row. `end` is None while it grows. `ticks` are the times of text deltas or a tool's progress."""
+    """A bar in a row. A growing bar's `end` is None. `ticks` are the times of text deltas or of a tool's progress."""
 
     kind: Kind
     start: float
@@ -154,9 +154,9 @@ class Row(msgspec.Struct):
 
 
 class Lane:
-    """Folds one chat's events into its steps. Each tool call that runs an agent has an inner lane.
+    """Folds one chat's events into rows, and appends them to `rows`. The first step begins at time `since`.
 
-    The lane appends its rows to `rows`. The next step begins at time `since`.
+    If a tool call runs an agent, an inner lane folds the agent's events.
     """
 
     def __init__(self, rows: list[Row], since: float) -> None:
@@ -175,7 +175,7 @@ class Lane:
 
     @property
     def ticks(self) -> list[float] | None:
-        """The growing text bar's ticks. Callers may append the time of the next ``TextDelta`` directly."""
+        """The growing text bar's ticks. Instead of calling `add` with a ``TextDelta``, you may append its time here."""
         return self._bar.ticks if self._bar is not None and self._bar.kind == "text" else None
 
     def add(self, event: Event, at: float) -> None:
@@ -242,7 +242,7 @@ class Lane:
             self._bar = None
 
     def _add_notes(self, step: Row, metadata: Mapping[str, Any]) -> None:
-        """Add the lost attempts. In a race of chats, every event has the same note, which is added only once."""
+        """Add the lost attempts. In a race of chats, all events carry the same note, so repeated notes are ignored."""
         notes = [*_notes_in(metadata)]
         if notes == self._notes:
             return
@@ -365,7 +365,7 @@ def _end_last(row: Row, at: float) -> None:
 
 
 def message_of(error: Exception) -> str:
-    """Return a short message for a row: ``stopped`` if the stream was cancelled."""
+    """Return a short message for a row. If the stream was cancelled, the message is ``stopped``."""
     if isinstance(error, StreamError) and error.reason == "cancelled":
         return "stopped"
     text: str = getattr(error, "message", None) or str(error) or type(error).__name__

@@ -1,8 +1,7 @@
 """Draw values, messages and threads for notebooks, in the style of the cards.
 
-All sizes are limited, so that a notebook remains usable if a thread is long or an answer is huge. In a long thread, the
-first message and the latest messages are open. Some of the messages in between can be expanded; the others are only
-counted.
+All sizes are limited, so that a notebook remains usable if a thread is long or an answer is huge. A long thread shows
+its first message and its latest messages. Some messages in between can be expanded, and the rest are only counted.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ from rxllm.values import (
 )
 
 OPEN, FOLDED = 8, 100
-"""The last `OPEN` messages of a thread are open, and the `FOLDED` messages before them can be expanded."""
+"""The number of latest messages that a thread shows, and the number of messages before them that can be expanded."""
 
 ROOM = 300_000
 """Once a thread's HTML is longer than this, in characters, no older messages are drawn."""
@@ -66,7 +65,7 @@ MANY = 200
 """The maximum number of message parts, images or table rows that are shown."""
 
 Drawing = tuple[str, Sequence[str], Look | Literal["value"]]
-"""A body, the texts of its status line, and its look: a card's look, or ``value``."""
+"""A body, the texts of its status line, and its look. If the value has no state, its look is ``value``."""
 
 
 def value_html(value: Any) -> str | None:
@@ -254,7 +253,7 @@ def message_html(message: Message, answers: Iterable[Message] = (), unanswered: 
 
 
 def message_rows(message: Message, answers: Iterable[Message], unanswered: State = "called") -> Iterator[str]:
-    """Yield the HTML of each part of a message, with the answers in the rows of their tool calls."""
+    """Yield the HTML of each part of a message. A tool call's row also shows the answer to the call."""
     by_id = {answer.tool_call_id: answer for answer in answers}
     calls = {call.id for call in message.tool_calls}
 
@@ -275,7 +274,7 @@ def message_rows(message: Message, answers: Iterable[Message], unanswered: State
 
 
 def part_html(row: Row, role: str) -> str:
-    """Return the HTML of a part of a message with this `role`."""
+    """Return the HTML of one part of a message. `role` is the message's role."""
     match row:
         case TextPart(text=text) if role == "tool":
             return block("result", clip(text))

@@ -7,7 +7,7 @@ from typing import Literal
 from rxllm.values import AdapterError, StreamError
 
 Look = Literal["running", "waiting", "done", "stopped", "failed"]
-"""A card's state, as it is drawn. A ``waiting`` card is waiting for a person."""
+"""The look of a card. A ``waiting`` card is waiting for a person."""
 
 _ENDINGS: dict[str | None, tuple[Look, str]] = {
     "length": ("stopped", "cut off at the token limit"),
@@ -27,7 +27,7 @@ _ENDINGS: dict[str | None, tuple[Look, str]] = {
 
 
 def ending(reason: str | None) -> tuple[Look, str]:
-    """Return the state to draw, and its text, for the reason why a response, chat or session ended.
+    """Return the look and the text of a response, chat or session that ended for this reason.
 
     A tool may halt a chat with its own reason.
 
@@ -84,4 +84,4 @@ _REMEDIES = {
     "content_filter": "change the request",
     "budget_exceeded": "pass a larger budget",
 }
-"""Remedies for errors whose message has none. In rxllm's own messages, the remedy follows a semicolon."""
+"""Remedies by error reason. rxllm's own messages may already name one after a semicolon, and then none is added."""

@@ -30,7 +30,7 @@ from rxllm.values.argument_checks import must_be
 log = logging.getLogger("rxllm")
 
 ALONE_SECONDS = 60.0
-"""The maximum time, in seconds, that a suspect can block the others without making progress."""
+"""The maximum number of seconds that other suspects wait for one that makes no progress."""
 
 LOOK_SECONDS = 0.05
 
@@ -38,7 +38,7 @@ Factory = Callable[..., Observable[Event]]
 """A function that builds a run's stream from its input. If the run is a turn, the session is its second argument."""
 
 ATTEMPT, STOP = "attempt", "stop"
-"""The kinds of record for a producer that takes over a run and for one that stops deliberately."""
+"""Two kinds of record. One is added when a producer takes over a run, the other when it stops deliberately."""
 
 _EVENTS = frozenset(EVENT_CLASSES)
 _ENDS = (ErrorEvent, StepCompleted, ChatCompleted)
@@ -100,7 +100,7 @@ class Producer:
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
     def cancel(self) -> None:
-        """Cancel the run now instead of waiting for the store to report the request. Can be called from any thread."""
+        """Cancel the run now, even before the store reports the cancel request. Can be called from any thread."""
         self._set(self._writer.is_cancelled)
 
     def _set(self, future: asyncio.Future[None]) -> None:
@@ -138,6 +138,8 @@ class Producer:
             if ending is None and renewing.done() and not renewing.cancelled():
                 renewing.result()
         finally:
+            if self._journal is not None and not reading.done():
+                self._journal.close()
             for task in (reading, writing, renewing):
                 task.cancel()
             await asyncio.wait({reading, writing, renewing})
@@ -150,7 +152,7 @@ class Producer:
         if reading.done():
             return reading.result()
         if self._journal is not None:
-            self._journal.close()
+            self._journal.close(is_cancelled=self._writer.is_cancelled.done())
         reading.cancel()
         await asyncio.wait({reading})
         return Ending("cancelled") if self._writer.is_cancelled.done() else None
@@ -215,6 +217,8 @@ class Producer:
         """Record this attempt. Raise if too many producers in a row have died without making progress."""
         dead = 1
         for record in records:
+            if record.kind == "answer":  # a request that kills its process makes no progress by being sent
+                continue
             dead = dead + 1 if record.kind == ATTEMPT else dead - 1 if record.kind == STOP else 1
         if dead >= self._max_attempts:
             id = self._lease.run_id
@@ -252,7 +256,7 @@ class Producer:
         return RunError("factory_failed", f"run error ({id}): the factory {self._name!r} {why}", run_id=id)
 
     async def _rejoin(self, run: Run) -> None:
-        """Count the step and chat ends in the log, so that their replays are dropped, and void an incomplete step."""
+        """Read the log. Count its ends, whose replays will be dropped. If the last step is incomplete, void it."""
         is_open = False
         async for event in self._log.events(run.events):
             self._count += 1
@@ -279,7 +283,7 @@ class Producer:
                 self._check_same(event)
 
     def _check_same(self, event: StepCompleted | ChatCompleted) -> None:
-        """Raise ``RunError`` if the thread of `event` differs from the thread of the last end in the log."""
+        """Raise ``RunError`` unless `event` contains the same thread as the last end in the log."""
 
         def key(event: StepCompleted | ChatCompleted) -> str:
             return request_key(Request(event.result.thread.messages))
@@ -327,7 +331,7 @@ class Suspects:
 
     Suspects take turns, because one of them is probably killing the processes. A turn ends after `ALONE_SECONDS`, or
     when ``is_alone()`` returns False because the suspect has ended or made progress. The run with the most deaths goes
-    first. Ties are broken at random, so that a slow run is not always ahead of the run that kills its process.
+    first. Ties are broken at random. Otherwise, a slow run might always go before the one that kills its process.
     """
 
     def __init__(self) -> None:

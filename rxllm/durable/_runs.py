@@ -80,9 +80,9 @@ def open_runs(
     same requests from the same input, so requests must not depend on a clock or on random numbers. If the steps of a
     continued run differ from the committed steps, the run fails with ``RunError("diverged")``.
 
-    Events are committed within `flush_after` seconds, or immediately if something depends on them. If a process dies,
+    Events are committed within `flush_after` seconds, or at once if a response ends or a tool runs. If a process dies,
     other processes can continue its runs after at most `lease` seconds. If `max_attempts` processes in a row die at the
-    same place in a run, the run fails with ``RunError("too_many_attempts")``. After a third of that many deaths, the
+    same place in a run, the run fails with ``RunError("too_many_attempts")``. After a third as many deaths, the
     run is suspected of killing its process. Suspects are continued one at a time, so that few other runs are affected.
 
     Raises ``ValidationError("invalid_option")`` if an argument is invalid.
@@ -157,7 +157,7 @@ class Runs:
         guessed. With ``here=False``, the run is only stored, and waits for a worker to recover it.
 
         If you pass a `session` (from `Runs.session`), the run is that session's next turn, and the factory is called
-        with the session as its second argument. However the run ends, the session is saved with the run's events.
+        with the session as its second argument. Even if the run fails, its events are then saved in the session.
 
         Raises ``RunError("unknown_factory")`` or ``ValidationError`` immediately. The stream fails with
         ``RunError("exists")`` if the id is taken, and with ``RunError("conflict")`` if the session has changed since it
@@ -192,12 +192,12 @@ class Runs:
     @overload
     def watch(self, id: str, after: int = 0, *, timed: Literal[True]) -> Stream[Timed[Event]]: ...
     def watch(self, id: str, after: int = 0, *, folded: bool = False, timed: bool = False) -> Stream[Any]:
-        """Emit the events of a run that follow event number `after`: first committed events, then live ones.
+        """Emit the events of a run after event number `after`. Committed events are followed by live ones.
 
         Events are numbered from 1. If you have already received n events, pass ``after=n`` to get the rest. With
         `folded`, `after` is ignored, and the committed events are condensed into the fewest events that fold to the
         same state, as in ``ops.share_folded``. With `timed`, each event is wrapped in a `Timed` with the
-        number of seconds since the run was created; ``rxllm.timeline`` draws these.
+        number of seconds since the run was created. ``rxllm.timeline`` can draw such events.
 
         The stream completes when the run does. If the run fails, the stream fails with the same error; if the run is
         cancelled, it fails with ``RunError("cancelled")``. It can also fail with ``RunError("unknown_run")`` or
@@ -237,7 +237,7 @@ class Runs:
     def result(self, id: str, *, response_format: Any = None) -> Stream[ChatResult | StepResult | Response]:
         """Emit the result of a run when it ends: a `ChatResult`, `StepResult` or `Response`.
 
-        The log has no `parsed` values. To get one, pass the call's `response_format`. Fails as `watch` does.
+        The log does not contain `parsed` values. To get one, pass the call's `response_format`. Fails as `watch` does.
         """
         result = self.watch(id, folded=True).reduce(StreamCollector.apply_event, StreamCollector()).map(_result)
         if response_format is None:
@@ -245,9 +245,9 @@ class Runs:
         return result.map(lambda value: from_data(to_data(value), response_format=response_format))
 
     def cancel(self, id: str) -> Stream[None]:
-        """Ask a run's producer to cancel it. The run closes its connections and ends as ``cancelled``.
+        """Ask a run's producer to cancel the run, which then closes its connections and ends as ``cancelled``.
 
-        If it has already ended, nothing changes. Fails with ``RunError("unknown_run")``.
+        A run that has already ended is not changed. Fails with ``RunError("unknown_run")``.
         """
         _check_id(id)
 
@@ -271,7 +271,7 @@ class Runs:
         return _once(lambda: load_session(self._store, id))
 
     def save_session(self, session: Session, version: int = 0) -> Stream[SavedSession]:
-        """Replace version `version` of a session with `session`, and emit the `SavedSession`.
+        """Save `session` if the stored session is at this `version`, and emit the `SavedSession`.
 
         Pass 0 for a new session. Fails with ``RunError("conflict")`` if the stored version is different or a turn is
         open.
@@ -319,8 +319,8 @@ class Runs:
     def recover(self, limit: int = 100, every: float | None = None) -> Stream[tuple[str, ...]]:
         """Continue up to `limit` runs of our factories that no process is producing. Emit the ids of these runs.
 
-        If `every` is given, repeat this every `every` seconds until the stream is disposed or `close` is called. Each
-        round that continues any runs emits their ids. A round in which the store is unavailable is skipped.
+        With `every`, repeat this at intervals of that many seconds until the stream is disposed or `close` is called.
+        Each round that continues any runs emits their ids. A round in which the store is unavailable is skipped.
         """
         check_count("limit", limit)
         check("every", every, every is None or is_positive(every), "None or a positive number of seconds")
@@ -446,7 +446,7 @@ def _check_id(id: Any) -> None:
 
 
 def _check_text(item: Any) -> None:
-    """Raise if plain data contains a lone surrogate, which is allowed only in values written by a model."""
+    """Raise if a string in `item` contains a lone surrogate. Only values written by a model may contain one."""
     match item:
         case str() if item and not is_name(item):
             fault = f"contains a lone surrogate: got {shown(item)}; pass text that can be encoded in UTF-8"

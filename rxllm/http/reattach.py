@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rxllm.runtime import Pump, policy
 from rxllm.values import AdapterError, Call, LLMError, StreamError
@@ -30,8 +30,8 @@ from rxllm.values import AdapterError, Call, LLMError, StreamError
 if TYPE_CHECKING:
     import httpx
 
+    from rxllm.http.stream import Exchange
 
-E = TypeVar("E", bound=LLMError)
 
 log = logging.getLogger("rxllm")
 
@@ -43,11 +43,15 @@ class KeptAnswer(Protocol):
     """An answer that the provider keeps. Its properties change while the answer is read.
 
     `position` changes with every event, `is_running` is True until the end of the answer is read, and `can_resume` is
-    True while the rest can be read over another connection.
+    True while the rest can be read over another connection. `place` is the address at which other processes can read
+    the answer, or None if they cannot.
     """
 
     @property
     def id(self) -> str | None: ...
+
+    @property
+    def place(self) -> str | None: ...
 
     @property
     def position(self) -> object: ...
@@ -57,6 +61,10 @@ class KeptAnswer(Protocol):
 
     @property
     def can_resume(self) -> bool: ...
+
+    def reopen(self, id: str | None) -> None:
+        """Expect the whole answer `id`, which an earlier process has asked for. None means a new answer."""
+        ...
 
     def drop_partial(self) -> None:
         """Forget the incomplete event at the end of a dropped connection."""
@@ -71,20 +79,39 @@ class KeptAnswer(Protocol):
         ...
 
 
-class Reattaching(Protocol):
-    """The part of an ``Exchange`` that is used here. ``rebuild(build)`` builds a request with the current key."""
+async def read_first(
+    exchange: Exchange,
+    answer: KeptAnswer,
+    request: httpx.Request,
+    read: Callable[[httpx.Request], Awaitable[AdapterError | None]],
+    client: httpx.AsyncClient,
+    pump: Pump[Any],
+) -> AdapterError | None:
+    """Read the answer that an earlier process has asked for or, if there is none, the answer to `request`.
 
-    provider: str
-    request_id: str
-    retry: Any
-
-    async def rebuild(self, build: Callable[[Call], httpx.Request]) -> httpx.Request: ...
-
-    def discreet(self, error: E) -> E: ...
+    An earlier answer that cannot be read is stopped. Return the failure that cuts the response off, if any.
+    """
+    id, rules, attempt = exchange.saved_id(), policy(exchange.retry), 1
+    answer.reopen(id)
+    while id is not None:
+        try:
+            return await read(await exchange.rebuild(answer.resume))
+        except LLMError as refusal:
+            if pump.refused:
+                raise
+            failure = exchange.discreet(refusal)
+        if not rules.allows(failure, attempt):
+            log.warning("request %s: sent again, as its answer %s is lost: %s", exchange.request_id, id, failure)
+            await stop_answer(exchange, answer, client, pump)
+            break
+        await asyncio.sleep(rules.delay(failure, attempt))
+        attempt += 1
+    answer.reopen(None)
+    return await read(request)
 
 
 async def read_rest(
-    exchange: Reattaching,
+    exchange: Exchange,
     answer: KeptAnswer,
     dropped: AdapterError | None,
     read: Callable[[httpx.Request], Awaitable[AdapterError | None]],
@@ -118,7 +145,7 @@ async def read_rest(
     return None if has_resumed else dropped
 
 
-def _lost(exchange: Reattaching, answer: KeptAnswer, failure: LLMError, dropped: AdapterError | None) -> AdapterError:
+def _lost(exchange: Exchange, answer: KeptAnswer, failure: LLMError, dropped: AdapterError | None) -> AdapterError:
     """Return the error for an answer that cannot be continued. Its cause is `failure`."""
     answer.drop_partial()
     log.warning("request %s: the rest of the answer cannot be read: %s", exchange.request_id, failure)
@@ -130,7 +157,7 @@ def _lost(exchange: Reattaching, answer: KeptAnswer, failure: LLMError, dropped:
     return error
 
 
-async def stop_answer(exchange: Reattaching, answer: KeptAnswer, client: httpx.AsyncClient, pump: Pump[Any]) -> None:
+async def stop_answer(exchange: Exchange, answer: KeptAnswer, client: httpx.AsyncClient, pump: Pump[Any]) -> None:
     """Ask the provider to stop `answer`. If that fails, log a warning."""
     is_cancelled = False
     problem: object = "the event loop ended"
@@ -140,7 +167,8 @@ async def stop_answer(exchange: Reattaching, answer: KeptAnswer, client: httpx.A
                 request = await exchange.rebuild(answer.stop)
                 async with asyncio.timeout(STOP_SECONDS):
                     response = await client.send(request, follow_redirects=False)
-                problem = f"HTTP {response.status_code}" if response.status_code >= 300 else None
+                is_refused = response.status_code >= 300 and response.status_code != 404  # nothing to stop
+                problem = f"HTTP {response.status_code}" if is_refused else None
                 break
             except asyncio.CancelledError:
                 is_cancelled = True

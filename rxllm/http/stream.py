@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from rxllm.events import ErrorEvent, Event, MessageCompleted, is_content
 from rxllm.http.decompression import body_of, is_decompressed_here
 from rxllm.http.pools import in_use
-from rxllm.http.reattach import KeptAnswer, read_rest, stop_answer
+from rxllm.http.reattach import KeptAnswer, read_first, read_rest, stop_answer
 from rxllm.http.redirects import followed
 from rxllm.http.request_log import RequestLog, request_log
 from rxllm.http.secrets import address, hide_in_log
@@ -91,7 +91,8 @@ class Exchange(Protocol):
 
     If `content_only` is True, only content restarts the idle timer; a ping does not. `retry` is the call's retry
     policy. `discreet` removes the call's secrets from an error. If the provider keeps the answer that the last decoder
-    reads, `kept_answer` returns it; ``rebuild(build)`` builds another request about it.
+    reads, `kept_answer` returns it; ``rebuild(build)`` builds another request about it. `saved_id` returns its id if an
+    earlier process has asked for it, and `hands_over` returns whether a later process will read it.
     """
 
     provider: str
@@ -105,6 +106,10 @@ class Exchange(Protocol):
     def decoder(self) -> Decoder: ...
 
     def kept_answer(self) -> KeptAnswer | None: ...
+
+    def saved_id(self) -> str | None: ...
+
+    def hands_over(self, has_loop_ended: bool) -> bool: ...
 
     async def rebuild(self, build: Callable[[Call], httpx.Request]) -> httpx.Request: ...
 
@@ -146,15 +151,19 @@ async def _exchange(
     decoder = note.watched(exchange.decoder())
     answer = exchange.kept_answer()
     read = partial(_read, exchange, client, decoder, pump, note)
+    has_loop_ended = False
     try:
-        failure = await read(request)
+        failure = await (read(request) if answer is None else read_first(exchange, answer, request, read, client, pump))
         if answer is not None:
             failure = await read_rest(exchange, answer, failure, read, pump)
         events = decoder.close() if failure is None else _explained(decoder.close(), failure)
         note.see([] if pump.disposed else events)
         pump.emit(events)
+    except asyncio.CancelledError:
+        has_loop_ended = not pump.disposed
+        raise
     finally:
-        if answer is not None and answer.is_running:
+        if answer is not None and answer.is_running and not exchange.hands_over(has_loop_ended):
             await stop_answer(exchange, answer, client, pump)
 
 

@@ -139,14 +139,14 @@ def timed() -> Callable[[Observable[T]], Stream[Timed[T]]]:
     >>> result
     ChatResult('Hi', completed, 1 steps, 0 tokens)
 
-    Put it at the end of a pipe, directly before an operator that folds the stream, such as `to_chat_result`: other
-    operators for events do not accept `Timed` items. In a notebook, the result then shows its timeline, and
+    Put `timed` directly before an operator that folds the stream, such as `to_chat_result`, because other operators
+    for events do not accept `Timed` items. In a notebook, the result then shows its timeline, and
     ``rxllm.timeline(result)`` draws it. The times are not part of the result's fields or its JSON.
 
-    Upstream, retries, fallbacks and races record the lost attempts in the answer's metadata, under
-    ``"retry"``, ``"fallback"``, ``"race"`` or ``"hedge"``. There, ``"began"`` is the number of seconds between the
-    first attempt and the one that answered. ``"lost"`` has an entry for each other attempt: its `name`, its `error`
-    (None if the attempt was disposed), and when it `began` and `ended`, in seconds.
+    The answer's metadata describes upstream retries, fallbacks and races, under ``"retry"``, ``"fallback"``,
+    ``"race"`` or ``"hedge"``. Each entry contains the seconds between the first attempt and the attempt that answered
+    (``"began"``), and the other attempts (``"lost"``). A lost attempt has a `name`, an `error` (None if the attempt was
+    disposed), and the times in seconds at which it `began` and `ended`.
     """
 
     def start(
@@ -168,7 +168,7 @@ _JOURNAL_METHODS = ("response", "tool", "begin", "finish")
 
 
 def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
-    """Record a stream's responses and tool calls in `journal`, and replay what an earlier run recorded there.
+    """Record a stream's responses and tool calls in `journal`, and replay them when the stream runs again.
 
     ::
 

@@ -1,7 +1,7 @@
 """Time limits that a provider's pings do not extend, and a warning about a silent stream.
 
-Events are cheap: each one at most records the time, and the timer is re-armed when it fires. The first content and an
-event that ends a stall re-arm it directly.
+Events are cheap: most of them only record the time. The timer is usually set again only when it fires. The first
+content, and an event that ends a stall, set it at once.
 
 While the consumer is behind, the source has to wait; that time does not count as silence.
 """

@@ -2,8 +2,8 @@
 
 Each line is ``{"request_key": "...", "id": ..., "response": {...}}``, followed by a newline. The key is the request's
 ``rxllm.values.request_key``, which includes all its options. The id is the caller's id for the request. Without ids,
-the line of a repeated request also has ``"nth"``, the number of identical requests before it. The response is written
-by ``rxllm.serializer`` without `parsed`; a later run parses the text again.
+the line of a repeated request also contains ``"nth"``, the number of identical requests before it. The response is
+written by ``rxllm.serializer`` without `parsed`; a later run parses the text again.
 
 ==============================  ======================================================================================
 event                           effect on the file
@@ -78,7 +78,7 @@ def _read_line(text: bytes) -> _Line:
 class Journal:
     """The journal for one subscription to a batch of `requests`.
 
-    `complete` returns a request with all its fields filled in, as it is sent to `provider`.
+    `complete` fills in the fields of a request, and returns the request that is sent to `provider`.
     """
 
     def __init__(

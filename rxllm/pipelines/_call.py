@@ -160,7 +160,7 @@ def _use_journal(request: Request, provider: str, events: Observable[Event]) -> 
 
 
 def budget_counter(setup: Setup, requests: Sequence[Request]) -> Callable[[int, Hashable, Response[Any] | None], None]:
-    """Return a function that counts an answer from the batch's journal against this subscription's budgets."""
+    """Return a function that charges the budgets of this subscription for an answer from the batch's journal."""
     scope, call = current_scope.get(), setup.call("")
     budgets = [share.budget for share in scope.under(setup.engine.operators, None).shares]
 
@@ -179,7 +179,7 @@ def budget_counter(setup: Setup, requests: Sequence[Request]) -> Callable[[int, 
 def _engine_call(
     setup: Setup, request: Request, sent: Request, call: Call, scope: Scope, chat: dict[Any, Budget]
 ) -> EngineCall:
-    """Return the information that operators get about this call. `sent` is `request`, completed and prepared."""
+    """Return the information that operators get about this call. `sent` is the request that goes to the adapter."""
     ask = partial(_ask_other, setup, request, sent, call, scope)
     engine = setup.engine
     return EngineCall(sent, call, ask, provider_name(engine.adapter), scope.usage, chat, engine.operators)

@@ -115,11 +115,11 @@ def generate_many(
     ``rxllm.display.progress_bar()``.
 
     `usd` limits the cost of the whole batch in dollars, including stored answers; see ``operators.budget``. Each
-    request reserves the most that it can cost, so set `max_tokens`. If the limit has no room for a request, it waits
-    for others to end. If there is still no room, or its price is unknown, it fails without being sent.
+    request reserves the most that it can cost, so set `max_tokens`. A request that would exceed the limit waits for
+    others to end. If it would still exceed the limit, or if its price is unknown, it fails without being sent.
 
     If the journal has a different request under the same id, ``on_error`` receives a ``ValidationError`` before any
-    request is sent. It receives an ``EngineError("journal_in_use")`` if another stream is writing to the file, and an
+    request is sent. The error is ``EngineError("journal_in_use")`` if another stream is writing to the file, and
     ``EngineError("journal_failed")`` if the file cannot be read or written.
     """
     check_count("concurrency", concurrency)
@@ -211,7 +211,7 @@ def _response(setup: Setup, index: int, request: Request, journal: Journal | Non
 
 
 class _Queue:
-    """The requests of a batch with a spending limit. A request that exceeds it waits until others have ended."""
+    """The requests of a batch with a spending limit. If one would exceed the limit, it waits for others to end."""
 
     def __init__(self) -> None:
         self._running = 0

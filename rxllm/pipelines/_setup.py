@@ -1,4 +1,4 @@
-"""`Setup`, which holds a call's engine and checked options, and completes requests with them.
+"""`Setup`, which holds the engine and the checked options of a call, and fills in the fields of requests.
 
 If another engine answers the same request, as with ``fallback``, it takes the settings from several sources:
 
@@ -209,7 +209,7 @@ def as_request(value: Any) -> Request:
 
 
 def as_requests(values: Any) -> tuple[list[Request], list[str | int] | None]:
-    """Return `values` as requests and, if `values` is a mapping, their ids.
+    """Return the requests in `values` as a list, and a list of their ids if `values` is a mapping.
 
     If an entry is invalid, the ``ValidationError`` names it.
     """
@@ -263,11 +263,11 @@ _LEFT_OUT = (
     "structured_finalize",
     "on_event",
 )
-"""Call options not passed on to another engine: they depend on the provider, or are already in the request."""
+"""The call options that another engine does not receive. They depend on the provider or are in the request already."""
 
 
 def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:
-    """Return a copy of `engine` that answers for `caller`: without tools, and with the caller's observers added."""
+    """Return a copy of `engine` that answers for `caller`. It has no tools and also notifies the caller's observers."""
     other = as_engine(engine)
     added = [observer for observer in other.observers if observer not in caller.observers]
     return replace(

@@ -19,6 +19,7 @@ field of `Scope`                    written by                      read by
                                     agents                          enclosing budget
 ``is_steered``                      ``repeat_until_halt``           ``run_tools``, to stop the model after a sentence
 ``journal``                         ``journaled``                   model sources, ``run_tools``, ``repeat_until_halt``
+``bookmark``                        journals                        HTTP adapters, to read a kept answer
 ``before_retry``, ``queued``        ``rate_limited``                ``retry_before_content`` and telemetry
 ==================================  ==============================  ===================================================
 
@@ -119,6 +120,22 @@ class EagerJournal(RecallingJournal, Protocol):
         ...
 
 
+class Bookmark(Protocol):
+    """A journal's place for the id of an answer that the provider keeps, so that another process can read it."""
+
+    def take(self) -> str | None:
+        """Return what an earlier process has put here. Later calls return None."""
+        ...
+
+    def put(self, note: str) -> None:
+        """Keep `note` for a later process."""
+        ...
+
+    def is_handed_over(self) -> bool:
+        """Return whether another process will read the answer, so that it must not be stopped."""
+        ...
+
+
 class Ask(Protocol):
     """A function that sends the same request to another engine, or to an adapter with a model name."""
 
@@ -188,6 +205,7 @@ class Scope(msgspec.Struct, frozen=True):
     journal: Journal | None = None
     before_retry: tuple[Callable[[LLMError, float], float], ...] = ()
     queued: float = 0.0
+    bookmark: Bookmark | None = None
 
     def below_model(self) -> Scope:
         """Return the scope for the subscriptions that a model source makes."""

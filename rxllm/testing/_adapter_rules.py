@@ -41,7 +41,7 @@ JUNK = (
 """Bytes that a decoder might receive from the wrong server."""
 
 SHORTEST_KEY = 8
-"""Shorter keys are not searched for, since they could occur in other words by chance."""
+"""The minimum length of a key to search for. A shorter key could occur in other text by chance."""
 
 PROMPT = 0.1
 """The time limit, in seconds, for the fastest of three attempts to build a request."""

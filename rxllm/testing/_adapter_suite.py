@@ -41,7 +41,7 @@ else:
     except ModuleNotFoundError:
 
         class _Missing:
-            """Replaces pytest if it is not installed. Marks do nothing, and any other use raises an error."""
+            """A stand-in used if pytest is not installed. It ignores marks, and raises an error for any other use."""
 
             mark = SimpleNamespace(parametrize=lambda *parameters: lambda test: test)
 
@@ -77,10 +77,10 @@ class AdapterConformance:
                 with service(script) as running:
                     yield Served(Mine(running.url), running.count_calls, running.count_hang_ups)
 
-    `reasons` are the reasons that the service can give for refusing a call; cases for other reasons are skipped.
-    `breaks` is the reason it gives when a stream fails midway. Three attributes are times in seconds: `silence` is the
-    timeout used when the service stops sending, `patience` is how soon the service must notice that the client has
-    disconnected, and `seconds` is how long a stream may take before it is considered hung. If the adapter uses HTTP,
+    `reasons` are the reasons that the service can give for refusing a call. Cases for any other reason are skipped.
+    `breaks` is the reason that the service gives when a stream fails midway. Three attributes are times in seconds:
+    `silence` is the timeout for a service that stops sending, `patience` is the time in which the service must notice
+    that the client has disconnected, and `seconds` is the maximum duration of a stream. If the adapter uses HTTP,
     subclass ``HTTPAdapterConformance`` instead.
 
     `without` maps the names of cases to the reasons for omitting them. These are the cases:
@@ -119,7 +119,7 @@ class AdapterConformance:
 
     @contextmanager
     def running(self, script: Script) -> Generator[ScriptedRun]:
-        """Start the service, and yield a run that calls it with a tool and without retries."""
+        """Start the service, and yield a run whose calls use a tool and are not retried."""
         with self.serving(script) as served:
             engine = Engine(served.adapter, model=self.model, retry=False)
             yield ScriptedRun(engine, "Call f, twice.", {"tools": [TOOL]}, self.seconds, served)

@@ -83,7 +83,7 @@ class BacktestRow:
 
 @dataclass(frozen=True, repr=False)
 class Backtest:
-    """The rows of a `backtest`. Its repr is a table, as is its display in a notebook."""
+    """The rows of a `backtest`. The repr and the notebook display are tables."""
 
     rows: tuple[BacktestRow, ...]
 
@@ -132,13 +132,13 @@ def backtest(
     `recordings` is a ``.jsonl`` file written by `record` or `Cassette`, a folder of such files, or a list of
     files and folders. The files are read one at a time. Instead of a file, you can pass a stream of events that runs in
     virtual time, such as ``from_iterable(events)``. `pipeline` is an operator or a list of operators. It is applied to
-    each recording; with a cassette, the operators work as they do in an engine. ``progress(row)`` is called after each
-    row.
+    each recording. On recordings from a cassette, operators work as they do in an engine. ``progress(row)`` is called
+    after each row.
 
     A pipeline that subscribes again, as retry and ``hedge`` do, gets the next recording of the same request, if the
     cassette has one. If it calls another engine, as ``fallback`` does, that engine answers only if its adapter is a
     ``Fake`` or a ``Cassette(..., "replay")``. Give such a cassette ``speed=1`` to keep the recorded times. No other
-    engine is ever called. Answers that are not recorded are listed in the row's `missing`. Async functions fail,
+    engine is ever called. The row's `missing` lists the answers that are not recorded. Async functions fail,
     because virtual time has no event loop; use sync functions, or functions that return a stream.
 
     Propagates errors raised while the pipeline is being applied. Raises ``ValidationError("invalid_option")`` if
@@ -230,7 +230,7 @@ class Tape:
     description: Mapping[str, Any]
 
     def check(self) -> float:
-        """Return the recording's duration in seconds. Raises ``ValidationError`` if it is malformed."""
+        """Return the recording's duration in seconds. Raises ``ValidationError`` for a malformed recording."""
         return max([take.notes()[-1].at for take in self.takes[:1] if isinstance(take, Recorded)], default=0.0)
 
     @property
@@ -333,7 +333,7 @@ class Run:
         return Stream(subscribe)
 
     def _subscribe_to(self, source: Observable[Any], what: str, observer: abc.ObserverBase[Any]) -> abc.DisposableBase:
-        """Subscribe to an answer. Record its usage and, if the pipeline unsubscribes early, the time.
+        """Subscribe to an answer, and record its usage. Set `cut_at` if the pipeline unsubscribes early.
 
         If the answer is not recorded, `what` is added to the missing answers.
         """

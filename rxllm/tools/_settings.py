@@ -1,4 +1,4 @@
-"""`ToolSettings`, the options for running tools, and functions that check arguments and encode results."""
+"""The options for running tools, and functions that check arguments and encode results."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ RESERVED_HALTS = frozenset(
 
 
 class ToolSettings(msgspec.Struct, frozen=True):
-    """The options for one use of ``run_tools``. Timeouts are in seconds, and None means no limit.
+    """The options of ``run_tools``. Timeouts are in seconds, and None means no limit.
 
     Raises ``ValidationError("invalid_option")`` for invalid values.
     """
@@ -164,7 +164,7 @@ def _not_encoded(call: ToolCall, why: str) -> ToolError:
 def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, str]]:
     """Return a path and a fault for each argument that violates the tool's schema; see `schema_faults` and `Tool`.
 
-    An invalid schema is a fault too, unless the handler's ``checks_arguments`` is true, as it is for MCP tools.
+    An invalid schema is a fault too, unless the handler checks the arguments itself (``checks_arguments``).
     """
     if tool.schema == PROMPT:
         faults: list[tuple[Path, str]] = []

@@ -1,4 +1,4 @@
-"""Advice for users who write another library's name or an unknown option, or who forget ``.run()``.
+"""Advice for users who write a name from another library or an unknown option, or who forget ``.run()``.
 
 The advice is in the table `ADVICE`, which has a section for each place where a user can write a wrong name.
 
@@ -141,10 +141,7 @@ def _is_json_data(value: Any) -> bool:
 
 
 ANY = "*"
-"""The key for a section's fallback advice, which is used for options without their own entry.
-
-If there is no fallback advice either, the error lists the valid options.
-"""
+"""The key for a section's advice on all other options. Without this key, the error lists the valid options."""
 
 _OPTIONS_OF_MANY = ("concurrency", "journal", "on_progress", "ordered", "usd")
 """Options that only ``generate_many`` accepts.
@@ -474,6 +471,7 @@ Code in a text is enclosed in backticks, which error messages omit. The placehol
 * ``{owner}``: the class that the option was passed to;
 * ``{value}``: the option's value;
 * ``{data}``: the option's value if it is JSON data, otherwise ``...``;
-* ``{it}``: the word "it", or "JSON" if the value is not JSON data;
-* ``{count}``, ``{attempts}``: the option's value as a number of items or attempts; 3 if it is not a number.
+* ``{it}``: the word "it" if the value is JSON data, otherwise "JSON";
+* ``{count}``: the option's value if it is a positive integer, otherwise 3;
+* ``{attempts}``: the option's value plus 1 if it is a positive integer, otherwise 3.
 """

@@ -24,7 +24,7 @@ from rxllm.values.secret_names import masked
 F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN = 80
-"""The maximum number of characters of an invalid value shown in an error message."""
+"""Error messages show at most this many characters of an invalid value."""
 
 
 def invalid_option(name: str | tuple[str | int, ...], fault: str) -> ValidationError:

@@ -1,6 +1,6 @@
 """`Value`, the base class of all values.
 
-A value is a frozen dataclass with the methods of dataclasses-json, here implemented by rxllm's codec.
+A value is a frozen dataclass. It has the methods of dataclasses-json, which rxllm's codec implements.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Value(DataClassJsonMixin):
     def to_dict(self, encode_json: bool = False) -> dict[str, Any]:
         """Return the fields as JSON data, omitting those that equal their default.
 
-        Raises ``ValidationError("not_serializable")``, with the path, if anything in a field has no JSON form.
+        Raises ``ValidationError("not_serializable")``, with the path, if part of a field cannot be encoded as JSON.
         """
         return encode_fields(self, self._written_fields)
 

@@ -32,8 +32,8 @@ a mapping that has the key ``"$"``,   ``{"$": "map", "items": [[key, value], ...
 or a key that is not a string
 ====================================  ============================================
 
-The decoder rejects an unknown ``"$"``, because ignoring it would lose data. Each annotation has a reader, created on
-first use, which raises ``ValidationError("invalid_request")``, with the path, if the data does not match.
+The decoder rejects an unknown ``"$"``, because ignoring it would lose data. If a field does not match its
+annotation, the decoder raises ``ValidationError("invalid_request")``, with the path.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ VALUE_CLASSES: dict[str, type[Any]] = {}
 """The value classes by name. The decorator ``value`` registers each class here."""
 
 may_name_files: ContextVar[bool] = ContextVar("rxllm_may_name_files", default=False)
-"""Whether decoded images may refer to local files, which the program would later read and send."""
+"""Whether decoded images may refer to local files. If so, JSON data can make the program read and send any file."""
 
 _NAMES = {"id", "tool_call_id", "pending_tool_call_id", "request_id", "run_id", "tool_name", "name", "kind"}
 """Fields that hold a name or an id. Their text must be encodable, because it ends up in stores, headers and logs."""
@@ -79,9 +79,9 @@ _OWN_TAGS = ("tuple", "map", "float", "bytes")
 def encode(item: Any, is_result: bool = False) -> Any:
     """Return JSON data for `item`.
 
-    Only values, errors and plain data can be encoded; anything else, such as a function or an open file, raises
-    ``ValidationError("not_serializable")``, with the path. With `is_result`, models, datetimes, sets and the like are
-    encoded too, because a tool may return them.
+    Values, errors and plain data can be encoded. If `is_result` is true, models, datetimes, sets and the like can be
+    encoded too, because a tool may return them. Anything else, such as a function or an open file, raises
+    ``ValidationError("not_serializable")``, with the path.
     """
     match item:  # only value classes have `_written_fields`
         case None | bool() | int() | str():
@@ -185,7 +185,7 @@ def _encode_mapping(mapping: Mapping[Any, Any], is_result: bool = False, results
 
 
 def _plain_key(key: Any) -> Any:
-    """Return a mapping key from a tool's result as plain data, converting datetimes, Decimals and enums."""
+    """Convert a mapping's key to plain data. A tool may return datetimes, Decimals and enums as keys."""
     match key:
         case None | str() | bytes() | Real():
             return key
@@ -233,9 +233,9 @@ def decode(data: Any) -> Any:
 
 
 def decode_each(keys: Iterable[Any], items: Iterable[Any], readers: Iterable[Reader]) -> list[Any]:
-    """Read each of `items` with its own reader, and return the results as a list.
+    """Read each item with the reader at the same position, and return the results as a list.
 
-    If a reader raises, the paths in the error begin with the item's key.
+    If a reader raises, the paths in the error begin with the key at that position.
     """
     decoded: list[Any] = []
     key: Any = None
@@ -401,7 +401,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _base(option: Any) -> type:
-    """Return the class that data for `option` must be an instance of, or ``object`` if any class is allowed."""
+    """Return the class of the data for `option`, or ``object`` if the data can have any class."""
     base = get_origin(option) or option
     if base is Literal:
         return EllipsisType  # no data is an instance of it.

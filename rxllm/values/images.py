@@ -22,7 +22,7 @@ ImageForm = Literal["binary", "base64", "url"]
 _DATA_URI = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(;[^;,]*)*),(?P<data>.*)", re.DOTALL | re.IGNORECASE)
 
 _NATIVE = ("image/png", "image/jpeg", "image/gif")
-"""The MIME types that every notebook can show. Other images are shown by the browser, in an ``img`` element."""
+"""Every notebook can show images of these MIME types. Other images are shown with an HTML ``img`` element."""
 
 
 @value
@@ -163,9 +163,9 @@ class ImageRequest(Value):
 
     `size` is the width and height in pixels, or a word that the provider accepts, such as ``"auto"`` or ``"2K"``.
     `quality` is ``"low"``, ``"standard"``, ``"high"``, ``"hd"``, ``"auto"`` or another word that the provider accepts.
-    `response_format` determines how the images are returned. `mask` marks the area of the first input image that
-    the edit may change. `options` is merged into the provider's request body unchanged. `metadata` is copied to the
-    response's metadata.
+    `response_format` determines how the images are returned. `mask` marks the area to edit in the first input
+    image. `options` is merged into the provider's request body unchanged. `metadata` is copied to the response's
+    metadata.
     """
 
     operation: ImageOperation = "generate"
@@ -204,8 +204,7 @@ class ImageUsage(Value):
 class ImageResponse(Value):
     """The response to an image request. Jupyter shows its images.
 
-    `id` and `model` are as reported by the provider. `request_id` is the id of the call, unless the adapter
-    sets a different one.
+    The provider sets `id` and `model`. The adapter may set `request_id`; otherwise, it is the id of the call.
     """
 
     images: tuple[Image, ...] = ()

@@ -16,8 +16,8 @@ an HTTP adapter            its arguments, without clients, API keys, secret head
                            secrets in the URL; the other process looks up its own API key
 a circuit breaker, traces  the arguments for making a new one in the other process         its ``__reduce__``
 or a cassette
-a budget, a rate limit or  nothing: pickling it raises an error that suggests a remedy,    its ``__reduce__``
-an MCP server's process    because calls share it, or it is a local process
+a budget, a rate limit or  nothing. Calls share it, or it is a local process, so pickling  its ``__reduce__``
+an MCP server's process    it raises an error that suggests a remedy
 =========================  ==============================================================  =========================
 """
 
@@ -57,7 +57,7 @@ def public_headers(headers: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 class _ByValue:
-    """A stand-in for a value in a pickle. Unpickling the stand-in returns the value."""
+    """A stand-in that is pickled instead of a value. Unpickling the stand-in returns the value."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -1,4 +1,4 @@
-"""Sessions, the inputs accepted as a conversation, and the halted agents inside a thread.
+"""Sessions, the input types for conversations, and helpers for halted agents.
 
 The status of a session determines which operations are legal:
 
@@ -52,8 +52,8 @@ class Session(Value):
     """The state of a conversation, which can be stored as JSON between turns.
 
     A session is immutable: methods that would change it return a new one. Tools receive `id` as the session id. They
-    also receive `context`, which overrides the engine's context and is overridden by the call's. `metadata` accumulates
-    the metadata of every turn's result. If the status is ``error``, ``metadata["error"]`` is the reason.
+    also receive `context`. It overrides the engine's context, and a call's own context overrides both. `metadata`
+    collects the metadata of all turns. If the status is ``error``, ``metadata["error"]`` is the reason.
     """
 
     id: str | None = None
@@ -298,23 +298,23 @@ def _text_of(id: str, content: str | Mapping[str, Any]) -> str:
 
 
 def question(text: str, tool_call_id: str | None, metadata: Mapping[str, Any]) -> Message:
-    """Return the assistant message that asks the user a tool's question, with any ``ask_user_opts`` in `metadata`."""
+    """Return the assistant message that asks a tool's question, including any ``ask_user_opts`` from `metadata`."""
     opts = {"ask_user_opts": metadata["ask_user_opts"]} if metadata.get("ask_user_opts") else {}
     return Message("assistant", text, metadata={"ask_user": True, "tool_call_id": tool_call_id, **opts})
 
 
 def nested_id(id: str, inner: str) -> str:
-    """Return the id that the caller sees for `inner`, a call or question inside the agent run by call `id`."""
+    """Prefix `inner`, the id of an agent's call or question, with `id`, the id of the tool call that runs the agent."""
     return f"{id}/{inner}"
 
 
 def nested_call(id: str, call: ToolCall) -> ToolCall:
-    """Return `call`, a pending call of the agent run by call `id`, with the id that the caller sees."""
+    """Return an agent's pending `call`, with ``nested_id(id, call.id)`` as its id."""
     return replace(call, id=nested_id(id, call.id))
 
 
 def open_agents(thread: Thread) -> dict[str, Thread]:
-    """Return the threads of the halted agents that `thread` is waiting for, keyed by call id, in call order."""
+    """Return the thread of each halted agent whose call is unanswered. The keys are call ids, in call order."""
     threads: dict[str, Any] = {}
     for message in thread:
         agents = message.metadata.get(AGENTS)
@@ -325,7 +325,7 @@ def open_agents(thread: Thread) -> dict[str, Thread]:
 
 
 def with_open_agents(thread: Thread, agents: Mapping[str, Thread]) -> Thread:
-    """Return `thread` with the threads in `agents` added, keyed by call id. Other agents' threads are kept."""
+    """Return `thread` with more threads of halted agents stored in it. `agents` maps call ids to these threads."""
     if not agents:
         return thread
     return replace(thread, messages=tuple(_with_agents(message, agents) for message in thread))

@@ -65,7 +65,7 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
 
 
 def signature_of(name: str, function: Callable[..., Any]) -> list[tuple[Signed, Any]]:
-    """Return the parameters of a tool's `function` with their hints, leaving out those that a ``partial`` fills in.
+    """Return a tool function's parameters and their hints. Parameters that a ``partial`` fills in are left out.
 
     Raises ``TypeError`` if the function has no signature, or if a hint cannot be resolved.
     """
@@ -166,7 +166,7 @@ def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, A
 
 
 def _spell_out(hint: Any, describe: Callable[[str], Any]) -> Any:
-    """Return `hint` with each text in ``Annotated`` replaced by ``describe(text)``, and ``datetime`` by `_DATETIME`."""
+    """Replace each text in an ``Annotated`` hint with ``describe(text)``, and each ``datetime`` with `_DATETIME`."""
     if hint is datetime:
         return _DATETIME
     origin, args = get_origin(hint), get_args(hint)
@@ -180,7 +180,7 @@ def _spell_out(hint: Any, describe: Callable[[str], Any]) -> Any:
 
 
 def _default_data(default: Default) -> Any:
-    """Return a default as JSON data, or None if it is None or has no JSON form."""
+    """Return a default as JSON data, or None if it has no JSON form."""
     try:
         return json_data(default())
     except ValidationError:

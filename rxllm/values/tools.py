@@ -94,7 +94,7 @@ class ToolContext:
     """The context of a tool call, passed to each parameter annotated with this class.
 
     Call `progress` to emit a ``ToolProgress`` event at once. `cancelled` is set once no subscriber is waiting for the
-    result. `tool_call` has the tool's arguments, including any changes by an approver. If the tool asked the user a
+    result. `tool_call` contains the arguments, including any changes by an approver. If the tool asked the user a
     question, `reply` is the answer, and `tool_state` is the state saved with the question; see `ask_user`. `make_key`
     is called when `idempotency_key` is first read.
     """
@@ -114,12 +114,11 @@ class ToolContext:
     def idempotency_key(self) -> str:
         """A key that identifies this call, and stays the same if the call is run again, even in another process.
 
-        Pass it to services that must not act twice, such as payment services. The key is a hash of the conversation
-        before the call, the session's id, and the call with the model's arguments. For a call by an agent, the hash
-        also includes the key of the tool call that runs the agent.
-
-        Without a `session_id`, two conversations with equal messages and equal call ids have equal keys. Some providers
-        simply number their calls, so give each conversation an id.
+        Pass it to services that must not act twice, such as payment services. The key is a hash of the session's id,
+        the conversation before the call, and the call as the model wrote it. If an agent makes the call, the hash also
+        includes the key of the tool call that runs the agent. Without a `session_id`, two conversations with equal
+        messages and equal call ids have equal keys. Some providers simply number their calls, so give each conversation
+        an id.
         """
         return self.make_key()
 
@@ -194,7 +193,7 @@ class Tool(Value):
 
 @value
 class FunctionTool(Tool, Generic[P, R]):
-    """A tool made from a function by the decorator. Calling the tool calls the function.
+    """A tool made from a function, for example by ``@tool``. Calling the tool calls the function.
 
     In a class body, the tool works like a method: ``obj.method`` is the tool bound to ``obj``.
     """
@@ -291,15 +290,16 @@ class Halt(Value):
 
 
 def halt(reason: str, result: Any = None) -> Halt:
-    """Return this from a tool to end the chat, for this `reason`, once the step's other tools have finished.
+    """Create the object that a tool returns to end the chat. The step's other tools finish first.
 
-    `result` is the tool's result. An approver can return ``halt("approval")`` to hand the decision back to the caller.
+    `reason` becomes the chat's `halted_reason`, and `result` is the tool's result. An approver can return
+    ``halt("approval")`` to leave the decision to the caller.
     """
     return Halt(reason, result)
 
 
 def ask_user(question: str, *, calls_again: bool = False, tool_state: Any = None, **opts: Any) -> Halt:
-    """Return this from a tool to end the chat with a question to the user.
+    """Create the object that a tool returns to end the chat with a question to the user.
 
     The model reads the user's answer, unless `calls_again` is True. In that case, the tool runs again, with the answer
     in ``ToolContext.reply`` and `tool_state` in ``ToolContext.tool_state``. The state must be JSON data, because the

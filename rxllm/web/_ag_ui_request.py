@@ -1,8 +1,8 @@
 """AG-UI requests: read the thread, and the answers to interrupts and tool calls, from a ``RunAgentInput``.
 
 The docstring of `rxllm.web._requests` lists the accepted input. A user's answer to a question becomes a user
-message or, if an inner agent asked, the result of the call that asked. The tools named in `client_tools` become manual
-tools: the client runs them and sends the results.
+message. If a tool of an inner agent asked, the answer becomes the result of that tool call. The tools named in
+`client_tools` become manual tools: the client runs them and sends the results.
 """
 
 from __future__ import annotations

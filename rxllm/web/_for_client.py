@@ -1,4 +1,4 @@
-"""`for_client`, which removes everything that clients must not see, and `ClientFold`, which folds what is left.
+"""`for_client`, which removes everything that clients must not see, and `ClientFold`, which folds the remaining events.
 
 ==========================================  ============================================================================
 in the stream                               what the client sees
@@ -208,7 +208,7 @@ class _Client:
 
 
 def _kept(event: ev.Event) -> ev.Event | None:
-    """Remove from `event` what clients must not see. Any result in `event` must be from ``ClientFold.filled``."""
+    """Return the part of `event` that clients may see. Any result in `event` must be from ``ClientFold.filled``."""
     match event:
         case ev.StepCompleted(result=result):
             return ev.StepCompleted(replace(result, metadata=_named(result.metadata)))

@@ -49,6 +49,10 @@ class LocalAnswer:
         self._decoder = decoder
 
     @property
+    def place(self) -> None:
+        """None, because the server ends with its process."""
+
+    @property
     def position(self) -> int:
         return self._decoder.count
 
@@ -59,6 +63,9 @@ class LocalAnswer:
     @property
     def can_resume(self) -> bool:
         return not self._decoder.is_over
+
+    def reopen(self, id: str | None) -> None:
+        """Do nothing: other processes have servers of their own."""
 
     def drop_partial(self) -> None:
         """Keep the incomplete frame, because the rest continues it."""

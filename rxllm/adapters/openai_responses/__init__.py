@@ -32,8 +32,8 @@ class OpenAIResponses(HTTPAdapter):
     Azure, see `AzureResponses`.
 
     Every request contains the whole thread, so the server is asked not to store anything (``"store": False``).
-    Reasoning models are asked for encrypted thoughts, which can be sent back. If ``Request.options`` uses the server's
-    memory (``store``, ``previous_response_id``, ``conversation`` or ``background``), it is up to you to set ``store``.
+    Reasoning models are asked for encrypted thoughts, which can be sent back. If you use the server's memory through
+    the options ``previous_response_id``, ``conversation`` or ``background``, ``store`` is sent only if you set it.
 
     ``Request.options`` is merged into the body; None removes a field. Objects are merged too, so that ``{"reasoning":
     {"summary": "auto"}}`` can be combined with a `reasoning_effort`. To request log-probabilities, pass ``{"include":
@@ -43,9 +43,9 @@ class OpenAIResponses(HTTPAdapter):
     over another connection, after the waits of the call's `retry` policy; nothing is lost or repeated. A disposed call
     asks OpenAI to stop the answer. Servers that ignore the option answer as usual. See ``docs/errors.md``.
 
-    You can pass the provider's own tools as an option, ``{"tools": [{"type": "web_search"}]}``, or among your tools, as
-    ``Tool("web_search", metadata={"openai": {"type": "web_search"}})``. A handler is needed only for tools that run on
-    your machine: ``apply_patch``, ``local_shell`` and ``computer``.
+    To use one of the provider's own tools, pass the option ``{"tools": [{"type": "web_search"}]}`` or the tool
+    ``Tool("web_search", metadata={"openai": {"type": "web_search"}})``. Only the tools that run on your machine need a
+    handler. They are ``apply_patch``, ``local_shell`` and ``computer``.
     """
 
     provider = "openai"

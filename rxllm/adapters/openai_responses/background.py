@@ -26,6 +26,7 @@ from rxllm.adapters.http_base import HTTPBase
 from rxllm.adapters.openai_chat import bearer
 from rxllm.adapters.openai_responses.decoder import ENDED, NAMED, ResponsesDecoder
 from rxllm.adapters.openai_responses.frames import Frame, as_item, to_item
+from rxllm.http.secrets import keyless_url
 from rxllm.values import Call, StreamError
 from rxllm.wire.framing import SSEDecoder
 
@@ -89,6 +90,10 @@ class BackgroundDecoder(ResponsesDecoder):
         is_open = not (self.is_over or self.blocks.ended)
         return is_open and self.id is not None and self.last is not None and self._counts_by_one
 
+    def reopen(self, id: str | None) -> None:
+        """Expect all frames of the answer `id`, or the frames of a new answer if it is None."""
+        self.id, self.last, self._is_resumed = id, None if id is None else -1, id is not None
+
     def drop_partial(self) -> None:
         """Forget the incomplete frame at the end of a dropped connection."""
         self._framing = SSEDecoder()
@@ -121,13 +126,21 @@ class BackgroundAnswer:
     def can_resume(self) -> bool:
         return self._decoder.can_resume
 
+    @property
+    def place(self) -> str:
+        return keyless_url(self._adapter.base_url)
+
+    def reopen(self, id: str | None) -> None:
+        self._decoder.reopen(id)
+
     def drop_partial(self) -> None:
         self._decoder.drop_partial()
 
     def resume(self, call: Call) -> httpx.Request:
         """See https://platform.openai.com/docs/guides/background#streaming-a-background-response."""
         self._decoder.resume()
-        path = f"{self._path}?stream=true&starting_after={self._decoder.last}"
+        last = self._decoder.last
+        path = f"{self._path}?stream=true" + ("" if last in (None, -1) else f"&starting_after={last}")
         return self._adapter.get(path, call, headers=bearer(self._adapter, call))
 
     def stop(self, call: Call) -> httpx.Request:

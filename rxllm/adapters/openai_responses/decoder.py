@@ -73,7 +73,7 @@ _SILENT = frozenset(
 
 
 class ResponsesDecoder(FrameDecoder):
-    """Decodes one response to `messages`. `offered` contains the names of the request's tools.
+    """Decodes one response to the thread `messages`. `offered` contains the names of the request's tools.
 
     If `raw` is true, every frame is also emitted as a ``RawChunk``.
     """
