@@ -8,7 +8,7 @@ A single timer limits all silences in a body:
                             │ no
                             └──> another look after `LAST_CHANCE_SECONDS` ── no bytes ──> the read is cancelled
 
-httpx would set a timer for each read instead. Cancelled timers stay in asyncio's heap so long that they outlive the
+httpx would set a timer for each read instead. Cancelled timers stay in asyncio's heap, where they outlive the
 garbage collector's young generations. With a thousand streams, the collector would run several times a second, and
 sometimes check all objects, which pauses the process for tenths of a second.
 """

@@ -143,7 +143,7 @@ class Origin(NamedTuple):
 class NotEncodable:
     """A value that raises a clear error if an encoder, such as FastAPI's, tries to encode a Stream.
 
-    Such an encoder falls back to ``vars(stream)``, where this value comes first. The encoder therefore fails here,
+    Such an encoder falls back to ``vars(stream)``, where this value is first. The encoder therefore fails here,
     before it reaches the locks and functions of the Stream.
     """
 
