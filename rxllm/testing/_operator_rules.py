@@ -58,15 +58,15 @@ def assert_operator(
     >>> from rxllm import operators as ops
     >>> assert_operator(lambda: ops.filter_deltas(text=False))
 
-    `events` are the items that the source emits, by default the events of a simple response. For an operator that turns
-    events into events, pass a sequence that ``operators.verify`` accepts. Other operators may need other items. The
-    operator is tested only on these items, so if it does nothing to a simple response, pass events that it acts on:
+    `events` are the items that the source emits, by default the events of a simple response. Pass other items if the
+    operator cannot take these, or leaves them all unchanged. If the operator turns events into events,
+    ``operators.verify`` must accept the items:
 
     >>> from rxllm.testing import events
     >>> assert_operator(ops.include_raw_chunks, events=events("Hi", ("raw_chunk", {"n": 1})))
 
-    `only` names the rules to check, and `without` the rules to omit because the operator breaks them for a good reason,
-    as in ``assert_operator(lambda: ops.snapshots(), without={"at_once"})``. These are the rules:
+    `only` names the rules to check. `without` names the rules that the operator breaks for a good reason, as in
+    ``assert_operator(lambda: ops.snapshots(), without={"at_once"})``. These are the rules:
 
     =====================  ====================================================  =======================================
     rule                   what is checked                                       when to omit it
@@ -101,8 +101,8 @@ def assert_operator(
     `Stream`. If the operator blocks for `seconds` of real time, it breaks the current rule, and the later rules are not
     checked. The operator is created and run on another thread, in the caller's context.
 
-    Raises an ``AssertionError`` with the operator's own error, if it raised one, and the reason for each broken rule.
-    Raises ``ValueError`` for an unknown rule, and ``TypeError`` if `make` is the operator itself.
+    Raises an ``AssertionError`` with the reason for each broken rule. If the operator raised an error, the message
+    begins with that error. Raises ``ValueError`` for an unknown rule, and ``TypeError`` if `make` is an operator.
     """
     __tracebackhide__ = True
     names = OPERATOR_RULES.chosen(only, without)
@@ -148,9 +148,9 @@ class Tested:
         return run_operator(self.make, self.items, error, **options)
 
     def deliveries(self) -> list[tuple[int, int, int]]:
-        """Return the deliveries to test, each as an item's number, its tick, and how long the source stays silent.
+        """Return the item number, the tick and the source's silence for each delivery to test.
 
-        The list holds all deliveries of a run without silence, and the first two that a timer makes during a silence.
+        These are all deliveries of a run without silence, and the first two during the silence of another run.
         """
         last = len(self.items) * EVERY
         timed = [item for item in _ticks(self.run(silence=SILENCE)[0]) if last - EVERY < item[1] < last + SILENCE]
@@ -161,9 +161,9 @@ class Tested:
         return Source(self.items, clock=clock).pipe(self.make())
 
     def failure(self) -> tuple[str, Exception] | None:
-        """Return the operator's own error with a description, or None if it raises no error.
+        """Return a description of the operator's error and the error itself, or None if there is no error.
 
-        The report begins with this error, since an operator that fails breaks most of the rules.
+        The report begins with the error, since it is often the reason for the broken rules.
         """
         moments = {0: "when it was subscribed to", self.end: "when the source ended"}
         moments |= {(number + 1) * EVERY: f"at item {number}, {clip(item)}" for number, item in enumerate(self.items)}

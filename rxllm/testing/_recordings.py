@@ -1,19 +1,19 @@
-"""Record streams with their timing in files, and play them back.
+"""Record streams and their timing in files, and play them back.
 
 A file has one line of JSON for each notification. Each line has an ``"at"`` field (the time in seconds since the
 subscription) and one of the following:
 
 =================  ===================================================================================
 ``"next"``         An event or a value, as ``rxllm.serializer`` writes it.
-``"error"``        An `LLMError`, as ``rxllm.serializer`` writes it. Any other error is written as a
-                   ``StreamError("adapter_error")`` whose message names the error.
+``"error"``        An `LLMError`, as ``rxllm.serializer`` writes it. Any other error becomes a
+                   ``StreamError("adapter_error")`` with the error's type and message.
 ``"completed"``    ``true`` if the stream completed.
 ``"disposed"``     ``true`` if the subscriber unsubscribed.
 =================  ===================================================================================
 
 The last line of each stream has ``"error"``, ``"completed"`` or ``"disposed"``. `record` writes one stream to a
-file. A cassette may contain several streams, each preceded by a line with its ``"request"``. A process that is killed
-may leave an unfinished stream in a cassette; such a stream is ignored.
+file. A cassette may contain several streams, each preceded by a line with its ``"request"``. If a process is
+killed, its cassette may contain an unfinished stream, which is ignored.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
     True
 
     Each subscription writes its own file: the first one writes to `path` (``hi.jsonl``), the second one to
-    ``hi.2.jsonl``, and so on. Existing files are replaced. A file is written line by line. It is closed before the end
-    of the stream is passed on, or when the subscriber unsubscribes. Times are taken from the subscription's scheduler.
+    ``hi.2.jsonl``, and so on. Existing files are replaced. A file is written line by line. It is closed when the
+    subscriber unsubscribes, or just before it receives the end. Times are taken from the subscription's scheduler.
 
     If an item cannot be written as JSON, the stream ends with ``ValidationError("not_serializable")``. If the file
     cannot be written, the stream ends with the ``OSError``. Raises ``TypeError`` if `path` is not a path.
@@ -117,9 +117,9 @@ def timed_file(path: str | Path) -> Stream[Timed[Any]]:
 
         timed_file(path)    ABC|        (in the file: 2 a, 5 b, 8 an error; A: a at 2, B: b at 5, C: an ErrorEvent at 8)
 
-    ``rxllm.timeline(timed_file("run.jsonl"))`` draws a recording. A cassette times each answer separately, so its
-    events are also wrapped in a `Labelled` with the answer's number and model. The file is read at each
-    subscription; if it is malformed or missing, the stream fails as in `replay_file`.
+    ``rxllm.timeline(timed_file("run.jsonl"))`` draws a recording. In a cassette, the times start again at each answer.
+    To tell the answers apart, events from a cassette are also wrapped in a `Labelled` with the answer's number and
+    model. The file is read at each subscription; if it is malformed or missing, the stream fails as in `replay_file`.
 
     Raises ``TypeError`` if `path` is not a path.
     """
@@ -252,7 +252,7 @@ _LEFT = "the recording ends here because its subscriber left"
 
 
 def is_left(error: Exception) -> bool:
-    """Return whether `error` marks the point at which the recorded subscriber unsubscribed."""
+    """Return whether `error` means that the recorded subscriber unsubscribed."""
     return isinstance(error, StreamError) and error.message == _LEFT
 
 
@@ -279,7 +279,7 @@ _FAULTS = (msgspec.MsgspecError, ValueError, LLMError)
 
 @dataclass(frozen=True)
 class Recorded:
-    """One stream in a file, as numbered lines and, in a cassette, a `head` line with the request."""
+    """One stream in a file, as numbered `lines`. In a cassette, `head` is the line with the request."""
 
     path: Path
     lines: list[tuple[int, bytes]]

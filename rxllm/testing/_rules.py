@@ -40,10 +40,10 @@ class BrokenRule:
 
 
 class RuleTable(dict[str, str]):
-    """Maps each rule's name to its text. `checks` maps each name to the function that checks the rule.
+    """Maps the names of rules to their texts. `checks` maps the names to functions that check the rules.
 
-    The function takes the subject, and raises an ``AssertionError`` with the reason if the subject breaks the rule. It
-    can be asynchronous if `broken` is given a `call` that runs coroutines.
+    A check takes the subject, and raises an ``AssertionError`` with the reason if the subject breaks the rule. For
+    asynchronous checks, pass `broken` a `call` that runs coroutines.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ def expect(condition: bool, why: str, cause: BaseException | None = None) -> Non
 def expect_same(
     what: str, expected: Sequence[Any], actual: Sequence[Any], key: Callable[[Any], Any] = lambda item: item
 ) -> None:
-    """Raise an ``AssertionError`` that shows the first difference if any items differ in their `key`."""
+    """Compare the items by `key`, and raise an ``AssertionError`` at the first difference."""
     __tracebackhide__ = True
     for index, (left, right) in enumerate(zip_longest(expected, actual, fillvalue=_END)):
         if key(left) != key(right):

@@ -30,7 +30,7 @@ def assert_session_store(make: Callable[[], SessionStore], *, without: Collectio
     >>> store = MemorySessions()
     >>> assert_session_store(lambda: store)
 
-    Every call to ``make()`` must open the same store. The checks leave sessions with random ids in it.
+    Every call to ``make()`` must open the same store. The checks leave sessions in the store, under random ids.
 
     `without` names the rules to omit: ``apart`` and ``invalid`` if your program generates all ids. ``new``,
     ``content``, ``version``, ``delete`` and ``at_once`` must never be omitted.

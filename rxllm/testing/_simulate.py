@@ -33,7 +33,7 @@ from rxllm.values.argument_checks import check, invalid_option, is_positive, mus
 App = Callable[[World], Awaitable[Any]]
 
 ENDING_SECONDS = 30.0
-"""How long tasks may run after the app has returned, in virtual seconds. A call may still be connecting."""
+"""The number of virtual seconds that tasks may run after the app has returned, for example to finish connecting."""
 SETTLING_SECONDS = 1.0
 TURN_SECONDS = 0.01
 SHOWN_MOMENTS = 40
@@ -88,10 +88,10 @@ def simulate(
 
     The same seed gives the same run, step by step, in every process. A run fails if the app raises an error, waits
     forever, or leaves something behind: a task, a timer, an open connection, or a connection-pool slot that is never
-    released. After the app returns, its tasks have 30 virtual seconds to end. A call that fails after a fault, with an
-    `AdapterError` or a `StreamError`, does not fail the run; its error becomes the result's `error`. A failed run is
-    repeated with fewer kinds of fault, and the `SimulationError` describes the failure that needs the fewest kinds.
-    rxllm's warnings, for example about retries, are not logged.
+    released. After the app returns, its tasks have 30 virtual seconds to end. If a call raises an `AdapterError` or a
+    `StreamError` after a fault, the run does not fail, and the result's `error` is that error. A failed run is repeated
+    with fewer kinds of fault. The `SimulationError` describes the failure with the fewest kinds. rxllm's warnings, for
+    example about retries, are not logged.
 
     These are the kinds of `faults`. Each kind is enabled in about a third of all runs:
 
@@ -109,9 +109,9 @@ def simulate(
     `limit` is the maximum virtual time in seconds.
 
     Blocking functions, such as sync tools, run on the same thread. If they sleep, their results are delayed. The app
-    must not start a thread, or call ``run()``, which would block its own event loop; both raise an error. These are not
-    simulated: ``datetime.now()``, waiting for ``threading`` locks, and the order of a set of strings. A process runs
-    one simulation at a time; simulations on other threads wait.
+    must not start a thread. It must not call ``run()`` either, since that would block the event loop. Both raise an
+    error. The simulation does not control ``datetime.now()``, ``threading`` locks, or the order of a set of strings. A
+    process runs one simulation at a time; simulations on other threads wait.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """
@@ -132,7 +132,7 @@ def simulate(
 
 
 def _drop_faults(failed: SimulationError, kinds: list[str], run: Callable[..., object]) -> SimulationError:
-    """Repeat the run with fewer and fewer kinds of fault, and return the failure that needs the fewest."""
+    """Repeat the run without each kind of fault in turn, and return the failure with the fewest kinds."""
     for kind in list(kinds):
         fewer = [other for other in kinds if other != kind]
         try:
@@ -220,7 +220,7 @@ class _Run:
         self.loop.schedule_cancel(None, None)
 
     def _record_error(self, error: BaseException, what: str) -> None:
-        """Record `error`. It is considered a problem unless a call failed with it after a fault."""
+        """Record `error`. If a call raised it after a fault, it is not a problem."""
         if error is self.error:
             return
         self.error = self.error or error

@@ -20,9 +20,9 @@ FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
 """The kinds of fault; see `simulate`."""
 
 ENABLED = 0.3
-"""The chance that a run enables a kind of fault. Runs with at most one kind find as many bugs as runs with all."""
+"""The probability that a run enables a given kind of fault. Runs with all kinds would not find more bugs."""
 RATES = (0.1, 0.4, 0.8)
-"""Each run draws one of these as the probability that an enabled fault strikes at a given opportunity."""
+"""The fault rates that a run can have. The rate is the probability that an enabled fault strikes when it can."""
 
 
 class Moment(NamedTuple):
@@ -100,7 +100,7 @@ LACKING = (
 TIMER_SECONDS = 1e-9
 """The virtual time, in seconds, that it takes to set a timer.
 
-This makes two timers with the same delay fire in the order in which they were set, but still in the same turn.
+Two timers with the same delay thus fire in the order in which they were set, but still in the same turn.
 """
 
 
@@ -134,7 +134,7 @@ class NumberedFuture(asyncio.Future[Any]):
 
 
 class OrderedWeakSet(weakref.WeakValueDictionary[int, Any]):
-    """A weak set that keeps its items in order, so that the loop closes its async generators in that order."""
+    """A weak set in insertion order. With it, the loop closes async generators in the same order in every run."""
 
     def add(self, item: Any) -> None:
         self[id(item)] = item
@@ -149,8 +149,8 @@ class OrderedWeakSet(weakref.WeakValueDictionary[int, Any]):
 class VirtualLoop(asyncio.BaseEventLoop):
     """An event loop that moves its clock to the next timer when nothing else can run. It has no sockets or threads.
 
-    Reordering does not break asyncio's guarantees. It only shuffles adjacent wake-ups of tasks, or delays them by one
-    turn. Callbacks keep their places, and each task wakes up only once.
+    The ``reorder`` fault does not break asyncio's guarantees. It only shuffles tasks that are next to each other in the
+    queue, or delays them by one turn. It does not move callbacks, or wake a task twice.
     """
 
     def __init__(self, faults: Faults, limit: float) -> None:
@@ -188,7 +188,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.faults.injected.append(self.trace[-1])
 
     def schedule_cancel(self, task: NumberedTask | None, after: int | None) -> None:
-        """Cancel `task` after `after` more steps of the app's tasks. If `after` is None, cancel nothing."""
+        """Cancel `task` once the app's tasks have taken `after` more steps. If `after` is None, cancel nothing."""
         self._target = None if after is None else task
         self._cancel_at = self.steps + (after or 0)
 
@@ -212,7 +212,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return super().call_at(when, callback, *args, **options)
 
     def sleep(self, seconds: float) -> None:
-        """Stand in for ``time.sleep``: delay the result of a blocking function or, anywhere else, the whole loop."""
+        """Stand in for ``time.sleep``. In a blocking function, delay its result; anywhere else, delay the loop."""
         if asyncio.events._get_running_loop() is None:
             self.slept += seconds
         else:

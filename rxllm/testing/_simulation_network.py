@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rxllm.testing._simulation_loop import VirtualLoop
 
 WINDOW = 65536
-"""The number of bytes that may be in transit or unread before the sender must wait, as with kernel buffers."""
+"""The number of bytes in transit or unread at which a sender must wait, as if a kernel buffer were full."""
 
 _END, _RESET = b"", None
 
@@ -206,7 +206,7 @@ class MemoryTransport(asyncio.Transport):
 
 
 class _Socket:
-    """The part of a socket that clients use. They poll `fileno` to check whether the transport is readable."""
+    """The few socket methods that clients use. Clients poll `fileno` to check whether the transport is readable."""
 
     family = socket.AF_INET
 

@@ -81,7 +81,7 @@ class World:
 
 
 class SimulatedServer(Loopback):
-    """A `Loopback` without a socket or a thread, but with the same script, `url`, `requests` and `connections`."""
+    """A `Loopback` that needs no socket and no thread. Its `url`, `requests` and `connections` work as usual."""
 
     def __init__(self, script: Script, loop: VirtualLoop, port: int) -> None:
         super().__init__(script)
@@ -221,7 +221,7 @@ class InlineThreads(DaemonThreads):
 
 
 class SimulatedPortal(Portal):
-    """A portal to the simulated loop. Timers run on this loop; blocking on the portal raises an error."""
+    """A portal to the simulated loop. Its timers run on that loop. Blocking on the portal raises an error."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.live = Live()
@@ -230,7 +230,7 @@ class SimulatedPortal(Portal):
 
 
 class PoolWatch:
-    """Counts, at each request and at the end of a run, the slots that connection pools have lost.
+    """Counts the lost slots of connection pools, at each request and at the end of a run.
 
     A closed pool has no connections, and therefore no lost slots.
     """

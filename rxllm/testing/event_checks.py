@@ -57,9 +57,9 @@ def chunkings(data: bytes, *, cuts: int | None = None, seed: int = 0) -> Iterato
     [b'h', b'i!']
     [b'hi', b'!']
 
-    By default, `data` is yielded in one chunk, in chunks of one byte (without and with empty chunks in between), and
-    cut in two at each place in turn: about one list per byte. For long data, pass `cuts` to get only two lists: `data`
-    in one chunk, and cut at that many random places, which depend only on `seed`.
+    By default, the chunks are all of `data`, then single bytes, then single bytes with empty chunks between them, and
+    then two parts, cut at each place in turn. This makes about one list for each byte. For long data, pass `cuts` to
+    get only two lists: all of `data`, and chunks cut at that many random places, which depend only on `seed`.
     """
     yield [data]
     if cuts is not None:
@@ -115,9 +115,9 @@ def events(
     TextCompleted(text='Hello', id='block_1')
     MessageCompleted(message=Message('assistant', 'Hello'), finish_reason='stop', raw_finish_reason=None, metadata={})
 
-    `pieces` are one turn of a `Fake` script, in any order; delays take no time. Events for `thinking` precede the
-    pieces, and events for `tool_calls`, `usage` and `finish_reason` follow them. If `thinking` is a string, it becomes
-    a single delta. If the first piece is an exception, it is raised; a later exception becomes an ``ErrorEvent``.
+    `pieces` are one turn of a `Fake` script. They may be in any order, and delays take no time. `thinking` precedes
+    the pieces; `tool_calls`, `usage` and `finish_reason` follow them. If `thinking` is a string, it becomes a single
+    delta. If the first piece is an exception, it is raised; a later exception becomes an ``ErrorEvent``.
 
     Raises ``ValidationError("invalid_option")`` if `Fake` does not accept a piece.
     """

@@ -116,14 +116,14 @@ Script = Reply | Sequence[Reply] | Callable[[Request], Reply]
 
 EMPTY = Reply()
 TURNS = 5
-"""The number of event-loop turns to wait for a connection to be fully accepted."""
+"""The number of event-loop turns in which asyncio can finish accepting connections before the server closes."""
 
 
 class Loopback:
-    """The server. Its `connections` and `requests` are in order of arrival; `open_count` counts open connections.
+    """A scripted server. `connections` and `requests` are in order of arrival; `open_count` counts open connections.
 
-    The server listens immediately, but accepts connections only after `accept_after` seconds. To serve HTTPS, pass an
-    SSL context with a certificate for 127.0.0.1 as `tls`.
+    The server listens immediately, but accepts no connections in the first `accept_after` seconds. For HTTPS, pass
+    `tls`, an SSL context with a certificate for 127.0.0.1.
     """
 
     def __init__(self, script: Script = EMPTY, *, accept_after: float = 0.0, tls: ssl.SSLContext | None = None) -> None:
@@ -146,7 +146,7 @@ class Loopback:
         return sum(connection.closed_at is None for connection in list(self.connections))
 
     def wait_requests(self, count: int, timeout: float = 20.0) -> list[Request]:
-        """Wait until at least `count` requests have arrived, and return them all. Raises ``TimeoutError``."""
+        """Wait until `count` requests have arrived, and return all. Raise ``TimeoutError`` after `timeout` seconds."""
         self.wait_until(lambda: len(self.requests) >= count, timeout)
         return self.requests
 
@@ -220,8 +220,8 @@ class Connection(asyncio.Protocol):
     """A connection to a client. It answers its `requests` in turn, and records when it was closed and by whom.
 
     `accepted_at` and `closed_at` are ``time.monotonic()`` times; `closed_by` is ``"client"`` or ``"server"``. The
-    server notices immediately when the client closes the connection, even while it is stalling or waiting for the
-    client to read.
+    server notices immediately when the client closes the connection, even during a `Pause` or if the client has
+    stopped reading.
     """
 
     def __init__(
@@ -375,7 +375,7 @@ def _head(reply: Reply) -> bytes:
 
 
 def check_script(script: Any) -> Script:
-    """Return `script` if it is valid. Raise ``ValueError`` for an empty list, and ``TypeError`` for anything else."""
+    """Return `script`. Raise ``ValueError`` if it is an empty list, and ``TypeError`` if it is not a script at all."""
     if isinstance(script, Reply) or callable(script):
         return cast(Script, script)
     if isinstance(script, list | tuple):

@@ -108,8 +108,8 @@ def check(
 ) -> None:
     """Check that `operator` turns `source` into `expected`, and that it unsubscribes from `source` at the right tick.
 
-    `subscribed` looks like ``^---!``, where ``!`` marks that tick. If `expected` has no end, the subscriber
-    disposes its subscription there. Unless `resubscribe` is false, a second subscription must give the same result.
+    `subscribed` looks like ``^---!``, and its ``!`` marks that tick. If `expected` has no end, the check itself
+    unsubscribes at that tick. Unless `resubscribe` is false, a second subscription must give the same result.
 
     Raises ``AssertionError`` if the check fails, ``ValueError`` for a malformed diagram, and ``TypeError`` if
     `operator` is not an operator.

@@ -371,7 +371,7 @@ def _early(
 
 @st.composite
 def _execution(draw: st.DrawFn, call: va.ToolCall, kind: str, depth: int) -> list[ev.Event]:
-    """Draw the events of one tool call, which may run an agent, and which may succeed, fail or stay open."""
+    """Draw the events of one tool call. `kind` is ``"tool"``, ``"agent"``, ``"broken"`` or ``"open"``."""
     started = ev.ToolExecutionStarted(call.id, call.name, call.arguments)
     nested: list[ev.Event] = []
     if kind != "tool" and depth:

@@ -64,12 +64,12 @@ class Clock(TestScheduler):
 
 
 class Source(Observable[Any]):
-    """A cold source that emits the next of its `items` every `EVERY` ticks, and then completes or fails with `error`.
+    """A cold source that emits one item every `EVERY` ticks, and then completes or fails with `error`.
 
     Before the last item it stays silent for another `silence` ticks. Without a clock, it emits everything at once. If a
     subscriber raises an exception, the source ends and passes the exception to ``on_error``, as rxllm's own sources do.
-    `uses` holds the ticks at which each subscription began and ended; `unheard` holds the exceptions that subscribers
-    raised when they received the end.
+    `uses` lists the ticks at which each subscription began and ended. `unheard` lists the exceptions that subscribers
+    raised in ``on_completed`` or ``on_error``.
     """
 
     def __init__(
@@ -135,10 +135,9 @@ class Source(Observable[Any]):
 class OperatorRun:
     """One subscription to `stream`.
 
-    `notes` are the notifications that it received, timed in ticks since it began; `late` are the ones that arrived
-    after disposal. `left_over` describes the timers and threads that remained when it ended or was disposed. `escaped`
-    is an error that was raised instead of being passed to ``on_error``. ``on_item(run, number)``, if given, is called
-    for each item.
+    `notes` lists the notifications, timed in ticks since the start. `late` lists the notifications after disposal.
+    `left_over` describes the timers and threads that remained after the end or disposal. `escaped` is an error that did
+    not reach ``on_error``. If `on_item` is given, ``on_item(run, number)`` is called for each item.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """`AgentTool`: a tool that runs a chat on behalf of another chat.
 
-This makes chats recursive: a chat runs tools, and a tool can run a chat. The code that runs chats is in a higher layer,
-which this module cannot import, so ``rxllm`` registers it with `run_with`. It cannot be passed as an argument, because
-users call ``ops.run_tools`` and ``Engine.as_tool`` directly, and both are below that layer.
+The code that runs chats is in a higher layer, so this module cannot import it. Instead, ``rxllm`` registers that code
+with `run_with`. An argument would not work, because users call ``ops.run_tools`` and ``Engine.as_tool`` directly, and
+both are below that layer.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class AgentTool(Tool):
 
 
 class AgentCall(msgspec.Struct, frozen=True):
-    """One run of an agent: its `tool` and `call`, and the `settings` and `request_id` of the step that called it.
+    """One run of an agent. The `settings` and the `request_id` are those of the step that made the `call`.
 
-    If the run resumes a halted one, `halted` is the halted run's thread, and `answers` are the caller's answers.
+    If the run continues an earlier run, `halted` is the earlier run's thread, and `answers` are the caller's answers.
     """
 
     tool: AgentTool
@@ -93,7 +93,7 @@ def chats() -> Chats:
 
 
 def blame_caller(error: BaseException) -> None:
-    """Mark `error` as a fault in the caller's code, such as in an approver, so that it is never sent to a model."""
+    """Mark `error` as the fault of the caller's code, for example of an approver. It is then never sent to a model."""
     vars(error)["_is_callers"] = True
 
 
@@ -104,7 +104,7 @@ def blames_caller(error: BaseException) -> bool:
 
 
 def agent_failure(call: ToolCall, error: LLMError) -> ToolError:
-    """Return the tool error for `call`, which ran an agent whose chat failed with `error`."""
+    """Return the tool error for a `call` to an agent that failed with `error`."""
     first_line = next(iter(str(error).strip().splitlines()), "")
     message = f"the agent {call.name!r} failed: {type(error).__name__}: {first_line}"
     failure = tool_error(call, "handler_raised", message)
@@ -113,7 +113,7 @@ def agent_failure(call: ToolCall, error: LLMError) -> ToolError:
 
 
 def answer_of(result: ChatResult) -> Any:
-    """Return the agent's result: its chat's answer, with the halt reason if the chat did not complete."""
+    """Return the chat's answer. If the chat did not complete, return a dict with the answer and the reason."""
     answer = result.output_text if result.parsed is None else result.parsed
     if result.halted_reason == "completed":
         return answer

@@ -1,8 +1,8 @@
 """Handle approvers' answers, and questions that tools ask the user.
 
-When a tool asks a question, its call stays open until the user answers, just like a call to an agent that has halted.
-The question and the answer form the tool's "chat". Several tools in one step, however deeply nested, may ask questions.
-The questions are stored in the thread's JSON.
+A tool that asks a question is handled like an agent that halts. Its call stays open until the user answers, and its
+"chat" consists of the question and the answer. Several tools in one step may ask questions, and so may the tools of
+nested agents. All questions are stored in the thread's JSON.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from rxllm.values.sessions import question
 from rxllm.values.tool_schemas import convert
 
 WAITING = ("manual_tool_calls", "approval_tool_calls")
-"""The keys in a step's metadata that list the tool calls the caller must answer before the chat can continue."""
+"""The metadata keys for a step's unanswered tool calls. The caller must answer these calls to continue."""
 
 QUESTION = "question"
-"""The id of a question in its tool's chat; the caller sees it combined with the tool call's id."""
+"""The id of the question in a tool's chat. The caller sees a combination of the tool call's id and this id."""
 
 STATE = "tool_state"
 """The key in a question's metadata that holds the state the tool has saved for its next run."""
 
 NO_ANSWER = object()
-"""Used as the answer if an approver's Observable completes without an item."""
+"""The answer of an approver that returns a stream without items."""
 
 
 def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | ToolError | None:
@@ -117,7 +117,7 @@ class WaitingCalls:
             self._notes.pop(event.id, None)
 
     def of(self, calls: Iterable[ToolCall]) -> dict[str, Any]:
-        """Return the metadata for a step that made `calls`: the calls that are waiting, if any."""
+        """Return metadata for a step that made these `calls`. It lists the calls that are waiting, if any."""
         notes = self._notes
         waiting = tuple(
             replace(call, metadata={**call.metadata, **notes[call.id]}) for call in calls if call.id in notes
@@ -126,19 +126,19 @@ class WaitingCalls:
 
 
 def question_events(halt: Halt, call: ToolCall) -> list[Event]:
-    """Return the events for `call`, whose tool has returned `halt` to ask a question."""
+    """Return the events for `call` when its tool asks a question by returning `halt`."""
     opts = {"ask_user_opts": dict(halt.opts)} if halt.opts else {}
     message = question(halt.question or "", QUESTION, opts)
     return _waiting_events(replace(message, metadata={**message.metadata, STATE: halt.tool_state}), call)
 
 
 def repeat_question(thread: Thread, call: ToolCall) -> list[Event]:
-    """Return the events for `call`, whose question (the first message of `thread`) still has no answer."""
+    """Return the events for `call` when its question, the first message of `thread`, is still unanswered."""
     return _waiting_events(thread[0], call)
 
 
 def read_reply(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
-    """Return the user's answer and the tool's stored state for a resumed call, or None for both."""
+    """Return the user's answer and the tool's stored state. Both are None if no question was answered."""
     match resumed[0].messages if resumed is not None else ():
         case (message, reply, *_) if is_question(message):
             return reply.text, message.metadata.get(STATE)

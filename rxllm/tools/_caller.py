@@ -47,7 +47,7 @@ from rxllm.values.request_keys import hash_of_thread, plain_call, plain_message
 
 
 class Caller(abc.DisposableBase):
-    """Calls functions within `scope`, one after another; `is_approved` is True once the tool itself may run."""
+    """Calls functions one at a time, within `scope`. `is_approved` becomes True before the tool itself is called."""
 
     def __init__(
         self,

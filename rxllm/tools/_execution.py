@@ -2,19 +2,19 @@
 
 A journal (see ``operators.journaled``) records the call, so that a later run of the same stream can look it up:
 
-- If the journal has no record of the call, the run records the start before it calls the function, and the outcome or
-  denial before it emits the events.
+- If the journal has no record of the call, the call runs as usual. Its start is recorded before the function is called,
+  and its outcome or denial before the events are emitted.
 - If the journal has the outcome, the run emits it.
 - If the journal has only the start, the call was interrupted. An ``idempotent`` tool is called again with the same
-  arguments. Agents are idempotent, because their own model calls and tools are recorded. Any other tool is not run; the
-  decision is left to the caller, as with an approval.
+  arguments. Agents are idempotent, because their own model calls and tools are recorded. No other tool is called again;
+  the caller decides, as with an approval.
 
 An exception that a tool raises is logged with its traceback, unless it is a `ToolError`. ``on_tool_error`` decides what
 the model receives.
 
-An approver runs like a tool; see ``_caller``. If it raises, returns an invalid answer, or returns arguments that the
-tool does not accept, the caller's code is at fault, and the stream ends through ``on_error``. If it leaves the decision
-to the caller, the stream ends without an outcome.
+An approver runs like a tool; see ``_caller``. The caller's code is at fault if the approver raises an error, returns an
+invalid answer, or returns arguments that the tool does not accept. The stream then fails. If the approver leaves the
+decision to the caller, the stream completes without an outcome.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def execution(
     edited_call: ToolCall | None = None,
     resumed: tuple[Thread, Any] | None = None,
 ) -> Stream[Event]:
-    """Return a stream that runs `call`: ``ToolExecutionStarted``, progress, ``ToolExecutionCompleted`` and an outcome.
+    """Return a stream that runs `call`, and emits its start, progress, completion and outcome.
 
     The stream fails only if the caller's code is at fault; see the module's docstring. `thread` contains the messages
     before the call, and `scope` is the step's scope. If `edited_call` is given, its arguments are used.
 
-    An agent that halts because it needs an answer from the caller emits neither a ``ToolExecutionCompleted`` nor an
-    outcome. To continue it, pass its thread and the caller's answers as `resumed`. The same applies to a tool that asks
-    the user a question and is called again with the answer; see ``_approval``.
+    If an agent halts because it needs an answer from the caller, there is no completion and no outcome. To continue the
+    agent, pass its thread and the caller's answers as `resumed`. Tools that ask the user a question, and are called
+    again with the answer, work in the same way; see ``_approval``.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -251,7 +251,7 @@ class ToolExecution(abc.DisposableBase):
             self._finish(failed(failure, self._call, self._settings))
 
     def _on_failure(self, error: BaseException) -> None:
-        """End the call with an exception raised by the tool or, before the call is approved, by the approver."""
+        """End the call. The approver raised `error` if the call is not approved yet; otherwise, the tool raised it."""
         (self._fail if self._caller.is_approved else self._abort)(error)
 
     def _abort(self, error: BaseException) -> None:
@@ -377,7 +377,7 @@ def _apply_policy(error: ToolError, call: ToolCall, settings: ToolSettings) -> E
 
 
 def is_halting(event: Event) -> bool:
-    """Whether `event` ends the chat once the step's other tools have finished."""
+    """Whether `event` halts the chat. The step's other tools finish first."""
     return isinstance(event, ToolHalt | AskUserRequested)
 
 
