@@ -1,4 +1,4 @@
-"""The worker's side of a run: a lane, which calls the model and keeps outcomes until they are fetched."""
+"""Run requests on a Dask worker. A lane calls the model and keeps the outcomes until the client fetches them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import rxllm
 from rxllm import Engine, EngineError, Event, LLMError, Request
 
 Job = tuple[int, bytes | None]
-"""A request's number, and either the pickled request with its id or None to stop the request."""
+"""A request's number, and a pickle of the request and its id. If the pickle is None, the request is stopped."""
 
 Outcome = tuple[list[Event], Exception | None]
 
@@ -35,7 +35,7 @@ def pack(value: Any) -> bytes:
 
 
 async def serve(key: str, setup: bytes) -> None:
-    """Serve a run. This is a Dask task, which is cancelled when the client releases its future or dies."""
+    """Serve a run as a Dask task. The task ends when the client releases the future, or dies."""
     engine, options = pickle.loads(setup)
     worker, lane = get_worker(), Lane(engine, options)
     # When Dask cancels a task, it notifies plugins immediately, but does not stop the coroutine.
@@ -71,7 +71,7 @@ async def put(key: str, jobs: Iterable[Job]) -> None:
 
 
 async def take(key: str) -> list[tuple[int, bytes]]:
-    """Return the next outcomes, or an empty list if there are none after a few seconds."""
+    """Return the outcomes that have arrived. If there are none, wait a few seconds for the first."""
     lane = _lanes[key]
     try:
         await asyncio.wait_for(lane.news.wait(), _POLL)
@@ -81,7 +81,7 @@ async def take(key: str) -> list[tuple[int, bytes]]:
 
 
 class Lane:
-    """One run's requests on this worker, and their outcomes. Use it only on the worker's event loop."""
+    """A run's requests on this worker, with their outcomes. Use a lane only on the worker's event loop."""
 
     def __init__(self, engine: Engine, options: dict[str, Any]) -> None:
         self.news = asyncio.Event()

@@ -13,10 +13,10 @@ file                   contents
 ``parsed``             functions that put parsed answers into responses and results
 =====================  ==============================================================================================
 
-A `StreamCollector` is an immutable value, and applying an event takes O(1) time. The events of the current message are
-appended to a log that successive states share; each state records how many it includes. A second event applied to the
-same state copies the log. `executions` holds running tools and the states of agents. Everything else is in `summary`,
-which most events do not change. `fold_message` builds the message from the log only when it is needed.
+A `StreamCollector` is an immutable value, and applying an event takes O(1) time. Successive states share a log of the
+current message's events, and each state records how many of them it includes. Applying a second event to the same state
+copies the log. `executions` holds running tools and the states of agents. Everything else is in `summary`, which most
+events do not change. `fold_message` builds the message from the log, but only when the message is read.
 
 A response's finish reason depends on its tool calls. If the client must run any complete calls, the reasons
 ``stop``, ``other`` and None become ``tool_calls``; ``length``, ``content_filter`` and ``error`` are not replaced.

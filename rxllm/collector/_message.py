@@ -55,14 +55,14 @@ T = TypeVar("T")
 def fold_message(events: Iterable[Event]) -> Message:
     """Fold one response's events into its assistant message, with the parts in order of first appearance.
 
-    If the parts are just one block of text followed by tool calls, the content is plain text. If no event has content,
-    the result is the message of ``MessageCompleted``. Malformed events are omitted.
+    If the parts are one block of text and then only tool calls, the content is plain text. If there are no parts, the
+    result is the message that ``MessageCompleted`` carries. Malformed events are omitted.
     """
     return without_faults(_fold_message, events if isinstance(events, list) else list(events))
 
 
 def without_faults(fold: Callable[[list[Event]], T], log: list[Event]) -> T:
-    """Return ``fold(log)``. If a malformed delta makes it raise ``TypeError``, leave out all malformed events."""
+    """Return ``fold(log)``. If that raises ``TypeError``, fold again without malformed events."""
     try:
         return fold(log)
     except TypeError:
@@ -127,7 +127,7 @@ BLOCKS: dict[type[Event], type[Event]] = {
     ThinkingDelta: ThinkingDelta,
     ThinkingCompleted: ThinkingDelta,
 }
-"""The event classes that make up blocks, each mapped to the class of its block's deltas."""
+"""The delta class for each event class of a text or thinking block."""
 
 
 def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKey]) -> BlockKey:
@@ -149,8 +149,8 @@ def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKe
 class Blocks:
     """The parts of a response, in order of first appearance.
 
-    An open block of text or thinking is stored as a list of pieces, and a closed block as its completion. A
-    block's key consists of the class of its deltas and its id, or a number if it has no id.
+    An open block of text or thinking is stored as a list of pieces, and a closed block as its completion. The key
+    of a block is a pair: the class of its deltas, and its id. A number replaces a missing id.
     """
 
     def __init__(self) -> None:
@@ -214,7 +214,7 @@ def _only_marks(parts: Iterable[Part]) -> bool:
 
 
 def check_delta(event: TextDelta | ThinkingDelta | ToolCallDelta, delta: object) -> None:
-    """Raise ``TypeError`` if a block's first delta is malformed. Later ones are caught when the pieces are joined."""
+    """Raise ``TypeError`` if a block's first delta is malformed. A malformed later delta fails when joined."""
     if not (isinstance(cast(object, event.id), str | None) and isinstance(delta, str)):
         raise TypeError(event_fault(event))
 
@@ -256,8 +256,8 @@ def _call(id: str, event: ToolCallStarted | ToolCallCompleted | None, pieces: li
 class Summary(msgspec.Struct, frozen=True):
     """Everything in a state except its thread, log and executions.
 
-    `error` and `metadata` are kept when a step ends. `earlier` holds the values they had before the step; a restart
-    restores them. `past` holds the events that completed steps unfold to, and the events between steps.
+    `error` and `metadata` are kept when a step ends. `earlier` holds their values from before the step, and a restart
+    restores those. `past` holds the unfolded events of completed steps, and the events between steps.
     """
 
     steps: tuple[StepResult, ...] = ()

@@ -1,7 +1,7 @@
 """Build a step from a response, its tools and its agents: the new messages, the waiting calls and the halt.
 
-`Executions` keeps a tool call while it runs, and a call to an agent until the step ends. Each agent has its own state,
-which folds the agent's events just as the chat's state folds the chat's.
+`Executions` keeps each tool call while it runs. A call that runs an agent stays until the step ends. The events of an
+agent are folded into a state of its own.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 
 
 class Execution(msgspec.Struct, frozen=True):
-    """The execution of a tool call. `agent` is the state of the agent that the call runs, or an empty state."""
+    """The execution of a tool call. If the call runs an agent, `agent` is the agent's state; otherwise it is empty."""
 
     agent: StreamCollector
     started: ToolExecutionStarted | None = None
     completed: ToolExecutionCompleted | None = None
 
     def after(self, event: Nested | ToolExecutionStarted | ToolExecutionCompleted) -> Execution | None:
-        """Return the execution after `event`, or None if it no longer needs to be kept."""
+        """Return the execution after `event`. Return None if the call has completed and did not run an agent."""
         if isinstance(event, ToolExecutionStarted):
             return msgspec.structs.replace(self, started=event, completed=None)
         if isinstance(event, ToolExecutionCompleted):
@@ -88,7 +88,7 @@ def unfold_executions(executions: Executions) -> list[Event]:
 
 
 def innermost(event: Event) -> Event:
-    """Return the event that an agent emitted, however deeply it is nested. Other events are returned unchanged."""
+    """Return the event inside a `Nested`. Other events are returned unchanged."""
     return event.event if type(event) is Nested else event
 
 
@@ -122,7 +122,7 @@ def agent_usage(executions: Executions) -> Usage:
 
 
 def with_agents_so_far(thread: Thread, executions: Executions) -> Thread:
-    """Return `thread`, appending the steps that each open agent has completed to that agent's thread."""
+    """Return `thread` with its open agents' threads updated: each now includes the agent's completed steps."""
     threads = {id: thread for id, thread in open_agents(thread).items() if id in executions}
     for id, resumed in threads.items():
         agent = executions[id].agent
@@ -131,7 +131,7 @@ def with_agents_so_far(thread: Thread, executions: Executions) -> Thread:
 
 
 def with_agents(step: StepResult, executions: Executions) -> StepResult:
-    """Return `step` with its agents' usage, and with the calls and questions that the agents are waiting on."""
+    """Return `step` with its agents' usage, waiting calls and first question added."""
     if not executions:
         return step
     step = replace(step, agent_usage=agent_usage(executions))
@@ -193,7 +193,7 @@ STEERED = "steered"
 
 
 def answer(response: Response[Any]) -> tuple[Message, ...]:
-    """Return the messages that `response` adds to its thread: its message, or nothing if that would be empty.
+    """Return the messages that `response` adds to its thread: the message, or nothing if the message would be empty.
 
     Tool calls that will never have a result are removed from the message. If a new user message cut the response short,
     parts that providers accept only whole are removed too.
@@ -218,7 +218,7 @@ def answer(response: Response[Any]) -> tuple[Message, ...]:
 def unsigned(part: Part) -> Part | None:
     """Return `part` without signed or opaque data, or None if nothing is left.
 
-    Providers accept such data only in full.
+    Providers reject such data if any of it is missing.
     """
     match part:
         case ToolCallPart() | ProviderPart():

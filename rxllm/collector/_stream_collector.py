@@ -243,7 +243,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return self.summary.chat_result is not None
 
     def to_response(self) -> Response[Any]:
-        """Return the response so far or, right after a ``StepCompleted``, that step's response."""
+        """Return the response so far. Right after a ``StepCompleted``, return that step's response."""
         summary = self.summary
         if summary.fresh:
             return summary.steps[-1].response
@@ -264,7 +264,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         )
 
     def to_step_result(self) -> StepResult:
-        """Return the step so far or, right after a ``StepCompleted``, that step.
+        """Return the step so far. Right after a ``StepCompleted``, return the completed step.
 
         Raises the same error as `to_chat_result`.
         """
@@ -289,10 +289,11 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return with_agents(step, self.executions)
 
     def to_chat_result(self) -> ChatResult:
-        """Return the chat's result or, before ``ChatCompleted``, the result so far, marked ``cancelled`` or ``error``.
+        """Return the chat's result. Before ``ChatCompleted``, return the result so far.
 
-        If the state did not start with a thread, the result's thread is empty until a step is completed. Raises
-        ``StreamError("truncated")`` if there is neither a thread nor an event.
+        A partial result is marked ``cancelled`` or ``error``. If the state did not start with a thread, the result's
+        thread is empty until a step is completed. Raises ``StreamError("truncated")`` if there is neither a thread nor
+        an event.
         """
         if self.chat_result is not None:
             return self.chat_result
@@ -325,16 +326,15 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         >>> StreamCollector().apply_deltas(deltas).to_events()
         [TextDelta(delta='hello', id=None)]
 
-        To restore the state, fold the events into ``StreamCollector(thread)``, where `thread` is what this
-        state began with, or into ``StreamCollector()`` once a step is completed. Open blocks and calls stay open, so
-        the rest of the stream can follow.
+        To restore the state, fold the events into ``StreamCollector(thread)``, with the thread that this state began
+        with. Once a step is completed, ``StreamCollector()`` is enough. Open blocks and calls stay open, so the rest of
+        the stream can follow.
 
-        Each block has at most one delta and a completion. Each tool call has a start, a delta and a completion. Each
-        response has a start, its last usage and an end. Completed steps and agents are unfolded in the same way, with
-        an agent's events between the start and the end of its tool call. So the number of events depends on how many
-        blocks, calls and steps there are, not on how many deltas. Events voided by a restart are omitted, and so is
-        everything that the fold does not keep: the progress and approvals of tools, finished executions, raw frames,
-        and `Custom` events.
+        A block becomes at most a delta and a completion. A tool call becomes a start, a delta and a completion. A
+        response adds its start, its last usage and its end. Completed steps are unfolded in the same way, and so are
+        agents, between the start and the end of their tool call. The list therefore grows with the number of blocks,
+        calls and steps, but not with the number of deltas. It omits everything that the fold does not keep: events
+        voided by a restart, progress and approvals of tools, finished executions, raw frames, and `Custom` events.
         """
         past = [event for step in self.summary.past for event in step]
         chat = [] if self.chat_result is None else [ChatCompleted(self.chat_result)]

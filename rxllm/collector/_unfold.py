@@ -31,8 +31,8 @@ from rxllm.values import Usage
 def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[Event]:
     """Return the events of the current step, with each block and tool call at the place where it began.
 
-    The deltas of a block or a call are joined into one, directly followed by the completion. Malformed events and
-    deltas that contradict their completion are omitted. Tool executions follow the message, even if they began earlier.
+    The deltas of a block or call become one, right before its completion. Malformed events are omitted, and so are
+    deltas that contradict their completion. Tool executions follow the message, even if they began earlier.
     """
     if summary.fresh:
         return []

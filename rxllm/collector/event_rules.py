@@ -162,7 +162,7 @@ class EventRules:
         self._agents.clear()
 
     def check_end(self, id: str) -> None:
-        """Raise `BrokenRule` if the agent started by tool call `id` has begun its chat but not finished it."""
+        """Raise `BrokenRule` if the agent started by tool call `id` is in the middle of its chat."""
         if self._phase not in ("start", "chat"):
             raise BrokenRule("nested", f"the agent started by tool call {id!r} has not finished its chat")
 
@@ -245,7 +245,7 @@ _FAULTS = {
     "lost": ("chat_completed", "only the end of the chat can follow a step that failed to begin", "chat_completed"),
     "chat": ("chat_completed", "nothing can follow ChatCompleted", ""),
 }
-"""For each phase: the rule broken by a misplaced event, the reason, and the rule broken by an early end."""
+"""For each phase: the rule that a misplaced event breaks, the reason, and the rule that an early end breaks."""
 
 
 class _Response:
@@ -358,7 +358,7 @@ def check_name(event: ev.ToolCallStarted | ev.ToolCallCompleted | ev.ToolExecuti
 
 
 def check_arguments(event: ev.ToolCallCompleted, pieces: Iterable[str]) -> None:
-    """Raise `BrokenRule` unless the raw arguments equal the joined deltas, and are parsed or marked with an error."""
+    """Raise `BrokenRule` unless the arguments match the deltas. If the call has an error, they need not parse."""
     raw = "".join(pieces)
     if event.raw_arguments != raw:
         raise BrokenRule("call_raw_arguments", f"the deltas of the tool call add up to {raw!r}")

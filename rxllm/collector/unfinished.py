@@ -30,9 +30,9 @@ from rxllm.values.threads import unanswered, with_results
 
 
 class Unfinished:
-    """The open blocks and tool calls of a stream. Pass each event to `see`; `close` returns the missing completions.
+    """The open blocks and tool calls of a stream, including those of running agents.
 
-    The blocks and calls of running agents are included. Running tools are not closed: the stream's error ends them all.
+    Pass events to `see`. `close` returns the missing completions. Running tools are ended by the stream's error.
     """
 
     def __init__(self) -> None:
@@ -91,12 +91,12 @@ class Unfinished:
 def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
     """Return the chat's `result` plus the text and the answered tool calls of the unfinished step in `state`.
 
-    The added message has the result's `halted_reason` as its ``metadata["partial"]``. Some parts are left out, so that
+    The added message stores the result's `halted_reason` in ``metadata["partial"]``. Some parts are left out, so that
     every provider accepts the thread:
 
     - tool calls without a result, including calls to agents that began in this step;
-    - the provider's own calls, opaque parts and thinking signatures that follow the last answered tool call, because
-      providers accept these only whole;
+    - after the last answered tool call, everything that providers accept only whole: their own calls, opaque parts and
+      thinking signatures;
     - a message without text, files or tool calls.
     """
     if state.done or state.summary.fresh:

@@ -13,9 +13,9 @@ from rxllm.values import ChatResult, ToolCall
 
 
 class Answer(Screen):
-    """A card for an answer. Pending calls are left out: `questions` shows them below the card, with their controls.
+    """A card for an answer. The pending calls appear below the card, in `questions`, with controls.
 
-    If the answer continues once the user has decided on the calls, the card shows all turns.
+    When the user has decided on all calls, the answer continues on the same card.
     """
 
     def __init__(self, drawn: Any, questions: Questions, ended: Callable[[], None]) -> None:
@@ -50,7 +50,7 @@ class Answer(Screen):
         return page(article(look, rows_html(rows, opened=look == "running"), texts)), rows_text(rows)
 
     def begin_turn(self, answered: Sequence[Row]) -> None:
-        """Draw the next turn on the same card, below the rows of the `answered` calls."""
+        """Draw the next turn on the same card, after the calls that the user has `answered`."""
         card = self._cards[None]
         *earlier, last = rows_by_step(card, responses_of(card), self._now)
         if card.state.steps:
@@ -133,7 +133,7 @@ class Questions:
         self.widget.children = lines
 
     def rows(self) -> list[Row]:
-        """Return rows for the calls whose results the user has typed. No stream emits events for these calls."""
+        """Return rows for the results that the user has typed, because no event reports them."""
         return [ToolRow(self.calls[id], "done", result=text) for id, text in self.results.items()]
 
     def _approval(self, call: ToolCall) -> Any:

@@ -1,8 +1,7 @@
 """Fold a stream into a card: the state that a screen draws.
 
-A card contains a collector, which folds the events, and everything the collector does not track: times, running tools,
-the latest value if the stream does not emit events, and how the stream ended. `rows_and_status` turns a card into rows
-to draw.
+A card contains a collector, which folds the events. The card itself tracks times, running tools, and how the stream
+ended. If the stream emits values instead, the card keeps the latest. `rows_and_status` turns a card into rows to draw.
 """
 
 from __future__ import annotations
@@ -86,8 +85,8 @@ class Run(msgspec.Struct, frozen=True):
 class ToolRow(msgspec.Struct, frozen=True):
     """A tool call, with the state of its execution and its result.
 
-    If the tool is an agent, `rows` are the agent's rows, and `facts` lists its models and usage. If the agent's result
-    is just its last text, `result` is None, so that the text is not shown twice.
+    If the tool is an agent, `rows` are the agent's rows, and `facts` lists its models and usage. If the result only
+    repeats the agent's last text, `result` is None.
     """
 
     call: ToolCall
@@ -132,10 +131,10 @@ Row = TextPart | ThinkingPart | SourcePart | FilePart | ImagePart | ToolRow | No
 class Card(msgspec.Struct, frozen=True):
     """The state of one stream on a screen.
 
-    `begun` is when the stream started, `first` when its first token arrived, `latest` when its latest event arrived,
-    and `writing` when the current response began to arrive. Earlier responses took `wrote` seconds to arrive. `agents`
-    has a card for each tool call that runs an agent. `steered` lists the user's corrections, each with the number of
-    steps completed before it.
+    `begun` is when the stream started, `first` when its first token arrived, and `latest` when its latest event did.
+    `writing` is when the current response began to arrive, and `wrote` the seconds that earlier responses took.
+    `agents` holds a card for each tool call that runs an agent. `steered` lists the user's corrections, each with the
+    number of steps completed before it.
 
     >>> card = Card(begun=0.0).add(TextDelta("Hel"), 0.5).add(TextDelta("lo"), 1.0)
     >>> rows_and_status(card, 1.0)
@@ -189,7 +188,7 @@ class Card(msgspec.Struct, frozen=True):
 
     @property
     def look(self) -> Look:
-        """The state to draw. If there are several streams, a card is drawn as ended once its own stream has ended."""
+        """The state to draw. A card looks finished once its own stream ends, even if other streams are running."""
         return _look_and_words(self)[0]
 
     @property
@@ -290,7 +289,7 @@ def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list
 def rows_of(message: Message, row: Callable[[ToolCall], Row]) -> Iterator[Row]:
     """Yield the rows of a message, calling `row` for each of its tool calls.
 
-    A call's row appears at the call's position among the parts, or at the end if it has none.
+    A call's row takes the place of its `ToolCallPart`. Calls without such a part come last.
     """
     calls = {call.id: call for call in message.tool_calls}
     for part in message.parts:
@@ -399,7 +398,7 @@ def _look_and_words(card: Card) -> tuple[Look, str]:
 
 
 def _ending(card: Card) -> tuple[Look, str] | None:
-    """Return the state to draw and its text if the card's stream has ended, or None if it is still running."""
+    """Return the state to draw and its text, or None while the card's stream is running."""
     state = card.state
     if card.end == "stopped":
         return "stopped", "stopped"
@@ -414,7 +413,7 @@ def _ending(card: Card) -> tuple[Look, str] | None:
 
 
 def chat_ending(chat: ChatResult) -> tuple[Look, str]:
-    """Return the state to draw, and its text, for a chat that has ended. If it completed, its last response decides."""
+    """Return the state to draw and its text for an ended chat. A completed chat takes them from its last response."""
     last = chat.final_response
     return ending(last.finish_reason if last is not None and chat.halted_reason == "completed" else chat.halted_reason)
 

@@ -129,7 +129,7 @@ class ChatPanel(abc.DisposableBase):
         self._end()
 
     def _end(self) -> None:
-        """Enable the controls on the second call: the session's thread and the card's thread each call this once."""
+        """Enable the controls on the second call. The session and the card each call this once, on any thread."""
         with self._lock:
             self._ends += 1
             ended = self._ends == 2

@@ -20,7 +20,7 @@ SHOWN = 2_000
 """The number of characters after which arguments, progress and results are cut off."""
 
 LINE, INDENTED = 60, 100_000
-"""Arguments of up to `LINE` characters are shown next to their tool. JSON longer than `INDENTED` is not indented."""
+"""The longest arguments shown on their tool's line, and the length from which JSON is not indented."""
 
 
 def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
@@ -133,7 +133,7 @@ def _indented(text: str) -> str:
 
 
 def _error(error: Exception) -> str:
-    """Return the HTML of an error: its first line, and below it the facts that this line does not mention."""
+    """Return the HTML of an error: its first line, the facts missing from that line, and the other lines."""
     sentence, _, more = error_text(error).partition("\n")
     fields = error.fields() if isinstance(error, LLMError) else {}
     found = [form.format(str(fields[name]).replace("_", " ")) for name, form in _FACTS.items() if name in fields]
@@ -191,7 +191,7 @@ def _pictures(bundle: Any) -> str:
 
 
 def isolate(text: str) -> str:
-    """Return `text` as HTML that cannot change the writing direction of the surrounding text."""
+    """Return `text` as HTML. Its writing direction does not affect the surrounding text."""
     return f"<bdi>{escape(text)}</bdi>"
 
 

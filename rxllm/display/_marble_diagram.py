@@ -152,8 +152,8 @@ def marble_diagram(
     a=0
     b=1
 
-    To draw ``source.pipe(a, b)``, write ``marble_diagram(source, a, b)``. The call returns when all streams have ended;
-    after `until` seconds, it disposes any that are still running. Errors are drawn, not raised. A notebook shows the
+    To draw ``source.pipe(a, b)``, write ``marble_diagram(source, a, b)``. The call returns when all streams have ended.
+    After `until` seconds, it disposes those that are still running. Errors are drawn, not raised. A notebook shows the
     picture as it grows. The text uses the notation of ``rxllm.testing.marbles``, with a time axis below. If each
     character is 1 s, as above, you can pass the text to that module's ``check`` function.
 
@@ -164,8 +164,8 @@ def marble_diagram(
     in ``marble_diagram([a, b], rxllm.race)``. It is called with the list's streams as arguments, or with the dict
     itself. Without operators, the streams simply run side by side.
 
-    With `virtual`, the streams run in virtual time: pauses take no time, the picture is exact, and the run ends after
-    at most one day of virtual time. Use this to draw a recording immediately, with the times from its file:
+    With `virtual`, the streams run in virtual time. You do not wait for pauses, and the times in the picture are exact.
+    The run ends after one virtual day at most. Use this to draw a recording immediately, with the times from its file:
     ``marble_diagram(rxllm.testing.replay_file("hello.jsonl"), virtual=True)``. Network calls cannot be drawn this way.
 
     `labels` are the names of the lanes. By default, they are the source code of the arguments.

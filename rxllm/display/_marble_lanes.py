@@ -17,7 +17,7 @@ MAX_LABEL = 80
 """The maximum length of a label, in characters. Longer labels end with an ellipsis."""
 
 UNUSED = "unused"
-"""The outcome of the empty span that is drawn for a lane without subscriptions."""
+"""The outcome that marks the empty span of a lane without subscriptions."""
 
 QUIET = ("start", "complete")
 """The kinds of events that only begin or complete something. They are drawn small and grey, without a label."""
@@ -46,7 +46,7 @@ _KINDS = {
     "RawChunk": ("value", "data"),
     "Custom": ("value", "name"),
 }
-"""The kind of each event class, and either the field that contains its label or the label itself."""
+"""The kind and the label of each event class. If the label names a field, the field's value is shown."""
 
 
 class Mark(NamedTuple):
@@ -88,7 +88,7 @@ class Span:
 
 
 class Lane:
-    """A place in a pipe whose items are drawn, with a span for each subscription.
+    """A place in a pipe. Each subscription there has a span, which holds the items to draw.
 
     The label is the stream's name or, if `is_operator` is True, the operator's code.
     """

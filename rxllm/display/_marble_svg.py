@@ -1,8 +1,8 @@
 """Draw the lanes of a marble diagram as SVG: a row for each subscription, and a box for each operator.
 
-A row is a horizontal line with a slot for each item and one for the end of the subscription. Neither slots nor their
-labels overlap. If possible, the chart is wide enough for all slots to be at their exact times, with the labels on one
-or two levels. Otherwise, later slots move to the right, and the time axis stretches with them.
+A row is a horizontal line. Each item gets a slot on it, and so does the end of the subscription. Slots do not overlap,
+and neither do labels, which are on one or two levels. If possible, the chart is wide enough to put every slot at its
+exact time. If it is not, slots move to the right, and the time axis stretches with them.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ WIDTHS = ((280, 1), (350, 1), (420, 1), (350, 2), (420, 2), (520, 2), (640, 2))
 """The layouts to try, in this order: (width of the time axis in pixels, number of label levels)."""
 
 MAX_WIDTH, LIMITS = 1000, ((30, 80), (30, 40), (30, 24), (30, 12), (12, 12), (0, 12))
-"""The maximum width of a chart in pixels, and the limits to try, in this order, until a chart is narrow enough.
+"""The maximum width of a chart in pixels, and the limits to try in order until the chart fits.
 
-A row with more marks than a limit's first number is dense: it has ticks instead of marks and labels. Labels longer than
-the limit's second number end with an ellipsis.
+A limit is a number of marks and a length of labels. A row with more marks is dense: it has ticks instead of marks and
+labels. Longer labels end with an ellipsis.
 """
 
 RADIUS, GAP, LABEL_GAP, LEVEL = 7, 6, 14, 15
@@ -135,7 +135,7 @@ class _Slot:
 
 
 class _Line:
-    """The slots of a row. `edge` is where the last slot ends, and `edges` where the labels on each level end."""
+    """The slots of a row. The last slot ends at `edge`. `edges` contains the end of the last label on each level."""
 
     def __init__(self, row: Row, limits: tuple[int, int]) -> None:
         self.row, self.span = row, row.span
@@ -165,11 +165,11 @@ class _Line:
         return next((slot.x for slot in self.slots if slot.kind == self.span.outcome), None)
 
     def needed(self, at: float) -> float:
-        """Return the leftmost position for the items at time `at`, to the right of all earlier slots."""
+        """Return the leftmost position at which the items at time `at` do not overlap earlier slots."""
         return self.edge + GAP + self._first_item(at)[1]
 
     def shift(self, at: float, x: float) -> float:
-        """Return how far the items at time `at` must move to the right of `x` to make room for the first label."""
+        """Return the distance that the items at time `at` must move right of `x`, so that the first label fits."""
         return self._spot(self._first_item(at)[0], x)[0]
 
     def put_group(self, at: float, x: float) -> None:
@@ -201,14 +201,14 @@ class _Line:
         self.put(slot, (x + until) / 2)
 
     def _first_item(self, at: float) -> tuple[_Slot, float]:
-        """Return the slot to draw exactly at time `at`, and the width of its left half and all slots before it."""
+        """Return the slot to place exactly at time `at`, and how far it is from the left edge of the group."""
         slots = self.groups[at]
         is_start = at == self.span.start
         index = next((index for index, slot in enumerate(slots) if is_start or slot.kind not in QUIET), 0)
         return slots[index], sum(2 * slot.radius + 2 for slot in slots[:index]) + slots[index].radius
 
     def _spot(self, slot: _Slot, x: float) -> tuple[float, bool, int, float]:
-        """Return how far `slot` must move right of `x`, whether its label moves, and that label's level and left."""
+        """Return how far to move `slot` right of `x`, whether its label moves, and the label's level and left edge."""
         width = _width(slot.label)
         cover = min(6.0, width / 2)
         wish = max(min(x - width / 2, self.limit - width), x + cover - width)
@@ -242,7 +242,7 @@ class _Chart:
         return max([self.x(self.duration) + RADIUS, *edges])
 
     def x(self, at: float) -> float:
-        """Return the position of time `at`. If nothing happens then, it is between the neighbouring positions."""
+        """Return the position of time `at`. Times at which nothing happens lie between their neighbours."""
         times = [*self._places]
         after = bisect(times, at)
         x = self._places[times[after - 1]] + (at - times[after - 1]) * self._scale

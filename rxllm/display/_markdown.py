@@ -43,7 +43,7 @@ Finished = tuple[str, str, dict[str, Any]]
 
 
 _finished: deque[Finished] = deque(maxlen=32)
-"""For each recent text: the source of its finished blocks, their HTML, and the link addresses they define."""
+"""The finished blocks of recent texts, as Markdown and as HTML, with the link addresses they define."""
 
 
 def markdown(text: str) -> str:
@@ -103,7 +103,7 @@ _MATH = re.compile(
     re.DOTALL,
 )
 _PRICE = re.compile(r"\$\d[\d.,]*[^$\\]*\$\w")
-"""Matches text such as ``$5 (or $x``, where a price precedes another dollar sign."""
+"""Matches a price followed by another dollar sign, such as ``$5 (or $x``. This is not LaTeX."""
 
 _MATH_OPENING = re.compile(r"\$\$|\\\[|\\begin\{(\w+\*?)\}")
 
@@ -122,8 +122,8 @@ def _math(state: Any, silent: bool) -> bool:
 def _math_block(state: Any, start: int, end: int, silent: bool) -> bool:
     """Keep multi-line LaTeX as it was written. It ends at its closing delimiter, or before an empty line.
 
-    Even an opening delimiter that is never closed begins a block. Finished blocks are not parsed again, so the meaning
-    of a line must not depend on later lines.
+    An opening delimiter begins a block even if nothing closes it. Otherwise, a later line could change the meaning of
+    a finished block, which is not parsed again.
     """
 
     def line(number: int) -> str:
