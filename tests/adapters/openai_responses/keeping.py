@@ -171,7 +171,8 @@ class Keeper:
         if cut is None:
             return Reply([b"".join(frames)])
         end = self._ends.pop(0) if len(self._ends) > 1 else self._ends[0]
-        return Reply([b"".join(frames)[:cut], *(() if end is None else (end,))])
+        sent = [b"".join(frames)[:cut]] if cut else []  # an empty chunk would end the body
+        return Reply([*sent, *(() if end is None else (end,))])
 
 
 def number_of(part: bytes) -> int | None:
