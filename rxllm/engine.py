@@ -45,7 +45,7 @@ class Alongside:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The result of a `prepare` function: the request to send, and what to add to its answer.
+    """The result of a `prepare` function: the request to send, and additions to the answer.
 
     `metadata` must be JSON data. It is added to the metadata of the answer's message, so it stays in the thread, where
     the next call can read it. `event` is emitted right after the answer's ``MessageStarted``. `usage` covers the calls
@@ -74,12 +74,12 @@ It can also return an awaitable or an Observable of either.
 def alongside(check: Callable[[Request], Any]) -> Alongside:
     """Run ``check(request)`` while the model answers, and hold the answer back until the check has passed.
 
-    Use it in an engine's `prepare` to guard the input without slowing down the answer. `check` returns a verdict, or an
-    awaitable or Observable of one, as for ``ops.guard``. None and True let the answer through. Any other verdict, such
-    as False or a string with the reason, blocks the answer: none of its events are emitted, its connection is closed,
-    and ``on_error`` receives a ``StreamError`` (``guard_tripped`` or ``guard_failed``). An exception in `check` also
-    blocks the answer, and is passed to ``on_error`` unchanged. The answer pauses when 1,024 of its events are waiting
-    for the verdict.
+    Use it in an engine's `prepare` to guard the input without slowing down the answer. `check` returns a verdict,
+    directly or as an awaitable or Observable, as for ``ops.guard``. None and True let the answer through. Any other
+    verdict, such as False or a string with the reason, blocks the answer: none of its events are emitted, its
+    connection is closed, and ``on_error`` receives a ``StreamError`` (``guard_tripped`` or ``guard_failed``). An
+    exception in `check` also blocks the answer, and is passed to ``on_error`` unchanged. The answer pauses when 1,024
+    of its events are waiting for the verdict.
 
     >>> from rxllm import Fake, generate
     >>> async def moderate(request):
@@ -320,7 +320,7 @@ def _model_of(name: str) -> str | None:
 
 
 def _adapter_of(name: str, model: str | None, options: Mapping[str, Any]) -> Any:
-    """Return the adapter of the sandbox's engine or, without one, the adapter for the provider in `name`."""
+    """Return the adapter that `name` refers to. In a sandbox, return the adapter of the sandbox's engine."""
     replacement = current_place.get().engine
     if replacement is not None:
         return replacement.adapter

@@ -81,7 +81,7 @@ class _Event(msgspec.Struct, frozen=True, tag_field="type"):
 
 
 class MessageStarted(_Event, frozen=True, tag="message_started"):
-    """The first frame has arrived. `message` is empty; its metadata has the ``id`` and ``model`` from the provider."""
+    """The first frame has arrived. `message` is empty; its metadata holds ``id`` and ``model`` from the provider."""
 
     message: Message
 
@@ -270,7 +270,7 @@ class FileAdded(_Event, frozen=True, tag="file_added"):
 
 
 class PartAdded(_Event, frozen=True, tag="part_added"):
-    """A part of the message that only its provider understands, such as the result of a tool that the provider runs."""
+    """A message part that only the provider understands, such as the result of a tool that the provider runs."""
 
     part: ProviderPart
 
@@ -378,10 +378,10 @@ _NO_CONTENT = frozenset({MessageStarted, MessageCompleted, ErrorEvent, *_PINGS})
 
 
 def is_content(event: Event) -> bool:
-    """Whether `event` is considered model output, which ends a silence and can be the first token.
+    """Whether `event` is considered model output.
 
-    All events from an agent are considered output, even the start and the end of its responses, except for usage
-    updates and raw chunks.
+    Output restarts the idle timer, and can be the first token. An agent's events are all considered output, even the
+    start and the end of a response, except usage updates and raw chunks.
     """
     silent = _NO_CONTENT
     if type(event) is Nested:

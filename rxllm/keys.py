@@ -13,7 +13,7 @@ source            how to set the key
 ================  ====================================================================
 
 The first three sources also accept a function that returns the key, for tokens that expire. The function is called for
-every attempt at a call. A synchronous function runs in a thread; an async one is awaited.
+each attempt. A synchronous function runs in a thread; an async one is awaited.
 
 Whitespace around a key is removed, and an empty key is ignored. Keys are kept only in this module, in adapters, in
 calls, and in request headers.
@@ -98,7 +98,7 @@ _dotenv = _Dotenv()
 def put(provider: str, key: ApiKey) -> None:
     """Store the key for `provider` until the process ends; `key` is the key itself or a function that returns it.
 
-    For an adapter of your own, `provider` can be any name. A name that resembles a known provider's causes a warning.
+    For an adapter of your own, `provider` can be any name. rxllm warns if it resembles the name of a known provider.
 
     Raises ``ValidationError("invalid_option")`` if `key` is neither a string nor a function.
     """
@@ -124,7 +124,7 @@ def clear() -> None:
 
 
 def load_dotenv(path: str | Path | None = None) -> bool:
-    """Read a dotenv file, which becomes a source of keys. Return whether the file exists.
+    """Read a dotenv file to use it as a source of keys, and return whether it exists.
 
     The file is `path` or, by default, the nearest ``.env`` in the working directory or its parents. It is read only
     once, and the process's environment does not change. Raises ``EngineError("missing_dependency")`` if
@@ -238,7 +238,7 @@ def missing(provider: str, variable: str | None = None) -> EngineError:
 
 
 def left_behind(provider: str, arguments: Sequence[str], variable: str | None = None) -> EngineError:
-    """Return the error for a missing key if the adapter's secrets were left out when it was pickled."""
+    """Return the error for a key that is missing because the adapter was pickled without its secrets."""
     variable = " or ".join(_variables(provider, variable))
     message = (
         f"no API key for {provider}: the adapter was pickled without the secrets in its {' and '.join(arguments)}; "

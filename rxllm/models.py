@@ -1,6 +1,6 @@
 """The model catalogue: a table of model capabilities and prices, which you fill in yourself.
 
-If genai-prices is installed, prices that are not in the catalogue are looked up there.
+If genai-prices is installed, it supplies the prices that are missing from the catalogue.
 
 ::
 
@@ -174,7 +174,7 @@ def _canonical(provider: str) -> str:
 
 
 _PROVIDERS = {**_ALIASES, "moonshot": "moonshotai", "vertex": ""}
-"""The names that genai-prices uses for providers, where they differ from ours. Without a name, it searches by model."""
+"""The providers' names in genai-prices, where they differ from ours. If a name is "", only the model is looked up."""
 
 _EXTRA = {
     "cache_write_1h_tokens": ("cache_creation.ephemeral_1h_input_tokens",),
@@ -199,14 +199,14 @@ _EXTRA = {
     "input_video_tokens": ("promptTokensDetails.VIDEO", "toolUsePromptTokensDetails.VIDEO"),
     "web_searches": ("num_search_queries",),
 }
-"""The counters in ``Usage.extra`` that make up each of genai-prices' counts. They differ from provider to provider."""
+"""For each count in genai-prices, the counters in ``Usage.extra`` to add up. Each provider uses its own names."""
 
 _CONTEXT = ("service_tier", "speed")
 """Details of an answer that affect its price."""
 
 
 def with_price(usage: Usage, name: str, response_model: str | None, context: Mapping[str, str]) -> Usage:
-    """Return `usage` with its missing costs filled in, at the prices for `response_model` or else for `name`."""
+    """Return `usage` with missing costs filled in, at the prices of `response_model` or else of the model in `name`."""
     provider, _, model = name.partition(":")
     provider = _PROVIDERS.get(provider, provider) or None
 
@@ -217,7 +217,7 @@ def with_price(usage: Usage, name: str, response_model: str | None, context: Map
 
 
 def _fill_costs(usage: Usage, provider: str | None, models: Iterable[str | None], context: Mapping[str, str]) -> Usage:
-    """Return `usage` with its missing costs filled in, at the prices of the first model that genai-prices knows."""
+    """Return `usage` with missing costs filled in, at the prices of the first of `models` that genai-prices knows."""
     for model in filter(None, models):
         price = _price(usage, provider, model, context)
         if price is not None:
@@ -245,7 +245,7 @@ def _price(usage: Usage, provider: str | None, model: str, context: Mapping[str,
 
 
 def price_list() -> tuple[Callable[..., PriceCalculation], type]:
-    """Return genai-prices' price function and its class for counts.
+    """Return the function ``calc_price`` and the class ``Usage`` of genai-prices.
 
     Raises ``EngineError("missing_dependency")`` if genai-prices is not installed.
     """
@@ -253,13 +253,13 @@ def price_list() -> tuple[Callable[..., PriceCalculation], type]:
         from genai_prices import Usage as Counts
         from genai_prices import calc_price
     except ImportError as error:
-        message = "prices require the package genai-prices; run pip install 'rxllm[cost]'"
+        message = "prices require the genai-prices package; run pip install 'rxllm[cost]'"
         raise EngineError("missing_dependency", message) from error
     return calc_price, Counts
 
 
 def token_counts(usage: Usage) -> dict[str, int | None]:
-    """Return the counts for which every model has a price."""
+    """Return the counts that are priced for every model."""
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
@@ -269,7 +269,7 @@ def token_counts(usage: Usage) -> dict[str, int | None]:
 
 
 def all_counts(usage: Usage) -> dict[str, int | None]:
-    """Return `token_counts`, plus searches and the counts that only some models price separately, such as audio tokens.
+    """Return `token_counts`, plus counts that only some models have a price for, such as searches and audio tokens.
 
     >>> all_counts(Usage(10, 5, tool_usage={"web_search_requests": 2}))["web_searches"]
     2

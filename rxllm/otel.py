@@ -10,7 +10,7 @@ span                        kind       covers
 ``chat MODEL``              client     a model call, including its retries
 ``generate_content MODEL``  client     an image call
 ``execute_tool NAME``       internal   a tool run
-``invoke_agent NAME``       internal   a chat; ``NAME`` is the tool that the chat runs as, if any
+``invoke_agent NAME``       internal   a chat; if the chat runs as a tool, ``NAME`` is that tool's name
 ``step``                    internal   a step: a model call, and the tools that its answer asks for
 ==========================  =========  =============================================================================
 
@@ -18,8 +18,8 @@ A span ends as soon as its stream completes, fails or is disposed. Parent spans 
 context token has to be kept from one event to the next. A tool runs in a copy of the context, where its span is the
 current span.
 
-The names in the conventions are still changing. All the names that rxllm uses are in this module's tables, as of
-November 2026 (https://github.com/open-telemetry/semantic-conventions-genai).
+The names in the conventions are still changing. This module's tables contain all the names that rxllm uses. They follow
+the conventions of November 2026 (https://github.com/open-telemetry/semantic-conventions-genai).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ USAGE = {
     "cache_write_input_tokens": "cache_write.input_tokens",
     "reasoning_tokens": "reasoning.output_tokens",
 }
-"""The conventions' names for usage fields. Span attributes and the newest `TOKENS` add their own prefixes."""
+"""The conventions' names for usage fields, without the prefixes that span attributes and metrics add."""
 
 PROVIDERS = {
     "azure": "azure.ai.openai",
@@ -113,7 +113,7 @@ TOKENS: dict[str, list[tuple[str, str, dict[str, str], int | None]]] = {
         ),
     ],
 }
-"""Token metrics. Each has a usage field, the metric's name, its labels, and the value to record if the field is None.
+"""Token metrics: usage field, metric name, labels, and the value to record if the field is None.
 
 A metric whose labels include a modality is a counter; any other metric is a histogram.
 """
@@ -379,7 +379,7 @@ class _Open:
 class _Body(NamedTuple):
     """The tool that a context belongs to, and the context outside that tool.
 
-    If there are several observers, the last one replaces what the others have set.
+    If several `Traces` observe a call, only the `_Body` of the last one is in the tool's context.
     """
 
     owner: Traces
@@ -393,7 +393,7 @@ def _body(here: Context) -> _Body | None:
 
 
 def _around(value: Any) -> Context:
-    """Return the current context, or the context outside the current tool if `value` is not part of that tool."""
+    """Return the current context. If `value` is not part of the current tool, return the context outside the tool."""
     here = context.get_current()
     # The next step starts in the context of the last tool to end, but is not part of that tool.
     while (body := _body(here)) is not None and body.depth > len(value.path):
@@ -402,7 +402,7 @@ def _around(value: Any) -> Context:
 
 
 class _Metrics:
-    """The metric instruments. ``OTEL_SEMCONV_STABILITY_OPT_IN`` can select the newest names, not the released ones."""
+    """The metric instruments. ``OTEL_SEMCONV_STABILITY_OPT_IN`` selects the released or the newest names."""
 
     def __init__(self, meter: metrics.Meter) -> None:
         def histogram(name: str, unit: str, buckets: list[float]) -> metrics.Histogram:
@@ -429,7 +429,7 @@ class _Metrics:
         chunks = value.details.chunks
         if chunks:
             self._first_chunk.record(chunks[0], labels, where)
-        nowhere = Context()  # without a span: an exemplar for every chunk would double the cost
+        nowhere = Context()  # has no span, because an exemplar for every chunk would double the cost
         for earlier, later in pairwise(chunks):
             self._per_chunk.record(later - earlier, labels, nowhere)
         if cost is not None:
@@ -449,7 +449,7 @@ def _tokens(usage: object) -> dict[str, Any]:
 def _notes(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the caller's metadata as span attributes.
 
-    Scalars, and sequences whose items are scalars of one type, stay as they are. Any other value is written as JSON.
+    Scalars, and sequences of scalars of a single type, stay as they are. Any other value is written as JSON.
     """
     return {f"{METADATA}.{name}": _attribute(value) for name, value in metadata.items()}
 

@@ -60,7 +60,7 @@ def connect(provider: str, model: str, options: Mapping[str, Any] = MappingProxy
     """Return the adapter that the plugin `provider` creates for `model`.
 
     Without `options`, the adapter is created once and then reused. Raises the same errors as `load`, and any
-    ``LLMError`` that the plugin raises. Also raises an ``EngineError`` with the reason ``unknown_option`` if the plugin
+    ``LLMError`` that the plugin raises. Also raises an ``EngineError`` with reason ``unknown_option`` if the plugin
     does not accept the options, ``missing_dependency`` if an import fails, and ``invalid_engine`` if the plugin fails
     in any other way or does not return an adapter.
     """
@@ -96,12 +96,12 @@ def about(group: Group, name: str) -> str:
 
 
 def listed(group: Group) -> list[str]:
-    """Return each name in `group` with the packages that register it, such as ``"shout (loud 1.0)"``."""
+    """Return each name in `group`, followed by its packages in parentheses, as in ``"shout (loud 1.0)"``."""
     return [f"{name} ({_join(map(_package, points))})" for name, points in sorted(_points_by_name(group).items())]
 
 
 def tell_taken(group: Group, taken: Iterable[str]) -> None:
-    """Log a warning for each plugin that is ignored because its name is `taken`."""
+    """Log a warning for each plugin whose name is in `taken`. Such a plugin is ignored."""
     points = _points_by_name(group)
     for name in sorted({*points} & {*taken}):
         for point in points[name]:
@@ -160,7 +160,7 @@ def _package(point: EntryPoint) -> str:
 
 
 def _describe(point: EntryPoint) -> str:
-    return f"the plugin {point.name!r} ({point.value}) in {point.group} of {_package(point)}"
+    return f"the {point.group} plugin {point.name!r} ({point.value}) from {_package(point)}"
 
 
 def _failure(

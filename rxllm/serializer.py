@@ -4,11 +4,11 @@ There is one exception: an object that a tool returned (in a tool event or in ``
 data. In such an object, models, dataclasses and events are written as JSON objects; datetimes, decimals, enums and
 paths as text; and sets as lists. Plain data that a tool returned is read back as equal data.
 
-Obsolete uses of ``RawChunk`` are converted to the events that have replaced them; see ``rxllm.events.current_form``.
+An obsolete use of ``RawChunk`` is converted to the event that replaced it; see ``rxllm.events.current_form``.
 
 A value or an error is written as an object that names its class, such as
 ``{"$": "Message", "role": "user", ..., "v": 1}``, and an event as an object with a type, such as
-``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the outermost object has a version, ``"v"``. Fields that have
+``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the outermost object contains a version, ``"v"``. Fields with
 their default values are omitted, and unknown fields are skipped when an object is read.
 
 Text that cannot be read raises ``ValidationError("invalid_request")``. Each of its `errors` has a path and a code:
@@ -89,7 +89,7 @@ _RESULTS = {
     (ToolHalt, "result"),
     (ToolProgress, "data"),
 }
-"""Fields that hold an object from a tool: anything that JSON can express."""
+"""Fields that hold a tool's own objects. Such an object can be anything that JSON can express."""
 
 T = TypeVar("T")
 
@@ -337,6 +337,6 @@ def _refuse_constant(constant: str) -> Never:
     raise ValueError(f"{constant} is not JSON")
 
 
-# ``json.dumps`` and ``json.loads`` would create these on every call, and so double the time for a delta.
+# ``json.dumps`` and ``json.loads`` would create these on every call, which would double the time for a delta.
 _write_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _read_text = json.JSONDecoder(parse_constant=_refuse_constant).decode

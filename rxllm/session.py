@@ -7,12 +7,12 @@
 
 The new session is ``turn.session``, which can be stored as JSON. You can pass a turn wherever a session is expected.
 Each function has a streaming form, and ``operators.to_session`` folds the events of that stream into the same turn. The
-first event is ``Custom("session_turn")``. It holds the whole session and its context, so do not send it to clients
-unfiltered. The same applies to ``StepCompleted`` and ``ChatCompleted``.
+first event is ``Custom("session_turn")``. It contains the whole session with its context, so do not send this event to
+clients as it is. The same applies to ``StepCompleted`` and ``ChatCompleted``.
 
-A stream that is stopped emits no `Turn`. The example below saves the session anyway: ``save(turn, outcome)`` is called
-however the stream ends. With `keep_partial`, the session includes the text that has arrived so far, not just the user's
-message::
+If you dispose a stream early, it emits no `Turn`. The example below saves the session anyway: ``save(turn, outcome)``
+is called however the stream ends. With `keep_partial`, the session includes the text that has arrived so far, not just
+the user's message::
 
     keep = ops.finally_result(save, ops.to_session(chat, keep_partial=True))
     answer = session.stream_reply(engine, chat, "A story!").pipe(keep, ops.text()).subscribe(show)
@@ -27,8 +27,8 @@ operations. If the session's fields contradict its status, ``on_error`` receives
 ``ValidationError("invalid_session")``. In both cases, the model is not called. If the first model call fails,
 ``on_error`` receives its error, and the session that you passed in is still valid.
 
-A `SessionStore` keeps sessions between turns. `MemorySessions` is one in memory, and ``durable.Runs.sessions`` is one
-in SQLite or Redis. ``testing.assert_session_store`` checks a store of your own.
+A `SessionStore` keeps sessions between turns: `MemorySessions` in memory, and ``durable.Runs.sessions`` in SQLite or
+Redis. To check a store of your own, use ``testing.assert_session_store``.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from rxllm import pipelines, serializer, validate
 from rxllm.engine import Engine, as_engine
 from rxllm.events import NOTHING, Custom, Event
 from rxllm.pipelines import ChatOptions, Input, StepOptions, as_thread
-from rxllm.pipelines.caller_answers import is_over
+from rxllm.pipelines.caller_answers import Answers, is_over
 from rxllm.pipelines.options import set_options, with_options
 from rxllm.pipelines.resuming import unchecked_resume
 from rxllm.runtime import Stream, clock, returned_by
 from rxllm.tools import Approval
 from rxllm.values import LLMError, Message, RunError, Session, SessionError, Turn, ValidationError, reader
 from rxllm.values.argument_checks import check, check_instance, is_name, must_be
-from rxllm.values.sessions import open_agents
+from rxllm.values.sessions import open_agents, open_questions
 
 __all__ = [
     "MemorySessions",
@@ -75,9 +75,9 @@ class SavedSession(msgspec.Struct, frozen=True):
     """A session that was loaded from a store.
 
     `version` is 0 for a session that has never been saved, and every save increases it. `run` is the id of the durable
-    run that is producing the open turn, or None. While a turn is open, `session` includes the committed part of it: the
-    user's message, the completed steps, and the answer so far, as a message whose ``metadata["partial"]`` is
-    ``"cancelled"``.
+    run that is producing the open turn, or None. While a turn is open, `session` includes the turn's committed part:
+    the user's message, the completed steps and the answer so far. The answer so far is a message with
+    ``metadata["partial"] == "cancelled"``.
     """
 
     session: Session
@@ -88,9 +88,9 @@ class SavedSession(msgspec.Struct, frozen=True):
 class SessionStore(Protocol):
     """A store for sessions. Its methods are asynchronous, and can be called on any event loop.
 
-    An id is any non-empty string that UTF-8 can encode. All methods raise ``ValidationError("invalid_option")`` for
-    other ids, and a store can refuse more of them in this way, such as very long ones. If the store is unreachable,
-    full or broken, all methods can raise ``RunError("store_unavailable")``.
+    An id is a non-empty string that UTF-8 can encode. A store may have further rules, such as a maximum length. For an
+    invalid id, all methods raise ``ValidationError("invalid_option")``. If the store is unreachable, full or broken,
+    they can raise ``RunError("store_unavailable")``.
     """
 
     def load(self, id: str) -> Awaitable[SavedSession]:
@@ -98,20 +98,20 @@ class SessionStore(Protocol):
         ...
 
     def save(self, session: Session, version: int = 0) -> Awaitable[SavedSession]:
-        """Replace version `version` of the session with `session`. Return it with its new version.
+        """Store `session` if the stored version is still `version`. Return the session with its new version.
 
-        Raises ``RunError("conflict")`` if the stored version is a different one, because another caller has saved or
+        Raises ``RunError("conflict")`` if the stored version is different, because another caller has saved or
         deleted the session since it was loaded.
         """
         ...
 
     def delete(self, id: str) -> Awaitable[None]:
-        """Delete the session with this id, if there is one. Its versions are never used again for this id."""
+        """Delete the session with this id, if there is one. Later sessions with this id must not reuse its versions."""
         ...
 
 
 class MemorySessions:
-    """A `SessionStore` in memory. It forgets a session only when you delete it, and everything when the process ends.
+    """A `SessionStore` in memory. It keeps each session until you delete the session or the process ends.
 
     >>> import asyncio
     >>> store = MemorySessions()
@@ -121,8 +121,8 @@ class MemorySessions:
     """
 
     def __init__(self) -> None:
-        self._saved: dict[str, tuple[int, str]] = {}  # the version and the JSON of each session
-        self._last_version = 0  # shared by all sessions, so that a deleted session's version is not used again
+        self._saved: dict[str, tuple[int, str]] = {}  # The version and the JSON of each session.
+        self._last_version = 0  # One counter for all sessions, so that a deleted session's version is not reused.
         self._lock = threading.Lock()
 
     async def load(self, id: str) -> SavedSession:
@@ -179,7 +179,7 @@ def reply(
     """Add the user's message `text` to the session, and continue the chat.
 
     If a question to the user is pending, `text` is the answer. If an agent asked the question, the agent's chat
-    receives the answer and continues first.
+    receives the answer, and continues before this chat does.
 
     >>> from rxllm import Fake
     >>> engine, turn = Fake("Hello", "Rome."), Session()
@@ -206,6 +206,8 @@ def resume(
 
     ``on_error`` receives a ``SessionError("no_pending_tool_call")`` if no call is pending, or a
     ``SessionError("unknown_tool_call_id")`` if you answer a call that is not pending.
+
+    As in ``rxllm.resume``, `results` can also answer an open question, under the id of the call that asked it.
     """
     events = stream_resume(engine, session, approvals=approvals, results=results, **opts)
     return returned_by("session.resume", events.pipe(_to_turn(engine, _session_of(session), opts)), items=Turn)
@@ -254,7 +256,7 @@ def stream_resume(
     **opts: Unpack[ChatOptions],
 ) -> Stream[Event]:
     """Do the same as `resume`, but emit the events as they arrive."""
-    session = _session_of(session)
+    session, results = _answer_questions(_session_of(session), results)
     events = unchecked_resume(engine, session.thread, approvals, results, _options(session, opts))
     return _turn_events(session, session, "resume", events, (*(approvals or ()), *(results or ())))
 
@@ -265,6 +267,18 @@ def stream_step(engine: Engine | str | Any, session: Session | Turn, **opts: Unp
     session = _session_of(session)
     events = pipelines.stream_step(engine, session.thread, **_options(session, opts))
     return _turn_events(session, session, "step", events)
+
+
+def _answer_questions(session: Session, results: Any) -> tuple[Session, Any]:
+    """Return the session with its open questions answered, and the other results."""
+    if not isinstance(results, Mapping):
+        return session, results  # None, or a value that is reported later
+    others = dict(cast(Mapping[str, Any], results))
+    replied = [id for id in open_questions(session.thread) if isinstance(others.get(id), str | Mapping)]
+    if not replied:
+        return session, others
+    thread, _ = Answers({}, {id: others.pop(id) for id in replied}).replied(session.thread)
+    return session.with_thread(thread), others
 
 
 def _to_turn(engine: Any, session: Session, opts: Mapping[str, Any]) -> Callable[[Observable[Event]], Stream[Turn]]:
@@ -322,7 +336,7 @@ def _options(session: Session, opts: Mapping[str, Any]) -> Any:
 
 
 def _as_session(input: Any, opts: Mapping[str, Any]) -> Session:
-    """Return `input` if it is a session, or else a new session with `input` and the call's context and id."""
+    """Return the session in `input`, or make a session from `input` and the call's `context` and `session_id`."""
     if isinstance(input, Session | Turn):
         return _session_of(input)
     try:
@@ -339,7 +353,7 @@ def _session_of(value: Any) -> Session:
     """Return `value` if it is a session, or its session if it is a turn."""
     if isinstance(value, Session | Turn):
         return value if isinstance(value, Session) else value.session
-    raise _invalid_input("session", "a Session or a Turn (session.start returns the first one)", value)
+    raise _invalid_input("session", "a Session or a Turn (session.start emits the first Turn)", value)
 
 
 def _check_text(text: Any) -> Any:

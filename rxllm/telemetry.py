@@ -19,8 +19,8 @@ contain an API key. Questions and answers appear only in `content`, which is emp
 
 `session_id` identifies the conversation. All values from one call to a function such as ``rxllm.chat`` have the same
 `request_id`. All values about the same model call, step, chat or tool have the same `id`. `parent_id` is the `id` of
-the enclosing unit: a step encloses its model call and its tools, a chat encloses its steps, and a tool that is an agent
-encloses the agent's chat. `path` holds the ids of the enclosing tool calls, outermost first.
+the enclosing unit. A chat encloses its steps, and a step encloses its model call and its tools. If a tool is an agent,
+it encloses the agent's chat. `path` holds the ids of the enclosing tool calls, outermost first.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ class _ModelSpan(_RequestSpan, frozen=True):
 class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
     """Details of a call. The first five fields are set when the call starts, and the others when it finishes.
 
-    `parameters` holds the fields set in the `Request`, by name, except its schema. `metadata` is the caller's metadata.
-    `address` and `port` identify the server. `queued` is the number of seconds that the call waited in
-    ``rate_limited``. `attempts` is the number of requests that were sent. `chunks` holds the time at which each chunk
-    of the answer arrived, in seconds since the request was sent; it is empty unless a `Tracer` observes the call.
-    `response_id` and `response_model` are the id and the model that the provider returned.
+    `parameters` maps settings of the call, such as ``max_tokens``, to their values; a response schema appears only as
+    ``"json"``. `metadata` is the caller's metadata. `address` and `port` identify the server. `queued` is the number of
+    seconds that the call waited in ``rate_limited``. `attempts` is the number of requests sent. `chunks` holds the
+    arrival time of each chunk of the answer, in seconds since the request was sent; it is empty unless a `Tracer`
+    observes the call. `response_id` and `response_model` are the id and the model that the provider returned.
     """
 
     parameters: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
@@ -236,9 +236,9 @@ Telemetry = (
 class Tracer:
     """The base class for observers that write traces, such as the observer from ``rxllm.otel``.
 
-    A tracer also observes the agents among its engine's tools, however deeply nested, even agents that use a different
-    engine. If `content` is True, the values that the tracer receives include messages, tools, arguments and results,
-    but not the model's reasoning.
+    A tracer also observes agents that are tools of its engine, including nested agents and agents with another engine.
+    If `content` is True, the tracer also receives messages, tools, arguments and results, but not the model's
+    reasoning.
 
     >>> from rxllm import Engine, Fake, generate
     >>> from rxllm.telemetry import Tracer

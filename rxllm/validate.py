@@ -1,8 +1,8 @@
 """Check requests, messages and other values before they are sent.
 
-Each function returns None, or raises a ``ValidationError`` that lists all faults: the message describes them in words,
-and each of its `errors` is a path and a code, such as ``(("messages", 0, "role"), "unknown")``. Rules that only a
-provider knows are not checked.
+Each function returns None, or raises a ``ValidationError`` that lists all faults. The message describes them in words.
+The attribute `errors` holds a path and a code for each fault, such as ``(("messages", 0, "role"), "unknown")``. Rules
+that only a provider knows are not checked.
 
 ==========================  ===========================================================================================
 function                    codes for each field
@@ -149,7 +149,7 @@ def is_top_p(number: float) -> bool:
 
 
 def is_response_format(value: Any) -> bool:
-    """Whether this response format is valid in a request; ``values.as_response_format`` creates one from a type."""
+    """Whether a request may use this response format. ``values.as_response_format`` creates a format from a type."""
     match value:
         case None | "text" | {"type": "text" | "json_object"}:
             return True
@@ -178,9 +178,9 @@ _ROOTS = {
 
 _EXPECTED = {
     "temperature out_of_range": "a number from 0 to 2",
-    "top_p out_of_range": "a number above 0 and at most 1",
-    "must_be_positive": "a whole number of at least 1",
-    "too_large": "a whole number that fits in 64 bits",
+    "top_p out_of_range": "a number > 0 and <= 1",
+    "must_be_positive": "an integer >= 1",
+    "too_large": "an integer that fits in 64 bits",
     "response_format invalid_shape": "'text', {'type': 'json_object'} or json_schema(...)",
     "size invalid_shape": "a (width, height) pair, or the name of a size that the provider defines",
     "invalid_type": "text, a tuple of parts or, in a tool result, a dict",
@@ -190,7 +190,7 @@ _EXPECTED = {
     "not_a_map": "a mapping",
     "invalid_image": "an Image, created with Image.from_file or another constructor",
 }
-"""The expected value, by fault code or, if it depends on the field, by field and fault code."""
+"""The expected values, keyed by fault code, or by field and fault code if the field matters."""
 
 _STATEMENTS = {
     "empty": "must not be empty",
@@ -207,7 +207,7 @@ _STATEMENTS = {
     "must_be_empty": "must be empty to generate an image",
     "invalid_count": "must contain at least one image for an edit, and exactly one for a variation",
 }
-"""Descriptions of faults for which there is no value to show, or for which showing it would not help."""
+"""Messages that do not show the invalid value, keyed by fault code."""
 
 
 def in_words(root: Any, path: Path, code: str, expected: str) -> str:
@@ -227,7 +227,7 @@ def in_words(root: Any, path: Path, code: str, expected: str) -> str:
 
 
 _ON_THE_SERVER = ("previous_response_id", "conversation")
-"""Options that refer to messages stored on the server. The calls that tool results answer may be among them."""
+"""Options that refer to messages stored on the server. Tool results may answer calls in those messages."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -266,7 +266,7 @@ def thread_faults(value: Any) -> Iterator[Fault]:
 
 
 def _orphan_faults(messages: Any) -> Iterator[Fault]:
-    """Yield a fault for each tool result whose call is missing, as in ``thread[2:]``. Providers reject such results."""
+    """Yield a fault for each tool result that answers no earlier call. Providers reject such results."""
     ids: set[str] = set()
     for i, message in enumerate(cast(tuple[Any, ...], messages if isinstance(messages, tuple) else ())):
         if not isinstance(message, Message):

@@ -131,5 +131,5 @@ def test_it_is_found_and_a_broken_one_beside_it_hurts_nobody(python: Path) -> No
     assert len(failed) == 2
     for line in failed:
         assert line.startswith("missing_dependency | ")
-        assert "of rxllm-broken 0.3 cannot be loaded: ModuleNotFoundError" in line
+        assert "from rxllm-broken 0.3 cannot be loaded: ModuleNotFoundError" in line
         assert "pip install --upgrade rxllm-broken" in line

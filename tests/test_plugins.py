@@ -94,8 +94,8 @@ def test_dir_lists_them(install: Install) -> None:
 
 def test_the_repr_of_one_says_what_it_is_and_whose(install: Install) -> None:
     install("loud", "1.0", operator("shout", "loud:shout"), module=SHOUT)
-    what = "<ops.plugins.shout, a function that makes an operator: the plugin 'shout' (loud:shout) in rxllm.operators"
-    assert repr(operators.plugins.shout) == f"{what} of loud 1.0>"
+    what = "<ops.plugins.shout, a function that makes an operator: the rxllm.operators plugin 'shout' (loud:shout)"
+    assert repr(operators.plugins.shout) == f"{what} from loud 1.0>"
 
 
 def test_an_unknown_one_names_those_there_are(install: Install) -> None:
@@ -155,7 +155,7 @@ def test_one_without_its_brackets_gets_the_hint_that_rxllm_s_own_get(install: In
 
 def test_an_operator_in_the_place_of_its_maker_says_whose_it_is(install: Install) -> None:
     install("loud", "1.0", operator("shout", "loud:shout"), module="def shout(source): return source")
-    with pytest.raises(TypeError, match=r"missing a required argument: 'source'.*of loud 1\.0") as caught:
+    with pytest.raises(TypeError, match=r"missing a required argument: 'source'.*from loud 1\.0") as caught:
         operators.plugins.shout()
     assert "makes an operator" in str(caught.value)
 
@@ -192,7 +192,7 @@ def test_a_plugin_may_take_options_of_from_model(install: Install) -> None:
     with pytest.raises(EngineError, match="unexpected keyword argument 'region'") as caught:
         Engine.from_model("acme:large", region="eu")
     assert caught.value.reason == "unknown_option"
-    assert "the plugin 'acme' (rxllm_acme:connect)" in caught.value.message
+    assert "the rxllm.adapters plugin 'acme' (rxllm_acme:connect)" in caught.value.message
 
 
 def test_an_installed_adapter_is_a_provider(install: Install) -> None:
@@ -252,7 +252,7 @@ def test_a_class_or_function_that_takes_no_model_says_what_its_package_should_na
     with pytest.raises(EngineError) as caught:
         Engine.from_model("acme:m")
     assert caught.value.reason == "invalid_engine"
-    assert "of rxllm-acme 2.1" in caught.value.message
+    assert "from rxllm-acme 2.1" in caught.value.message
     assert "cannot be called with the model's name" in caught.value.message
     assert "def connect(model)" in caught.value.message
     assert "--upgrade" not in caught.value.message
@@ -265,7 +265,7 @@ def test_what_is_no_adapter_says_whose_it_is(install: Install, given: str) -> No
     with pytest.raises(EngineError, match="is not an adapter") as caught:
         Engine.from_model("acme:m")
     assert caught.value.reason == "invalid_engine"
-    assert "of rxllm-acme 2.1 does not return an adapter" in caught.value.message
+    assert "from rxllm-acme 2.1 does not return an adapter" in caught.value.message
     assert caught.value.metadata == {"distribution": "rxllm-acme", "version": "2.1"}
 
 
@@ -325,7 +325,7 @@ def test_a_name_of_rxllm_s_own_stays_its_own_and_that_is_logged(
         rxllm.adapters.providers()
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2
-    assert "the plugin 'openai' (usurper:connect) in rxllm.adapters of usurper 1.0 is ignored" in told[1]
+    assert "the rxllm.adapters plugin 'openai' (usurper:connect) from usurper 1.0 is ignored" in told[1]
     assert "usurper" not in sys.modules
 
 
@@ -335,7 +335,7 @@ def test_asking_for_that_name_logs_it_too(install: Install, tmp_path: Path) -> N
     path = {"PYTHONPATH": str(tmp_path / "site-packages")}
     ran = python("-c", code, env=path)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stderr.count("of usurper 1.0 is ignored") == 1
+    assert ran.stderr.count("from usurper 1.0 is ignored") == 1
 
 
 # What is damaged on the disk
@@ -371,7 +371,7 @@ def test_beside_unreadable_ones_every_package_counts_once(install: Install, tmp_
 
 def test_a_folder_without_metadata_still_gives_its_plugins(install: Install) -> None:
     install("loud", "1.0", operator("shout", "loud:shout"), module="import no_such_module_anywhere", metadata=False)
-    with pytest.raises(EngineError, match=r"loud:shout.* of an unknown package .*no_such_module_anywhere"):
+    with pytest.raises(EngineError, match=r"loud:shout.* from an unknown package .*no_such_module_anywhere"):
         _ = operators.plugins.shout
 
 

@@ -220,7 +220,7 @@ def test_the_error_s_text_says_what_to_write_instead() -> None:
     assert caught.value.message == (
         "validation failed: invalid_request (messages.1 must be Message, not 5; "
         "tools.0.name must not be auto, none or required, which tool_choice reserves; "
-        "max_tokens must be a whole number of at least 1, not 0; seed must be int or None, not 1.5)"
+        "max_tokens must be an integer >= 1, not 0; seed must be int or None, not 1.5)"
     )
 
 

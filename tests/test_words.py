@@ -14,6 +14,7 @@ HOOKS = {
     "rxllm/testing/_http_suite.py": {"said"},
     "rxllm/testing/_adapter_run.py": {"asked"},
     "examples/plugin/tests/test_adapter.py": {"said"},
+    "examples/bedrock/tests/wire.py": {"said"},
 }
 """Hooks of the kit keep the names that authors have overridden: what a service has `said`, what it was `asked`."""
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rxllm.adapters._http import HTTPAdapter
     from rxllm.adapters._http_errors import http_error, provider_error
     from rxllm.adapters._protocol import Adapter, as_adapter
+    from rxllm.adapters._requests import merge, response_format, select_parts
     from rxllm.adapters.anthropic import Anthropic
     from rxllm.adapters.azure import AzureChat, AzureResponses
     from rxllm.adapters.fake import Fake
@@ -55,9 +56,12 @@ __all__ = [
     "as_image_adapter",
     "connect",
     "http_error",
+    "merge",
     "missing_model",
     "provider_error",
     "providers",
+    "response_format",
+    "select_parts",
 ]
 
 # Hide `__getattr__` from type checkers: if they saw it, they would accept any name.
@@ -70,6 +74,7 @@ if not TYPE_CHECKING:
             "_http": "HTTPAdapter",
             "_http_errors": "http_error provider_error",
             "_protocol": "Adapter as_adapter",
+            "_requests": "merge response_format select_parts",
             "anthropic": "Anthropic",
             "azure": "AzureChat AzureResponses",
             "fake": "Fake",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rxllm import keys, plugins
 from rxllm.adapters.openai_chat import OpenAIChat
-from rxllm.adapters.profiles import OWN, PROFILES, unknown_provider
+from rxllm.adapters.profiles import OWN, PACKAGES, PROFILES, unknown_provider
 from rxllm.http.clients import chosen_transport
 from rxllm.http.secrets import public_url
 from rxllm.values import Call, EngineError, Message, Request
@@ -30,9 +30,9 @@ def connect(provider: str, model: str = "", **options: Any) -> Any:
     its key as described in ``rxllm.keys``. With `options`, such as `api_key` and `base_url`, each call returns a new
     adapter.
 
-    Raises an ``EngineError`` with the reason ``unknown_provider`` (the message lists the known names),
-    ``unknown_option`` (the message lists the adapter's options), or ``missing_dependency`` or ``invalid_engine`` (the
-    message names the package of the plugin that failed).
+    Raises an ``EngineError`` with reason ``unknown_provider`` (the message lists the known names), ``unknown_option``
+    (the message lists the adapter's options), or ``missing_dependency`` or ``invalid_engine`` (the message names the
+    package whose plugin failed).
     """
     if provider in OWN or provider in PROFILES:
         _warn_of_taken_names()
@@ -41,7 +41,8 @@ def connect(provider: str, model: str = "", **options: Any) -> Any:
     try:
         return plugins.connect(provider, model, options)
     except KeyError:
-        raise EngineError("unknown_provider", unknown_provider(provider, model), provider=provider) from None
+        reason = "missing_dependency" if provider in PACKAGES else "unknown_provider"
+        raise EngineError(reason, unknown_provider(provider, model), provider=provider) from None
 
 
 @lru_cache  # bounded, because each local model adds an entry
@@ -63,7 +64,7 @@ def _class_of(provider: str) -> Any:
 
 
 def _settings(provider: str) -> tuple[Any, ...]:
-    """Return the settings that a shared adapter depends on: the environment's base URL, and the chosen transport."""
+    """Return what a shared adapter depends on: the base URL from the environment, and the chosen transport."""
     if provider == "local":
         return ()
     variable = None if provider in PROFILES else _class_of(provider).base_url_variable
@@ -106,7 +107,7 @@ class Compatible(OpenAIChat):
 
 
 def _fit_ids(message: Message, pattern: str) -> Message:
-    # Ids from another provider might not match the pattern. A tool call and its result get the same new id.
+    # Another provider's ids might not match the pattern. A tool call and its result get the same new id.
     calls = tuple(replace(call, id=_fit_id(call.id, pattern)) for call in message.tool_calls)
     result_id = message.tool_call_id
     return replace(message, tool_calls=calls, tool_call_id=result_id and _fit_id(result_id, pattern))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -13,9 +14,9 @@ from rxllm.adapters._protocol import failure_events
 from rxllm.adapters.http_base import HTTPBase
 from rxllm.collector import Unfinished
 from rxllm.events import ErrorEvent, Event, MessageCompleted
-from rxllm.http import Decoder, http_stream
+from rxllm.http import Decoder, KeptAnswer, http_stream
 from rxllm.http.secrets import without
-from rxllm.runtime import Stream
+from rxllm.runtime import Bookmark, Stream, current_scope
 from rxllm.values import (
     AdapterError,
     Call,
@@ -26,12 +27,14 @@ from rxllm.values import (
     ValidationError,
     estimated_tokens,
 )
-from rxllm.values.json_text import UNREADABLE, read_json
+from rxllm.values.json_text import UNREADABLE, json_text, read_json
 from rxllm.wire.frames import FrameDecoder, unreadable
 
 if TYPE_CHECKING:
     import httpx
 
+
+log = logging.getLogger("rxllm")
 
 Build = Callable[[Request, Call], "httpx.Request"]
 
@@ -59,6 +62,13 @@ class HTTPAdapter(HTTPBase):
     def answered(self, request: Request, headers: Mapping[str, str]) -> None:
         """Process the headers of a successful response before its body is read. The default does nothing."""
 
+    def kept_answer(self, sent: httpx.Request, decoder: Decoder) -> KeptAnswer | None:
+        """Return the answer to `sent`, which `decoder` reads, if the provider keeps it. The default is None.
+
+        The rest of a kept answer can be read over another connection.
+        """
+        return None
+
     def stream(self, request: Request, call: Call) -> Stream[Event]:
         """Return a stream of the answer's events. Each subscription sends a new request."""
         return http_stream(lambda: HTTPExchange(self, request, call))
@@ -70,9 +80,12 @@ class HTTPExchange:
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build | None = None) -> None:
         self.provider, self.model, self.request_id = adapter.provider, request.model, call.request_id
         self.content_only = call.timeout is None and adapter.timeout is not None
+        self.retry = call.retry
         self._adapter = adapter
         self._request = request
-        self._call = call
+        self._call = self._first_call = call
+        self._kept_answer: KeptAnswer | None = None
+        self._bookmark = current_scope.get().bookmark
         self._build = build or adapter.build
         self._built: httpx.Request | None = None
 
@@ -86,8 +99,36 @@ class HTTPExchange:
 
     def decoder(self) -> Decoder:
         decoder = self._convert_errors(lambda: self._adapter.decoder(self._request, raw=self._call.raw))
+        if self._built is not None:
+            self._kept_answer = self._adapter.kept_answer(self._built, decoder)
         guarded = decoder if isinstance(decoder, FrameDecoder) else _GuardedDecoder(decoder, self.provider)
+        if self._kept_answer is not None and self._kept_answer.place is None:
+            self._bookmark = None
+        if self._kept_answer is not None and self._bookmark is not None:
+            guarded = _BookmarkingDecoder(guarded, self._kept_answer, self._bookmark)
         return _RedactingDecoder(guarded, self.discreet)
+
+    def kept_answer(self) -> KeptAnswer | None:
+        return self._kept_answer
+
+    def saved_id(self) -> str | None:
+        note = None if self._bookmark is None or self._kept_answer is None else self._bookmark.take()
+        if note is None or self._kept_answer is None:
+            return None
+        saved = cast(dict[str, str], read_json(note))
+        if saved["place"] != self._kept_answer.place:
+            where = (self.request_id, saved["id"], saved["place"], self._kept_answer.place)
+            log.warning("request %s: sent again, as its answer %s is at %s, but the base_url is now %s", *where)
+            return None
+        return saved["id"]
+
+    def hands_over(self, has_loop_ended: bool) -> bool:
+        return self._bookmark is not None and (has_loop_ended or self._bookmark.is_handed_over())
+
+    async def rebuild(self, build: Callable[[Call], httpx.Request]) -> httpx.Request:
+        self._call = await self._adapter.with_key(self._first_call)  # the key may have changed
+        self._built = build(self._call)
+        return self._built
 
     def _convert_errors(self, make: Callable[[], T]) -> T:
         try:
@@ -145,6 +186,25 @@ class _GuardedDecoder:
         return events
 
 
+class _BookmarkingDecoder:
+    """Wraps a decoder and puts the answer's id and place into a bookmark as soon as the id arrives."""
+
+    def __init__(self, decoder: Decoder, answer: KeptAnswer, bookmark: Bookmark) -> None:
+        self._decoder = decoder
+        self._answer = answer
+        self._bookmark = bookmark
+
+    def feed(self, data: bytes) -> list[Event]:
+        before = self._answer.id
+        events = self._decoder.feed(data)
+        if self._answer.id is not None and before is None:
+            self._bookmark.put(json_text({"id": self._answer.id, "place": self._answer.place}))
+        return events
+
+    def close(self) -> list[Event]:
+        return self._decoder.close()
+
+
 class _RedactingDecoder:
     """Wraps a decoder and removes secrets from its errors."""
 
@@ -172,7 +232,7 @@ _NO_SUCH_PATH = (404, 405, 501)
 def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> Stream[TokenCount]:
     """Send the request that `build` returns, and emit the token count in the response's `field`.
 
-    If a server other than the provider's own does not support the path, emit an estimate instead of an error.
+    If the server is not the provider's own and does not support the path, emit an estimate instead of an error.
     """
     counts: Any = http_stream(lambda: _Counting(adapter, request, call, build, field))
 
@@ -192,7 +252,7 @@ def _count_or_raise(item: Any) -> TokenCount:
 
 
 class _Counting(HTTPExchange):
-    """The exchange for a token count. It is its own decoder: it collects the body, then reads the count from it."""
+    """The exchange that requests a token count. It is also the decoder, which collects the body and reads the count."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> None:
         super().__init__(adapter, request, call, build)
@@ -206,7 +266,7 @@ class _Counting(HTTPExchange):
     def feed(self, data: bytes) -> list[Any]:
         self._body += data
         if len(self._body) > LONGEST_COUNT:
-            raise self._malformed(f"the response has more than {LONGEST_COUNT} bytes")
+            raise self._malformed(f"the response is longer than {LONGEST_COUNT} bytes")
         return []
 
     def close(self) -> list[Any]:
@@ -217,7 +277,7 @@ class _Counting(HTTPExchange):
             return [ErrorEvent(StreamError("truncated", message, provider=self.provider))]
         tokens = cast(dict[str, Any], answer).get(self._field) if isinstance(answer, dict) else None
         if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
-            return [ErrorEvent(self._malformed(f"the field {self._field!r} is missing or is not a number of tokens"))]
+            return [ErrorEvent(self._malformed(f"the field {self._field!r} is missing or is not a token count"))]
         return [TokenCount(tokens)]
 
     def _malformed(self, fault: str) -> AdapterError:

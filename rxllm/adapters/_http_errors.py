@@ -228,7 +228,7 @@ def _reason_of_status(status: int | None) -> str | None:
             return "authentication_failed"
         case 408:
             return "timeout"
-        case 402 | 429:  # 402 means that the credit is used up, so a retry would not help
+        case 402 | 429:  # 402 means that the account is out of credit, so a retry would not help
             return "rate_limited"
         case int() if status >= 500:
             return "provider_unavailable"
@@ -249,7 +249,7 @@ def _retry_delay(details: list[dict[str, Any]]) -> float | None:
 
 
 def _parse_seconds(text: str, unit: int = 1) -> float:
-    """Return the seconds to wait, but at most `LONGEST_WAIT`. Raises ``ValueError`` if `text` is not a number."""
+    """Return the number of seconds to wait, at most `LONGEST_WAIT`. Raises ``ValueError`` if `text` is not a number."""
     seconds = float(text) / unit
     if math.isnan(seconds):
         raise ValueError("not a time")

@@ -199,7 +199,7 @@ async def _events(items: AsyncIterator[Any], request: Request) -> AsyncIterator[
 
 
 class _Bookends:
-    """Adds the events that a generator leaves out. Only one block is open at a time; any other content closes it."""
+    """Adds the events that a generator leaves out. Only one block is open at a time; other content closes it."""
 
     def __init__(self) -> None:
         self._emitted: list[Event] = []

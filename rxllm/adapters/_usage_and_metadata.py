@@ -6,11 +6,11 @@ metadata                    value
 ``service_tier``            the tier that served the request, such as ``"default"``, ``"priority"`` or ``"on_demand"``
 ``system_fingerprint``      an identifier for the server's configuration
 ``provider``                the provider that a router, such as OpenRouter, passed the request to
-``native_finish_reason``    the finish reason of the provider behind a router, in the provider's own words
+``native_finish_reason``    the finish reason in the words of the provider that a router called
 ``timings``                 how long each step took; the server chooses the names and units
-``content_filter_results``  the most severe verdict of Azure's content filter on the answer, for each category
-``prompt_filter_results``   the verdicts of Azure's content filter on the prompts
-``content_filters``         the verdicts of Azure's content filter on the prompts and the answer (Responses API)
+``content_filter_results``  Azure's most severe content-filter verdict on the answer, for each category
+``prompt_filter_results``   Azure's content-filter verdicts on the prompts
+``content_filters``         Azure's content-filter verdicts on the prompts and the answer (Responses API)
 ``content_filter_result``   why Azure's content filter did not run
 ``moderation``              the moderation verdicts, if the request asked for moderation
 ``safety_ratings``          Gemini's safety ratings
@@ -58,7 +58,7 @@ _SEVERITIES = ("safe", "low", "medium", "high")
 
 
 def metadata_of(part: Any) -> dict[str, Any]:
-    """Return the response metadata in `part`, a part of a frame, or an empty dict if it is not an object.
+    """Return the response metadata in `part` of a frame, or an empty dict if `part` is not an object.
 
     >>> metadata_of({"id": "1", "service_tier": "default", "system_fingerprint": None})
     {'service_tier': 'default'}
@@ -101,7 +101,7 @@ def _severity(verdict: Any) -> tuple[bool, bool, int]:
 
 _COSTS = ("input_cost", "output_cost", "total_cost")
 _UNITS = {"cost_in_usd_ticks": 1e10, "copilot_usage.total_nano_aiu": 1e11}
-"""Maps each cost counter of xAI and GitHub Copilot to its number of units per dollar."""
+"""Maps the cost counters of xAI and GitHub Copilot to the number of units per dollar."""
 
 
 def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> Usage:

@@ -1,7 +1,7 @@
 """The adapters for OpenAI's APIs on Azure: https://learn.microsoft.com/azure/ai-foundry/openai/api-version-lifecycle.
 
-The model in a request is the name of a deployment, which its owner chooses. A key is sent in the header ``api-key``. An
-Entra ID token is a JSON Web Token and is sent as a bearer token.
+The model in a request is the name of a deployment, chosen by its creator. Keys are sent in the header ``api-key``.
+Entra ID tokens, which are JSON Web Tokens, are sent as bearer tokens.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ PROVIDER = "azure"
 ENDPOINT = "AZURE_OPENAI_ENDPOINT"
 SCOPE = "https://ai.azure.com/.default"
 
-# Only Azure's AI services: customers' own servers have addresses under azure.com too.
+# Matches only Azure's AI services, because customers' own servers can also have addresses under azure.com.
 _IS_AZURE = re.compile(r"https://[\w-]+\.(openai|cognitiveservices|services\.ai)\.azure\.(com|us|cn)(:\d+)?([/?]|$)")
 _IS_TOKEN = re.compile(r"eyJ[\w-]*\.[\w-]")
-"""Matches the start of a JSON Web Token: the JSON of its header, encoded, and a second part."""
+"""Matches the start of a JSON Web Token: an encoded JSON header, then a second part."""
 
 
 class AzureKeys(HTTPBase):
-    """The address of an Azure resource, and its key or Entra ID token."""
+    """The address of an Azure resource, and the key or Entra ID token for it."""
 
     provider = PROVIDER
     key_variable = None
@@ -67,29 +67,29 @@ class AzureKeys(HTTPBase):
 class AzureChat(AzureKeys, OpenAIChat):
     """An `OpenAIChat` for deployments on Azure: ``"azure:my-deployment"``.
 
-    The address is `base_url`, such as ``https://NAME.openai.azure.com/openai/v1``, or the variable
-    ``AZURE_OPENAI_ENDPOINT``, whose value needs no ``/openai/v1``. For the dated versions of the API, pass
+    Pass the address as `base_url`, such as ``https://NAME.openai.azure.com/openai/v1``, or set the environment variable
+    ``AZURE_OPENAI_ENDPOINT``, where you can omit ``/openai/v1``. For a dated API version, pass
     ``.../openai/deployments/NAME?api-version=2024-10-21``.
 
     The key is looked up in the call, in `api_key`, and in ``AZURE_OPENAI_AD_TOKEN`` and ``AZURE_OPENAI_API_KEY``. With
-    ``rxllm[azure]``, it can also be a function from ``get_bearer_token_provider``. Without a key, the login that
-    ``DefaultAzureCredential`` finds is used at Azure's own addresses.
+    ``rxllm[azure]``, it can also be a function from ``get_bearer_token_provider``. If there is no key and the address
+    is one of Azure's own, ``DefaultAzureCredential`` is used to log in.
     """
 
     def _is_openai(self) -> bool:
-        return True  # also behind a gateway with an address of its own
+        return True  # even behind a gateway with its own address
 
 
 class AzureResponses(AzureKeys, OpenAIResponses):
     """An `OpenAIResponses` for deployments on Azure: ``"azure-responses:my-deployment"``.
 
-    For the address and the key, see `AzureChat`. If the deployment's name does not show that its model reasons, set a
+    For the address and the key, see `AzureChat`. If the deployment's name does not look like a reasoning model's, set
     `reasoning_effort` to request encrypted thoughts.
     """
 
 
 def entra_token() -> str:
-    """Return an Entra ID token from the login that azure-identity finds. It renews the token before it expires.
+    """Return an Entra ID token for the login that azure-identity finds. The token is renewed before it expires.
 
     Raises ``EngineError("missing_key")`` if azure-identity is not installed or finds no login.
     """

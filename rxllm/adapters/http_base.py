@@ -47,8 +47,8 @@ class HTTPBase(ABC):
     server.
 
     `api_key` can also be a function that returns the key; see ``rxllm.keys``. `headers` are sent with every request; a
-    call's `headers` override them. `timeout` is the number of seconds for which the model may stay silent; keep-alive
-    messages do not end a silence.
+    call's `headers` override them. `timeout` is how many seconds the model may stay silent; keep-alive messages do not
+    reset it.
     """
 
     provider: str
@@ -63,7 +63,7 @@ class HTTPBase(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # The variable is for the provider's address, so it must not redirect a subclass that has an address of its own.
+        # The variable is for the provider's address, so it must not redirect a subclass that has its own address.
         if "default_base_url" in vars(cls) and "base_url_variable" not in vars(cls):
             cls.base_url_variable = None
 
@@ -132,7 +132,7 @@ class HTTPBase(ABC):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Return the base URL given by `text`, the variable's value. Subclasses may add an API version."""
+        """Return the base URL for `text`, the environment variable's value. Subclasses may add an API version."""
         return text
 
     def _environment_url(self) -> str | None:
@@ -183,8 +183,8 @@ class HTTPBase(ABC):
 
     def _check_model(self, model: str | None) -> None:
         """Raise ``ValidationError`` if `model` is the name of an engine, such as ``"openai:gpt-5"``."""
-        # Check only providers' own servers that need a key. Elsewhere, a model can have such a name: Ollama has
-        # "mistral:7b".
+        # Check only if the server is the provider's own and needs a key. Other servers can have models with such names,
+        # like Ollama's "mistral:7b".
         prefix, colon, _ = (model or "").partition(":")
         if colon and self.needs_key and self.base_url == self.default_base_url and prefix in providers():
             fault = f"{model!r} also names a provider; pass it as the engine: generate({model!r}, ...)"
@@ -195,16 +195,25 @@ class HTTPBase(ABC):
 
         If `path` is a whole URL, it replaces the base URL.
         """
-        return self._post(path, call, {"content-type": "application/json", **headers}, content=json_bytes(body))
+        sent = {"content-type": "application/json", **headers}
+        return self._build("POST", path, call, sent, content=json_bytes(body))
+
+    def get(self, path: str, call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
+        """Build a request that GETs the base URL followed by `path`."""
+        return self._build("GET", path, call, headers)
+
+    def delete(self, path: str, call: Call) -> httpx.Request:
+        """Build a request that DELETEs the base URL followed by `path`."""
+        return self._build("DELETE", path, call, {})
 
     def post_form(
         self, path: str, fields: Mapping[str, Any], files: Sequence[File], call: Call, *, headers: Mapping[str, str]
     ) -> httpx.Request:
         """Build a request that POSTs a form with files, as ``multipart/form-data``."""
         data = {name: well_formed(text) if isinstance(text, str) else text for name, text in fields.items()}
-        return self._post(path, call, headers, data=data, files=list(files))
+        return self._build("POST", path, call, headers, data=data, files=list(files))
 
-    def _post(self, path: str, call: Call, headers: Mapping[str, str], **content: Any) -> httpx.Request:
+    def _build(self, method: str, path: str, call: Call, headers: Mapping[str, str], **content: Any) -> httpx.Request:
         silence = call.timeout or self.timeout
         timing: dict[str, Any] = {"timeout": (CONNECT_SECONDS, silence, WRITE_SECONDS, None)} if silence else {}
         layers = (call.trace_headers, headers, self.headers, call.headers)
@@ -215,7 +224,7 @@ class HTTPBase(ABC):
         url = path if re.match("https?://", path) else base.rstrip("/") + below
         url += f"{'&' if '?' in path else '?'}{query}" if query else ""
         try:
-            built = self._clients.any().build_request("POST", url, headers=all_headers, **content, **timing)
+            built = self._clients.any().build_request(method, url, headers=all_headers, **content, **timing)
         except Exception as error:
             failure = transport_error(error, self.provider, public_url(url))
             if failure is None:
@@ -274,7 +283,7 @@ class HTTPBase(ABC):
 def _check_key(api_key: Any) -> ApiKey | None:
     if api_key is None or isinstance(api_key, str) or callable(api_key):
         return cast("ApiKey | None", api_key)
-    # The message shows only the class of the value, because the value could be a key in another form.
+    # The message shows only the class of the value, because the value could be a key of another type.
     fault = f"must be a string, a function that returns one, or None, not a value of type {type(api_key).__name__}"
     raise invalid_option("api_key", fault)
 

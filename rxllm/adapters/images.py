@@ -220,8 +220,8 @@ class Fetcher:
     async def send(self, request: httpx.Request, limit: int, seconds: float | None = None, **options: Any) -> Answer:
         """Send `request` and return the answer. `options` are passed to the client.
 
-        Raises an ``AdapterError`` with the reason ``network_error``, ``timeout`` (the answer takes longer than
-        `seconds`) or ``malformed_response`` (its body has more than `limit` bytes).
+        Raises an ``AdapterError`` with reason ``network_error``, ``timeout`` (the answer takes longer than
+        `seconds`) or ``malformed_response`` (its body is longer than `limit` bytes).
         """
         url = address(request)
         try:
@@ -243,7 +243,7 @@ class Fetcher:
     async def fetch(self, image: Image) -> Image:
         """Fetch `image` from its URL, and return it with the fetched data and MIME type.
 
-        Raises ``ImageAdapterError("invalid_request")`` if there is no image at the URL, and the errors of `send`.
+        Raises ``ImageAdapterError("invalid_request")`` if there is no image at the URL, or any error from `send`.
         """
         url = str(image.data)
         if url[:5].lower() == "data:":
@@ -259,7 +259,7 @@ class Fetcher:
         if answer.status >= 300:
             raise self._fetch_error(url, f"the server answered with HTTP {answer.status}")
         if not mime_type.startswith("image/"):
-            raise self._fetch_error(url, f"expected the type image/..., got {mime_type or 'no type'}")
+            raise self._fetch_error(url, f"expected type image/..., got {mime_type or 'no type'}")
         return replace(image, source="binary", data=answer.body, mime_type=mime_type)
 
     async def _get(self, url: str) -> Answer:
@@ -298,6 +298,6 @@ class Fetcher:
             if len(body) > limit:
                 message = f"{address(response.request)} sent more than {limit} bytes"
                 raise AdapterError("malformed_response", message, provider=self._provider)
-            if self._pump.disposed:  # disposed while connecting, when a call cannot be cancelled
+            if self._pump.disposed:  # a call cannot be cancelled while it is connecting
                 break
         return bytes(body)

@@ -21,11 +21,11 @@ __all__ = ["PROFILES", "Profile", "providers"]
 class Profile:
     """An OpenAI-compatible server and its differences from OpenAI's own.
 
-    `base_url` is its address. `key_variable` is the environment variable with its key, or None if it needs no key.
+    `base_url` is its address. `key_variable` is the environment variable for its key, or None if it needs no key.
     `options` are merged into the request body; the caller's options take precedence, and None removes a field. `names`
-    maps request fields to the server's names for them, where they differ. `call_id` is a regular expression that every
-    tool call id must match. `thoughts_field` is the message field in which the model's thoughts are sent back. A server
-    with such a field rejects a tool result if the thoughts before it are missing.
+    maps a request field to the server's name for it, if the two differ. `call_id` is a regular expression that every
+    tool call id must match. Some servers reject a tool result if the thoughts before it are missing. For these servers,
+    `thoughts_field` is the message field in which thoughts are sent back.
     """
 
     base_url: str
@@ -85,6 +85,9 @@ OWN = {
 }
 """Maps each provider without a profile to its class in ``rxllm.adapters``."""
 
+PACKAGES = {"bedrock": "rxllm-bedrock", "bedrock-mantle": "rxllm-bedrock"}
+"""Maps providers to the plugin packages that contain their adapters."""
+
 
 def providers() -> list[str]:
     """Return the names of all providers, including any that installed plugins add. The plugins are not imported."""
@@ -101,11 +104,13 @@ _MODEL_PATTERNS = {
     "xai": "grok-",
     "ollama": r"(llama|qwen|gemma|phi)[-\d]",
 }
-"""Maps providers to patterns for their models' names; used to suggest a provider for a model."""
+"""Maps each provider to a pattern that matches its model names, to suggest a provider if none is given."""
 
 
 def unknown_provider(provider: str, model: str) -> str:
     """Return the error message for a name whose first part is not a provider. The message suggests what to write."""
+    if package := PACKAGES.get(provider):
+        return f"{provider} is in a package of its own: run pip install {package}"
     name, known = f"{provider}:{model}" if model else provider, providers()
     first, _, rest = name.partition("/")
     if first in known and rest:

@@ -1,7 +1,7 @@
 """The adapter for Gemini and Claude on Vertex AI: https://docs.cloud.google.com/vertex-ai/generative-ai/docs.
 
-Google's models are called with the body of `Gemini`, and Claude with the body of `Anthropic`. The path contains the
-project, the location and the model.
+The request bodies are the same as in `Gemini` and `Anthropic`. The path contains the project, the location and the
+model.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ CLAUDE_VERSION = "vertex-2023-10-16"
 
 
 class GoogleToken:
-    """Returns an access token of google-auth's `credentials`, and renews it shortly before it expires.
+    """Returns an access token for google-auth `credentials`, renewing it shortly before it expires.
 
-    Without credentials, the application default credentials are loaded at the first call. Calls share one token.
+    Without credentials, the first call loads the application default credentials. All calls share one token.
     """
 
     def __init__(self, credentials: Any = None) -> None:
@@ -75,7 +75,7 @@ class GoogleToken:
 def _login_error(error: Any) -> AdapterError | EngineError:
     name = type(error).__name__
     if name == "TransportError" or error.retryable:
-        message = f"the login of vertex failed: Google cannot be reached ({name})"
+        message = f"could not log in to vertex: Google cannot be reached ({name})"
         return AdapterError("network_error", message, provider=PROVIDER)
     message = (
         f"no credentials for vertex ({name}): run gcloud auth application-default login, set "
@@ -85,21 +85,21 @@ def _login_error(error: Any) -> AdapterError | EngineError:
 
 
 default_token = GoogleToken()
-"""The token of the application default credentials, which all adapters share."""
+"""The token for the application default credentials, shared by all adapters."""
 
 
 class Vertex(HTTPAdapter):
     """An adapter for Gemini and Claude on Vertex AI: ``"vertex:gemini-2.5-pro"``, ``"vertex:claude-sonnet-4-5"``.
 
-    `project` and `location` (a region, ``"us"``, ``"eu"`` or ``"global"``) are otherwise read from
-    ``GOOGLE_CLOUD_PROJECT`` and ``GOOGLE_CLOUD_LOCATION``; for Claude, first from ``ANTHROPIC_VERTEX_PROJECT_ID`` and
-    ``CLOUD_ML_REGION``. If they are missing too, the project of the credentials and ``"global"`` are used.
+    If you omit `project` or `location` (a region, ``"us"``, ``"eu"`` or ``"global"``), it is read from
+    ``GOOGLE_CLOUD_PROJECT`` or ``GOOGLE_CLOUD_LOCATION``. For Claude, ``ANTHROPIC_VERTEX_PROJECT_ID`` and
+    ``CLOUD_ML_REGION`` are tried first. The defaults are the credentials' project and ``"global"``.
 
-    `credentials` are credentials of google-auth. Without them, the application default credentials are used. Both need
-    ``rxllm[vertex]``. Instead, `api_key` can be an access token or an API key. Without a project, an API key selects
-    Vertex AI's express mode, and is also read from ``GOOGLE_API_KEY``.
+    `credentials` are created with google-auth, which ``rxllm[vertex]`` installs. The default is the application default
+    credentials. You can pass an access token or an API key as `api_key` instead. Without a project, an API key selects
+    Vertex AI's express mode, and ``GOOGLE_API_KEY`` is read too.
 
-    ``Request.options`` works as in `Gemini` and in `Anthropic`. Claude's ``anthropic_version`` is an option too.
+    ``Request.options`` works as in `Gemini` and `Anthropic`. For Claude, you can also set ``anthropic_version`` there.
     """
 
     provider = PROVIDER
@@ -146,7 +146,7 @@ class Vertex(HTTPAdapter):
             headers["x-goog-user-project"] = quota_project
         project = self._setting("project", is_claude) or getattr(login, "project", None)
         location = self._setting("location", is_claude) or "global"
-        if not re.fullmatch(r"[a-z0-9-]+", location):  # it becomes part of a host's name
+        if not re.fullmatch(r"[a-z0-9-]+", location):  # it becomes part of a host name
             raise invalid_option("location", must_be("a location such as 'global' or 'us-central1'", location))
         is_express = not project and (key or "").startswith(API_KEYS)
         if not is_express and not path.startswith("projects/"):
@@ -182,7 +182,7 @@ class Vertex(HTTPAdapter):
         return GeminiDecoder(messages=request.messages, raw=raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
-        # Google answers for Claude too, for example if a token has expired.
+        # Google itself can reject a request to Claude, for example if a token has expired.
         return use_status_as_code(use_type_as_code(http_error(self.provider, status, headers, body)))
 
 
@@ -190,7 +190,7 @@ _VARIABLES = {
     "project": ("ANTHROPIC_VERTEX_PROJECT_ID", "GOOGLE_CLOUD_PROJECT"),
     "location": ("CLOUD_ML_REGION", "GOOGLE_CLOUD_LOCATION"),
 }
-"""The variables for each setting. The first is for Claude only."""
+"""Maps each setting to its environment variables. The first variable of each is used only for Claude."""
 
 
 def _is_claude(request: Request) -> bool:
@@ -198,7 +198,7 @@ def _is_claude(request: Request) -> bool:
 
 
 def _gemini_parts(request: Request, is_count: bool) -> tuple[str, dict[str, Any], dict[str, str]]:
-    """Return the end of the path, the body and the headers of a request to one of Google's models."""
+    """Return the path suffix, body and headers for a request to one of Google's models."""
     path = model_path(request.model or "")
     path = f"publishers/google/{path}" if path.startswith("models/") else path
     if is_count:
@@ -207,8 +207,8 @@ def _gemini_parts(request: Request, is_count: bool) -> tuple[str, dict[str, Any]
 
 
 def _claude_parts(request: Request, is_count: bool) -> tuple[str, dict[str, Any], dict[str, str]]:
-    """Return the end of the path, the body and the headers of a request to Claude."""
-    # Opaque parts belong to Anthropic, because all platforms accept thinking that one of them has signed:
+    """Return the path suffix, body and headers for a request to Claude."""
+    # Opaque parts are marked as Anthropic's, because every platform accepts thinking signed on any other:
     # https://platform.claude.com/docs/en/build-with-claude/extended-thinking.
     body = (claude.count_body if is_count else claude.messages_body)(request)
     body = {"anthropic_version": CLAUDE_VERSION, **body}

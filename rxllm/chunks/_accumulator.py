@@ -1,6 +1,6 @@
 """Fold chunks into one result, for live streams and for lists.
 
-The result contains tool calls in two forms, one for the response and one for the message. They differ on purpose:
+The result contains tool calls in two forms, one for the response and one for the message. They differ deliberately:
 
 ===========================  =============================================  =================================
 subject                      in the response                                in the message
@@ -154,8 +154,8 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     def finalize_message(self) -> Message | None:
         """Return the assistant message without its thinking, or None if there is neither content nor a call.
 
-        Each call also has the text of its arguments, as `raw_arguments`. If its fragments are lost, the call keeps its
-        own arguments, and no warning is logged. Calls that the provider runs have ``metadata["server"]``.
+        Each call's `raw_arguments` is the text of its arguments. If fragments are lost, the call keeps its own
+        arguments, and no warning is logged. ``metadata["server"]`` marks the calls that the provider runs.
         """
         parts = tuple(self.finalize_ordered_content(include_thinking=False))
         calls = tuple(call.for_message() for call in _assemble_calls(self._chunks()))
@@ -167,7 +167,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     def finalize_usage(self) -> dict[str, Any] | None:
         """Return the merged counters, with the largest value of each, or None if there are no counters.
 
-        ``total_tokens`` is the sum of input and output tokens, which are also listed as ``input`` and ``output``.
+        ``input`` and ``output`` repeat ``input_tokens`` and ``output_tokens``, and ``total_tokens`` is their sum.
         """
         counters = [cast(Mapping[str, Any], usage) for usage in self._values("usage") if isinstance(usage, Mapping)]
         return reduce(merge_usage, counters, {}) if counters else None
@@ -252,7 +252,7 @@ _CONTENT: dict[str, Callable[[Iterable[StreamChunk]], list[Part]]] = {
 
 
 class _AssembledCall(msgspec.Struct):
-    """A call with everything that later chunks added to it. `text` is its joined fragments, or None if it has none."""
+    """A call with all later additions. `text` joins its fragments, or is None if there are none."""
 
     id: str
     call: CallRecord
@@ -330,7 +330,7 @@ def _gather(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Index
 
 
 def _assign_ids(calls: list[CallRecord]) -> list[str]:
-    """Return the calls' ids. A missing id becomes ``call_<k>``; k is the call's position or the next free number."""
+    """Return the calls' ids. A missing id becomes ``call_<k>``, where k is the call's position or the next free one."""
     taken = {call.id for call in calls if call.id}
     ids: list[str] = []
     k = 0

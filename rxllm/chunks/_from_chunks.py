@@ -1,8 +1,8 @@
 """Convert chunks to events, with the operator `from_chunks` or, without Rx, with `ChunkFeeder`.
 
-Text, thinking, the beginning of a call and its fragments are emitted at once. Calls are completed only at the end of
-the stream, because fragments can arrive late. They can even precede their call. A fragment belongs to the latest call
-with its index.
+Text, thinking, the beginning of a call and its fragments are emitted immediately. Fragments can arrive late, so calls
+are completed only at the end of the stream. Fragments can even arrive before their call. A fragment belongs to the
+latest call with its index.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ T_in = TypeVar("T_in", contravariant=True)
 
 
 _ARGUMENT_MARKS = frozenset({"raw_arguments", "invalid_arguments", "unparseable_arguments"})
-"""Metadata keys with which a decoder reports that the first fragment alone is not JSON.
+"""Metadata keys that decoders set if the first fragment alone is not JSON.
 
 They are ignored, because the joined fragments may be JSON.
 """
@@ -83,10 +83,10 @@ def from_chunks(
     >>> of(chunks.text("I will."), call, rest).pipe(from_chunks(), ops.to_response()).run()
     Response('I will.', calls=[add(a=1)], tool_calls, 0 tokens)
 
-    `messages` is the thread that the response answers. A call without an id gets an id that is unique in the thread. If
-    a call's arguments are not a JSON object, or were announced but never arrived, the call has ``metadata["error"]``.
-    Chunks of unknown types, and unknown keys, become ``RawChunk``s. If the source completes without a finish reason,
-    the reason is ``stop``.
+    `messages` is the thread that the response answers. A call without an id gets an id that is unique in the thread. A
+    call is marked with ``metadata["error"]`` if its arguments are not a JSON object, or were announced but never
+    arrived. Unknown keys, and chunks of unknown types, become ``RawChunk``s. If the source completes without a finish
+    reason, the reason is ``stop``.
 
     If the source fails, or a meta chunk has an ``error``, all open blocks and calls are completed, and an
     ``ErrorEvent`` ends the stream. An ``LLMError`` before the first chunk goes to ``on_error`` instead.
@@ -160,7 +160,7 @@ class ChunkFeeder:
         return self._blocks.take()
 
     def fail(self, error: Exception) -> list[Event]:
-        """End a failed stream. Return the events that complete the open blocks and calls, and report the error."""
+        """Return the events that end a failed stream: completions for open blocks and calls, then the error."""
         if not self.ended:
             self._fail(as_stream_error(error))
         return self._blocks.take()
@@ -269,7 +269,7 @@ class _LiveCall:
 
 
 class _LiveCalls:
-    """The calls of one response, added to `blocks`. `before` is the number of earlier calls in the thread."""
+    """Reports the calls of one response to `blocks`. `before` is the number of earlier calls in the thread."""
 
     def __init__(self, blocks: Blocks, before: int) -> None:
         self._blocks = blocks
@@ -325,7 +325,7 @@ class _LiveCalls:
         return True
 
     def settle(self) -> None:
-        """Add the arguments of calls without fragments, and raw events for fragments and updates without a call."""
+        """Add the arguments of calls without fragments. Fragments and updates without a call become raw events."""
         for live in self._calls:
             arguments = live.call.arguments
             if not live.opened and arguments:
@@ -377,7 +377,7 @@ def _message_of(error: Any) -> str:
 class Feeder(Protocol[T_in]):
     """Converts chunks to events.
 
-    `started` becomes True when it creates the first event, and `ended` when it creates the last one.
+    `started` is True once the feeder has created its first event, and `ended` once it has created its last.
     """
 
     @property
@@ -406,8 +406,8 @@ def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream
             observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
         ) -> abc.DisposableBase:
             feeder = make()
-            pending = deque[Event]()  # events wait here while an earlier event is being delivered.
-            delivering = False  # stays True if a subscriber raises: the stream itself has not failed.
+            pending = deque[Event]()  # Events wait here while an earlier one is being delivered.
+            delivering = False  # Stays True if a subscriber raises: the stream itself has not failed.
 
             def on_next(chunk: T) -> None:
                 nonlocal delivering

@@ -5,7 +5,7 @@ fields, such as ``{"type": "content", "text": "Hi"}``, is accepted in place of a
 
 The dialect defines these metadata keys:
 
-* In a ``thinking`` chunk: ``signature`` ends the thinking block, and is sent back to the provider with all other keys.
+* In a ``thinking`` chunk: ``signature`` ends the thinking block. It is sent back to the provider, like all other keys.
   If ``stream_only?`` is True, the thinking is shown but is not part of the message.
 * In a ``tool_call`` chunk: ``id``, and ``index`` (default 0), which fragments use to refer to the call. If ``start``,
   ``expects_arg_fragments`` or ``args_fragment_expected?`` is True, fragments will follow. ``raw_arguments`` is the
@@ -146,7 +146,7 @@ def as_text(text: str) -> str:
 
 
 def _find_fault(chunk: Any) -> tuple[str, str] | None:
-    """Return the name of the first field that is invalid for the chunk's type, and a description of valid values."""
+    """Return the name of the first invalid field and its valid values, or None if all fields are valid."""
     match chunk.type:
         case "content" | "thinking" if not isinstance(chunk.text, str):
             return "text", "a string"
@@ -181,7 +181,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "content_filter": "content_filter",
     "error": "error",
 }
-"""rxllm's finish reasons, keyed by the names that chunks use. Any other name means ``other``."""
+"""rxllm's finish reasons, keyed by the names that chunks use. Any other name is mapped to ``other``."""
 
 _USAGE = {
     "input_tokens": ("input_tokens", "input"),
@@ -198,7 +198,7 @@ _USAGE = {
 
 
 class CallRecord(msgspec.Struct, frozen=True):
-    """The content of a tool call chunk, with its metadata keys as fields."""
+    """A tool call chunk whose metadata has been parsed."""
 
     id: str | None
     name: str
@@ -265,7 +265,7 @@ def merge_usage(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, 
 
 
 def to_usage(counters: Mapping[str, Any]) -> Usage:
-    """Convert counters to a `Usage`. Counters without a field of their own are kept in `extra`.
+    """Convert counters to a `Usage`. Counters that match no field are kept in `extra`.
 
     >>> to_usage({"input_tokens": 5, "output_tokens": 2, "image_tokens": 1})
     Usage(input_tokens=5, output_tokens=2, extra={'image_tokens': 1})
@@ -311,7 +311,7 @@ def mapping(value: Any) -> Mapping[str, Any]:
 
 
 def annotation_key(annotation: Any) -> bytes | str:
-    """Return a key that equal annotations share, whatever the order of their fields."""
+    """Return a key that is the same for equal annotations, even if their fields are in a different order."""
     try:
         return msgspec.json.encode(annotation, order="deterministic")
     except (TypeError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The completion dialect: its chunks, and how they are folded into one response and converted to events."""
+"""Chunks of the completion dialect, and operators that fold them into one response or convert them to events."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class ToolCallDelta(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     def __post_init__(self) -> None:
         if self.index < 0:
-            raise ValueError(f"the index of a ToolCallDelta must be 0 or more, not {self.index}")
+            raise ValueError(f"the index of a ToolCallDelta must not be negative, but is {self.index}")
 
 
 class CompletionChunk(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """A chunk of a completion, with text and pieces of tool calls. The final chunk has the usage and the finish reason.
+    """A chunk of text and pieces of tool calls. The final chunk contains the usage and the finish reason.
 
     >>> CompletionChunk.text("Hi")
     CompletionChunk(delta='Hi')
@@ -137,9 +137,9 @@ def collect_completion() -> Callable[[Observable[CompletionChunk]], Stream[Compl
     >>> of(CompletionChunk.text("H"), CompletionChunk.text("i"), final).pipe(collect_completion()).run()
     CompletionResponse(content='Hi', usage=Usage(input_tokens=2, output_tokens=1))
 
-    Each call has the latest id and name that arrived for it, and the joined pieces of its arguments. The usage and the
-    finish reason are taken from the final chunk, or from the last one if there are several. If that chunk has no usage,
-    all counts are zero; if it has no finish reason, the reason is ``"stop"``.
+    Each call gets the latest id and name that arrived for it, and the joined pieces of its arguments. The usage and the
+    finish reason are those of the last chunk that is marked as final. If it contains no usage, all counts are zero. If
+    it contains no finish reason, the reason is ``"stop"``.
 
     If the source fails with an ``LLMError``, the error keeps its class and reason. Any other error becomes the cause of
     a ``StreamError("adapter_error")``. An item that is not a chunk causes a ``StreamError("malformed_event")``. In each
@@ -234,9 +234,9 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
     `messages` is the thread that the response answers. A call without an id gets an id that is unique in the thread.
-    Any chunk can have usage or a finish reason. Each usage counter keeps its largest value. If there is a final chunk
-    but no finish reason, the finish reason is ``"stop"``. If there is neither, the source was cut off, and the error is
-    ``StreamError("truncated")``.
+    Any chunk can contain usage or a finish reason. Each usage counter keeps its largest value. If a final chunk arrives
+    but no finish reason, the reason is ``"stop"``. If neither arrives, the source was cut off, and the response ends
+    with ``StreamError("truncated")``.
 
     If the source fails, all open blocks and calls are completed, and an ``ErrorEvent`` follows. An ``LLMError`` before
     the first chunk goes to ``on_error`` instead.

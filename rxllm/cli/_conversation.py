@@ -1,6 +1,6 @@
 """The commands ``ask`` and ``chat``, which show answers as they arrive.
 
-On a terminal with rich, an answer is a card of ``rxllm.show``. Elsewhere, `Screen` prints it as plain text.
+On a terminal, ``rxllm.show`` draws answers as cards if rich is installed. Otherwise, `Screen` prints plain text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOCAL = "; or choose another model with --model provider:name (python -m rxllm 
 _HELP = """\
 /help   show this list
 /new    start a new conversation
-/quit   leave, as Ctrl-D does
+/quit   quit, like Ctrl-D
 Ctrl-C  stop the answer"""
 
 
@@ -48,11 +48,11 @@ def plain(text: str) -> str:
 
 
 class ShownError(Exception):
-    """Raised from an error that a card has shown."""
+    """Raised from an error that a card has already shown, so that it is not printed again."""
 
 
 def report(error: Exception) -> None:
-    """Print `error` and its remedy on one line. If a card has shown it, print only the remedy that the card lacks."""
+    """Print `error` and its remedy on one line. If a card has shown it, print at most the remedy."""
     message = error.message if isinstance(error, LLMError) else f"{type(error).__name__}: {error} (see --debug)"
     if isinstance(error, ShownError):
         message, error = "", cast(Exception, error.__cause__)
@@ -158,7 +158,7 @@ def chat(options: Namespace) -> int:
 
 
 class _Conversation:
-    """A session, with the engine that answers and the screen that prints."""
+    """Holds a session, the engine that answers, and the screen that prints the answers."""
 
     def __init__(self, options: Namespace) -> None:
         self._schema = options.json
@@ -233,7 +233,7 @@ class _Conversation:
 
 
 def _without_shown(event: Event, seen: list[Event]) -> Event:
-    """Return `event`. At the end of a resumed step, keep only the tools that ran since; the rest has been shown."""
+    """Return `event`. If it completes a resumed step, leave out everything that an earlier card has shown."""
     if not isinstance(event, rxllm.StepCompleted) or any(isinstance(other, rxllm.MessageStarted) for other in seen):
         return event
     answered = {other.id for other in seen if isinstance(other, rxllm.ToolExecutionCompleted)}
@@ -244,12 +244,12 @@ def _without_shown(event: Event, seen: list[Event]) -> Event:
 
 
 def _ask_approval(call: rxllm.ToolCall) -> bool | str:
-    """Ask the user whether a tool may run. The answer is yes, no or the reason for a no."""
+    """Ask the user whether a tool may run. The answer is yes, no, or a reason to deny it."""
     if not sys.stdin.isatty():
         return "there is no terminal on which a person could approve it"
     print(textwrap.fill(f"Allow {plain(repr(call))}?", get_terminal_size().columns), file=sys.stderr)
     try:
-        answer = _line("y for yes, n for no, or the reason for a no: ").strip()
+        answer = _line("y for yes, n for no, or a reason to deny it: ").strip()
     except (EOFError, KeyboardInterrupt):
         print(file=sys.stderr)
         return False

@@ -21,7 +21,7 @@ from rxllm.cli import _conversation, _serve
 from rxllm.cli._conversation import plain, report
 
 TEMPLATE = Path(__file__).parent / "plugin"
-"""The example plugin: in the repository, a link to ``examples/plugin``; in an installed package, a copy of it."""
+"""The folder of the example plugin. The repository links it to ``examples/plugin``; packages contain a copy."""
 
 _FILES = ("*.toml", "*.md", "src/*/*.py", "src/*/py.typed", "tests/*.py")
 
@@ -52,7 +52,7 @@ def _open_streams() -> None:
         if getattr(sys, name) is None:  # closed by the shell or a service manager
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
         if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # text from a pipe or a model may not fit the encoding
+            stream.reconfigure(errors="replace")  # the encoding may lack characters of a pipe or a model
 
 
 def _parser() -> argparse.ArgumentParser:

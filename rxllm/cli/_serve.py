@@ -26,7 +26,7 @@ from rxllm.values import Call
 _HERE = ("127.0.0.1", "::1", "localhost")
 
 LEAVING = 3
-"""The seconds allowed after Ctrl-C for unfinished answers to complete."""
+"""The time, in seconds, that the server waits for unfinished answers after Ctrl-C."""
 
 LOOK_SECONDS = 0.05
 """The interval, in seconds, at which a stopping worker checks whether its runs have finished."""
@@ -62,7 +62,7 @@ def serve(options: Namespace) -> int:
 
 
 def _check_key(name: str) -> None:
-    """Raise ``EngineError("missing_key")`` before any request if the model's provider needs a key that is not set."""
+    """Raise ``EngineError("missing_key")`` at startup if the model's provider needs a key that is not set."""
     adapter = rxllm.Engine.from_model(name).adapter
     if isinstance(adapter, HTTPAdapter):
         adapter.key(Call())

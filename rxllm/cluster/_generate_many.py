@@ -31,7 +31,7 @@ _WORKER_OPTIONS: tuple[str, ...] = ("headers", "include_raw_chunks", "retry", "s
 """The call options that apply on the worker. All others are part of the request or apply in this process."""
 
 _WORKERS = 32
-"""The minimum number of workers to prepare requests for, since more can join after the start."""
+"""The number of workers that a run can grow to, unless it starts with more."""
 
 _NO_DELTAS = {"emit_text_deltas": False, "emit_tool_deltas": False, "emit_thinking": False}
 
@@ -76,8 +76,8 @@ def generate_many(
     """Send many requests from the workers of `client`, and return the responses.
 
     The arguments and results are the same as for ``rxllm.generate_many``. Each worker sends up to `concurrency`
-    requests at a time, so the limit for all workers together is `concurrency` times their number. A `journal` is a file
-    on this machine. It can be shared with ``rxllm.generate_many``: neither repeats a request answered by the other.
+    requests at a time, so the overall limit grows with the number of workers. A `journal` is a file on this machine. It
+    also works with ``rxllm.generate_many``. Neither function repeats a request that the other has answered.
 
     Without a `client`, each subscription starts one worker process per CPU of this machine. In that case, a script
     needs ``if __name__ == "__main__":``.
@@ -102,15 +102,15 @@ def generate_many(
     change. This process writes the `journal`, and calls `on_progress` and `on_event`. `on_event` is called only once a
     response is complete, and receives no deltas.
 
-    Observers run on the workers. ``rxllm.otel.traces()`` writes to the worker's global providers, so each worker must
-    set these up: call ``client.register_plugin(plugin)`` with a ``distributed.WorkerPlugin`` whose ``setup`` calls
+    Observers run on the workers. ``rxllm.otel.traces()`` writes to the worker's global providers. To set them up on
+    every worker, call ``client.register_plugin(plugin)`` with a ``distributed.WorkerPlugin`` whose ``setup`` calls
     ``trace.set_tracer_provider``. ``traces(tracer_provider=...)`` cannot be sent.
 
-    ``ops.rate_limited``, and ``ops.budget`` with a shared `Budget`, run in this process as if they were last in
-    ``engine.operators``, so that the limit and the budget apply to all workers together. A call acquires its permit and
-    reservation before it is sent to a worker, and holds them until its answer arrives. Usage above the reservation is
-    counted at the end and does not stop the answer. If the engine has no other operators, this process also starts the
-    retries; they can run on any worker, and they count towards the limit.
+    ``ops.rate_limited``, and ``ops.budget`` with a shared `Budget`, run in this process, as if they were last in
+    ``engine.operators``. The limit and the budget therefore apply to all workers together. A call acquires its permit
+    and reservation before it is sent to a worker, and holds them until its answer arrives. Usage above the reservation
+    does not stop the answer, and is counted at the end. If the engine has no other operators, this process also starts
+    the retries. They can run on any worker, and count towards the rate limit.
 
     Raises ``EngineError("missing_dependency")`` if ``distributed`` is not installed, ``EngineError("invalid_engine")``
     if the engine cannot be pickled (or, through ``on_error``, if the workers cannot start or cannot read it),

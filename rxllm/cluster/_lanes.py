@@ -40,7 +40,7 @@ _GRACE = 3.0
 """The maximum time, in seconds, to wait for pending calls to workers when a run ends."""
 
 _DEATHS = 3
-"""A request fails once this many workers have died while running it, since the request may be to blame."""
+"""The number of worker deaths after which a request fails, because it may have caused them."""
 
 
 @asynccontextmanager
@@ -128,7 +128,7 @@ def _quiet(level: int) -> Generator[None]:
 
 @asynccontextmanager
 async def _open_resource(resource: Any, opening: Awaitable[Any] | None = None) -> AsyncGenerator[Any]:
-    """Open `resource`, and close it on exit. Disposal waits for it to open, so that nothing stays half-open."""
+    """Open `resource`, and close it on exit. If disposed early, wait until it is open, and then close it."""
     opened = asyncio.ensure_future(resource if opening is None else opening)
     try:
         yield await asyncio.shield(opened)
@@ -183,10 +183,10 @@ def _unpack(data: bytes) -> Outcome:
 
 
 class Lanes:
-    """Sends requests to the workers of `client`, up to `concurrency` at a time to each worker.
+    """Sends requests to the workers of `client`. Each worker gets up to `concurrency` requests at a time.
 
     Every worker serves one lane. A new worker gets its lane within half a second. When a worker dies, its unfinished
-    requests go to other workers, ahead of those still waiting. An instance belongs to one event loop, but `place` and
+    requests go to other workers, before any waiting requests. An instance belongs to one event loop, but `place` and
     `run` can be called on any loop.
     """
 
@@ -229,7 +229,7 @@ class Lanes:
         task.add_done_callback(self._tasks.discard)
 
     def place(self, source: Observable[Event]) -> Stream[Event]:
-        """Subscribe to `source` once a worker has room. Limits in `source` apply from then on."""
+        """Subscribe to `source` once a worker has room. Only then do the limits in `source` apply."""
 
         async def events() -> AsyncGenerator[Event]:
             async with self._room(), to_async_iter(source) as items:
@@ -323,7 +323,7 @@ class Lanes:
             try:
                 addresses = await self._addresses()
             except Exception as error:
-                self._fail(AdapterError("provider_unavailable", f"the cluster's scheduler does not answer: {error}"))
+                self._fail(AdapterError("provider_unavailable", f"the cluster's scheduler is not responding: {error}"))
                 return
             for address in self._lanes.keys() - addresses:
                 self._lose(self._lanes[address])

@@ -13,7 +13,7 @@ file                   contents
 ``parsed``             functions that put parsed answers into responses and results
 =====================  ==============================================================================================
 
-A `StreamCollector` is an immutable value, and applying an event costs O(1). The events of the current message are
+A `StreamCollector` is an immutable value, and applying an event takes O(1) time. The events of the current message are
 appended to a log that successive states share; each state records how many it includes. A second event applied to the
 same state copies the log. `executions` holds running tools and the states of agents. Everything else is in `summary`,
 which most events do not change. `fold_message` builds the message from the log only when it is needed.

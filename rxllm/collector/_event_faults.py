@@ -41,7 +41,7 @@ def event_fault(event: Any) -> str | None:
         value = getattr(event, name)
         if not isinstance(value, types):
             expected = " or ".join(dict.fromkeys(_NAMES.get(type, type.__name__) for type in types))
-            got = "None" if value is None else f"a value of the class {type(value).__name__}"
+            got = "None" if value is None else f"a value of type {type(value).__name__}"
             return f"{cls.__name__}.{name} is not {expected}: got {got}"
     check = _CHECKS.get(cls)
     fault = None if check is None else check(event)

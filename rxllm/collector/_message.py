@@ -53,9 +53,9 @@ T = TypeVar("T")
 
 
 def fold_message(events: Iterable[Event]) -> Message:
-    """Fold one response's events into its assistant message, with the parts in the order of their first appearance.
+    """Fold one response's events into its assistant message, with the parts in order of first appearance.
 
-    If the only parts are one block of text and tool calls after it, the content is plain text. If no event has content,
+    If the parts are just one block of text followed by tool calls, the content is plain text. If no event has content,
     the result is the message of ``MessageCompleted``. Malformed events are omitted.
     """
     return without_faults(_fold_message, events if isinstance(events, list) else list(events))
@@ -147,10 +147,10 @@ def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKe
 
 
 class Blocks:
-    """The parts of a response, in the order in which they first appeared.
+    """The parts of a response, in order of first appearance.
 
-    An open block of text or thinking is a list of pieces; a closed block is its completion. A block's key consists of
-    the class of its deltas and its id, or a number if it has no id.
+    An open block of text or thinking is stored as a list of pieces, and a closed block as its completion. A
+    block's key consists of the class of its deltas and its id, or a number if it has no id.
     """
 
     def __init__(self) -> None:
@@ -257,7 +257,7 @@ class Summary(msgspec.Struct, frozen=True):
     """Everything in a state except its thread, log and executions.
 
     `error` and `metadata` are kept when a step ends. `earlier` holds the values they had before the step; a restart
-    restores them. `past` holds the events to which completed steps unfold, and the events between steps.
+    restores them. `past` holds the events that completed steps unfold to, and the events between steps.
     """
 
     steps: tuple[StepResult, ...] = ()

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Execution(msgspec.Struct, frozen=True):
-    """The execution of a tool call. `agent` is the state of the agent that the call runs; without one, it is empty."""
+    """The execution of a tool call. `agent` is the state of the agent that the call runs, or an empty state."""
 
     agent: StreamCollector
     started: ToolExecutionStarted | None = None
@@ -189,7 +189,7 @@ PAUSE = "pause_turn"
 """The raw finish reason of a message that the provider has paused and will continue in the next call."""
 
 STEERED = "steered"
-"""The raw finish reason of a response that a new user message cut short at the end of a sentence."""
+"""The raw finish reason of a response that was cut short, after a sentence, by a new user message."""
 
 
 def answer(response: Response[Any]) -> tuple[Message, ...]:

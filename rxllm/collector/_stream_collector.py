@@ -114,7 +114,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     def apply_event(self, event: Event) -> StreamCollector:
         """Return the state after `event`. A malformed event changes nothing.
 
-        Raises ``TypeError`` for raw usage with unknown keys, and no other error.
+        Raises only ``TypeError``, for raw usage with unknown keys.
         """
         summary = self.summary
         if type(event) not in DELTAS or summary.fresh:
@@ -325,7 +325,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         >>> StreamCollector().apply_deltas(deltas).to_events()
         [TextDelta(delta='hello', id=None)]
 
-        To restore the state, fold the events into ``StreamCollector(thread)``, where `thread` is the one that this
+        To restore the state, fold the events into ``StreamCollector(thread)``, where `thread` is what this
         state began with, or into ``StreamCollector()`` once a step is completed. Open blocks and calls stay open, so
         the rest of the stream can follow.
 

@@ -4,7 +4,7 @@
 and the fold accepts any order:
 
 ==================================================  ====================================================================
-rule (see ``operators.verify``)                     treatment of an adapter's events
+rule (see ``operators.verify``)                     how an adapter's events are treated
 ==================================================  ====================================================================
 ``event``                                           The event is checked, including the types of its fields (see
                                                     `event_fault`). rxllm's own decoders are exempt, because
@@ -208,7 +208,7 @@ _TOOLS = (
 )
 
 _CUTS = ("timeout", "budget_exceeded", "guard_tripped", "guard_failed", "guard_late")
-"""The error reasons with which an operator may end a chat in any phase."""
+"""The error reasons that an operator may use to end a chat in any phase."""
 
 _ENDED: dict[type[Any], str] = {ev.StepCompleted: "step", ev.StepRestarted: "start"}
 
@@ -333,7 +333,7 @@ class _Response:
         if self._calls:
             raise BrokenRule("call_completed", f"the tool calls {', '.join(self._calls)} are still open")
         if fold_message(self._log) != fold_message(without_deltas(self._log)):
-            raise BrokenRule("message_folded", "the fold without deltas differs from the fold with them")
+            raise BrokenRule("message_folded", "folding without the deltas gives a different message")
 
     def _check_message(self, event: ev.MessageCompleted) -> None:
         folded = fold_message(self._log)

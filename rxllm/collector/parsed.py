@@ -38,7 +38,7 @@ def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
 
 
 def step_with_parsed(result: StepResult[Any], read: Read) -> StepResult[Any]:
-    """Return `result` with `parsed` or `error` set in its response. A bad answer does not discard the step."""
+    """Return `result` with `parsed` or `error` set in its response. The step is kept even if the answer is bad."""
     return replace(result, response=_parsed_or_failed(result.response, read))
 
 

@@ -89,7 +89,7 @@ class Unfinished:
 
 
 def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
-    """Add the text and the answered tool calls of the unfinished step in `state` to the chat's `result`, and return it.
+    """Return the chat's `result` plus the text and the answered tool calls of the unfinished step in `state`.
 
     The added message has the result's `halted_reason` as its ``metadata["partial"]``. Some parts are left out, so that
     every provider accepts the thread:

@@ -1,4 +1,4 @@
-"""Cards made of widgets, with the controls with which a user stops a stream and answers its pending tool calls."""
+"""Cards made of widgets, with controls for stopping a stream and answering its pending tool calls."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rxllm.values import ChatResult, ToolCall
 
 
 class Answer(Screen):
-    """The card of an answer. It leaves out pending calls, which `questions` shows below it with their controls.
+    """A card for an answer. Pending calls are left out: `questions` shows them below the card, with their controls.
 
-    If the answer continues after the user has decided about the calls, the card has the rows of all turns.
+    If the answer continues once the user has decided on the calls, the card shows all turns.
     """
 
     def __init__(self, drawn: Any, questions: Questions, ended: Callable[[], None]) -> None:
@@ -65,8 +65,8 @@ class Answer(Screen):
 class WidgetCell(Answer):
     """A notebook cell whose output is a widget, with a stop button while the stream runs.
 
-    If its chat waits for the user, the cell shows buttons for approving or denying tool calls, and fields for typing
-    results. At the end, the output is plain HTML, so that it is saved with the notebook.
+    If the chat is waiting for the user, the cell shows buttons for approving or denying tool calls, and fields for
+    typing results. When the stream ends, plain HTML replaces the widget, so that it is saved with the notebook.
     """
 
     listens = True
@@ -115,7 +115,7 @@ _BUTTON = {"width": "96px"}
 
 
 class Questions:
-    """A line of controls for each pending tool call. ``answered()`` is called once all of them are answered."""
+    """A line of controls for each pending tool call. Once all calls are answered, ``answered()`` is called."""
 
     def __init__(self, widgets: Any, answered: Callable[[], None]) -> None:
         self.widget: Any = widgets.VBox()
@@ -133,7 +133,7 @@ class Questions:
         self.widget.children = lines
 
     def rows(self) -> list[Row]:
-        """Return rows for the calls whose results the user has typed, because no stream emits events for them."""
+        """Return rows for the calls whose results the user has typed. No stream emits events for these calls."""
         return [ToolRow(self.calls[id], "done", result=text) for id, text in self.results.items()]
 
     def _approval(self, call: ToolCall) -> Any:

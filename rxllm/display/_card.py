@@ -1,8 +1,8 @@
 """Fold a stream into a card: the state that a screen draws.
 
-A card contains a collector, which folds the events, and everything that a collector does not keep: times, running
-tools, the latest value if the stream does not emit events, and how the stream ended. `rows_and_status` turns a card
-into rows to draw.
+A card contains a collector, which folds the events, and everything the collector does not track: times, running tools,
+the latest value if the stream does not emit events, and how the stream ended. `rows_and_status` turns a card into rows
+to draw.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ _TOOLS = _CALLS | {ToolResultEncoded, AskUserRequested, StepCompleted, ChatCompl
 
 End = Literal["done", "stopped", "failed"]
 SILENCE_SECONDS = 3.0
-"""The status line of a running card shows a silence that lasts at least this long."""
+"""After this many seconds without an event, the status line of a running card shows how long it has been silent."""
 
 
 class Run(msgspec.Struct, frozen=True):
-    """The execution of a tool call. `waits` is True while it is waiting for approval. Times are in seconds."""
+    """The execution of a tool call. `waits` is True while the call is waiting for approval. Times are in seconds."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -86,8 +86,8 @@ class Run(msgspec.Struct, frozen=True):
 class ToolRow(msgspec.Struct, frozen=True):
     """A tool call, with the state of its execution and its result.
 
-    If the tool is an agent, `rows` are the agent's own rows, and `facts` its models and usage. If the agent's result is
-    just its last text, `result` is None, so that the text is not shown twice.
+    If the tool is an agent, `rows` are the agent's rows, and `facts` lists its models and usage. If the agent's result
+    is just its last text, `result` is None, so that the text is not shown twice.
     """
 
     call: ToolCall
@@ -106,7 +106,7 @@ class ToolRow(msgspec.Struct, frozen=True):
 
     @property
     def description(self) -> str:
-        """The state and the running time of the tool, such as ``running 1.5 s``."""
+        """The tool's state and running time, such as ``running 1.5 s``."""
         states = {"arguments": "…", "waiting": "waits for approval", "needed": "needs a result"}
         state = states.get(self.state, self.state)
         return state if self.seconds is None else f"{state} {duration(self.seconds)}"
@@ -132,10 +132,10 @@ Row = TextPart | ThinkingPart | SourcePart | FilePart | ImagePart | ToolRow | No
 class Card(msgspec.Struct, frozen=True):
     """The state of one stream on a screen.
 
-    `begun` is the start time of the stream, `first` the time of its first token, `latest` the time of its latest event,
-    and `writing` the time at which the current response began to arrive. `wrote` is the time that earlier responses
-    took to arrive, in seconds. `agents` has a card for each tool call that runs an agent. `steered` has the user's
-    corrections, each with the number of steps completed before it.
+    `begun` is when the stream started, `first` when its first token arrived, `latest` when its latest event arrived,
+    and `writing` when the current response began to arrive. Earlier responses took `wrote` seconds to arrive. `agents`
+    has a card for each tool call that runs an agent. `steered` lists the user's corrections, each with the number of
+    steps completed before it.
 
     >>> card = Card(begun=0.0).add(TextDelta("Hel"), 0.5).add(TextDelta("lo"), 1.0)
     >>> rows_and_status(card, 1.0)
@@ -178,7 +178,7 @@ class Card(msgspec.Struct, frozen=True):
         )
 
     def finish(self, end: End, now: float, error: Exception | None = None) -> Card:
-        """Return the card updated with the `end` of its stream."""
+        """Return the card in its final state. `end` is how the stream ended."""
         agents = {id: agent if agent.end else agent.finish(end, now) for id, agent in self.agents.items()}
         return msgspec.structs.replace(self, end=end, ended=now, error=error, agents=agents)
 
@@ -189,7 +189,7 @@ class Card(msgspec.Struct, frozen=True):
 
     @property
     def look(self) -> Look:
-        """The state to draw. With several streams, a card looks ended as soon as its own stream has ended."""
+        """The state to draw. If there are several streams, a card is drawn as ended once its own stream has ended."""
         return _look_and_words(self)[0]
 
     @property
@@ -251,7 +251,7 @@ def _update_agents(agents: Mapping[str, Card], event: Event, now: float) -> Mapp
 
 
 def rows_and_status(card: Card, now: float) -> tuple[list[Row], list[str]]:
-    """Return the rows of a card that shows events, in chronological order, and the texts of its status line."""
+    """Return the rows of an event card in chronological order, and the texts of its status line."""
     responses = responses_of(card)
     return [row for step in rows_by_step(card, responses, now) for row in step], _status(card, responses, now)
 
@@ -394,12 +394,12 @@ def usage_texts(usage: Usage) -> list[str]:
 
 
 def _look_and_words(card: Card) -> tuple[Look, str]:
-    """Return the state to draw, and the words for it in the status line."""
+    """Return the state to draw, and its text for the status line."""
     return _ending(card) or _activity(card)
 
 
 def _ending(card: Card) -> tuple[Look, str] | None:
-    """Return the look and the words of a card whose stream has ended, or None if it is still running."""
+    """Return the state to draw and its text if the card's stream has ended, or None if it is still running."""
     state = card.state
     if card.end == "stopped":
         return "stopped", "stopped"
@@ -414,7 +414,7 @@ def _ending(card: Card) -> tuple[Look, str] | None:
 
 
 def chat_ending(chat: ChatResult) -> tuple[Look, str]:
-    """Return the look and the words for the end of a chat. A completed chat ends as its last response does."""
+    """Return the state to draw, and its text, for a chat that has ended. If it completed, its last response decides."""
     last = chat.final_response
     return ending(last.finish_reason if last is not None and chat.halted_reason == "completed" else chat.halted_reason)
 

@@ -129,7 +129,7 @@ class ChatPanel(abc.DisposableBase):
         self._end()
 
     def _end(self) -> None:
-        """Enable the controls once both the session's thread and the card's have called this."""
+        """Enable the controls on the second call: the session's thread and the card's thread each call this once."""
         with self._lock:
             self._ends += 1
             ended = self._ends == 2
@@ -186,9 +186,9 @@ def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
 
     Raises ``ValidationError("invalid_option")`` if `widget` is not a widget or has no such trait.
     """
-    check_instance("trait", trait, str, "the name of a trait")
+    check_instance("trait", trait, str, "a trait name")
     is_button = hasattr(widget, "on_click") and trait == "value"
-    expected = "a widget of ipywidgets or anywidget, such as ipywidgets.IntSlider()"
+    expected = "an ipywidgets or anywidget widget, such as ipywidgets.IntSlider()"
     check("widget", widget, hasattr(widget, "observe") and hasattr(widget, "has_trait"), expected)
     known = is_button or widget.has_trait(trait)
     check("trait", trait, known, f"a trait of {type(widget).__name__}, as listed by widget.trait_names()")

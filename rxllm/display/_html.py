@@ -1,4 +1,4 @@
-"""Draw cards as HTML without scripts, in colours that are mixed from the text colour of the surrounding page."""
+"""Draw cards as HTML without scripts, in colours mixed with the text colour of the surrounding page."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SHOWN = 2_000
 """The number of characters after which arguments, progress and results are cut off."""
 
 LINE, INDENTED = 60, 100_000
-"""Arguments of at most `LINE` characters stand beside their tool. Longer JSON than `INDENTED` is not indented."""
+"""Arguments of up to `LINE` characters are shown next to their tool. JSON longer than `INDENTED` is not indented."""
 
 
 def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
-    """Return the HTML of `cards` at the time `now`, side by side if they have labels.
+    """Return the HTML of `cards` at time `now`, side by side if they have labels.
 
     >>> html = cards_html({None: Card(begun=0.0)}, 1.5)
     >>> html[html.index("<footer") :]
@@ -34,7 +34,7 @@ def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
 
 
 def page(drawn: str) -> str:
-    """Wrap `drawn` in an element with the style of the cards."""
+    """Wrap `drawn` in an element with the style sheet for cards."""
     # The two "ignore" classes keep JupyterLab and nbconvert from treating dollar signs as math delimiters.
     classes = f"rxllm-output {_SCOPE} tex2jax_ignore mathjax_ignore"
     return f'<div class="{classes}"><style>{STYLE}</style>{drawn}</div>'
@@ -60,9 +60,9 @@ def article(look: str, body: str, texts: Iterable[str]) -> str:
 
 
 def rows_html(rows: Sequence[Row], *, opened: bool) -> str:
-    """Return the HTML of `rows`, with all thinking folded, except in the last row if `opened` is True.
+    """Return the HTML of `rows`, with all thinking collapsed, except in the last row if `opened` is True.
 
-    While thinking streams, users cannot unfold it themselves, because every redraw would fold it again.
+    While thinking streams, users cannot expand it themselves, because every redraw would collapse it again.
     """
     last = rows[-1] if rows and opened else None
     if isinstance(last, ThinkingPart) and last.text:
@@ -133,7 +133,7 @@ def _indented(text: str) -> str:
 
 
 def _error(error: Exception) -> str:
-    """Return the HTML of an error: its sentence, and below it the facts that the sentence does not have."""
+    """Return the HTML of an error: its first line, and below it the facts that this line does not mention."""
     sentence, _, more = error_text(error).partition("\n")
     fields = error.fields() if isinstance(error, LLMError) else {}
     found = [form.format(str(fields[name]).replace("_", " ")) for name, form in _FACTS.items() if name in fields]
@@ -269,7 +269,7 @@ $ figure{display:inline-block;margin:0 8px 8px 0;max-width:100%;vertical-align:t
 """.strip().replace("\n", "")
 
 _SCOPE = f"rxllm-{crc32(_RULES.encode()):08x}"
-"""A class whose name contains the style's checksum, so that no rule applies to outputs from a different version."""
+"""A class whose name contains the style's checksum, so that its rules do not apply to outputs from other versions."""
 
-# The class is doubled, so that the rules win against the page's own rules for tables, code and links.
+# Doubling the class makes these rules override the page's own rules for tables, code and links.
 STYLE = _RULES.replace("$", f".{_SCOPE}.{_SCOPE}")

@@ -72,9 +72,9 @@ class MarbleDiagram:
 
     @property
     def svg(self) -> str:
-        """The diagram as self-contained SVG of limited size, in the colours of the page around it.
+        """The diagram as self-contained SVG of limited size, in the colours of the surrounding page.
 
-        In a file of its own, it has a background, which is light or dark like the reader's system.
+        Saved as a file, it draws its own background, light or dark to match the reader's system.
         """
         return draw_svg(self._lanes, self._end())
 
@@ -154,10 +154,10 @@ def marble_diagram(
 
     To draw ``source.pipe(a, b)``, write ``marble_diagram(source, a, b)``. The call returns when all streams have ended;
     after `until` seconds, it disposes any that are still running. Errors are drawn, not raised. A notebook shows the
-    picture while it grows. The text uses the notation of ``rxllm.testing.marbles``, with the time below. You can pass
-    it to that module's ``check`` function if a character is 1 s, as it is above.
+    picture as it grows. The text uses the notation of ``rxllm.testing.marbles``, with a time axis below. If each
+    character is 1 s, as above, you can pass the text to that module's ``check`` function.
 
-    Each subscription has a row of its own, which starts at its time. So a stream has a second row for a retry, or for
+    Each subscription has its own row, which begins when the subscription does. So a retry adds a second row, as does
     the second request of ``ops.hedge(1.0)``. The picture shows operators in boxes, and equal content in equal colours.
 
     You can pass several streams as a list or a dict; each gets its own lane. The first operator has to combine them, as
@@ -168,11 +168,11 @@ def marble_diagram(
     at most one day of virtual time. Use this to draw a recording immediately, with the times from its file:
     ``marble_diagram(rxllm.testing.replay_file("hello.jsonl"), virtual=True)``. Network calls cannot be drawn this way.
 
-    `labels` are the names of the lanes, by default the source code of the arguments.
+    `labels` are the names of the lanes. By default, they are the source code of the arguments.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """
-    check("until", until, until is None or is_positive(until), "a number of seconds above 0")
+    check("until", until, until is None or is_positive(until), "a positive number of seconds")
     sources = _sources(streams)
     count = len(sources) + len(operators)
     names = _names(streams, list(sources), count, inspect.currentframe()) if labels is None else list(labels)
@@ -208,7 +208,7 @@ def _sources(streams: Any) -> dict[Any, Observable[Any]]:
 
 
 def _names(streams: Any, keys: Sequence[Any], count: int, frame: FrameType | None) -> list[str]:
-    """Return the source code of each of the call's arguments, or their numbers if the code cannot be found."""
+    """Return the source code of each argument of the call, or numbers if the code cannot be found."""
     caller = cast(FrameType, cast(FrameType, frame).f_back)
     first, last, left, right = list(caller.f_code.co_positions())[caller.f_lasti // 2]
     place = ast.Pass(lineno=first or 0, end_lineno=last, col_offset=left or 0, end_col_offset=right)

@@ -11,16 +11,16 @@ from rxllm.events import EVENT_CLASSES, Nested, Steered, UsageUpdated
 from rxllm.values import Labelled, Timed, ToolCall, Usage
 
 MAX_LANES, MAX_ROWS, MAX_MARKS = 30, 12, 4000
-"""The maximum numbers of lanes, of subscriptions in a lane, and of marks. Above the last, neighbours are joined."""
+"""The maximum number of lanes, of subscriptions per lane, and of marks. If there are more marks, some are joined."""
 
 MAX_LABEL = 80
-"""The length in characters above which the label of a mark always ends with an ellipsis."""
+"""The maximum length of a label, in characters. Longer labels end with an ellipsis."""
 
 UNUSED = "unused"
-"""The outcome of the empty span that stands for a lane without subscriptions."""
+"""The outcome of the empty span that is drawn for a lane without subscriptions."""
 
 QUIET = ("start", "complete")
-"""The kinds of events that only begin or complete something. They are drawn small, grey and without a label."""
+"""The kinds of events that only begin or complete something. They are drawn small and grey, without a label."""
 
 _KINDS = {
     "MessageStarted": ("start", "start"),
@@ -90,7 +90,7 @@ class Span:
 class Lane:
     """A place in a pipe whose items are drawn, with a span for each subscription.
 
-    Its label is either the name of the stream or, if `is_operator` is True, the code of the operator that emits it.
+    The label is the stream's name or, if `is_operator` is True, the operator's code.
     """
 
     def __init__(self, label: str, is_operator: bool = False) -> None:
@@ -109,7 +109,7 @@ class Lane:
 
 
 class Row(NamedTuple):
-    """A subscription to a lane, the first, second, ..., as a row of a diagram."""
+    """A row of a diagram: a subscription to a lane. `number` is 1 for the lane's first subscription."""
 
     lane: Lane
     number: int
@@ -130,7 +130,7 @@ class Row(NamedTuple):
 
 
 def rows_of(lanes: Sequence[Lane]) -> list[Row]:
-    """Return the rows of the `lanes`. Their spans are copies because they may still change."""
+    """Return the rows of the `lanes`. Spans are copied because the originals may still change."""
     return [
         Row(lane, number, replace(span, marks=list(span.marks)))
         for lane in lanes[:MAX_LANES]
@@ -157,7 +157,7 @@ def join_marks(marks: Iterable[Mark], gap: float, most: int) -> list[Mark]:
 def mark_of(item: Any, at: float) -> Mark:
     try:
         (kind, names, label), detail = _describe(item), repr(item)
-    except Exception:  # a repr or a property of the user's own class failed
+    except Exception:  # the repr or a property of a user's class raised an error
         kind, names, label, detail = "value", "", type(item).__name__, object.__repr__(item)
     whole = truncate(names + label, MAX_LABEL)
     return Mark(at, at, kind, whole, truncate(label, MAX_LABEL), truncate(detail, MAX_LABEL), hash(detail))
@@ -201,11 +201,11 @@ TICKS = (
     *(1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 18_000.0, 43_200.0),
     *(86_400.0 * 10**power for power in range(6)),
 )
-"""The distances between the labels of a time axis, in seconds."""
+"""The possible distances between labels on a time axis, in seconds."""
 
 
 def time_label(value: float) -> str:
-    """Return a time in the largest unit of which it is a multiple.
+    """Return a time as text, in the largest unit that divides it evenly.
 
     >>> [time_label(value) for value in (0, 0.05, 0.5, 90, 3600)]
     ['0', '50 ms', '0.5 s', '90 s', '1 h']
@@ -217,7 +217,7 @@ def time_label(value: float) -> str:
 
 
 def describe(row: Row) -> str:
-    """Return what a row of a picture shows, as a sentence for readers who cannot see it."""
+    """Return a sentence that describes a row of the picture, for readers who cannot see it."""
     span = row.span
     parts = [f"{mark.kind} {mark.label!r} at {time_label(mark.at)}" for mark in span.marks[:MAX_ROWS]]
     if len(span.marks) > MAX_ROWS:

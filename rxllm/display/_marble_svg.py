@@ -1,8 +1,8 @@
 """Draw the lanes of a marble diagram as SVG: a row for each subscription, and a box for each operator.
 
-A row is a line from left to right, and its marks are slots: the items, and the end of the subscription. Neither slots
-nor their labels overlap. If possible, a chart gets a width at which all slots have their exact place in time, and the
-labels fit on one or two levels. Otherwise later slots move to the right, and the time axis with them.
+A row is a horizontal line with a slot for each item and one for the end of the subscription. Neither slots nor their
+labels overlap. If possible, the chart is wide enough for all slots to be at their exact times, with the labels on one
+or two levels. Otherwise, later slots move to the right, and the time axis stretches with them.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ CHARACTER = 7.25
 """The width of a character in pixels."""
 
 WIDTHS = ((280, 1), (350, 1), (420, 1), (350, 2), (420, 2), (520, 2), (640, 2))
-"""The widths of the time axis in pixels, and the numbers of levels of labels, in the order in which they are tried."""
+"""The layouts to try, in this order: (width of the time axis in pixels, number of label levels)."""
 
 MAX_WIDTH, LIMITS = 1000, ((30, 80), (30, 40), (30, 24), (30, 12), (12, 12), (0, 12))
-"""The maximum width of a chart that has to grow, and the limits that are tried to stay below it.
+"""The maximum width of a chart in pixels, and the limits to try, in this order, until a chart is narrow enough.
 
-A row with more marks than the first number is dense: it has ticks instead of marks and labels. Labels longer than the
-second number end with an ellipsis.
+A row with more marks than a limit's first number is dense: it has ticks instead of marks and labels. Labels longer than
+the limit's second number end with an ellipsis.
 """
 
 RADIUS, GAP, LABEL_GAP, LEVEL = 7, 6, 14, 15
-"""The radius of a mark, the least distances between marks and between labels, and the height of a level of labels."""
+"""A mark's radius, the minimum distance between marks and between labels, and the height of a label level."""
 
 PALETTE = ("#3b82f6", "#d9730d", "#2e9e5b", "#9a5cd0", "#0f97a8", "#d4569a", "#a88300", "#a0653a")
-"""The colours of items with different contents. They are legible on light and on dark pages. Errors alone are red."""
+"""The colours of items with different contents. They are legible on light and dark pages. Only errors are red."""
 
 _STYLE = """.rxm{font:12px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;max-width:100%;height:auto}
 .rxm text,.rxm .soft,.rxm .faint{fill:currentColor;white-space:pre}.rxm .soft{opacity:.65}.rxm .faint{opacity:.15}
@@ -57,7 +57,7 @@ _STYLE = """.rxm{font:12px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monosp
 .rxm .middle,.rxm .code{text-anchor:middle}.rxm .end{text-anchor:end}
 .rxm .card{fill:none}.rxm:root{color:#1f2328}.rxm:root .card{fill:#fff}
 @media(prefers-color-scheme:dark){.rxm:root{color:#e6edf3}.rxm:root .card{fill:#0d1117}}"""
-# Only a picture that is a file of its own is a root element. It cannot see the colours of the page, so it has a card.
+# The picture is a root element only in a file of its own. Without a page to take colours from, it draws a card.
 
 _SHAPES = {
     "text": ("text", "", "m-7 0a7 7 0 1 0 14 0a7 7 0 1 0-14 0z"),
@@ -79,9 +79,9 @@ _SHAPES = {
     "dispose": ("cut", "line", "m-5 8l5-16m0 16l5-16"),
     "running": ("still running", "line soft", "m-6-5l6 5-6 5"),
 }
-"""The marks, in the order of the legend: the name, the style or "" for the colour of the content, and the path.
+"""The marks, in the order of the legend: name, style and path.
 
-The path is relative to the place of the mark.
+A mark with the style "" has the colour of its content. Paths are relative to the mark's position.
 """
 
 _RADII = {"start": 3, "complete": 3, "end": 2, "dispose": 5}
@@ -111,7 +111,7 @@ def _best_chart(rows: list[Row], now: float) -> _Chart:
 
 
 def _chart_within(limits: tuple[int, int], rows: list[Row], now: float) -> _Chart:
-    """Return the first chart on which all slots have their exact place, or else one of medium width."""
+    """Return the first chart that has all slots at their exact times, or else one of medium width."""
     least = max((_width(row.lane.label) - 40 for row in rows if row.lane.is_operator), default=0.0)
     charts = [partial(_Chart, rows, now, limits, max(width, least), levels) for width, levels in WIDTHS]
     return next((chart for chart in (make() for make in charts) if chart.is_exact), None) or charts[4]()
@@ -119,7 +119,7 @@ def _chart_within(limits: tuple[int, int], rows: list[Row], now: float) -> _Char
 
 @dataclass
 class _Slot:
-    """A mark at the place `x` in a row. Its label is centred at `label_x`, on a level above the row."""
+    """A mark at position `x` in a row. Its label is centred at `label_x`, on a level above the row."""
 
     kind: str
     label: str = ""
@@ -135,7 +135,7 @@ class _Slot:
 
 
 class _Line:
-    """The slots of a row. `edge` is the right end of the last one, and `edges` of the labels on each level."""
+    """The slots of a row. `edge` is where the last slot ends, and `edges` where the labels on each level end."""
 
     def __init__(self, row: Row, limits: tuple[int, int]) -> None:
         self.row, self.span = row, row.span
@@ -161,15 +161,15 @@ class _Line:
 
     @property
     def end(self) -> float | None:
-        """The place where the subscription ends, or None while it is running."""
+        """The position at which the subscription ends, or None while it is running."""
         return next((slot.x for slot in self.slots if slot.kind == self.span.outcome), None)
 
     def needed(self, at: float) -> float:
-        """Return the least place for the items at a time: to the right of the slots so far."""
+        """Return the leftmost position for the items at time `at`, to the right of all earlier slots."""
         return self.edge + GAP + self._first_item(at)[1]
 
     def shift(self, at: float, x: float) -> float:
-        """Return how far the items at a time must move to the right of `x` so that the first label fits."""
+        """Return how far the items at time `at` must move to the right of `x` to make room for the first label."""
         return self._spot(self._first_item(at)[0], x)[0]
 
     def put_group(self, at: float, x: float) -> None:
@@ -194,21 +194,21 @@ class _Line:
             self.edges[: slot.level] = [max(edge, x + 3) for edge in self.edges[: slot.level]]
 
     def put_bar(self, mark: Mark, x: float, until: float, has_label: bool) -> None:
-        """Add a tick for a mark of a dense row, or a bar for several marks, with their number if that fits."""
+        """Add a tick to a dense row for one mark, or a bar for several, with their number if it fits."""
         slot = _Slot("several", f"{mark.size} x" if has_label else "", bar=until - x)
         if self._spot(slot, (x + until) / 2)[0]:
             slot.label = ""
         self.put(slot, (x + until) / 2)
 
     def _first_item(self, at: float) -> tuple[_Slot, float]:
-        """Return the slot with the exact place of its time, and the space for its left half and for earlier ones."""
+        """Return the slot to draw exactly at time `at`, and the width of its left half and all slots before it."""
         slots = self.groups[at]
         is_start = at == self.span.start
         index = next((index for index, slot in enumerate(slots) if is_start or slot.kind not in QUIET), 0)
         return slots[index], sum(2 * slot.radius + 2 for slot in slots[:index]) + slots[index].radius
 
     def _spot(self, slot: _Slot, x: float) -> tuple[float, bool, int, float]:
-        """Return how far `slot` must move to the right of `x`, and the place of its label: moved, level, left end."""
+        """Return how far `slot` must move right of `x`, whether its label moves, and that label's level and left."""
         width = _width(slot.label)
         cover = min(6.0, width / 2)
         wish = max(min(x - width / 2, self.limit - width), x + cover - width)
@@ -221,7 +221,7 @@ class _Line:
 
 
 class _Chart:
-    """The places of all rows and slots on a time axis of `width` pixels, if there are `levels` levels of labels."""
+    """The layout of all rows and slots on a time axis of `width` pixels, with `levels` levels of labels."""
 
     def __init__(self, rows: list[Row], now: float, limits: tuple[int, int], width: float, levels: int) -> None:
         self.lines = [_Line(row, limits) for row in rows]
@@ -237,19 +237,19 @@ class _Chart:
 
     @property
     def right(self) -> float:
-        """The right end of everything on the chart."""
+        """The right edge of the chart's contents."""
         edges = [edge for line in self.lines for edge in (line.edge, *line.edges)]
         return max([self.x(self.duration) + RADIUS, *edges])
 
     def x(self, at: float) -> float:
-        """Return the place of a time, between its neighbours if nothing happens then."""
+        """Return the position of time `at`. If nothing happens then, it is between the neighbouring positions."""
         times = [*self._places]
         after = bisect(times, at)
         x = self._places[times[after - 1]] + (at - times[after - 1]) * self._scale
         return min(x, self._places[times[after]]) if after < len(times) else x
 
     def place_dense(self) -> None:
-        """Join and place the marks of lines that have too many."""
+        """Place the marks of dense lines, joining those that are too close together."""
         for line in self.lines:
             if line.is_dense:
                 marks = join_marks(line.span.marks, 3 / self._scale, 640)
@@ -315,7 +315,7 @@ class _Picture:
         self._y += 24
 
     def add_legend(self) -> None:
-        """Draw every kind of mark that is in the picture, with its name."""
+        """Draw the legend: each kind of mark in the picture, with its name."""
         x = 20.0
         for kind, (name, _, _) in _SHAPES.items():
             width = _width(name) * 11 / 12
@@ -360,7 +360,7 @@ class _Picture:
         self._add_labels(line.slots, y)
 
     def _add_marks(self, kind: str, content: str, slots: Iterable[_Slot], y: float) -> None:
-        """Draw marks that have the same kind and content, and so the same colour."""
+        """Draw marks of the same kind and content, which have the same colour."""
         self._kinds.add(kind)
         style = _SHAPES[kind][1] or ("" if content else "soft")
         colour = PALETTE[len(self._colours) % len(PALETTE)]
@@ -393,12 +393,12 @@ def _path(kind: str, bar: float) -> str:
 
 
 def _visible(label: str) -> str:
-    """Return the label with visible spaces at its ends."""
+    """Return the label with its leading and trailing spaces made visible."""
     return re.sub("^ +| +$", lambda spaces: "␣" * len(spaces[0]), label)
 
 
 def _escape(text: str) -> str:
-    """Return `text` for SVG, without characters that it forbids or that change the writing direction of other text."""
+    """Escape `text` for SVG, replacing characters that SVG forbids or that change the direction of other text."""
     return html.escape(_CONTROLS.sub("·", text.replace("\n", "↵")))
 
 

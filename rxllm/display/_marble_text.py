@@ -12,10 +12,10 @@ COLUMNS = 100
 """The approximate length of a line of marbles, in characters."""
 
 MAX_SYMBOLS = 40
-"""The maximum number of distinct items with their own symbols. Beyond that, items of one kind share a symbol."""
+"""The maximum number of distinct items with their own symbols. Beyond that, items of the same kind share a symbol."""
 
 MAX_TITLE = 30
-"""The length in characters above which the title of a line ends with an ellipsis."""
+"""The maximum length of a line's title, in characters. Longer titles end with an ellipsis."""
 
 _LETTERS = string.ascii_letters.replace("X", "")
 

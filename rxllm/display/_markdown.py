@@ -103,7 +103,7 @@ _MATH = re.compile(
     re.DOTALL,
 )
 _PRICE = re.compile(r"\$\d[\d.,]*[^$\\]*\$\w")
-"""Text such as ``$5 (or $x``, in which a price comes before another dollar sign."""
+"""Matches text such as ``$5 (or $x``, where a price precedes another dollar sign."""
 
 _MATH_OPENING = re.compile(r"\$\$|\\\[|\\begin\{(\w+\*?)\}")
 
@@ -120,10 +120,10 @@ def _math(state: Any, silent: bool) -> bool:
 
 
 def _math_block(state: Any, start: int, end: int, silent: bool) -> bool:
-    """Keep LaTeX of several lines as it was written. It ends at its closing delimiter, or before an empty line.
+    """Keep multi-line LaTeX as it was written. It ends at its closing delimiter, or before an empty line.
 
-    An opening delimiter that is never closed opens a block too: how a line is read must not depend on what follows it,
-    because finished blocks are not parsed again.
+    Even an opening delimiter that is never closed begins a block. Finished blocks are not parsed again, so the meaning
+    of a line must not depend on later lines.
     """
 
     def line(number: int) -> str:
@@ -134,7 +134,7 @@ def _math_block(state: Any, start: int, end: int, silent: bool) -> bool:
         return False
     closing = {"$$": "$$", "\\[": "\\]"}.get(opening[0], f"\\end{{{opening[1]}}}")
     if closing in line(start)[opening.end() :]:
-        return False  # it is closed on its own line, so `_math` reads it
+        return False  # closed on the same line, so `_math` handles it
     if silent:
         return True
     last = start + 1
@@ -154,7 +154,7 @@ def _math_html(renderer: Any, tokens: Any, index: int, options: Any, env: Any) -
 
 
 def _table_html(renderer: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
-    """Put a table into an element that scrolls if the table is wide."""
+    """Wrap a table in an element that scrolls if the table is wide."""
     tag = renderer.renderToken(tokens, index, options, env)
     return f'<div class="rxllm-table">{tag}' if tokens[index].nesting == 1 else f"{tag}</div>"
 

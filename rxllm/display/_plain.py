@@ -31,17 +31,17 @@ from rxllm.values import ChatResult, Labelled, TextPart
 Cards = Mapping[str | None, Card]
 
 Answered = Callable[[Mapping[str, bool], Mapping[str, str]], None]
-"""A function that continues a chat with the user's approvals and results, by the ids of the tool calls."""
+"""A callback that continues a chat. It is given approvals and tool results, each keyed by tool call id."""
 
 Path = tuple[str, ...]
-"""The ids of the tool calls that enclose an agent's event, outermost first; empty for the chat itself."""
+"""The ids of the tool calls that lead to an agent, outermost first. The path of the chat itself is empty."""
 
 WIDTH = 200
 """The number of characters after which a tool's result or progress is cut off."""
 
 
 def ipython_shell() -> Any:
-    """Return the running IPython shell, or None. In a notebook, the shell has a `kernel` attribute."""
+    """Return the running IPython shell, or None. Only a notebook's shell has a `kernel` attribute."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 
@@ -49,7 +49,7 @@ def ipython_shell() -> Any:
 class Screen:
     """A place to draw cards. The reading thread calls `add` for every item, and another thread calls `draw`.
 
-    If the screen `listens`, a chat that waits for the user does not end with `finish`, but with `ask`.
+    Set `listens` if users can answer here. If a chat waits for an answer, `ask` is called instead of `finish`.
     """
 
     thread: type[threading.Thread] = threading.Thread
@@ -72,10 +72,10 @@ class Screen:
 
 
 class Plain(Screen):
-    """Prints events to standard output. Deltas are printed immediately, with a blank line between different kinds.
+    """Prints events to standard output as they arrive, with a blank line before each new kind of output.
 
-    An agent's events are indented, under the name of its tool. With `text_only`, only the chat's text and all questions
-    are printed, unchanged. Errors are printed to standard error.
+    An agent's events are indented, and begin with the name of its tool. With `text_only`, only the chat's text and all
+    questions are printed, exactly as received. Errors are printed to standard error.
     """
 
     def __init__(self, *, text_only: bool) -> None:
@@ -151,7 +151,7 @@ def quote(text: str, used: bool) -> str:
 
 
 def plain_text(cards: Cards) -> str:
-    """Return the texts of `cards`, each below its card's label if there is one."""
+    """Return the text of all cards. Each label is written above its card."""
     texts = ((label, _text(card)) for label, card in cards.items())
     return "\n\n".join(text if label is None else f"{label}:\n{text}" for label, text in texts)
 

@@ -1,4 +1,4 @@
-"""`progress_bar`, which shows the progress of a batch of requests in a single line."""
+"""`progress_bar`, which shows the progress of a batch of requests on a single line."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from rxllm.values.argument_checks import check_instance
 
 WIDTH = 10
 EVERY = 0.1
-"""The minimum number of seconds between two draws, so that little time is spent on drawing."""
+"""The minimum number of seconds between draws, so that little time is spent on drawing."""
 
 EVERY_LINE = 10.0
-"""The minimum number of seconds between two lines in a file, where a line cannot be redrawn."""
+"""The minimum number of seconds between draws to a file, where each draw adds a line."""
 
 
 def progress_bar(label: str = "") -> Callable[[Progress], None]:
@@ -33,11 +33,11 @@ def progress_bar(label: str = "") -> Callable[[Progress], None]:
 
         cities:  60%|██████    | 120/200 [01:10<00:47, 1.71/s, 3 failed, 4,821 tokens, cost 0.52, p50 0.4 s, p95 1.2 s]
 
-    In a notebook, the bar is an output of the cell. On a terminal, it is drawn on standard error; when your program
+    In a notebook, the bar appears below the cell. On a terminal, it is drawn on standard error. When your program
     prints or logs something, the bar is cleared first and drawn again below. If standard error is a file, a line is
     written at most every ten seconds, and once more at the end. The bar is redrawn only when a response arrives, so it
-    does not move while a rate limit or a slow model delays all responses. Answers from a journal do not count towards
-    the rate or the remaining time.
+    does not move while a rate limit or a slow model delays all responses. The rate and the remaining time are
+    calculated without the answers from a journal.
 
     >>> from rxllm import Fake, generate_many
     >>> responses = list(generate_many(Fake("Hi"), ["a", "b"], on_progress=progress_bar("greetings")))
@@ -108,8 +108,8 @@ def _in_cell() -> Callable[[str, bool], None]:
 class _TerminalLine:
     """The terminal line on which all bars are drawn.
 
-    After a draw, standard output and standard error are each wrapped in a `_Guard`, in logging handlers too. The first
-    write to a guard clears the line and removes all guards.
+    After a draw, each of the two standard streams is replaced by a `_Guard`, both in `sys` and in logging handlers.
+    The first write to a guard clears the line and restores the streams.
     """
 
     def __init__(self) -> None:

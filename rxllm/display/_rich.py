@@ -1,12 +1,12 @@
 """Draw cards on a terminal, using rich: https://github.com/Textualize/rich.
 
-rich redraws a live part at the end of the terminal, and can only replace lines that are still in the window. Therefore:
+rich redraws the last lines of the output, the live part. It cannot replace lines that have left the window. Therefore:
 
 1. Rows and paragraphs that can no longer change are printed above the live part, once.
-2. The live part is shorter than the window. If it would be longer, only its end is shown until the stream ends.
-3. Each draw is written at once, so the terminal never shows half of it.
+2. The live part is always shorter than the window. If necessary, only its end is shown until the stream ends.
+3. Each draw is written in one go, so the terminal never shows half of it.
 
-Cards that stand side by side are live until all of them have ended.
+Side-by-side cards stay live until all of them have ended.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from rxllm.display._plain import Cards, Screen, quote
 from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart
 
 THINKING = 300
-"""The maximum length of streaming thinking, in characters. If it is longer, only its end is shown."""
+"""The maximum number of characters of thinking to show while it streams. If there are more, only the end is shown."""
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 _COLOURS = {"done": "green", "failed": "red", "waiting": "yellow", "stopped": "yellow"}
 
-# HTML is text here. rich would leave it out, and with it a part of `List<int>`.
+# Treat HTML as text. rich would drop it, including the `<int>` of `List<int>`.
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
 
 
 class Terminal(Screen):
-    """A terminal. While the stream is running, only the last lines are redrawn."""
+    """Draws cards on a terminal. While the stream is running, only the last lines are redrawn."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console()
         self._live = Live(console=self._console, auto_refresh=False, transient=True, vertical_overflow="visible")
         self._printed: list[Any] = []
-        self._start = ""  # the start of the text of the next row, if it has been printed
+        self._start = ""  # what has already been printed of the next row's text
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
         self._live.start()
@@ -59,7 +59,7 @@ class Terminal(Screen):
         with self._console:  # collects the output, and writes it at the end
             rest = self._print_settled(cards, now)
             lines = self._console.render_lines(rest, pad=False)[-max(1, self._console.height - 2) :]
-            # The cursor waits in an empty line, so that the keys which the terminal echoes do not move the live part.
+            # Leave the cursor on an empty line, so that echoed keystrokes do not move the live part.
             segments = [segment for line in lines for segment in (*line, Segment.line())]
             self._live.update(Group(Segments(segments), Text()), refresh=True)
 
@@ -71,20 +71,20 @@ class Terminal(Screen):
             self._console.print(rest)
 
     def _print_settled(self, cards: Cards, now: float) -> RenderableType:
-        """Print what can no longer change above the live part, and return the rest."""
+        """Print finished rows and paragraphs above the live part, and return the rest."""
         card = cards.get(None)
         if card is None or card.has_value:
             return _drawn(cards, now)
         found, texts = rows_and_status(card, now)
         settled, rest = self._take_settled(_shortened(found))
         if settled:
-            # An empty live part cannot be pushed out of the window, where its lines could not be replaced.
+            # Clear the live part first: lines that are pushed out of the window can no longer be replaced.
             self._live.update("", refresh=True)
             self._console.print(Group(*_stack(settled, next(iter(rest), None))))
         return Group(*_stack(rest), _Status(card, texts, now))
 
     def _take_settled(self, rows: list[Row]) -> tuple[list[Row], list[Row]]:
-        """Divide what is not printed yet into the rows and paragraphs that can no longer change, and the rest."""
+        """Divide the unprinted rows and paragraphs into those that can no longer change and the rest."""
         count, keys = len(self._printed), [*map(_key, rows)]
         if keys[:count] != self._printed or not _text(rows[count:]).startswith(self._start):
             count, self._start = 0, ""  # the step has started again
@@ -103,7 +103,7 @@ class Terminal(Screen):
 
 
 def _shortened(rows: Sequence[Row]) -> list[Row]:
-    """Return `rows` as they are drawn: clean texts, and thinking as a note unless it is the last row."""
+    """Prepare `rows` for drawing. Clean their texts, and replace thinking with a note unless it is the last row."""
     shown: list[Row] = []
     for row in rows:
         if isinstance(row, TextPart):
@@ -133,7 +133,7 @@ def _settled_text(text: str) -> str:
     >>> _settled_text("One.\\n\\n* two\\n* three")
     'One.\\n\\n'
     """
-    # The next block starts for certain when its first line is complete: "2" may become "2.", an item of the list above.
+    # Only a complete first line is certain to start a new block: "2" may become "2.", an item of the list above.
     starts = [token.map[0] for token in _PARSER.parse(text) if token.level == 0 and token.map]
     lines = text.split("\n")
     starts = [start for start in starts if start < len(lines) - 1]
@@ -159,7 +159,7 @@ def _card(card: Card, now: float) -> RenderableType:
 
 
 def _stack(rows: Sequence[Row], below: Row | None = None) -> list[RenderableType]:
-    """Draw `rows`, which are above `below`, with an empty line after each one, except between tools."""
+    """Draw `rows` with an empty line after each, except between tools. `below` is the row that will follow them."""
     drawn: list[RenderableType] = []
     for row, following in zip(rows, [*rows[1:], below], strict=False):
         drawn += _row(row)
@@ -169,7 +169,7 @@ def _stack(rows: Sequence[Row], below: Row | None = None) -> list[RenderableType
 
 
 class _Status:
-    """The status line, with a spinner while the stream is running. A narrow window breaks it between its texts."""
+    """The status line, with a spinner while the stream is running. In a narrow window, lines break between texts."""
 
     def __init__(self, card: Card, texts: list[str], now: float) -> None:
         self._texts = [clean(text) for text in texts]
@@ -229,7 +229,7 @@ class _Code(CodeBlock):
 
 
 class _Heading(Heading):
-    LEVEL_ALIGN: ClassVar = {}  # all of them on the left
+    LEVEL_ALIGN: ClassVar = {}  # align all headings left
 
 
 class _Table(TableElement):

@@ -45,12 +45,12 @@ SHARE = 150
 """The minimum length of the pause after a draw, as a multiple of the draw's CPU time."""
 
 TICK_SECONDS = 0.1
-"""The pause between draws that only move the running time."""
+"""The pause between draws that only update the running time."""
 
 WAKE_SECONDS = 0.1
 
 last: Any = None
-"""The result of the `show` call that ended last."""
+"""The result of the most recently finished `show` call."""
 
 _STOPPED = "Stopped. The partial result is in rxllm.display.last."
 
@@ -69,16 +69,16 @@ def show(stream: Any, *, block: bool = True) -> Any:
     """Show `stream` as it runs, with thinking, tools, images, sources and costs, and return its result.
 
     The result of a stream of events is a `ChatResult`, a `StepResult` or a `Response`. If the items are not events,
-    only the latest one is shown, and the last one is returned. To show several streams side by side, pass a mapping of
-    labels to streams, or a stream made by ``rxllm.merge_labelled``. In that case, the result is a dict with the same
-    labels, and if one stream fails, the others continue.
+    each one replaces the one before it, and the result is the last item. To show several streams side by side, pass a
+    mapping of labels to streams, or a stream made by ``rxllm.merge_labelled``. In that case, the result is a dict with
+    the same labels, and if one stream fails, the others continue.
 
     In a notebook, or on a terminal if rich is installed, the stream is shown as a card that is redrawn in place.
     Everywhere else, the text is printed to standard output. The stop button, or Ctrl-C, cancels the call and raises
     ``KeyboardInterrupt``. The partial result remains on the card and in ``rxllm.display.last``. With ``block=False``,
     `show` immediately returns a `Showing`: await it to get the result, or dispose it to stop the stream. In a notebook
-    with ipywidgets, its card has a stop button. If the stream is ``rxllm.stream(...)`` itself and halts because a tool
-    call needs approval, the card then has the buttons "Approve" and "Deny". They continue the chat on the same card,
+    with ipywidgets, the card then has a stop button. If the stream is ``rxllm.stream(...)`` itself and halts because a
+    tool call needs approval, the card shows the buttons "Approve" and "Deny". They continue the chat on the same card,
     with the same engine and options, and you can await the `Showing` again.
 
     If the stream fails, its error is raised after all items have been shown. If the stream is empty,
@@ -115,7 +115,7 @@ def choose_screen() -> Screen:
 
 
 def draws_cards() -> bool:
-    """Whether `show` draws cards in this process, and does not print plain text."""
+    """Whether `show` draws cards in this process rather than printing plain text."""
     return not isinstance(choose_screen(), Plain)
 
 
@@ -124,7 +124,7 @@ def notebook_cell(
 ) -> Screen | None:
     """Return a screen that draws ``html(cards, now)`` in the current notebook cell, or None outside a notebook.
 
-    ``text(cards)`` is stored beside the last drawing, for readers that cannot show HTML.
+    ``text(cards)`` is stored along with the last drawing, for viewers that cannot show HTML.
     """
     marimo = sys.modules.get("marimo")
     if hasattr(ipython_shell(), "kernel"):
@@ -174,7 +174,7 @@ class Showing(abc.DisposableBase, Generic[T]):
         self._screen.thread(target=target, name="rxllm-show", daemon=True).start()
 
     def dispose(self) -> None:
-        """Stop the stream, which cancels the call. The card stays as it is, without buttons."""
+        """Stop the stream and cancel its call. The card stays as it is, without buttons."""
         self._stopped = self._stopped or not self._over.is_set()
         self._items.close()
         if self._over.is_set() and self._asks:
@@ -211,13 +211,13 @@ class Showing(abc.DisposableBase, Generic[T]):
 
     @property
     def _asks(self) -> bool:
-        """Whether the chat waits for decisions that the user can make on the screen."""
+        """Whether the chat is waiting for decisions that the user can make on the screen."""
         result: Any = self._result
         reason: str | None = result.halted_reason if isinstance(result, ChatResult) else None
         return reason in ("approval", "manual_tool_calls") and self._screen.listens and self._call is not None
 
     def _resume(self, approvals: Mapping[str, bool], results: Mapping[str, str]) -> None:
-        """Continue the chat, with the engine and the options that it began with."""
+        """Continue the chat with its original engine and options."""
         engine, options = cast(tuple[Any, Mapping[str, Any]], self._call)
         self._begin(stream_resume(engine, self._result, approvals=approvals, results=results, **options), [None])
         self._start_thread()
@@ -263,7 +263,7 @@ class Showing(abc.DisposableBase, Generic[T]):
         drawn, drawn_at, pause = self._cards, 0.0, REFRESH_SECONDS
         while not self._over.wait(pause):
             cards, now = self._cards, time.monotonic()
-            tick = TICK_SECONDS if now - self._begun < 10 else 1.0  # times of 10 s and more are whole seconds
+            tick = TICK_SECONDS if now - self._begun < 10 else 1.0  # times from 10 s on are shown in whole seconds
             if cards is drawn and (now - drawn_at < tick or not any(card.ticks for card in cards.values())):
                 continue
             drawn, drawn_at, began = cards, now, time.thread_time()

@@ -22,15 +22,14 @@ from rxllm.values import Labelled, Timed, Usage, Value, times_of
 from rxllm.values.argument_checks import check_instance, invalid_option, must_be
 
 MAX_SECONDS = 1e9
-"""The length of the longest run that can be drawn."""
+"""The maximum length of a run, in seconds."""
 
 
 class Timeline:
-    """The rows of a run, as far as its events have arrived; ``str(timeline)`` draws it as text.
+    """The rows of a run, made from the events received so far; ``str(timeline)`` draws them as text.
 
-    `rows` are the steps, each with its tools and agents below it. `result` is the run's result, if `timeline` has run a
-    stream: what ``show`` would have returned. Notebooks draw a Timeline as an SVG picture with a table of the same
-    figures.
+    `rows` are the steps, each with its tools and agents below it. If `timeline` has run a stream, `result` is the same
+    as from ``show``. Notebooks draw a Timeline as an SVG picture with a table of the same figures.
     """
 
     def __init__(self, title: str = "", labels: Iterable[str] = ()) -> None:
@@ -45,7 +44,7 @@ class Timeline:
         """Update the rows with an event. If there are several streams, each event is in a `Labelled`."""
         at, event = timed.at, timed.item
         if not 0.0 <= at <= MAX_SECONDS:
-            raise invalid_option("source", f"has an event at {at!r} s; the times must be from 0 to {MAX_SECONDS:g} s")
+            raise invalid_option("source", f"has an event at {at!r} s; times must be between 0 and {MAX_SECONDS:g} s")
         if self._ticks is not None and type(event) is TextDelta:  # by far the most frequent case
             self._ticks.append(at)
             return
@@ -68,7 +67,7 @@ class Timeline:
         return Lane(row.rows, 0.0)
 
     def finish(self, at: float | None = None, error: Exception | None = None) -> None:
-        """End the bars that are still growing, at the time `at` or at the last event."""
+        """End all growing bars at time `at`, or at the last event if that is later."""
         self.pass_time(at or 0.0)
         for lane in self._lanes.values():
             lane.finish(self.seconds)
@@ -76,17 +75,17 @@ class Timeline:
             self._lanes.setdefault(None, Lane(self.rows, 0.0)).fail(self.seconds, error)
 
     def pass_time(self, at: float) -> None:
-        """Let the bars grow to the time `at`, while no event arrives."""
+        """Let the bars grow to time `at` while no event arrives."""
         self._seconds = max(self.seconds, at)
 
     @property
     def seconds(self) -> float:
-        """The time of the last event or, if it is later, the time that has passed."""
+        """The time of the last event, or the time given to `pass_time` if that is later."""
         return max(self._seconds, self._ticks[-1]) if self._ticks else self._seconds
 
     @property
     def title(self) -> str:
-        """The title that was passed to `timeline`, or else the user's last message, if the chat has ended."""
+        """The title passed to `timeline`. By default, it is the user's last message, once the chat has ended."""
         results = (lane.result for lane in self._lanes.values() if lane.result is not None)
         texts = (m.text for result in results for m in reversed(result.thread.messages) if m.role == "user")
         return self._title or next(texts, "")
@@ -103,7 +102,7 @@ class Timeline:
 
     @property
     def summary(self) -> str:
-        """One line about the run: models, numbers of steps and tools, seconds, tokens and cost."""
+        """One line about the run: models, number of steps and of tools, seconds, tokens and cost."""
         rows = [row for _, row in self._walk()]
         tops = [row for top in self.rows for row in (top.rows if top.kind == "stream" else [top])]
         steps = sum(row.kind == "step" and not row.is_lost for row in tops)
@@ -151,7 +150,7 @@ class Timeline:
 
 
 def timeline(source: Any, *, title: str = "") -> Timeline:
-    """Draw a run over time, and return its `Timeline`. A stream is run to its end, and drawn while it runs.
+    """Draw a run over time, and return its `Timeline`. A stream is run to its end, and drawn as it runs.
 
     >>> from rxllm import events
     >>> from rxllm.values import Timed
@@ -167,15 +166,15 @@ def timeline(source: Any, *, title: str = "") -> Timeline:
     a stream of events                  The run, with times measured here. In a notebook, the picture grows in its
                                         cell; elsewhere, the timeline is printed at the end. The stop button or Ctrl-C
                                         cancels the call, as in ``show``.
-    a mapping of labels to streams,     The streams, which are run side by side, one below the other.
+    a mapping of labels to streams,     All streams, one below the other. They run concurrently.
     or a stream of `Labelled` events
-    a stream or an iterable of `Timed`  The run with its own times, from ``ops.timed()``, from a recording
-                                        (``testing.timed_file``) or from a durable run (``watch(id, timed=True)``).
-    a result                            The run that led to it, if ``ops.timed()`` was applied before the fold.
+    a stream or an iterable of `Timed`  The run, with the times in the events: from ``ops.timed()``, a recording
+                                        (``testing.timed_file``) or a durable run (``watch(id, timed=True)``).
+    a result                            The run that produced it, if ``ops.timed()`` was applied before the fold.
     ==================================  ===============================================================================
 
     If a stream fails, its error is raised after the timeline has been drawn; the timeline is then in
-    ``rxllm.display.last``. The `title` is by default the user's message.
+    ``rxllm.display.last``. By default, the `title` is the user's message.
 
     Raises ``ValidationError("invalid_option")`` for any other `source`.
     """

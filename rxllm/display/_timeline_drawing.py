@@ -1,8 +1,8 @@
 """Draw the rows of a timeline as an SVG picture, as a table of the same figures, and as plain text.
 
-The picture has no script and no style of its own: text and lines have the colour of the surrounding page, and the
-colours of the bars are readable on light and dark pages. The more deltas a text has, the less a tick for each would
-show, so above a tick every three pixels the bar shows their density instead.
+The picture has no script and no style of its own: text and lines take the colour of the surrounding page, and the
+colours of the bars are readable on light and dark pages. A text bar has a tick for each delta. If there are more ticks
+than one every three pixels, the bar shows their density instead.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from rxllm.display._timeline_rows import Bar, Kind, Row
 from rxllm.display._words import duration
 
 WIDTH, LEFT, PLOT, RIGHT = 1100, 250, 560, 828
-"""The width of the picture, where its bars begin, the width of the bars, and where the figures begin, in pixels."""
+"""The picture's width, the bars' left edge, the longest bar's width and the figures' left edge, in pixels."""
 
 ROW, BAR = 34, 16
-"""The heights of a row and of a bar, in pixels."""
+"""The height of a row and of a bar, in pixels."""
 
 MANY = 200
-"""The maximum number of rows that are drawn."""
+"""The maximum number of rows to draw."""
 
 COLOURS: dict[Kind, str] = {
     "waiting": "currentColor",
@@ -55,7 +55,7 @@ _PAGE = "<style>:root{color:#1f2328}@media(prefers-color-scheme:dark){:root{colo
 
 
 class Drawn(NamedTuple):
-    """A title, one line of figures, the rows with their depths, and the length of the run in seconds."""
+    """The data for a drawing. `rows` pairs each row with its depth. `seconds` is the length of the run."""
 
     title: str
     summary: str
@@ -68,7 +68,7 @@ class Drawn(NamedTuple):
 
 
 def fine_duration(seconds: float) -> str:
-    """Return a time as text, with two digits or more if it is shorter than a second.
+    """Return a time as text, with more digits than `duration` for times below one second.
 
     >>> [fine_duration(seconds) for seconds in (0.0123, 0.47, 4.83, 75)]
     ['12 ms', '0.47 s', '4.8 s', '1 min 15 s']
@@ -79,7 +79,7 @@ def fine_duration(seconds: float) -> str:
 
 
 def figures(row: Row) -> str:
-    """Return the figures of a row, or its error: time to the first token, tokens, tokens per second, and cost."""
+    """Return a row's figures (time to the first token, tokens, tokens per second, cost) and its error or note."""
     usage, rate = row.usage, row.tokens_per_second
     if row.kind == "step":
         texts = ["" if row.first_token is None else f"{fine_duration(row.first_token)} TTFT"]
@@ -91,7 +91,7 @@ def figures(row: Row) -> str:
 
 
 def dollars(cost: float | None) -> str:
-    """Return a cost with two significant digits, and with at least two decimals."""
+    """Return a cost with two significant digits and at least two decimals."""
     if cost is None:
         return ""
     return f"${cost:,.2f}" if cost >= 0.1 or not cost else f"${float(f'{cost:.2g}'):f}".rstrip("0")
@@ -101,7 +101,7 @@ def dollars(cost: float | None) -> str:
 
 
 def svg_of(drawn: Drawn, *, is_file: bool = False) -> str:
-    """Return the picture. In a file, it brings the colours of a light or dark page; elsewhere, it inherits them."""
+    """Return the picture. It takes the colours of its page or, with `is_file`, sets its own light or dark colours."""
     top = (62 if drawn.title else 36) + 16
     bottom = top + ROW * max(1, len(drawn.rows)) + 4
     height = bottom + 58 + (16 if drawn.omitted else 0)
@@ -142,7 +142,7 @@ def _axis(seconds: float, scale: float, top: float, bottom: float) -> Iterator[s
 
 
 def tick_step(seconds: float) -> float:
-    """Return the distance between two lines of the axis, in seconds, so that there are four to eight of them.
+    """Return the number of seconds between axis lines, chosen to give four to eight lines.
 
     >>> [tick_step(seconds) for seconds in (0.03, 4.8, 60, 500)]
     [0.005, 1, 10, 100]
@@ -189,7 +189,7 @@ def _mark(row: Row, x: float, y: float) -> str:
 def _bar(bar: Bar, y: float, scale: float, now: float) -> Iterator[str]:
     end = now if bar.end is None else bar.end
     x = LEFT + min(bar.start, now) * scale
-    width = max(2.0, LEFT + min(end, now) * scale - x)  # a note can be wrong, but must not leave the picture
+    width = max(2.0, LEFT + min(end, now) * scale - x)  # a note's times can be wrong; stay inside the picture
     span = f"{fine_duration(bar.start)} to {fine_duration(end)}, {fine_duration(end - bar.start)}"
     title = ": ".join(filter(None, (f"{NAMES[bar.kind].partition(',')[0]}, {span}", bar.title)))
     failed = bar.kind == "lost" and bar.title not in ("", "disposed")
@@ -226,7 +226,7 @@ def _ticks(bar: Bar, x: float, width: float, y: float, scale: float) -> Iterator
     edges = [bisect_left(bar.ticks, bar.start + column * 3 / scale) for column in range(columns)]
     counts = [after - before for before, after in pairwise([*edges, len(bar.ticks)])]
     most = max(counts)
-    for level in range(1, 5):  # quarters of the highest density
+    for level in range(1, 5):  # quarters of the maximum density
         paths = (
             f"M{x + column * 3:.1f} {y + 2}h2v{BAR - 4}h-2z"
             for column, count in enumerate(counts)

@@ -3,7 +3,7 @@
 =======================  =========================================================================================
 event                    effect on the rows
 =======================  =========================================================================================
-the first of a step      adds a step with a ``waiting`` bar, which begins where the previous step ended
+a step's first event     adds a step with a ``waiting`` bar, which begins where the previous step ended
 content                  ends the bar, and begins a ``thinking``, ``text`` or ``call`` bar; a text bar has a tick
                          for each delta
 `MessageCompleted`       ends the bar; its notes on retries, races and fallbacks add ``lost`` bars or rows
@@ -14,8 +14,8 @@ a tool starts or ends    ends the ``approval`` bar; begins and ends a ``tool`` o
 an agent's event         has the same effects on the rows below the agent's tool
 =======================  =========================================================================================
 
-All times are in seconds since the start of the run. A step's `usage` is taken from its last `UsageUpdated`, and then
-from its `StepCompleted`.
+All times are in seconds since the start of the run. A step's `usage` is updated by each `UsageUpdated`, and finally by
+its `StepCompleted`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _CONTENT: dict[type[Any], Kind | None] = {
 }
 
 _NOTES = ("race", "hedge", "fallback", "retry")
-"""The keys of notes in the metadata of a ``MessageCompleted``, in the order in which they enclose one another."""
+"""The keys under which a ``MessageCompleted`` carries notes in its metadata, outermost operator first."""
 
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
@@ -87,7 +87,7 @@ class _Loss(msgspec.Struct, frozen=True):
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """A note about the attempts that were lost; see ``ops.timed``."""
+    """A note about lost attempts; see ``ops.timed``."""
 
     began: _Seconds = 0.0
     lost: tuple[_Loss, ...] = ()
@@ -96,7 +96,7 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 class Bar(msgspec.Struct):
-    """A bar of a row. `end` is None while it grows. `ticks` are the times of text deltas or of a tool's progress."""
+    """A bar in a row. A growing bar's `end` is None. `ticks` are the times of text deltas or of a tool's progress."""
 
     kind: Kind
     start: float
@@ -106,9 +106,9 @@ class Bar(msgspec.Struct):
 
 
 class Row(msgspec.Struct):
-    """A step, a tool, an attempt that was lost, or a labelled stream, with the `rows` below it.
+    """A step, tool, lost attempt or labelled stream, with the `rows` below it.
 
-    `first` is the time of a step's first token. `note` is what a halt or a restart says about the row.
+    `first` is when a step's first token arrived. `note` adds a detail, such as a halt or the user's correction.
     """
 
     kind: Literal["step", "tool", "lost", "stream"]
@@ -126,18 +126,18 @@ class Row(msgspec.Struct):
 
     @property
     def first_token(self) -> float | None:
-        """The seconds from the start of the step to its first token."""
+        """The number of seconds from the start of the step to its first token."""
         return None if self.first is None else self.first - self.start
 
     @property
     def tokens_per_second(self) -> float | None:
-        """The output tokens of the step per second of output."""
+        """The step's output tokens per second, counted from its first token."""
         if self.first is None or self.end is None or self.end - self.first < 0.001:
             return None
         return (self.usage.output_tokens or 0) / (self.end - self.first) or None
 
     def total(self) -> Usage:
-        """Return the usage of this row and all rows below it, without the steps that were restarted."""
+        """Return the usage of this row and all rows below it, excluding restarted steps."""
         if self.kind == "step" and self.is_lost:
             return Usage()
         return sum((row.total() for row in self.rows), self.usage)
@@ -154,9 +154,9 @@ class Row(msgspec.Struct):
 
 
 class Lane:
-    """Folds one chat's events into its steps. Each tool call that runs an agent has an inner lane.
+    """Folds one chat's events into rows, and appends them to `rows`. The first step begins at time `since`.
 
-    `rows` is the list to which the lane adds its rows, and `since` is the time at which the next step will begin.
+    If a tool call runs an agent, an inner lane folds the agent's events.
     """
 
     def __init__(self, rows: list[Row], since: float) -> None:
@@ -165,7 +165,7 @@ class Lane:
         self.result: Any = None
         self.error = ""
         self._since = since
-        self._latest = since  # the time of the latest content
+        self._latest = since  # when the latest content arrived
         self._step: Row | None = None
         self._bar: Bar | None = None  # the growing bar of the step
         self._tools: dict[str, Row] = {}
@@ -175,11 +175,11 @@ class Lane:
 
     @property
     def ticks(self) -> list[float] | None:
-        """The ticks of the growing text bar, to which the time of the next ``TextDelta`` can simply be appended."""
+        """The growing text bar's ticks. Instead of calling `add` with a ``TextDelta``, you may append its time here."""
         return self._bar.ticks if self._bar is not None and self._bar.kind == "text" else None
 
     def add(self, event: Event, at: float) -> None:
-        """Update the rows with an event that was emitted at the time `at`."""
+        """Update the rows with an event that was emitted at time `at`."""
         if self.ticks:
             self._latest = self.ticks[-1]
         if type(event) in _CONTENT:
@@ -242,7 +242,7 @@ class Lane:
             self._bar = None
 
     def _add_notes(self, step: Row, metadata: Mapping[str, Any]) -> None:
-        """Add the attempts that were lost. All events of a race of chats have the same note; it is added once."""
+        """Add the lost attempts. In a race of chats, all events carry the same note, so repeated notes are ignored."""
         notes = [*_notes_in(metadata)]
         if notes == self._notes:
             return
@@ -250,7 +250,7 @@ class Lane:
         base, waiting = step.start, step.bars[0]
         for name, note in notes:
             lost = [Bar("lost", base + loss.began, base + loss.ended, loss.error or "disposed") for loss in note.lost]
-            if name == "retry":  # attempts follow one another, so they fit in the step's own row
+            if name == "retry":  # attempts do not overlap, so they fit in the step's own row
                 waits = [Bar("waiting", bar.end or 0.0, after.start) for bar, after in pairwise(lost)]
                 step.bars[:0] = sorted([*lost, *waits], key=lambda bar: bar.start)
                 waiting.start = (lost[-1].end if lost else None) or base
@@ -365,7 +365,7 @@ def _end_last(row: Row, at: float) -> None:
 
 
 def message_of(error: Exception) -> str:
-    """Return a short message for a row: ``stopped`` if the stream was cancelled."""
+    """Return a short message for a row. If the stream was cancelled, the message is ``stopped``."""
     if isinstance(error, StreamError) and error.reason == "cancelled":
         return "stopped"
     text: str = getattr(error, "message", None) or str(error) or type(error).__name__

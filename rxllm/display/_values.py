@@ -1,8 +1,7 @@
 """Draw values, messages and threads for notebooks, in the style of the cards.
 
-All sizes are limited, so that a notebook remains usable if a thread is long or an answer is huge. In a long thread, the
-first message and the latest messages are open. Some of the messages in between can be unfolded; the others are only
-counted.
+All sizes are limited, so that a notebook remains usable if a thread is long or an answer is huge. A long thread shows
+its first message and its latest messages. Some messages in between can be expanded, and the rest are only counted.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ from rxllm.values import (
 )
 
 OPEN, FOLDED = 8, 100
-"""The last `OPEN` messages of a thread are open, and the `FOLDED` messages before them can be unfolded."""
+"""The number of latest messages that a thread shows, and the number of messages before them that can be expanded."""
 
 ROOM = 300_000
 """Once a thread's HTML is longer than this, in characters, no older messages are drawn."""
@@ -66,7 +65,7 @@ MANY = 200
 """The maximum number of message parts, images or table rows that are shown."""
 
 Drawing = tuple[str, Sequence[str], Look | Literal["value"]]
-"""A body, the texts of its status line, and its look: a card's look, or ``value``."""
+"""A body, the texts of its status line, and its look. If the value has no state, its look is ``value``."""
 
 
 def value_html(value: Any) -> str | None:
@@ -220,7 +219,7 @@ def _cell(value: Any) -> str:
 
 def thread_html(thread: Thread, unanswered: State = "called") -> str:
     """Return the HTML of a thread. Tool calls without an answer are drawn in the state `unanswered`."""
-    exchanges: list[tuple[int, Message, list[Message]]] = []  # (index, message, answers of its tools)
+    exchanges: list[tuple[int, Message, list[Message]]] = []  # (index, message, answers to its tool calls)
     for index, message in enumerate(thread):
         if message.role == "tool" and exchanges:
             exchanges[-1][2].append(message)
@@ -233,7 +232,7 @@ def thread_html(thread: Thread, unanswered: State = "called") -> str:
         drawn.append(message_html(message, answers, unanswered))
     drawn.reverse()
     starts = [start for start, _, _ in exchanges] + [len(thread)]
-    # Apart from the first, exchanges are drawn from index `left` on, and open from index `last` on.
+    # Besides the first exchange, only those from index `left` on are drawn, and only those from `last` on are open.
     left, last = len(exchanges) - len(drawn), len(exchanges) - min(OPEN, len(drawn))
     earlier = "".join(drawn[:-OPEN])
     if left > 1:
@@ -254,7 +253,7 @@ def message_html(message: Message, answers: Iterable[Message] = (), unanswered: 
 
 
 def message_rows(message: Message, answers: Iterable[Message], unanswered: State = "called") -> Iterator[str]:
-    """Yield the HTML of each part of a message, with the answers in the rows of their tool calls."""
+    """Yield the HTML of each part of a message. A tool call's row also shows the answer to the call."""
     by_id = {answer.tool_call_id: answer for answer in answers}
     calls = {call.id for call in message.tool_calls}
 
@@ -275,7 +274,7 @@ def message_rows(message: Message, answers: Iterable[Message], unanswered: State
 
 
 def part_html(row: Row, role: str) -> str:
-    """Return the HTML of a part of a message with this `role`."""
+    """Return the HTML of one part of a message. `role` is the message's role."""
     match row:
         case TextPart(text=text) if role == "tool":
             return block("result", clip(text))
@@ -303,7 +302,7 @@ def _as_file(image: Image) -> dict[str, Any]:
 
 
 def cut(text: str) -> str:
-    """Return `text`, cut off if it is too long, with the number of missing characters."""
+    """Return `text`. If it is too long, cut it off and add the number of missing characters."""
     return text if len(text) <= LONG else f"{text[:LONG]}\n\n… {len(text) - LONG:,} more characters"
 
 
@@ -317,5 +316,5 @@ def _cut_all(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fold(title: str, body: str) -> str:
-    """Fold `body` behind a title that the user can click."""
+    """Hide `body` below a title that the user can click to expand it."""
     return f'<details class="rxllm-folded"><summary>{isolate(clip(title))}</summary>{body}</details>'

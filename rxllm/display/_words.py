@@ -1,4 +1,4 @@
-"""Words for people: how a stream has ended, times and numbers, and what to do about an error."""
+"""Texts for people: how a stream ended, times and numbers, and what to do about an error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 from rxllm.values import AdapterError, StreamError
 
 Look = Literal["running", "waiting", "done", "stopped", "failed"]
-"""The state of a card as a screen draws it. A card that is ``waiting`` waits for a person."""
+"""The look of a card. A ``waiting`` card is waiting for a person."""
 
 _ENDINGS: dict[str | None, tuple[Look, str]] = {
     "length": ("stopped", "cut off at the token limit"),
@@ -27,9 +27,9 @@ _ENDINGS: dict[str | None, tuple[Look, str]] = {
 
 
 def ending(reason: str | None) -> tuple[Look, str]:
-    """Return the look and the words for a reason why a response, a chat or a session has ended.
+    """Return the look and the text of a response, chat or session that ended for this reason.
 
-    A tool may halt a chat with a reason of its own.
+    A tool may halt a chat with its own reason.
 
     >>> ending("stop"), ending("approval"), ending("found it")
     (('done', 'done'), ('waiting', 'waiting for approval'), ('done', 'done: found it'))
@@ -50,7 +50,7 @@ def duration(seconds: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number and its noun, in the singular or plural.
+    """Return a number with its noun in the singular or plural.
 
     >>> count(1, "step"), count(2000, "step")
     ('1 step', '2,000 steps')
@@ -84,4 +84,4 @@ _REMEDIES = {
     "content_filter": "change the request",
     "budget_exceeded": "pass a larger budget",
 }
-"""Remedies for errors whose message has none. In rxllm's own messages, the remedy follows a semicolon."""
+"""Remedies by error reason. rxllm's own messages may already name one after a semicolon, and then none is added."""

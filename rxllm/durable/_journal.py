@@ -14,12 +14,13 @@ from functools import partial
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 from reactivex import Observable, concat, throw
 
 from rxllm import LLMError, RunError, Stream, StreamCollector, ToolCall, from_async_iter, serializer
 from rxllm.durable._store import Ending, Lease, Record, Store, reading
 from rxllm.events import EVENT_CLASSES, Event
-from rxllm.runtime import ToolRecord
+from rxllm.runtime import ToolRecord, current_scope, scoped
 
 log = logging.getLogger("rxllm")
 
@@ -30,16 +31,16 @@ MOST = 1024
 """The number of events that may queue up for a slow store before the stream is paused."""
 
 APPENDING_SECONDS = 0.25
-"""The number of seconds by which an append delays the next renewal, as it has already checked for cancel requests."""
+"""The number of seconds to delay a renewal when an append has just checked for cancel requests."""
 
 FOREVER = 2**53
 """An event number that no run ever reaches."""
 
 LEFT_SECONDS = 30.0
-"""The number of seconds by which a replayed response may outlast the original before the run fails."""
+"""The number of extra seconds given to a replayed response. If it has not been disposed by then, the run fails."""
 
 QUIET_SECONDS = 5.0
-"""The number of seconds that the replay may stall before a request or tool stops waiting for recorded tools."""
+"""The time limit for a stalled replay, in seconds. After that, requests and tools no longer wait for recorded tools."""
 
 LOOK_SECONDS = 0.01
 """The number of seconds between checks while a request or tool waits for recorded tools."""
@@ -88,7 +89,7 @@ class Writer:
         self._wake(True)  # a lost response would have to be requested, and paid for, again
 
     async def flush(self, ending: Ending | None = None) -> None:
-        """Commit everything added so far, and the run's `ending` if one is given. Raises ``RunError``."""
+        """Commit everything added so far, including the run's `ending` if there is one. Raises ``RunError``."""
         committed: Future[None] = Future()
         with self._guard:
             if self._error is not None:
@@ -172,7 +173,7 @@ class Writer:
             except RunError as error:
                 if error.reason != "store_unavailable" or self._loop.time() + pause > self._until:
                     raise
-                log.warning("the run %s is waiting for its store to be available: %s", self._lease.run_id, error)
+                log.warning("run %s is waiting for its store to become available: %s", self._lease.run_id, error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, 1.0)
             else:
@@ -210,7 +211,7 @@ def _settle(waiting: Sequence[Future[None]], error: RunError | None) -> None:
 
 
 class Left(msgspec.Struct, frozen=True):
-    """A response that was disposed before it ended: how many `seconds` it ran, and its `events` as JSON."""
+    """A response that was disposed before it ended. It ran for this many `seconds`, and its `events` are JSON."""
 
     seconds: float
     events: str
@@ -221,14 +222,14 @@ class StoredJournal:
 
     A response is recorded when it ends, and committed soon afterwards. A tool call's records are committed before
     `begin` or `finish` returns. If the stream disposes a response early, for example because a guard has tripped or a
-    race was won, the events so far are recorded. They are replayed without an end, so that the guard trips again and
+    race was won, the events so far are recorded. The replay stays open after these events, so the guard trips again and
     the same competitor wins the race.
 
-    The answer to a new request must not make recorded tools run a second time. A request therefore waits while its chat
-    has recorded tool calls that have not been replayed. This happens if the request differs from the recorded one, or
-    if a tool runs two chats at once. If the replay stops without reaching those calls, the request fails without being
-    sent. The run fails too, unless something else, such as `fallback`, replays the tools. A tool call waits in the same
-    way if the start of a call with the same id is recorded in its chat.
+    After a new request, the model could call tools that have already run. The request therefore waits until all
+    recorded tool calls of its chat have been replayed. A request waits if it differs from the recorded one, or if a
+    tool runs two chats at once. If the replay stops too early, the request fails without being sent. The run fails
+    too, unless something else, such as `fallback`, replays the tools. In the same way, a new tool call waits for a
+    recorded call with the same id in its chat.
     """
 
     def __init__(self, records: Iterable[Record], writer: Writer) -> None:
@@ -243,12 +244,17 @@ class StoredJournal:
         self._counts: Counter[str] = Counter()
         self._guard = threading.Lock()
         self._is_closed = False
+        self.is_handed_over = False
         self._taken_at = time.monotonic()
         self._awaited: set[Sequence[str]] = set()
 
-    def close(self) -> None:
-        """Stop recording: from now on, it is the producer, not the stream, that disposes responses."""
+    def close(self, *, is_cancelled: bool = False) -> None:
+        """Stop recording. Call this before you dispose the stream, so that open responses are not recorded.
+
+        Unless the run is cancelled, another process will read the answers that the providers keep.
+        """
         self._is_closed = True
+        self.is_handed_over = not is_cancelled
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
         key = self._number_key(_place(path, key))
@@ -256,7 +262,8 @@ class StoredJournal:
             return throw(known) if isinstance(known, LLMError) else _emit(known)
         if (known := self._take("left", key)) is not None:
             return _replay_left(*known)
-        noted = self._record_response(key, events)
+        scope = current_scope.get()
+        noted = self._record_response(key, scoped(events, replace(scope, bookmark=_StoredBookmark(self, key))))
         if not self._is_early(path):
             return noted
         self._awaited.add(tuple(path))
@@ -268,10 +275,10 @@ class StoredJournal:
             raise RunError("diverged", DIVERGED)
 
     def _is_early(self, path: Sequence[str]) -> bool:
-        """Whether a request in the chat at `path` must wait until its recorded tool calls have been replayed.
+        """Whether a request in the chat at `path` must wait until recorded tool calls have been replayed.
 
-        If an inner agent stopped waiting for its own tool calls, and the model has read that failure, the request must
-        wait for those calls too.
+        The request also waits for the calls of each chat that had to wait before. An inner agent may have given up on
+        its calls, and the model may have read about this failure.
         """
         return any(map(self._has_tools, (path, *self._awaited)))
 
@@ -330,6 +337,15 @@ class StoredJournal:
 
         return Stream.of(events).do_action(see, fail, complete).finally_action(leave)
 
+    def take_answer(self, key: str) -> str | None:
+        """Return the last note about the kept answer to the request with this key, if there is one."""
+        notes = self._known.pop(("answer", key), None)
+        return notes[-1].decode() if notes else None
+
+    def put_answer(self, key: str, note: str) -> None:
+        """Record `note` about the kept answer to the request with this key."""
+        self._note("answer", key, note)
+
     def tool(self, path: Sequence[str], key: str) -> ToolRecord | None:
         key = _place(path, key)
         call, events = self._take("begin", key), self._take("finish", key)
@@ -363,7 +379,7 @@ class StoredJournal:
             self._writer.record(Record(kind, key, data.encode()))
 
     def _number_key(self, key: str) -> str:
-        """Number the uses of a key, because a hedge sends the same request twice and gets two responses."""
+        """Return `key` with a number, because a hedge sends the same request twice and gets two responses."""
         with self._guard:
             self._counts[key] += 1
             return f"{key}/{self._counts[key]}"
@@ -376,6 +392,23 @@ class StoredJournal:
         return known.popleft()
 
 
+class _StoredBookmark:
+    """The bookmark (see `rxllm.runtime.Bookmark`) for the answer to the request with the key `key`."""
+
+    def __init__(self, journal: StoredJournal, key: str) -> None:
+        self._journal = journal
+        self._key = key
+
+    def take(self) -> str | None:
+        return self._journal.take_answer(self._key)
+
+    def put(self, note: str) -> None:
+        self._journal.put_answer(self._key, note)
+
+    def is_handed_over(self) -> bool:
+        return self._journal.is_handed_over
+
+
 def _place(path: Sequence[str], key: str) -> str:
     # Tool call ids are chosen by the model, so they can contain lone surrogates, which no store accepts.
     return "/".join(("", *path, key)).encode(errors="backslashreplace").decode()
@@ -383,7 +416,7 @@ def _place(path: Sequence[str], key: str) -> str:
 
 def _read(run_id: str, record: Record) -> Any:
     """Decode a record. Raises ``RunError("unreadable")``."""
-    with reading(f"the record {record.kind!r} of {record.key!r}", run_id):
+    with reading(f"the {record.kind!r} record for {record.key!r}", run_id):
         match record.kind:
             case "begin":
                 return serializer.from_json(record.data, ToolCall, local_files=True)
@@ -408,7 +441,7 @@ def _events(items: Any) -> Sequence[Event]:
 def _replay_left(seconds: float, events: Sequence[Event]) -> Observable[Event]:
     async def wait() -> None:
         await asyncio.sleep(seconds + LEFT_SECONDS)
-        message = "the factory builds a different stream: in an earlier attempt, this response was disposed of"
+        message = "the stream differs from an earlier attempt, which disposed this response early"
         raise RunError("diverged", message)
 
     return _emit(events, wait)

@@ -9,13 +9,13 @@ field       content
 ==========  ======================================================================================================
 ``v``       the version of the format, `VERSION`
 ``before``  the event number of the previous end in the same chat or inner agent, or 0 if there is none
-``kept``    how many messages at the start of the thread are omitted, because the previous end has them
+``kept``    how many messages at the start of the thread are omitted, because the previous end contains them
 ``steps``   how many steps at the end of a chat are omitted, because they are the results of the previous ends
 ``event``   the rest of the event, encoded by `rxllm.serializer`
 ==========  ======================================================================================================
 
-All other events are simply encoded by `rxllm.serializer`. Version 1, which can still be read, did this for every event.
-Each entry also has a key ``at``, the time of the event in seconds since 1970. Logs of earlier versions do not have it.
+All other events are simply encoded by `rxllm.serializer`. Logs of version 1, which encode ends like any other
+event, can still be read. Each entry also contains ``at``, the event's time in seconds since 1970. Older logs lack it.
 """
 
 from __future__ import annotations
@@ -55,27 +55,27 @@ WAIT_SECONDS = 30.0
 
 
 class _End(NamedTuple):
-    """The result of a step or chat, and the number of the event that ended the previous one."""
+    """The result of a step or chat. `before` is the event number of the previous end, or 0 if there is none."""
 
     before: int
     result: StepResult | ChatResult
 
 
 class Log:
-    """Reads run `id`'s events in pages, and encodes new ones. Remembers the step and chat ends that later ones use."""
+    """Reads the events of run `id` in pages, and encodes new ones. Remembers ends, because later ends refer to them."""
 
     def __init__(self, store: Store, id: str) -> None:
         self._store, self._id = store, id
         self._ends: dict[int, _End] = {}
-        self._last: dict[tuple[str, ...], int] = {}  # the event number of the latest step or chat end, by agent path
-        self._at = 0.0  # the time of the latest event that was read
+        self._last: dict[tuple[str, ...], int] = {}  # The latest step or chat end's event number, by agent path.
+        self._at = 0.0  # The time of the latest event that was read.
 
     async def page(self, after: int) -> list[Timed[Event]]:
-        """Return up to `PAGE` events that follow event number `after`, stopping before any that cannot be decoded.
+        """Return up to `PAGE` events after event number `after`. The page ends before an event that cannot be decoded.
 
         Times are in seconds since 1970. An event without a time gets the time of the event before it.
 
-        Raises ``RunError("unreadable")`` if even the first one cannot be decoded.
+        Raises ``RunError("unreadable")`` if the first event cannot be decoded.
         """
         events: list[Timed[Event]] = []
         for number, data in enumerate(await self._store.events(self._id, after, PAGE), after + 1):
@@ -90,7 +90,7 @@ class Log:
         return events
 
     async def events(self, count: int | None = None) -> AsyncGenerator[Event]:
-        """Yield all events or, with `count`, only the pages up to event `count`. Raises the same errors as `page`."""
+        """Yield all events. With `count`, stop after the page with event `count`. Raises the same errors as `page`."""
         number = 0
         while page := await self.page(number) if count is None or number < count else ():
             number += len(page)
@@ -115,13 +115,13 @@ class Log:
         return f"{{{entry}}}".encode()
 
     def _parse(self, number: int, text: bytes) -> tuple[dict[str, Any], int]:
-        """Return an entry's data, and the event number of the end it refers to, or 0 if it refers to none."""
+        """Return an entry's data and its ``before`` number. The number is 0 if the entry does not contain one."""
         with reading(f"event {number}", self._id):
             data = json.loads(text)
             if "type" in data:
                 return data, 0
             if data["v"] != VERSION:
-                raise ValueError(f"it was written in version {data['v']!r}; this rxllm reads version {VERSION}")
+                raise ValueError(f"its format has version {data['v']!r}, but this rxllm reads version {VERSION}")
             if not 0 <= data["before"] < number:
                 raise ValueError(f"it refers to event {data['before']!r}, which is not an earlier event")
             return data, data["before"]
@@ -132,7 +132,7 @@ class Log:
         return self._at
 
     async def _find(self, number: int) -> None:
-        """Load the step or chat end that is event `number`, and those before it, unless they are already in memory."""
+        """Load the step or chat end at event `number`, and the ends before it, unless they are already in memory."""
         unknown: list[tuple[int, dict[str, Any]]] = []
         while number and number not in self._ends:
             (text,) = await self._store.events(self._id, number - 1, 1)
@@ -165,7 +165,7 @@ class Log:
 
     def _remember(self, number: int, path: tuple[str, ...], end: _End) -> None:
         self._ends[number], self._last[path] = end, number
-        if path and isinstance(end.result, ChatResult):  # an ended agent's ends are dropped, as there can be thousands
+        if path and isinstance(end.result, ChatResult):  # a finished agent's ends are dropped: there can be thousands
             del self._last[path]
             while number:
                 number = self._ends.pop(number).before if number in self._ends else 0
@@ -174,7 +174,7 @@ class Log:
         return self._ends[number].result.thread.messages if number else ()
 
     def _steps(self, number: int) -> tuple[StepResult, ...]:
-        """Return the steps of a chat, newest first. `number` is the number of the event that ended the latest one."""
+        """Return the steps of a chat, newest first. The newest step ended with event `number`."""
         steps: list[StepResult] = []
         while number and isinstance(result := self._ends[number].result, StepResult):
             steps.append(result)
@@ -219,7 +219,7 @@ def _count_equal(old: Iterable[T], new: Iterable[T]) -> int:
 
 
 class Tail:
-    """The latest events of the run `id`, numbers `_start` + 1 to `_end`, shared by its `watchers` on one event loop."""
+    """The latest events of run `id`, from `_start` + 1 to `_end`. All its `watchers` on one event loop share them."""
 
     def __init__(self, store: Store, id: str) -> None:
         self.watchers = 0

@@ -30,7 +30,7 @@ from rxllm.values.argument_checks import must_be
 log = logging.getLogger("rxllm")
 
 ALONE_SECONDS = 60.0
-"""The maximum number of seconds for which a suspect that makes no progress can block the other suspects."""
+"""The maximum number of seconds that other suspects wait for one that makes no progress."""
 
 LOOK_SECONDS = 0.05
 
@@ -38,7 +38,7 @@ Factory = Callable[..., Observable[Event]]
 """A function that builds a run's stream from its input. If the run is a turn, the session is its second argument."""
 
 ATTEMPT, STOP = "attempt", "stop"
-"""The kinds of record for a producer that has taken over the run, and for one that has stopped on purpose."""
+"""Two kinds of record. One is added when a producer takes over a run, the other when it stops deliberately."""
 
 _EVENTS = frozenset(EVENT_CLASSES)
 _ENDS = (ErrorEvent, StepCompleted, ChatCompleted)
@@ -72,7 +72,7 @@ class Producer:
         self._writer = Writer(store, lease, flush_after)
         self._loop = asyncio.get_running_loop()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
-        self._to_drop = 0  # the number of step and chat ends still to drop, as they are already in the log
+        self._to_drop = 0  # how many more step and chat ends to drop, because they are already in the log
         self._input, self._name = b"", ""
         # The last end in the log, and the `Steered` events that follow it.
         self._last: StepCompleted | ChatCompleted | None = None
@@ -93,14 +93,14 @@ class Producer:
         self._set(self._stopped)
 
     def abandon(self) -> None:
-        """Stop without touching the store, which no longer responds. Can be called from any thread."""
+        """Stop without touching the store, which is no longer responding. Can be called from any thread."""
         if not self.ended.done():
-            log.warning("the run %s is no longer produced here: its store does not respond", self._lease.run_id)
+            log.warning("this process has stopped producing run %s: its store does not respond", self._lease.run_id)
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
     def cancel(self) -> None:
-        """Cancel the run now instead of waiting for the store to report the request. Can be called from any thread."""
+        """Cancel the run now, even before the store reports the cancel request. Can be called from any thread."""
         self._set(self._writer.is_cancelled)
 
     def _set(self, future: asyncio.Future[None]) -> None:
@@ -112,9 +112,9 @@ class Producer:
         try:
             await self._produce()
         except RunError as error:
-            log.warning("the run %s is no longer produced here: %s", self._lease.run_id, error)
+            log.warning("this process has stopped producing run %s: %s", self._lease.run_id, error)
         except Exception as error:  # a bug in the store, which must only raise RunError
-            log.error("the run %s is no longer produced here: its store failed", self._lease.run_id, exc_info=error)
+            log.error("this process has stopped producing run %s: its store failed", self._lease.run_id, exc_info=error)
         finally:
             try:
                 with suppress(Exception):  # if this fails, the lease will expire
@@ -138,6 +138,8 @@ class Producer:
             if ending is None and renewing.done() and not renewing.cancelled():
                 renewing.result()
         finally:
+            if self._journal is not None and not reading.done():
+                self._journal.close()
             for task in (reading, writing, renewing):
                 task.cancel()
             await asyncio.wait({reading, writing, renewing})
@@ -146,17 +148,17 @@ class Producer:
                     task.exception()
 
     async def _ending(self, reading: asyncio.Task[Ending]) -> Ending | None:
-        """Wait for the stream to end. Return the end of the run, or None if other processes can continue it."""
+        """Stop the stream if it is running. Return how the run ends, or None if other processes can continue it."""
         if reading.done():
             return reading.result()
         if self._journal is not None:
-            self._journal.close()
+            self._journal.close(is_cancelled=self._writer.is_cancelled.done())
         reading.cancel()
         await asyncio.wait({reading})
         return Ending("cancelled") if self._writer.is_cancelled.done() else None
 
     async def _finish(self, ending: Ending | None) -> None:
-        """Commit the last events, and either the end of the run or a record that this producer has stopped."""
+        """Commit the last events, along with the run's end or a record that this producer has stopped."""
         if ending is None:
             if self._has_begun:
                 self._writer.record(Record(STOP, self._lease.owner))
@@ -182,7 +184,7 @@ class Producer:
         except RunError as error:
             if error.reason != "unreadable":
                 raise
-            log.warning("the run %s has failed: %s", run.id, error)
+            log.warning("run %s has failed: %s", run.id, error)
             return Ending("failed", _error_json(error))
         return await self._play(run, arguments, records, journal)
 
@@ -207,7 +209,7 @@ class Producer:
             if isinstance(error, LLMError):
                 self._log_error(error)
             else:
-                log.warning("the stream of the factory %r raised an error", run.factory, exc_info=error)
+                log.warning("the stream from the factory %r raised an error", run.factory, exc_info=error)
             return Ending("failed", _error_json(error))
         return Ending("halted" if is_halted else "completed")
 
@@ -215,6 +217,8 @@ class Producer:
         """Record this attempt. Raise if too many producers in a row have died without making progress."""
         dead = 1
         for record in records:
+            if record.kind == "answer":  # a request that kills its process makes no progress by being sent
+                continue
             dead = dead + 1 if record.kind == ATTEMPT else dead - 1 if record.kind == STOP else 1
         if dead >= self._max_attempts:
             id = self._lease.run_id
@@ -252,7 +256,7 @@ class Producer:
         return RunError("factory_failed", f"run error ({id}): the factory {self._name!r} {why}", run_id=id)
 
     async def _rejoin(self, run: Run) -> None:
-        """Count the step and chat ends in the log, so that their replays are dropped, and void an incomplete step."""
+        """Read the log. Count its ends, whose replays will be dropped. If the last step is incomplete, void it."""
         is_open = False
         async for event in self._log.events(run.events):
             self._count += 1
@@ -279,7 +283,7 @@ class Producer:
                 self._check_same(event)
 
     def _check_same(self, event: StepCompleted | ChatCompleted) -> None:
-        """Raise ``RunError`` if the thread of `event` differs from the thread of the last end in the log."""
+        """Raise ``RunError`` unless `event` contains the same thread as the last end in the log."""
 
         def key(event: StepCompleted | ChatCompleted) -> str:
             return request_key(Request(event.result.thread.messages))
@@ -295,7 +299,7 @@ class Producer:
 
     def _log_error(self, error: LLMError) -> None:
         """Log an error now, because the store keeps neither its traceback nor its cause."""
-        log_hidden(error, "an error in the run %s", self._lease.run_id)
+        log_hidden(error, "error in run %s", self._lease.run_id)
 
     def _append(self, data: bytes) -> None:
         self._count += 1
@@ -327,7 +331,7 @@ class Suspects:
 
     Suspects take turns, because one of them is probably killing the processes. A turn ends after `ALONE_SECONDS`, or
     when ``is_alone()`` returns False because the suspect has ended or made progress. The run with the most deaths goes
-    first. Ties are broken at random, so that a slow run is not always ahead of the run that kills its process.
+    first. Ties are broken at random. Otherwise, a slow run might always go before the one that kills its process.
     """
 
     def __init__(self) -> None:
@@ -337,7 +341,7 @@ class Suspects:
         self._until = 0.0
 
     async def turn(self, deaths: int, is_alone: Callable[[], bool]) -> None:
-        """Wait until it is the turn of a run with this many `deaths`."""
+        """Wait for the turn of a run with this many `deaths`."""
         rank = deaths, random()
         self._waiting.append(rank)
         try:

@@ -23,7 +23,7 @@ _PASSING = (TextDelta, ThinkingDelta, ToolCallDelta, RawChunk, Custom)
 
 
 class ProgressLimit:
-    """Encodes and writes events on any thread. The timer runs on the event loop on which this object was created.
+    """Encodes and writes events on any thread. Create it on an event loop, which will run its timer.
 
     Events are encoded and written under one lock, so all events except progress are encoded in log order.
     """

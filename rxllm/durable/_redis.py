@@ -3,7 +3,7 @@
 Every change is made by a script, which the server runs atomically and with its own clock. A log is a Redis list, and an
 event's number is its position in the list. The durability of a commit depends on the server's configuration: with
 ``appendonly yes``, it survives a crash of the server; with ``appendfsync always``, it also survives a power cut. All
-keys have the same hash tag, as a cluster requires.
+keys contain the same hash tag, because a cluster requires it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONNECTIONS = 32
 """The maximum number of connections per event loop. While all are in use, further calls wait."""
 
 IDLE_SECONDS = 1.0
-"""The connection for change notifications is closed after this many seconds without any waiting calls."""
+"""The number of seconds after which the connection for change notifications is closed if no call is waiting."""
 
 ALIVE_SECONDS = 15.0
 """The server is pinged after this many seconds of silence, and must reply within the same interval."""
@@ -64,7 +64,7 @@ class RedisStore:
         self._prefix = f"{{{prefix}}}"
         self._by_loop: dict[asyncio.AbstractEventLoop, _Connections] = {}
         self._tokens: dict[tuple[str, str, int], set[str]] = {}
-        """For each lease, the token of the last append that was answered and the tokens of all appends sent since."""
+        """For each lease, the token of the last answered append, and the tokens of all later appends."""
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -227,7 +227,7 @@ class RedisStore:
     async def _pages(
         self, name: str, start: Any, end: Any, *, desc: bool = False, is_shrinking: bool = False
     ) -> AsyncIterator[list[str]]:
-        """Yield pages of ids from an index, sorted by score. Pass `is_shrinking` if you delete each page."""
+        """Yield pages of ids, sorted by score. Pass `is_shrinking` if you remove each page's ids from the index."""
         offset = 0
         while True:
             async with self._client() as connections:
@@ -277,7 +277,7 @@ class RedisStore:
             raise self._unavailable("it is closed; open it again")
 
     def _unavailable(self, why: str) -> RunError:
-        return RunError("store_unavailable", f"the run store {self._shown!r} does not work: {why}")
+        return RunError("store_unavailable", f"the run store {self._shown!r} is unavailable: {why}")
 
 
 class _Connections:
@@ -294,7 +294,7 @@ class _Connections:
         self._lifetime = self._live(forget)
 
     async def open(self) -> None:
-        """Start a generator that, when closed, closes the connections. ``asyncio.run`` closes it with the loop."""
+        """Start a generator that closes the connections when `close` or ``asyncio.run`` ends it."""
         await anext(self._lifetime)
 
     async def close(self) -> None:
@@ -313,7 +313,7 @@ class _Connections:
             await self.client.aclose()
 
     def listen(self, id: str, after: int) -> asyncio.Future[None]:
-        """Return a future that completes when run `id` changes or has events after `after`, or the connection fails."""
+        """Return a future. It completes if the connection fails, or run `id` changes or gets events after `after`."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(id, {})[changed] = after
         if self._is_subscribed is None:
@@ -361,7 +361,7 @@ class _Connections:
             is_subscribed.set()
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake calls waiting for these runs. With `number`, wake only those waiting for an event up to `number`."""
+        """Wake calls that wait for these runs. With `number`, skip calls that wait for later events."""
         for changed, after in [waiting for id in ids for waiting in self._waiting.get(id, {}).items()]:
             if not changed.done() and (number is None or number > after):
                 changed.set_result(None)
@@ -379,7 +379,7 @@ def _holder(lease: Lease) -> tuple[str, int]:
 
 
 def _granted(lease: Lease, answer: int) -> bool:
-    """Return whether `answer` reports a cancel request. Raise ``RunError("lease_lost")`` if it is negative."""
+    """Return whether `answer` reports a cancel request. A negative answer raises ``RunError("lease_lost")``."""
     if answer < 0:
         raise RunError("lease_lost", run_id=lease.run_id)
     return bool(answer)

@@ -80,19 +80,18 @@ def open_runs(
     same requests from the same input, so requests must not depend on a clock or on random numbers. If the steps of a
     continued run differ from the committed steps, the run fails with ``RunError("diverged")``.
 
-    Events are committed within `flush_after` seconds, or immediately if something depends on them. If a process dies,
+    Events are committed within `flush_after` seconds, or at once if a response ends or a tool runs. If a process dies,
     other processes can continue its runs after at most `lease` seconds. If `max_attempts` processes in a row die at the
-    same place in a run, the run fails with ``RunError("too_many_attempts")``. After a third of that many deaths, the
+    same place in a run, the run fails with ``RunError("too_many_attempts")``. After a third as many deaths, the
     run is suspected of killing its process. Suspects are continued one at a time, so that few other runs are affected.
 
     Raises ``ValidationError("invalid_option")`` if an argument is invalid.
     """
     check_instance("factories", factories, Mapping, "a mapping of names to functions")
     for name, factory in factories.items():
-        check_instance("factories", name, str, "a mapping whose keys are names")
-        check_function(f"factories[{name!r}]", factory)
+        _check_factory(name, factory)
     fits = is_positive(lease) and lease <= LONGEST_LEASE
-    check("lease", lease, fits, f"a number of seconds above 0, at most {LONGEST_LEASE:g}")
+    check("lease", lease, fits, f"a positive number of seconds, at most {LONGEST_LEASE:g}")
     check_count("max_attempts", max_attempts)
     check_seconds("flush_after", flush_after)
     return Runs(open_store(store), dict(factories), flush_after, lease, max_attempts)
@@ -111,7 +110,8 @@ class Runs:
     `session`              Load a conversation. To begin its next turn, call `start`.
     `save_session`         Store a session that was created or changed outside these runs.
     `delete_session`       Delete a session.
-    `sessions`             A property: the last three methods as a ``rxllm.session.SessionStore``.
+    `sessions`             A property: a ``rxllm.session.SessionStore`` with the three methods above.
+    `add_factory`          Register another factory, as ``web.chat`` does.
     `get`                  Load a run with its status.
     `list`                 Load the newest runs.
     `expire`               Delete runs that ended long ago.
@@ -129,6 +129,7 @@ class Runs:
         self._producers: dict[str, Producer] = {}
         self._tails: dict[tuple[asyncio.AbstractEventLoop, str], Tail] = {}
         self._claims: set[Future[None]] = set()  # one for each pending claim, done when the claim ends
+        self._sessions = _Sessions(self)
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -149,14 +150,14 @@ class Runs:
         session: SavedSession | None = None,
         here: bool = True,
     ) -> Stream[str]:
-        """Store a new run for the factory with this name, start producing it, and emit its id.
+        """Store a new run for the factory named `factory`, start producing it, and emit its id.
 
         `input` can be anything that `rxllm.serializer` can write, such as a string, a `Thread`, a `ChatResult`, or a
         dict or list of such values. Anyone who knows the id can watch and cancel the run; the default id cannot be
         guessed. With ``here=False``, the run is only stored, and waits for a worker to recover it.
 
         If you pass a `session` (from `Runs.session`), the run is that session's next turn, and the factory is called
-        with the session as its second argument. However the run ends, the session is saved with the run's events.
+        with the session as its second argument. Even if the run fails, its events are then saved in the session.
 
         Raises ``RunError("unknown_factory")`` or ``ValidationError`` immediately. The stream fails with
         ``RunError("exists")`` if the id is taken, and with ``RunError("conflict")`` if the session has changed since it
@@ -191,12 +192,12 @@ class Runs:
     @overload
     def watch(self, id: str, after: int = 0, *, timed: Literal[True]) -> Stream[Timed[Event]]: ...
     def watch(self, id: str, after: int = 0, *, folded: bool = False, timed: bool = False) -> Stream[Any]:
-        """Emit a run's events after event number `after`: first the committed ones, then live ones.
+        """Emit the events of a run after event number `after`. Committed events are followed by live ones.
 
         Events are numbered from 1. If you have already received n events, pass ``after=n`` to get the rest. With
         `folded`, `after` is ignored, and the committed events are condensed into the fewest events that fold to the
-        same state, as in ``ops.share_folded``. With `timed`, each event is in a `Timed`, with the number of
-        seconds since the run was created; ``rxllm.timeline`` draws these.
+        same state, as in ``ops.share_folded``. With `timed`, each event is wrapped in a `Timed` with the
+        number of seconds since the run was created. ``rxllm.timeline`` can draw such events.
 
         The stream completes when the run does. If the run fails, the stream fails with the same error; if the run is
         cancelled, it fails with ``RunError("cancelled")``. It can also fail with ``RunError("unknown_run")`` or
@@ -204,7 +205,7 @@ class Runs:
         """
         _check_id(id)
         is_number = is_count(after) or after == 0
-        check("after", after, is_number, "the number of the last event received, 0 or more")
+        check("after", after, is_number, "the number of the last event received, or 0")
         check("timed", timed, not (timed and folded), "False if `folded` is True, because folded events have no times")
 
         async def events() -> AsyncIterator[Any]:
@@ -218,7 +219,7 @@ class Runs:
                     for event in state.to_events():
                         yield event
                 elif after and (count := (await self._store.load(id)).events) < after:
-                    raise invalid_option("after", f"is {after}, but the run {id} has {count} events so far")
+                    raise invalid_option("after", f"is {after}, but run {id} has only {count} events")
                 began = (await self._store.load(id)).created_at if timed else 0.0
                 while page := await tail.after(number):
                     for event in page:
@@ -236,7 +237,7 @@ class Runs:
     def result(self, id: str, *, response_format: Any = None) -> Stream[ChatResult | StepResult | Response]:
         """Emit the result of a run when it ends: a `ChatResult`, `StepResult` or `Response`.
 
-        The log has no `parsed` values. To get one, pass the call's `response_format`. Fails with `watch`'s errors.
+        The log does not contain `parsed` values. To get one, pass the call's `response_format`. Fails as `watch` does.
         """
         result = self.watch(id, folded=True).reduce(StreamCollector.apply_event, StreamCollector()).map(_result)
         if response_format is None:
@@ -244,9 +245,9 @@ class Runs:
         return result.map(lambda value: from_data(to_data(value), response_format=response_format))
 
     def cancel(self, id: str) -> Stream[None]:
-        """Ask a run's producer to cancel it. The run closes its connections and ends as ``cancelled``.
+        """Ask a run's producer to cancel the run, which then closes its connections and ends as ``cancelled``.
 
-        If it has already ended, nothing changes. Fails with ``RunError("unknown_run")``.
+        A run that has already ended is not changed. Fails with ``RunError("unknown_run")``.
         """
         _check_id(id)
 
@@ -270,13 +271,13 @@ class Runs:
         return _once(lambda: load_session(self._store, id))
 
     def save_session(self, session: Session, version: int = 0) -> Stream[SavedSession]:
-        """Replace version `version` of a session with `session`, and emit the `SavedSession`.
+        """Save `session` if the stored session is at this `version`, and emit the `SavedSession`.
 
-        Pass 0 for a new session. Fails with ``RunError("conflict")`` if the stored version is a different one, or if a
-        turn is open.
+        Pass 0 for a new session. Fails with ``RunError("conflict")`` if the stored version is different or a turn is
+        open.
         """
         check_session(session)
-        check("version", version, is_count(version) or version == 0, "the version of the saved session, 0 or more")
+        check("version", version, is_count(version) or version == 0, "the version of the saved session, or 0")
         return _once(lambda: save_session(self._store, session, version))
 
     def delete_session(self, id: str) -> Stream[None]:
@@ -286,8 +287,17 @@ class Runs:
 
     @property
     def sessions(self) -> SessionStore:
-        """A store whose methods are `session`, `save_session` and `delete_session`."""
-        return _Sessions(self)
+        """A session store that uses `session`, `save_session` and `delete_session`."""
+        return self._sessions
+
+    def add_factory(self, name: str, factory: Factory) -> None:
+        """Register a factory, as if it had been passed to `open_runs`.
+
+        Raises ``ValidationError("invalid_option")`` if an argument is invalid or the name is taken.
+        """
+        _check_factory(name, factory)
+        check("name", name, name not in self._factories, "a name that no other factory has")
+        self._factories = {**self._factories, name: factory}  # another thread may be reading the old one
 
     def get(self, id: str) -> Stream[Run]:
         """Emit the run with this id and its current status. Fails with ``RunError("unknown_run")``."""
@@ -307,13 +317,13 @@ class Runs:
         return _once(lambda: self._store.expire(seconds))
 
     def recover(self, limit: int = 100, every: float | None = None) -> Stream[tuple[str, ...]]:
-        """Continue up to `limit` of our factories' runs that no process is producing. Emit their ids.
+        """Continue up to `limit` runs of our factories that no process is producing. Emit the ids of these runs.
 
-        If `every` is given, repeat this every `every` seconds until the stream is disposed or `close` is called. Each
-        round that continues any runs emits their ids. A round in which the store is unavailable is skipped.
+        With `every`, repeat this at intervals of that many seconds until the stream is disposed or `close` is called.
+        Each round that continues any runs emits their ids. A round in which the store is unavailable is skipped.
         """
         check_count("limit", limit)
-        check("every", every, every is None or is_positive(every), "None or a number of seconds above 0")
+        check("every", every, every is None or is_positive(every), "None or a positive number of seconds")
 
         async def recover() -> tuple[str, ...]:
             ids = await self._store.claimable([*self._factories], limit)
@@ -341,7 +351,7 @@ class Runs:
     def close(self) -> Stream[None]:
         """Stop producing runs, release their leases, and close the store. Other processes can then `recover` the runs.
 
-        If the store does not respond within the duration of a lease, the runs are abandoned. They can be recovered when
+        If the store does not respond within the duration of a lease, the runs are abandoned. They can be recovered once
         their leases have expired.
         """
 
@@ -418,7 +428,7 @@ def open_store(store: str | os.PathLike[str] | Store) -> Store:
         path = os.fspath(store)
         if "://" in path:  # not quoted in the message, because it could contain a password
             raise invalid_option("store", 'must be a path, "redis://..." or a Store, not any other kind of URL')
-        check("store", path, bool(path) and not path.startswith(":memory:"), "the path of a file")
+        check("store", path, bool(path) and not path.startswith(":memory:"), "a file path")
         return SQLiteStore(path)
     methods = [name for name in vars(Store) if not name.startswith("_")]
     is_store = not isinstance(store, type) and all(callable(getattr(store, name, None)) for name in methods)
@@ -426,12 +436,17 @@ def open_store(store: str | os.PathLike[str] | Store) -> Store:
     return cast(Any, store)
 
 
+def _check_factory(name: Any, factory: Any) -> None:
+    check_instance("factories", name, str, "a mapping whose keys are names")
+    check_function(f"factories[{name!r}]", factory)
+
+
 def _check_id(id: Any) -> None:
     check("id", id, is_name(id), "a non-empty string, such as the id that start emits")
 
 
 def _check_text(item: Any) -> None:
-    """Raise if plain data contains a lone surrogate, which is allowed only in values written by a model."""
+    """Raise if a string in `item` contains a lone surrogate. Only values written by a model may contain one."""
     match item:
         case str() if item and not is_name(item):
             fault = f"contains a lone surrogate: got {shown(item)}; pass text that can be encoded in UTF-8"
@@ -456,7 +471,7 @@ def _once(call: Callable[[], Awaitable[T]]) -> Stream[T]:
 
 
 def _raise_error(run: Run | None) -> None:
-    """Raise the error of a run that has failed or was cancelled."""
+    """If the run failed or was cancelled, raise its error."""
     if run is not None and run.status == "cancelled":
         raise RunError("cancelled", run_id=run.id)
     if run is not None and run.status == "failed":

@@ -1,8 +1,8 @@
-"""Sessions in a store. A session's document is the session itself or, while a run continues it, the open turn.
+"""Sessions in a store. A session's document contains the session or, during a turn, the open turn.
 
 A turn begins when it is written to the document. Documents have versions, so if two turns are started at the same time,
-only one begins. The input of the turn's run is a copy of the document. When the run ends, the turn in the document is
-replaced by the session, extended by the events in the run's log.
+only one begins. The input of the turn's run is a copy of the document. When the run ends, its logged events
+are added to the session, and the session replaces the turn in the document.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rxllm.values.argument_checks import check, check_instance, is_name
 
 
 class OpenTurn(msgspec.Struct, frozen=True):
-    """A run's input if the run is a turn. The `input` field is the input passed to `Runs.start`."""
+    """The input of a run that continues a session. The `input` field holds the input passed to `Runs.start`."""
 
     run: str
     factory: str
@@ -51,7 +51,7 @@ def turn_of(data: bytes) -> OpenTurn:
 
 def check_session(session: Any) -> None:
     check_instance("session", session, Session, "a Session")
-    check("session.id", session.id, is_name(session.id), 'text, such as in Session(id="ada")')
+    check("session.id", session.id, is_name(session.id), 'text, as in Session(id="ada")')
 
 
 async def load_session(store: Store, id: str) -> SavedSession:
@@ -101,7 +101,7 @@ async def begin_turn(store: Store, factory: str, input: Any, saved: SavedSession
 async def cancel_turn(store: Store, run: Run, owner: str, seconds: float) -> bool:
     """Cancel a run if it is a turn and no process is producing it. Return whether it was cancelled.
 
-    The session is saved first, because a run that has ended can expire, and a turn without a run would start again.
+    The session is saved first. Otherwise, the ended run could expire, and the next load would start its turn again.
     """
     lease = await store.claim(run.id, owner, seconds) if is_turn(run.input) else None
     if lease is None:
@@ -114,7 +114,7 @@ async def cancel_turn(store: Store, run: Run, owner: str, seconds: float) -> boo
 
 
 async def settle(store: Store, data: bytes) -> None:
-    """Replace the turn `data` with its session, unless it is already replaced. The turn's run must have stopped."""
+    """Replace the turn `data` with its session if the turn is still stored. The turn's run must have stopped."""
     with _ignoring("unreadable", "conflict"):  # the turn is damaged, or another process has settled it
         turn = turn_of(data)
         found = await store.read(_key(turn.session.id))
@@ -133,7 +133,7 @@ async def _run(store: Store, turn: OpenTurn, data: bytes) -> Run:
 
 
 async def _session_after(store: Store, turn: OpenTurn) -> Session:
-    """Return the session, extended by the committed events of its open turn, up to the first unreadable event."""
+    """Return the session with the open turn's committed events added, up to the first unreadable event."""
     number = 0
 
     async def events() -> AsyncIterator[Event]:

@@ -67,14 +67,14 @@ _FAULTS = {
     sqlite3.SQLITE_LOCKED: "it is locked; stop the process that is using it",
     sqlite3.SQLITE_READONLY: "it cannot be written; change the permissions of the file or its folder",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check its folder and permissions",
-    sqlite3.SQLITE_IOERR: "the disk reports an error or a limit; check the disk and your quota",
+    sqlite3.SQLITE_IOERR: "the disk failed or you reached a limit; check the disk and your quota",
     sqlite3.SQLITE_NOTADB: "it is not a SQLite database; use another path",
     sqlite3.SQLITE_CORRUPT: "it is damaged; restore it from a backup",
 }
 
 
 class SQLiteStore:
-    """A store in the file at `path`, which is created on first use and can be read only by its owner."""
+    """A store in the file at `path`. The file is created on first use, and only its owner can read it."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path).absolute()
@@ -219,7 +219,7 @@ class SQLiteStore:
         return await self._writer.call(lambda db: _rows(db, statement, *values))
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake calls waiting for these runs. With `number`, wake only those waiting for an event up to `number`."""
+        """Wake the calls that wait for these runs. With `number`, skip calls that wait for events after that number."""
         with self._guard:
             for waiter in [waiter for id in ids for waiter in self._waiters.get(id, ())]:
                 if number is None or number > waiter.after:
@@ -263,13 +263,13 @@ class SQLiteStore:
         is_file = isinstance(error, OSError)
         fault = _FAULTS.get(sqlite3.SQLITE_CANTOPEN if is_file else getattr(error, "sqlite_errorcode", 0) & 0xFF)
         why = f"{fault} ({error})" if fault else str(error)
-        unavailable = RunError("store_unavailable", f"the run store {str(self._path)!r} does not work: {why}")
+        unavailable = RunError("store_unavailable", f"the run store {str(self._path)!r} is unavailable: {why}")
         unavailable.__cause__ = error if isinstance(error, BaseException) else None
         return unavailable
 
 
 class _Waiter:
-    """A pending ``wait`` call. `is_cancelled` is the run's flag as last read, or None if it was never read."""
+    """A pending ``wait`` call. `is_cancelled` is the last known value of the run's flag, or None if it is unknown."""
 
     def __init__(self, after: int) -> None:
         self.after = after
@@ -353,7 +353,7 @@ def _has_tables(db: sqlite3.Connection, unavailable: Callable[[str], RunError]) 
     application, version = _rows(db, "PRAGMA application_id")[0][0], _rows(db, "PRAGMA user_version")[0][0]
     if application == APPLICATION and version != VERSION:
         raise unavailable(
-            f"its schema has version {version}, and this rxllm reads version {VERSION}; "
+            f"its schema has version {version}, but this rxllm reads version {VERSION}; "
             "use the rxllm version that wrote it, or another path"
         )
     if application != APPLICATION and _rows(db, "SELECT 1 FROM sqlite_master LIMIT 1"):

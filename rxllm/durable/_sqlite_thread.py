@@ -1,4 +1,4 @@
-"""A thread with its own connection to a SQLite file, which runs jobs for callers on any event loop."""
+"""Run jobs for callers on any event loop, in a thread with its own connection to a SQLite file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _Call = tuple["asyncio.Future[Any]", Job[Any]]
 _Outcome = tuple[Any, Exception | None]
 
 CALL_SECONDS = 15.0
-"""The timeout of a call, in seconds. It expires if the disk hangs; a locked file is reported sooner."""
+"""The timeout of a call, in seconds, in case the disk hangs. A locked file is reported sooner."""
 
 QUEUE = 10_000
 """The maximum number of pending calls. Further calls fail."""
 
 GROUP = 64
-"""The maximum number of writes in one transaction. Together, they wait for the disk only once."""
+"""The maximum number of writes in one transaction. They share a single flush to the disk."""
 
 POLL_SECONDS = 0.02
 
@@ -38,7 +38,7 @@ class SQLiteThread:
 
     A job that raises ``RunError`` must not have changed anything. `connect` opens the connection when it is first
     needed, and again after an error. `unavailable` converts an error to a ``RunError``. While ``is_polling()`` returns
-    True, `poll` is called every `POLL_SECONDS` with the connection, or with None if it has failed.
+    True, `poll` is called every `POLL_SECONDS`. It receives the connection, or None after an error.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 Every run has a log and a journal. The log contains the run's events, numbered from 1 without gaps. The journal contains
 the records that a new producer needs to continue where the previous one stopped. To append to a run, a producer needs a
-lease. Each claim gives the lease a higher `epoch`, and a store rejects appends from an older epoch, so two producers
+lease. Each claim creates a lease with a higher `epoch`. A store rejects appends with an older lease, so two producers
 never write to the same run. An expired lease still works until another process claims the run. All times are read from
 the store's clock.
 """
@@ -56,7 +56,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right to append to a run, which expires `seconds` after its last renewal."""
+    """The right to append to a run. It expires `seconds` after its last renewal."""
 
     run_id: str
     owner: str
@@ -74,9 +74,9 @@ class Ending(msgspec.Struct, frozen=True):
 class Store(Protocol):
     """A store for runs. Its methods can be called on any event loop, and never block it.
 
-    If the store is unreachable, full or broken, any method can raise ``RunError("store_unavailable")`` after a limited
-    time, with the reason as its ``__cause__``. The call may or may not have taken effect. The same is true of a call
-    that was cancelled.
+    If the store is unreachable, full or broken, any method can raise ``RunError("store_unavailable")``. It is
+    raised within a limited time, and its ``__cause__`` is the reason. The call may have taken effect anyway, and so may
+    a cancelled call.
     """
 
     async def create(self, run: Run) -> None:
@@ -123,8 +123,8 @@ class Store(Protocol):
     ) -> bool:
         """Commit everything or nothing, and extend the lease. Return whether cancellation was requested.
 
-        If the last append with this lease had the same `token`, the call changes nothing, so it is safe to repeat a
-        call after ``"store_unavailable"``. Raises ``RunError("lease_lost")`` if the lease was lost or the run has
+        If the last append with this lease had the same `token`, nothing changes. You can therefore repeat an
+        append after ``"store_unavailable"``. Raises ``RunError("lease_lost")`` if the lease was lost or the run has
         ended, and ``RunError("rolled_back")`` if the store has lost earlier commits made with the lease.
         """
         ...
@@ -138,7 +138,7 @@ class Store(Protocol):
         ...
 
     async def wait(self, id: str, after: int, seconds: float) -> None:
-        """Wait up to `seconds` for the run to have events after number `after`, to end, or to get a cancel request.
+        """Wait for events after number `after`, a cancel request or the end of the run, but at most `seconds`.
 
         The call can also return early, so check the run afterwards.
         """
@@ -163,7 +163,7 @@ class Store(Protocol):
     async def write(self, key: str, version: int, data: bytes) -> int:
         """Replace version `version` of a document with `data`. Return the new version.
 
-        Pass 0 for a new document. Raises ``RunError("conflict")`` if the stored version is a different one.
+        Pass 0 for a new document. Raises ``RunError("conflict")`` if the stored version is different.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The store rules about runs, leases and the log, with helpers for checking them."""
+"""The rules for runs, leases and the log, and helpers for checking that a store follows them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MakeStore = Callable[[], Store]
 Check = Callable[["Place"], Coroutine[Any, Any, None]]
 
 SOON = 3.0
-"""The number of seconds within which a waiting call must wake, even on a busy machine."""
+"""The number of seconds within which a store must wake a waiting call, even on a busy machine."""
 
 LONG = 60.0
 BRIEF = 0.05
@@ -131,7 +131,7 @@ async def _create(place: Place) -> None:
     await place.store.create(run)
     created = await place.store.load(run.id)
     expect_same(created, Run(run.id, run.factory, run.input, created_at=created.created_at), "the new run")
-    expect(created.created_at > 1e9, f"its created_at was {created.created_at}")
+    expect(created.created_at > 1e9, f"the new run's created_at was {created.created_at}")
     await refused(place.store.create(run), "exists", "creating it again")
 
 
@@ -163,7 +163,7 @@ async def _runs(place: Place) -> None:
     }
     for status, expected in expectations.items():
         listed = [run for run in await store.runs(status) if run.id.startswith(place.prefix)]
-        expect_same([run.id for run in listed], expected, f"the list of runs with the status {status}")
+        expect_same([run.id for run in listed], expected, f"the list of runs with status {status}")
         for run in listed:
             expect_same(run, await store.load(run.id), "a listed run")
     expect_same([run.id for run in await store.runs(limit=1)], [halted.run_id], "the newest run")
@@ -193,10 +193,10 @@ async def _claim(place: Place) -> None:
     expect_same((lease.run_id, lease.owner, lease.seconds), (place.id(), "owner", LONG), "the lease")
     expect_same((await store.load(lease.run_id)).status, "running", "the status of a claimed run")
     for owner in ("owner", "other"):
-        expect_same(await store.claim(lease.run_id, owner, LONG), None, f"a claim of {owner!r} during the lease")
+        expect_same(await store.claim(lease.run_id, owner, LONG), None, f"a claim by {owner!r} during the lease")
     await store.release(lease)
-    expect_same((await store.load(lease.run_id)).status, "waiting", "the status after its release")
-    again = present(await store.claim(lease.run_id, "owner", LONG), "the run could not be claimed after its release")
+    expect_same((await store.load(lease.run_id)).status, "waiting", "the status after the release")
+    again = present(await store.claim(lease.run_id, "owner", LONG), "the released run could not be claimed")
     expect(again.epoch > lease.epoch, f"the epoch went from {lease.epoch} to {again.epoch}")
     await store.append(again, [], ending=Ending("completed"))
     expect_same(await store.claim(lease.run_id, "owner", LONG), None, "a claim after the end")
@@ -244,7 +244,7 @@ async def _stale(place: Place) -> None:
     expect_same(await place.store.renew(current), False, "renew with the current lease")
 
 
-@rule("claimable", "claimable() lists the waiting runs of the given factories, the one that has waited longest first")
+@rule("claimable", "claimable() lists the waiting runs of the given factories, longest-waiting first")
 async def _claimable(place: Place) -> None:
     store = place.store
     ids = [await place.create(number) for number in range(4)]
@@ -271,7 +271,7 @@ async def _log(place: Place) -> None:
     for batch in ([b"1"], [], [b"2", b"3"]):
         await store.append(lease, batch, [Record("kind", "key", event) for event in batch])
     await store.release(lease)
-    again = present(await store.claim(lease.run_id, "other", LONG), "the run could not be claimed after its release")
+    again = present(await store.claim(lease.run_id, "other", LONG), "the released run could not be claimed")
     await store.append(again, [b"4"], [Record("kind", "key", b"4")])
     expect_same(await store.events(lease.run_id), [b"1", b"2", b"3", b"4"], "the log")
     expect_same([record.data for record in await store.records(lease.run_id)], [b"1", b"2", b"3", b"4"], "the journal")
@@ -295,7 +295,7 @@ async def _token(place: Place) -> None:
     first = await place.claim("other")
     await store.append(first, [b"1"], token="1")
     await store.release(first)
-    second = present(await store.claim(first.run_id, "owner", LONG), "the run could not be claimed after its release")
+    second = present(await store.claim(first.run_id, "owner", LONG), "the released run could not be claimed")
     await store.append(second, [b"2"], token="1")
     expect_same(await store.events(first.run_id), [b"1", b"2"], "the log after both leases used the same token")
 

@@ -1,4 +1,4 @@
-"""The store rules about waiting, concurrent use, documents and closing."""
+"""Rules for stores: waiting, concurrent use, documents and closing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def _wait(place: Place) -> None:
     await asyncio.wait_for(store.wait(lease.run_id, 2, LONG), SOON)
 
 
-@rule("woken", "wait() returns soon after an append, an end or a cancel, even if another connection made the change")
+@rule("woken", "wait() returns soon after an append, an end or a cancel request, even one from another connection")
 async def _woken(place: Place) -> None:
     async with opened(place.make_store) as other:
         for store in (place.store, other):
@@ -139,7 +139,7 @@ async def _processes(place: Place) -> None:
             after = (await place.store.load(id)).events
         loop = asyncio.get_running_loop()
         won = [await loop.run_in_executor(None, results.get, True, LONG) for _ in owners]
-        expect_same(sorted(won), [False, True], "whether each process got the lease (sorted)")
+        expect_same(sorted(won), [False, True], "the sorted results of the processes' claims")
         expect_same(await place.store.events(id), [b"1", b"2", b"3"], "the log")
         expect_same((await place.store.load(id)).status, "completed", "the status of the ended run")
     finally:

@@ -31,21 +31,21 @@ from rxllm.durable._store_rules_at_once import CHECKS, STORE_RULES
 __all__ = ["STORE_RULES", "Interposed", "assert_store"]
 
 SECONDS = 60.0
-"""The maximum number of seconds for checking one rule."""
+"""The time limit for checking one rule, in seconds."""
 
 
 def assert_store(make_store: MakeStore, *, only: Collection[str] | None = None, without: Collection[str] = ()) -> None:
     """Check that the store opened by `make_store` follows all of `STORE_RULES`.
 
-    Every call of `make_store` must open the same store, which must be empty at first. For the rule ``processes``, it is
-    called in other processes, so it must be picklable: a module-level function, or a ``functools.partial`` of such a
-    function. `only` and `without` name the rules to check or to skip. To make each rule a separate test::
+    Every call to `make_store` must open the same store, which must be empty at first. The rule ``processes`` calls
+    `make_store` in other processes, so it must be picklable: a module-level function, or a ``functools.partial`` of
+    one. `only` names the rules to check, and `without` names the rules to skip. To make each rule a separate test::
 
         @pytest.mark.parametrize("rule", STORE_RULES)
         def test_the_contract(rule, tmp_path):
             assert_store(functools.partial(MyStore, tmp_path / "runs"), only=[rule])
 
-    Raises ``AssertionError``, listing the broken rules, and ``ValueError`` for an unknown rule.
+    Raises ``AssertionError`` with a list of the broken rules, or ``ValueError`` for an unknown rule.
     """
     __tracebackhide__ = True
     if unknown := sorted({*(only or ()), *without} - {*STORE_RULES}):
@@ -90,7 +90,7 @@ Hook = Callable[[str, tuple[Any, ...]], "Awaitable[object] | object"]
 
 
 class Interposed(_Base):
-    """Wraps a `store`, and calls ``before(method, arguments)`` and ``after(method, arguments)`` around each call to it.
+    """A store that calls ``before(method, arguments)``, then `store`, then ``after(method, arguments)`` for each call.
 
     If `before` raises, the store is not called. If the call to the store fails, `after` is not called. If `after`
     raises, the caller gets that error instead of the result, as if the store's answer had been lost. Both functions can

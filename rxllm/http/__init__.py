@@ -1,19 +1,21 @@
-"""HTTP calls: each subscription sends one request, reads the response as it arrives, and closes it.
+"""Send one HTTP request per subscription, read the response as it arrives, and close it at the end.
 
 ================================  =====================================================================================
 file                              contents
 ================================  =====================================================================================
 ``stream``                        the source, which sends a request and decodes the bytes of the response into events
 ``clients``, ``pools``            clients and their connections, which several calls can share
-``timeouts``                      timeouts for connections, responses and silences
-``redirects``                     redirects, and the removal of secrets before a redirect to another host
-``transport_errors``              connection errors, such as a server that cannot be reached
-``decompression``                 the decompression of response bodies, slice by slice
-``secrets``, ``request_log``      the removal of keys from errors, URLs and logs; log lines for each request
+``reattach``                      the rest of an answer over another connection, after a connection has dropped
+``timeouts``                      timeouts for connecting, for responses and for idle connections
+``redirects``                     redirects, which carry no secrets to another host
+``transport_errors``              connection errors, for example when a server cannot be reached
+``decompression``                 code that decompresses response bodies slice by slice
+``secrets``, ``request_log``      code that removes keys from errors, URLs and logs; code that logs each request
 ================================  =====================================================================================
 """
 
 from rxllm.http.clients import Clients, aiohttp_client, use_transport
+from rxllm.http.reattach import KeptAnswer
 from rxllm.http.stream import Decoder, Exchange, http_stream
 from rxllm.http.timeouts import CONNECT_SECONDS, NO_TIMEOUTS, READ_SECONDS, WRITE_SECONDS, Timeouts
 from rxllm.http.transport_errors import transport_error
@@ -26,6 +28,7 @@ __all__ = [
     "Clients",
     "Decoder",
     "Exchange",
+    "KeptAnswer",
     "Timeouts",
     "aiohttp_client",
     "http_stream",

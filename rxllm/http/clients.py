@@ -8,7 +8,7 @@ A connection belongs to the event loop that opened it, so an adapter has separat
 None                  several of rxllm's own clients per loop; see     with their loop or adapter, or by `aclose`
                       ``pools``
 a function            one client per loop, returned by the function    with their loop or adapter, or by `aclose`
-a client              this client, on the loop of its first call only  by its owner
+a client              this client, only on the loop of its first call  by its owner
 ====================  ===============================================  =================================================
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def httpx_client(library: str = "httpx") -> httpx.AsyncClient:
-    """Return an httpx or httpx2 client with the settings of an adapter's own client.
+    """Return an httpx or httpx2 client with the same settings as rxllm's own clients.
 
     The number of connections is not limited: in httpcore 1.0.9, a limited pool loses a slot whenever a call is
     cancelled while waiting for one.
@@ -61,7 +61,7 @@ def imported(transport: str) -> Any:
 
 
 def aiohttp_client() -> httpx.AsyncClient:
-    """Return a client that uses aiohttp, with the settings of an adapter's own client.
+    """Return a client that uses aiohttp, with the same settings as rxllm's own clients.
 
     ``rxllm.http.use_transport`` lists the differences from httpx. Raises ``EngineError("missing_dependency")`` if
     ``rxllm[aiohttp]`` is not installed.
@@ -101,8 +101,8 @@ def _new_client(make: Callable[[], httpx.AsyncClient]) -> httpx.AsyncClient:
         is_import = isinstance(error, ImportError)
         if not is_import and not isinstance(error, ValueError) and type(error).__name__ != "InvalidURL":
             raise
-        # Proxies are the only client settings from the environment, so one of them is invalid. The message does not
-        # show its URL, which can contain a password.
+        # Only proxies are configured from the environment, so one of them must be invalid. The message does not show
+        # its URL, which can contain a password.
         message = f"a proxy set in the environment cannot be used ({type(error).__name__}); check {_PROXIES}"
         raise EngineError("missing_dependency" if is_import else "invalid_engine", message) from error
 
@@ -166,7 +166,7 @@ VARIABLE = "RXLLM_TRANSPORT"
 
 
 class Transport(NamedTuple):
-    """A client factory, the number of calls that can share a client (None for no limit), and the modules they need."""
+    """A client factory, the number of calls that can share a client (None for no limit), and the modules to import."""
 
     make: Callable[[], httpx.AsyncClient]
     calls: int | None = None
@@ -196,7 +196,7 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
     transports are installed.
 
     The choice applies to rxllm's own clients. Engines such as ``"provider:model"`` use it at once; an existing adapter
-    uses it only on event loops on which it has not made a call yet. It does not apply to adapters created with a
+    uses it only on event loops where it has not yet made a call. It does not apply to adapters created with a
     `client`, or to ``"local"``.
 
     =============  ========================  ===========================================================================
@@ -238,8 +238,8 @@ class Clients:
     """The HTTP clients of an adapter.
 
     `client` is the adapter's argument: a client, a function that creates clients, or None. A given client belongs to
-    the loop of its first call; calls on other loops raise ``EngineError("wrong_loop")``. The clients of a loop that was
-    closed without ``shutdown_asyncgens`` are closed by the first call on another loop.
+    the loop of its first call; calls on other loops raise ``EngineError("wrong_loop")``. If a loop was closed without
+    ``shutdown_asyncgens``, the first call on another loop closes the old loop's clients.
     """
 
     def __init__(self, client: Any = None) -> None:
@@ -266,7 +266,7 @@ class Clients:
         return self._by_loop[loop].pick()
 
     def any(self) -> httpx.AsyncClient:
-        """Return a client for building requests, which can be sent with any other client."""
+        """Return a client for building requests. Any other client can send the requests."""
         loop = running_loop()
         if self._client is not None:
             return self._client

@@ -35,7 +35,7 @@ def is_decompressed_here(response: httpx.Response) -> bool:
 def body_of(response: httpx.Response) -> AsyncGenerator[bytes, None]:
     """Yield the decompressed body in pieces. A piece is empty if the bytes that were read produce no output yet.
 
-    httpx itself decompresses encodings other than gzip and deflate, and bodies that a mock transport has already read.
+    httpx itself handles encodings other than gzip and deflate, and bodies that a mock transport has already read.
     """
     if not is_decompressed_here(response):
         return cast("AsyncGenerator[bytes, None]", response.aiter_bytes())

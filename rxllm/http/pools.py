@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CALLS = 4
 """The maximum number of calls that share one of rxllm's own clients.
 
-With a lower maximum, the additional clients would cost more than smaller pools save.
+With a lower maximum, each pool would be faster, but the extra clients would cost more than that saves.
 """
 IDLE_SECONDS = 5.0
 """The number of seconds that an idle pool is kept for the next burst of calls."""
@@ -45,7 +45,7 @@ sent at that moment would fail.
 
 
 class Load:
-    """The number of calls that are using a client, and the time at which it became idle."""
+    """The number of calls that are using a client, and the time it became idle."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -70,9 +70,9 @@ def in_use(client: httpx.AsyncClient) -> Generator[None]:
 class Pools:
     """The clients of an adapter on one event loop.
 
-    `make` creates a client that up to `calls` calls (if None, any number) can share. `by_loop` maps event loops to the
-    adapter's pools; closed pools remove themselves from it. Pools outlive their adapter until they are closed, because
-    the garbage collector cannot close a connection.
+    `make` creates a client. `calls` is the maximum number of calls that share it; None means no limit. `by_loop` maps
+    event loops to the adapter's pools; closed pools remove themselves from it. Pools outlive their adapter until they
+    are closed, because the garbage collector cannot close a connection.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ async def followed(
     if response.next_request is None:
         return response
     await response.aclose()
-    raise AdapterError("invalid_request", f"the server redirects more than {client.max_redirects} times")
+    raise AdapterError("invalid_request", f"the server redirected more than {client.max_redirects} times")
 
 
 async def _finish(response: httpx.Response) -> None:

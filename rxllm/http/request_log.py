@@ -1,4 +1,4 @@
-"""Log HTTP requests with the ``rxllm`` logger, at level DEBUG.
+"""Log HTTP requests with the ``rxllm`` logger, at DEBUG level.
 
 Each request is logged in four lines, which contain no content, keys or headers:
 
@@ -58,11 +58,11 @@ class RequestLog:
         self._after(f"status {status}")
 
     def watched(self, decoder: Decoder) -> Decoder:
-        """Return `decoder`. If DEBUG is on, it is wrapped so that its events are also passed to `see_events`."""
+        """Wrap `decoder` to pass its events to `see_events` as well. If DEBUG is off, return it unchanged."""
         return _Watched(decoder, self) if self._is_on else decoder
 
     def see(self, items: list[Any]) -> None:
-        """Keep the last of `items`, which determines the request's last line in the log."""
+        """Remember the last of `items`. The final log line for the request depends on it."""
         self._last = items[-1] if items else self._last
 
     def see_events(self, events: list[Any]) -> None:

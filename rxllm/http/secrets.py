@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 SECRET_LENGTH = 8
-"""The minimum length of a secret to mask.
+"""The minimum length of the secrets that are masked.
 
-No provider issues shorter keys, and a shorter string could be an ordinary word.
+Shorter strings could be ordinary words, and no provider issues such short keys.
 """
 
 E = TypeVar("E", bound=LLMError)
@@ -32,7 +32,7 @@ _USER = re.compile(r"^(\w+://)?([^/?#]*)@")
 
 
 def secrets_in(value: Any, *, secret: bool = False) -> Iterator[str]:
-    """Yield the strings in `value` whose names suggest a secret, and the words in them (KEY in ``Bearer KEY``)."""
+    """Yield the strings stored under names that suggest a secret, and each of their words (KEY in ``Bearer KEY``)."""
     # `seen` keeps the objects alive, so that no other object gets the same id.
     waiting, seen = [(value, secret)], dict[tuple[int, bool], Any]()
     while waiting:
@@ -133,7 +133,7 @@ def _text_of_causes(error: BaseException) -> str:
 
 
 def _forms(secret: str) -> set[str]:
-    """Return all forms that `secret` can have in text, in a URL and in JSON."""
+    """Return all forms that `secret` can take in text, in a URL and in JSON."""
     sent = secret.encode(errors="replace")  # a lone surrogate becomes a question mark
     return {secret, quote(sent), quote(sent, safe=""), quote_plus(sent), json.dumps(secret)[1:-1]}
 

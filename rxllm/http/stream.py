@@ -12,7 +12,7 @@ stream with an ``ErrorEvent``.
 With httpcore 1.0.9, a call cannot always be cancelled safely, so `_send` delays cancellation by holding the pump:
 
 ============================  =================================  ===================================================
-state of the call             effect of a dispose                reason
+state of the call             effect of dispose                  reason
 ============================  =================================  ===================================================
 waiting for a pool slot       The call is cancelled once it has  Otherwise, the pool would lose the slot.
                               the slot.
@@ -39,13 +39,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from rxllm.events import ErrorEvent, Event, MessageCompleted, is_content
 from rxllm.http.decompression import body_of, is_decompressed_here
 from rxllm.http.pools import in_use
+from rxllm.http.reattach import KeptAnswer, read_first, read_rest, stop_answer
 from rxllm.http.redirects import followed
 from rxllm.http.request_log import RequestLog, request_log
 from rxllm.http.secrets import address, hide_in_log
 from rxllm.http.timeouts import DRAIN_SECONDS, ERROR_BODY_SECONDS, IdleTimeout
 from rxllm.http.transport_errors import AddressError, may_be_cancelled, transport_error
 from rxllm.runtime import Pump, Stream, pumped
-from rxllm.values import AdapterError, LLMError, StreamError
+from rxllm.values import AdapterError, Call, LLMError, StreamError
 from rxllm.values.errors import with_origin
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ for _name in ("httpx", "httpx2"):
 ERROR_BODY_BYTES = 1 << 20
 
 _CANCELLABLE = frozenset({"http11.send_request_headers.started", "http2.receive_response_headers.started"})
-"""The httpcore trace events after which a call can safely be cancelled.
+"""The httpcore trace events after which it is safe to cancel a call.
 
 By then, the call is connected and, over HTTP/2, its request has been sent.
 """
@@ -88,18 +89,29 @@ class Decoder(Protocol):
 class Exchange(Protocol):
     """An adapter's description of a call.
 
-    `content_only` means that only content, not a ping, ends a silence. `discreet` removes the call's secrets from an
-    error.
+    If `content_only` is True, only content restarts the idle timer; a ping does not. `retry` is the call's retry
+    policy. `discreet` removes the call's secrets from an error. If the provider keeps the answer that the last decoder
+    reads, `kept_answer` returns it; ``rebuild(build)`` builds another request about it. `saved_id` returns its id if an
+    earlier process has asked for it, and `hands_over` returns whether a later process will read it.
     """
 
     provider: str
     model: str | None
     request_id: str
     content_only: bool
+    retry: Any
 
     async def open(self) -> tuple[httpx.AsyncClient, httpx.Request]: ...
 
     def decoder(self) -> Decoder: ...
+
+    def kept_answer(self) -> KeptAnswer | None: ...
+
+    def saved_id(self) -> str | None: ...
+
+    def hands_over(self, has_loop_ended: bool) -> bool: ...
+
+    async def rebuild(self, build: Callable[[Call], httpx.Request]) -> httpx.Request: ...
 
     def answered(self, headers: Mapping[str, str]) -> None: ...
 
@@ -137,9 +149,38 @@ async def _exchange(
     exchange: Exchange, client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Event], note: RequestLog
 ) -> None:
     decoder = note.watched(exchange.decoder())
+    answer = exchange.kept_answer()
+    read = partial(_read, exchange, client, decoder, pump, note)
+    has_loop_ended = False
+    try:
+        failure = await (read(request) if answer is None else read_first(exchange, answer, request, read, client, pump))
+        if answer is not None:
+            failure = await read_rest(exchange, answer, failure, read, pump)
+        events = decoder.close() if failure is None else _explained(decoder.close(), failure)
+        note.see([] if pump.disposed else events)
+        pump.emit(events)
+    except asyncio.CancelledError:
+        has_loop_ended = not pump.disposed
+        raise
+    finally:
+        if answer is not None and answer.is_running and not exchange.hands_over(has_loop_ended):
+            await stop_answer(exchange, answer, client, pump)
+
+
+async def _read(
+    exchange: Exchange,
+    client: httpx.AsyncClient,
+    decoder: Decoder,
+    pump: Pump[Event],
+    note: RequestLog,
+    request: httpx.Request,
+) -> AdapterError | None:
+    """Send `request`, and emit the events of its response. Return the failure that cuts the response off, if any.
+
+    A failure before the response begins is raised.
+    """
     began = time.monotonic()
     streaming = False
-    failure: AdapterError | None = None
     try:
         async with opened(client, request, pump) as response:
             note.answered(response.status_code)
@@ -157,10 +198,8 @@ async def _exchange(
             raise
         if not streaming:
             raise failure from None
-        failure = exchange.discreet(failure)
-    events = decoder.close() if failure is None else _explained(decoder.close(), failure)
-    note.see([] if pump.disposed else events)
-    pump.emit(events)
+        return exchange.discreet(failure)
+    return None
 
 
 @contextlib.asynccontextmanager
@@ -188,7 +227,7 @@ async def opened(
 async def _send(
     client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any], options: Mapping[str, Any]
 ) -> httpx.Response:
-    # httpcore reports its progress through the "trace" extension. For the rules, see the table at the top.
+    # httpcore reports its progress through the "trace" extension. The table at the top lists the rules.
     user_trace: Callable[[str, Any], Awaitable[None]] | None = request.extensions.get("trace")
     is_whole = False
 
@@ -246,7 +285,7 @@ async def _deliver(
 ) -> None:
     """Emit the events of `response`.
 
-    If `since` is None, any bytes end a silence. Otherwise, silence is measured from `since`, and only content ends it.
+    If `since` is None, any bytes restart the idle timer. Otherwise, it starts at `since`, and only content restarts it.
     """
     if pump.disposed:
         return
@@ -302,7 +341,7 @@ async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
 
 
 def _explained(events: list[Event], failure: AdapterError) -> list[Event]:
-    """Return `events`, the last events of a broken stream. If the error is ``truncated``, explain it with `failure`."""
+    """Return `events`, the end of a broken stream. Replace a ``truncated`` error with one that describes `failure`."""
     match events:
         case [*rest, ErrorEvent(error=StreamError(reason="truncated"))]:
             reason = "timeout" if failure.reason == "timeout" else "truncated"

@@ -56,7 +56,7 @@ class Timeouts(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         limits = {"first": self.first, "idle": self.idle, "total": self.total}
         wrong = [
-            ((name,), must_be("None, or a number of seconds above 0", limit))
+            ((name,), must_be("None or a positive number of seconds", limit))
             for name, limit in limits.items()
             if limit is not None and not is_positive(limit)
         ]
@@ -65,7 +65,7 @@ class Timeouts(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, timeout: Timeouts | float | None) -> Timeouts:
-        """Return a call's `timeout` as `Timeouts`; a number limits every silence, even before any content arrives."""
+        """Return a call's `timeout` as `Timeouts`. A number limits every silence, including the first one."""
         if timeout is None:
             return NO_TIMEOUTS
         return timeout if isinstance(timeout, Timeouts) else cls(timeout, timeout)
@@ -80,7 +80,7 @@ NO_TIMEOUTS = Timeouts()
 
 
 LAST_CHANCE_SECONDS = 0.01
-"""The grace period before a read times out, in seconds. It lets a loop that was blocked read waiting bytes."""
+"""The extra time before a timeout, in seconds, for reading bytes that arrived while the loop was blocked."""
 
 
 class IdleTimeoutError(TimeoutError):
@@ -90,11 +90,11 @@ class IdleTimeoutError(TimeoutError):
 class IdleTimeout:
     """Context manager that raises `IdleTimeoutError` when no bytes have arrived for `seconds`; None means no limit.
 
-    Silence is measured from `since`, a ``time.monotonic()`` value, or from now if it is None. Call `restart` when bytes
-    arrive. This is cheap, because it only records the time. The timer is re-armed when it fires.
+    Silence is measured from `since`, a ``time.monotonic()`` value, or by default from the start of the block. Call
+    `restart` when bytes arrive. It is cheap, because it only records the time. The timer is re-armed when it fires.
 
-    A held pump is not interrupted. ``asyncio.timeout`` would cancel httpcore 1.0.9 even while it was closing a
-    connection, which would then never be closed.
+    A held pump is not interrupted, for example while httpcore 1.0.9 closes a connection. ``asyncio.timeout`` would
+    interrupt it, and the connection would never be closed.
     """
 
     def __init__(self, pump: Pump[Any], seconds: float | None, since: float | None = None) -> None:

@@ -1,7 +1,7 @@
-"""Convert transport errors to an ``AdapterError`` with a reason, the address and a remedy.
+"""Convert a transport error to an ``AdapterError`` with a reason, the address and a remedy.
 
-Errors and clients are recognized by the names of their classes, so that the same code handles httpx and httpx2, whether
-over httpcore or aiohttp.
+Errors and clients are recognized by the names of their classes, so that the same code handles httpx and httpx2, with
+httpcore or aiohttp.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def transport_error(error: Exception, provider: str | None, url: str, *, begun: 
     fault = f"sent nothing for longer than the timeout{limit}" if is_silence else f"{failed}: {text}"
     remedy = _remedy(url) if "Connect" in names[0] and not begun else ""
     result = AdapterError(reason, f"{url} {fault} ({names[0]}){remedy}", provider=provider)
-    result.__context__, result.__suppress_context__ = error, True  # the message contains all that a user needs
+    result.__context__, result.__suppress_context__ = error, True  # the message contains everything a user needs
     return result
 
 
@@ -66,7 +66,7 @@ def _remedy(url: str) -> str:
 
 
 def may_be_cancelled(client: Any) -> bool:
-    """Return whether `client` uses aiohttp. Unlike httpcore, it can be cancelled safely while connecting."""
+    """Return whether `client` uses aiohttp, which can be cancelled safely while connecting; httpcore cannot."""
     return any(_class_names(part, "httpx_aiohttp") for part in (client, getattr(client, "_transport", None)))
 
 

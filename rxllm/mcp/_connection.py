@@ -9,7 +9,7 @@ handshake             2024-11-05 to 2025-11-25  It sends ``initialize``. Over HT
 
 A connection can be used from any event loop and thread. Its first request determines the server's era; all other
 requests wait until that is known. Disposing a request also cancels it on the server: over HTTP in the modern era by
-closing the POST, otherwise by sending a ``notifications/cancelled``.
+closing the POST, otherwise by sending a ``notifications/cancelled`` message.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Connection(ABC):
     """Secrets that errors must not reveal, in addition to those that the transport redacts."""
 
     def __init__(self, timeout: float, version: str | None) -> None:
-        check("timeout", timeout, is_positive(timeout), "a number of seconds above 0")
+        check("timeout", timeout, is_positive(timeout), "a positive number of seconds")
         check("version", version, version in (None, MODERN, *HANDSHAKES), f"None or one of {MODERN}, {HANDSHAKES}")
         self._timeout, self._wanted = timeout, version
         self._ids = itertools.count(1)
@@ -106,7 +106,7 @@ class Connection(ABC):
             self._version = self.session = None
 
     def close(self) -> None:
-        """Close the connection from a thread that runs no event loop. Inside a coroutine, use ``await aclose()``."""
+        """Close the connection from a thread without a running event loop. In a coroutine, use ``await aclose()``."""
 
         async def closing() -> AsyncIterator[None]:
             yield await self.aclose()
@@ -297,7 +297,7 @@ def _client_info() -> Json:
 
 
 def response(message: Json, result: Json | None) -> Json:
-    """Return the response to a server's request. Without a `result`, answer a ping and refuse anything else."""
+    """Return the response to a server's request. If `result` is None, every request but a ping is refused."""
     if result is None and message.get("method") != "ping":
         error = {"code": METHOD_NOT_FOUND, "message": "this client does not support the method"}
         return {"jsonrpc": "2.0", "id": message.get("id"), "error": error}
@@ -337,7 +337,7 @@ def is_response_to(message: Json, id: int | str) -> bool:
 
 
 def is_about_another(message: Json, id: int | str) -> bool:
-    """Whether `message` responds to, or reports progress on, a request other than `id`."""
+    """Whether `message` is a response or progress report for a request other than `id`."""
     token = object_of(message.get("params")).get("progressToken")
     return "method" not in message or (message["method"] == "notifications/progress" and token != id)
 

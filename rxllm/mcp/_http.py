@@ -186,8 +186,8 @@ Path = tuple[str, ...]
 def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
     """Return the header names for the parameters in `schema`, keyed by path.
 
-    A parameter's path is a tuple of property names. Raises ``ValueError`` if a header violates the specification, in
-    which case the tool must not be used.
+    A parameter's path is a tuple of property names. Raises ``ValueError`` if a header violates the specification; do
+    not use the tool in that case.
     """
     headers: dict[Path, str] = {}
     for path, place in _places(schema, ()):
@@ -204,7 +204,7 @@ def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
 def _places(place: Any, path: Path | None) -> Iterator[tuple[Path | None, Mapping[str, Any]]]:
     """Yield each schema that contains `KEY`, with its path of property names.
 
-    The path is None if the schema is not reached through ``properties`` alone.
+    The path is None if a keyword other than ``properties``, such as ``items``, contains the schema.
     """
     if isinstance(place, list):
         for item in cast(list[Any], place):

@@ -1,11 +1,10 @@
 """Connect to servers over standard input and output.
 
 All of a connection's tools share one server process, which is driven by its own thread and event loop. The tools can
-therefore be called from any loop or thread, and the server keeps running if one of those loops ends or is blocked.
+therefore be called from any loop or thread, and the server keeps running even if one of those loops ends or is blocked.
 
 The server and its descendants end when the connection is closed, when the connection and all its tools have been
-garbage-collected, or when this process ends. Even if this process is killed, a shell script that runs alongside the
-server ends them; see `_GUARD`.
+garbage-collected, or when this process ends. If this process is killed, a shell script ends them; see `_GUARD`.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from rxllm.values.argument_checks import check
 from rxllm.wire import NDJSONDecoder
 
 GRACE_SECONDS = 1.0
-"""The number of seconds that a server has to exit once its input is closed. Then its process group is killed."""
+"""The number of seconds that a server has to exit once its input is closed, before its process group is killed."""
 MAX_WAITING = 1_000
-"""The maximum number of notifications waiting in an inbox. Any more are dropped."""
+"""The maximum number of notifications waiting in an inbox. Further notifications are dropped."""
 MAX_UNREAD = 32 * 2**20
 """The maximum number of bytes that a server may leave unread."""
 STDERR_SHOWN = 2_000
@@ -51,23 +50,23 @@ for path in $(grep -ls "RXLLM_MCP_PROCESS=$3" /proc/[0-9]*/environ); do
   kill -KILL "${path%/environ}"
 done
 """
-"""A shell script that kills the server's process group and, on Linux, all processes that inherited its environment.
+"""A shell script that kills the server and its descendants.
 
-It kills them as soon as it reads a line of input. If the input is closed instead, because this process has ended, it
-waits for `GRACE_SECONDS` first.
+It kills the server's process group and, on Linux, all processes that inherited the server's environment. It does so
+as soon as it reads a line of input, or `GRACE_SECONDS` after this process has ended.
 """
 
 _of_parent: list[Process] = []
-"""The parent's servers, kept alive in a forked child because collecting them would break the parent's pipes."""
+"""The parent's servers. A forked child keeps them alive, because collecting them would break the parent's pipes."""
 
 
 class Stdio(Connection):
-    """A connection to a server on this machine. The first use starts it by running ``command *arguments``.
+    """A connection to a server on this machine. On first use, it starts the server with ``command *arguments``.
 
-    The server inherits only `PATH`, `HOME` and a few similar variables, because your environment contains your keys.
-    Use `env` to add variables. If the server ends, the next call starts it again. `timeout` is in seconds and applies
-    to the start and to every request except tool calls. With `version="2025-11-25"`, that version is used even if the
-    server supports a later one.
+    The server inherits only `PATH`, `HOME` and a few similar variables, so it does not see the keys in your
+    environment. Use `env` to add variables. If the server ends, the next call starts it again. `timeout`, in seconds,
+    applies to the start and to every request except tool calls. With `version="2025-11-25"`, that version is used even
+    if the server supports a later one.
     """
 
     def __init__(
@@ -163,7 +162,7 @@ class Inbox:
 
 
 class Process(asyncio.SubprocessProtocol):
-    """One run of a server. Only its own thread reads and writes. `failure` is set when the server becomes unusable."""
+    """One run of a server. Only its own thread uses the pipes. `failure` is set when the server becomes unusable."""
 
     def __init__(self, command: tuple[str, ...], env: Mapping[str, str], cwd: Any, secrets: Sequence[str]) -> None:
         self.owner = os.getpid()

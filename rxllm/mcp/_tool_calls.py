@@ -1,11 +1,11 @@
 """Call a server's tools, report their progress and results, and pass the server's questions on to the user.
 
 A question halts the chat. The halt contains everything needed to run the tool call again, even in another process. Its
-options are for the user who answers: the ``schema`` of the answer, and the ``url`` of a page to visit. Its state
-contains the server's requests, the responses so far, and the server's own state.
+options help the user to answer: ``schema`` describes the answer, and ``url`` is the page to visit. Its state contains
+the server's requests, the responses so far, and the server's own state.
 
-A handshake-era server waits for the answer during the tool call. rxllm cancels that call, and runs it again from the
-beginning once there is an answer. A call is also run again if the server rejects state that it issued itself.
+A server from the handshake era waits for the answer during the tool call. rxllm cancels this call, and runs it again
+from the beginning once the user has answered. A call is also run again if a server rejects its own state.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _error(context: ToolContext, message: str) -> ToolError:
 
 
 class _Call:
-    """A single request made for a tool call. It handles the messages that arrive, and the result."""
+    """One attempt at a tool call. `receive` handles the server's messages, and `output` converts the result."""
 
     def __init__(self, context: ToolContext, questions: Questions) -> None:
         self._context, self._questions = context, questions
@@ -141,8 +141,9 @@ class NeedsUserError(Exception):
 
 
 class Questions(msgspec.Struct):
-    """A server's questions: the parameters of its `requests` by key, the `responses` so far, and the server's `state`.
+    """The questions that a server asks in a tool call.
 
+    `requests` contains their parameters and `responses` the answers so far, by key. `state` is the server's own state.
     If `is_inline` is True, the server waits for the answer during the tool call, and the keys are question numbers.
     """
 
@@ -154,9 +155,9 @@ class Questions(msgspec.Struct):
 
     @classmethod
     def of(cls, context: ToolContext) -> Questions:
-        """Return the questions stored by an earlier run of the tool call, or none if `context` has no reply.
+        """Return the questions that an earlier run of the tool call stored.
 
-        If the user's answer to the first open question is valid, it is added to the responses.
+        If `context` has no reply, there are none. A valid reply becomes the response to the first open question.
         """
         if context.reply is None:
             return cls()
@@ -169,13 +170,13 @@ class Questions(msgspec.Struct):
         answer = _response(context.reply, questions.requests[key])
         fault = "" if answer is None else _fault(answer, questions.requests[key])
         if answer is None or fault:
-            questions.fault = f" ({context.reply[:80]!r} does not fit{fault[:400]}; answer with a JSON object)"
+            questions.fault = f" ({context.reply[:80]!r} is not valid{fault[:400]}; answer with a JSON object)"
             return questions
         return cls(questions.requests, {**questions.responses, key: answer}, questions.state, questions.is_inline)
 
     @classmethod
     def required(cls, result: Json, known: Questions) -> Questions:
-        """Return the questions in a `result` that requires input, with any responses already in `known`.
+        """Return the questions in a `result` that requires input. Responses in `known` to the same questions are kept.
 
         Raises ``AdapterError`` if a request is not supported, and ``ValidationError`` if a URL is not a web address.
         """
@@ -191,7 +192,7 @@ class Questions(msgspec.Struct):
         return cls(params_by_key, {key: known.responses[key] for key in same if key in known.responses}, state)
 
     def is_forgotten(self, error: AdapterError) -> bool:
-        """Whether the server rejects state it issued itself, because it has restarted or the answer was too late."""
+        """Whether the server rejects its own state. It may have restarted, or the answer may have been too late."""
         return self.state is not None and error.reason == "invalid_request" and "requestState" in error.message
 
     @property
@@ -258,7 +259,7 @@ def _response(reply: str, params: Json) -> Json | None:
 
 
 def _fault(answer: Json, params: Json) -> str:
-    """Return why the content of `answer` is invalid for the requested form, or "" if it is valid."""
+    """Return the reason why the content of `answer` does not fit the requested form, or "" if it fits."""
     if answer["action"] != "accept":
         return ""
     try:
@@ -271,7 +272,7 @@ def _fault(answer: Json, params: Json) -> str:
 
 
 def _convert_reply(reply: str, kind: Any) -> Any:
-    """Return `reply` as a value of the type `kind`. Raises ``ValueError`` or ``KeyError`` if it cannot be converted."""
+    """Return `reply` as a value of type `kind`. Raises ``ValueError`` or ``KeyError`` if it cannot be converted."""
     match kind:
         case "boolean":
             return _TRUTHS[reply.strip().lower()]

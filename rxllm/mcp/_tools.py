@@ -38,20 +38,20 @@ log = logging.getLogger("rxllm")
 def tools(
     server: Server, *, headers: Mapping[str, str] | None = None, prefix: str = "", allow_changes: bool = False
 ) -> Stream[tuple[Tool, ...]]:
-    """List the tools of `server`, to be passed as ``tools=[...]`` or to ``Engine.with_tools``.
+    """List the tools of `server`. Pass them as ``tools=[...]`` or to ``Engine.with_tools``.
 
     >>> search = tools("http://127.0.0.1:8000/mcp", headers={"authorization": "Bearer ..."})    # then .run() or await
     >>> files = tools(["npx", "-y", "@modelcontextprotocol/server-filesystem", "."], prefix="files_")
 
     Each subscription lists the tools again. `headers` can only be given with a URL, and are sent with every request.
     `prefix` is put in front of each tool's name. Characters that providers do not allow in names are replaced by "_". A
-    tool's ``metadata["mcp"]`` contains the server's name for the tool, and its annotations.
+    tool's ``metadata["mcp"]`` contains the tool's original name and annotations.
 
     If `server` is a command, its process ends once its last tool has been garbage-collected. To end the process or
     session earlier, pass a `Stdio` or an `HTTP` and close it.
 
-    If a tool's description, schema or annotations have changed since it was first listed, it is no longer the tool
-    that you reviewed, so it is left out and a warning is logged. To accept the change, pass `allow_changes=True`.
+    If a tool's description, schema or annotations have changed since it was first listed, the tool is left out and a
+    warning is logged, because you have not reviewed the change. To accept it, pass `allow_changes=True`.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments. If the server cannot be reached, takes too long,
     or sends anything other than a list of tools, the stream ends with an ``AdapterError`` or a ``StreamError``.
@@ -121,7 +121,7 @@ async def _list_tools(connection: Connection, prefix: str, allow_changes: bool) 
 
 
 def _is_listed(known: dict[str, str], tool: Tool, allow_changes: bool) -> bool:
-    """Whether `tool` is new, unchanged since a tool of this name was last accepted, or allowed to change."""
+    """Whether `tool` is new, has not changed since it was last accepted, or is allowed to change."""
     definition = json.dumps([tool.description, tool.schema, tool.metadata], sort_keys=True)
     digest = hashlib.sha256(definition.encode()).hexdigest()
     if known.get(tool.name, digest) != digest and not allow_changes:

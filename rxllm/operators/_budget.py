@@ -79,20 +79,20 @@ def budget(
     >>> result.halted_reason, result.final_response.output_text, result.final_response.metadata["budget"]
     ('budget', 'Once upon ', {'tokens': 2, 'tokens_spent': 3})
 
-    Usage adds up over the steps of a chat if the operator belongs to an engine or follows ``stream`` in a pipe; after
-    ``stream_generate``, only that response counts. Usage is what the provider reports; until a report arrives, every
-    four characters of the answer count as one token. Usage that an upstream ``ops.restart`` has discarded still counts.
+    In an engine, or after ``stream`` in a pipe, the limit applies to all steps of a chat together. After
+    ``stream_generate``, it applies to one response. The provider reports the usage. Until a report arrives, every four
+    characters of the answer count as one token. An answer that an upstream ``ops.restart`` has discarded still counts.
 
     If a response exceeds the token limit, the source is disposed, which closes its connection. Open blocks are
-    completed, and ``MessageCompleted`` has the finish reason ``length``. If a response turns out to be over the limit
-    only when it ends, it is left unchanged: any tools it calls still run, and then the chat halts with the
-    `halted_reason` ``"budget"``. The limits and the amounts spent are in the ``"budget"`` metadata of
-    ``MessageCompleted``, and therefore in the response's metadata too.
+    completed, and ``MessageCompleted`` has the finish reason ``length``. If the final usage shows that a complete
+    response was over the limit, the response is left unchanged. Any tools it calls still run, and then the chat halts
+    with the `halted_reason` ``"budget"``. The ``"budget"`` metadata of ``MessageCompleted`` and of the response
+    contains the limits and the amounts spent.
 
     A dollar limit needs prices, but does not need ``ops.cost()``. Prices are looked up in the model's entry in
     ``rxllm.models``, in `price`, in the engine's ``ops.cost`` and in the genai-prices list, in this order. Each request
     reserves the most it can cost (see below). A request whose price is unknown fails with a ``ValidationError`` and is
-    not sent. With ``unpriced="allow"``, it is sent as long as any budget is left, and its cost counts only if
+    not sent. With ``unpriced="allow"``, it is sent if any budget is left, and its cost counts only if
     the provider reports it.
 
     Pass a shared `Budget` instead of `tokens` to limit all calls that share it, in any engine, chat or thread::
@@ -118,18 +118,18 @@ def budget(
     ======================  ============================================================================================
 
     The limit is never exceeded if every request sets `max_tokens`, and the provider respects it and bills no more input
-    than was estimated. Otherwise, each running call can exceed the limit by any input beyond the estimate. Without
-    `max_tokens`, it can also exceed it by any hidden thinking beyond 1,000 tokens, and by 32 tokens or one delta of
-    visible text. The cost of searches and other tools billed per use is not known until the end.
+    than was estimated. Otherwise, the input beyond the estimate can exceed the limit. Without `max_tokens`, each
+    running call can also exceed it by 32 tokens or one delta of visible text, and by all hidden thinking beyond 1,000
+    tokens. The cost of searches and other tools billed per use is not known until the end.
 
     In an engine, the budget applies to every call that the engine makes, wherever the operator is in the list. This
     includes each attempt by ``hedge``, ``fallback``, ``restart`` and ``retry_before_content``, even if it is cancelled,
     and calls made by other operators, ``prepare`` and tools, at any depth. Each Budget counts a call once, and the
     engine's own retries are part of that call.
 
-    In a pipe, a shared Budget or a dollar limit applies to all model calls of the stream. A plain token limit counts
-    the stream's own events instead, including its agents' events (``Nested``); if an agent's events exceed it, the
-    stream ends with an ``ErrorEvent``. A shared Budget counts each answer in a ``generate_many`` journal once.
+    In a pipe, a shared Budget or a dollar limit applies to all model calls of the stream. With a plain token limit, the
+    events of the stream and of its agents (``Nested``) are counted instead. If an agent exceeds the limit, the stream
+    ends with an ``ErrorEvent``. A shared Budget counts each answer in a ``generate_many`` journal once.
 
     Raises ``ValidationError("invalid_option")`` if there is no limit, or if a limit is not a positive number.
     """
@@ -232,7 +232,7 @@ _HALT = {"halted_reason": "budget"}
 
 
 class _Running(msgspec.Struct):
-    """A running response: its usage so far, its reservation, and the length in characters at which to check it next."""
+    """A running response. The next check is due when more than `unchecked` characters have arrived."""
 
     count: ResponseCount
     reservation: Reservation
@@ -254,7 +254,7 @@ class _Meter:
                         because it may start another call.
     ==================  ==============================================================================================
 
-    If the model calls upstream do their own counting (``share.is_taken``), events pass uncounted.
+    If upstream calls count their own usage (``share.is_taken``), the meter passes events on uncounted.
     """
 
     def __init__(
@@ -420,7 +420,7 @@ class _Meter:
             self._settle(path)
 
     def _leave(self) -> None:
-        """Settle the running responses. Their requests count even if no event has arrived."""
+        """Settle the running responses. Each counts as a request, even if none of its events has arrived."""
         for response in list(self._running.values()):
             response.count.begin()
         self._settle_all()

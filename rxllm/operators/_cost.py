@@ -29,7 +29,7 @@ from rxllm.values import EngineError, Spending, Usage
 from rxllm.values.argument_checks import check, check_function, invalid_option, shown
 
 Cost = Callable[[Usage, str | None, Mapping[str, Any]], Usage]
-"""A function of a `Usage`, the provider's model name and the final metadata, which returns the `Usage` with costs."""
+"""A function that takes a `Usage`, the provider's model name and the final metadata, and adds costs to the `Usage`."""
 
 Price = Callable[[Usage], Usage]
 
@@ -49,9 +49,9 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
     >>> answer.pipe(cost("nobody:knows"), ops.to_response()).run().usage.total_cost is None
     True
 
-    As an engine's operator, ``Engine(adapter, model, operators=[ops.cost()])``, it takes the provider and the model
-    from the call, and all results, totals and budgets include the costs. After ``ops.fallback``, the price of the model
-    that answered applies. In a pipe, pass both as ``"provider:model"``; otherwise the model name in the response is
+    In ``Engine(adapter, model, operators=[ops.cost()])``, the call's provider and model determine the price, and all
+    results, totals and budgets include the costs. After ``ops.fallback``, the price of the model that answered applies.
+    In a pipe, pass the provider and the model as ``"provider:model"``. Otherwise, the model name in the response is
     looked up under every provider. Costs stay None for a model that is not in the list. Any non-zero costs that the
     provider reports are kept.
 
@@ -111,7 +111,7 @@ _READ = frozenset({MessageStarted, UsageUpdated, StepRestarted, MessageCompleted
 
 
 def fill_costs(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Emit a response's last usage again, with its costs, just before the response's last event.
+    """Emit the final usage again, with costs, just before the last event of a response.
 
     ::
 
@@ -189,7 +189,7 @@ def _check_usage(usage: Any) -> Usage:
 
 
 def _answering_model(metadata: Mapping[str, Any]) -> str | None:
-    """Return the name of the model that ``ops.fallback`` recorded as having answered, if any."""
+    """Return the name of the model that answered after ``ops.fallback``, or None if there was no fallback."""
     match metadata:
         case {"fallback": {"answered_by": str(name)}}:
             return name if ":" in name else ":"  # a stream's provider is unknown
@@ -224,7 +224,7 @@ class ResponseCount:
         self._reset()
 
     def begin(self) -> None:
-        """Count the request's tokens, now that its answer has begun or been cancelled."""
+        """Count the request's tokens when its answer begins or the call is cancelled."""
         if self._stated is None:
             self._known = self._void.tokens + (self._request.usage.input_tokens or 0)
 
@@ -234,7 +234,7 @@ class ResponseCount:
         self._metadata: Mapping[str, Any] = {}
         self._known = self._void.tokens  # all tokens except those estimated from `characters`
         self.characters = 0
-        """The number of characters that have arrived since the provider last reported its usage."""
+        """The number of characters that have arrived since the last usage report."""
 
     def see(self, event: object) -> None:
         match event:
@@ -266,7 +266,7 @@ class ResponseCount:
 
     @property
     def _answer(self) -> int:
-        """The estimated tokens of the text that has arrived since the provider last reported its usage."""
+        """The estimated number of tokens that have arrived since the last usage report."""
         tokens = -(-self.characters // CHARACTERS_PER_TOKEN)
         return tokens if tokens <= self._limit else int(self._limit)
 

@@ -67,10 +67,10 @@ def handle_each(make_handler: MakeHandler[R, T], *, is_filter: bool = False) -> 
 
 
 class _Handled(Stream[R_out], Generic[T, R_out]):
-    """The items of `source`, passed through a handler.
+    """A stream that passes the items of `source` through a handler.
 
-    A filter passes items directly to the next handler. Any other handler uses an observer, which drops items that
-    arrive after the end or after disposal.
+    A filter calls the next handler directly. Any other handler calls an observer, which drops items that arrive after
+    the end or after disposal.
     """
 
     def __init__(self, source: Observable[T], make_handler: MakeHandler[R_out, T], is_filter: bool) -> None:
@@ -247,8 +247,8 @@ class Fold:
     def __init__(self, name: str, thread: Thread | None = None) -> None:
         self._name = name
         self._state = StreamCollector(thread)
-        self.deltas: list[Any] = []  # deltas since the last event of another type; always the same list object
-        self.timed: list[Timed[Any]] = []  # all events, if the source is `timed`
+        self.deltas: list[Any] = []  # Deltas since the last event of another type. The list is never replaced.
+        self.timed: list[Timed[Any]] = []  # All events, if the source is `timed`.
 
     def add(self, event: Event | Timed[Any]) -> None:
         if type(event) in DELTAS:
@@ -284,7 +284,7 @@ _EVENTS_OF: dict[type[Any], str] = {
     ChatResult: "stream",
     Turn: "session.stream_start",
 }
-"""For each class of result, the function to call to get events instead."""
+"""For each class of result, the function that returns events instead. An error message suggests it."""
 
 
 def shared(operator: Callable[[Observable[T]], Stream[R]]) -> Callable[[Observable[T]], Stream[R]]:
@@ -297,7 +297,7 @@ F = TypeVar("F", bound=Feeder[Event, Event])
 
 
 class Agents(defaultdict[str, F]):
-    """One feeder for each agent in a chat, keyed by tool call id. Each feeder also handles its agent's own agents."""
+    """One feeder for each agent in a chat, keyed by tool call id. It also handles the agents nested in that agent."""
 
     def feed(self, event: Nested) -> list[Event]:
         id, inner = unnest(event)
@@ -340,7 +340,7 @@ class Plugins:
             make = installed.load("rxllm.operators", name)
         except KeyError:
             known = ", ".join(dir(self)) or "none"
-            message = f"no installed package adds an operator {name!r}; the installed ones are: {known}"
+            message = f"no installed package adds an operator named {name!r}; the installed ones are: {known}"
             raise AttributeError(message, name=name, obj=self) from None
         return OperatorMaker(f"plugins.{name}", make, partial(installed.about, "rxllm.operators", name))
 

@@ -74,18 +74,18 @@ def finally_result(
                    Ctrl-C, ...
     =============  =====================================================================================================
 
-    `fn` runs on the call's event loop, after the source has ended or been disposed. It can be ``async`` or return an
-    awaitable, which is cancelled after 30 seconds. A plain function should be quick, because it blocks the event loop.
+    `fn` runs on the call's event loop, after the source has ended or been disposed. An ``async`` `fn`, or an
+    awaitable that `fn` returns, is cancelled after 30 seconds. A plain function blocks the loop, so it should be quick.
     The subscriber's ``on_completed`` or ``on_error`` is called once `fn` is done. ``dispose()`` returns at once, and
     nothing is emitted after it, but ``run()``, ``await`` and an iterator's ``with`` block always wait for `fn`.
     Exceptions raised by `fn` are logged.
 
-    The interpreter waits for `fn` before it exits, as it does for calls. When ``asyncio.run`` ends, it cancels an
+    The interpreter waits for `fn` before it exits, just as it waits for calls. When ``asyncio.run`` ends, it cancels an
     ``async`` `fn` like any other task. Under virtual time, `fn` must be a plain function, and ``dispose()`` calls it
     directly.
 
-    Raises ``ValidationError("invalid_option")`` unless `fn` takes two arguments and `fold` emits a result for both an
-    empty stream and a failed one.
+    Raises ``ValidationError("invalid_option")`` unless `fn` takes two arguments and `fold` emits a result even if the
+    stream is empty or has failed.
     """
     check_function("fn", fn)
     check("fn", fn, call_fault(fn, None, "completed") is None, "a function that takes a result and an outcome")
@@ -141,8 +141,8 @@ class _FoldSubscription(Generic[R]):
 class _Ending:
     """One subscription to a stream with ``finally_result``.
 
-    Completion, an error and disposal can happen on different threads. The first acquires the lock `_ended`, and the
-    others are ignored. Like a call, the subscription is disposed if it is still running when the interpreter exits.
+    Completion, an error and disposal can happen on different threads. The first of them acquires the lock `_ended`;
+    the others are ignored. Like a call, the subscription is disposed if it still runs when the interpreter exits.
     """
 
     emitted, read = 1, True  # the portal expects every call to have these attributes
@@ -209,7 +209,7 @@ class _Ending:
             self._call_soon("failed" if self._has_failed else "cancelled", lambda: None)
 
     def _take_end(self) -> bool:
-        """Return whether this is the first end. If so, make the reader wait for `fn`, even after a cancellation."""
+        """Return False after an earlier end. Otherwise, make the reader wait for `fn`, even after a cancellation."""
         is_first = self._ended.acquire(blocking=False)
         if is_first and self._endings is not None:
             self._release_reader = self._endings.begin()

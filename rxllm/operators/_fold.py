@@ -155,8 +155,8 @@ def to_chat_result(
     parsed, the stream does not fail, because the chat's tools have already run; the result's `halted_reason` is then
     ``"error"``, and its `error` is a ``ValidationError("invalid_output")``.
 
-    With `keep_partial`, the thread of an interrupted chat also includes the unfinished step's text and any of its tool
-    calls that already have results, as in `to_session`. The user can then continue from there.
+    With `keep_partial`, the thread of an interrupted chat also includes the unfinished step's text, and its tool calls
+    that already have results (see `to_session`). The user can then continue from there.
 
     >>> from reactivex import operators as rx
     >>> from rxllm import Thread
@@ -200,10 +200,10 @@ def to_session(
     session keeps the user's message and all completed steps. `parse` works as in `to_chat_result`: if the text cannot
     be parsed, the result has an error, and the session can continue.
 
-    With `keep_partial`, the session of an interrupted turn also keeps the unfinished step's text and any of its tool
-    calls that already have results. The step's message is marked with ``metadata["partial"]``, which is
-    ``"cancelled"``, or ``"error"`` after an ``ErrorEvent``; this metadata is never sent. Tool calls without a result
-    and messages without text are left out, so that every provider accepts the next `reply`.
+    With `keep_partial`, the session of an interrupted turn also keeps the unfinished step's text, and its tool calls
+    that already have results. Tool calls without a result and messages without text are left out, so that every
+    provider accepts the next `reply`. The ``metadata["partial"]`` of the step's message is ``"error"`` after an
+    ``ErrorEvent``, and ``"cancelled"`` otherwise. This metadata is never sent.
 
     >>> from reactivex import operators as rx
     >>> story = stream_reply(Fake(["Once ", "upon ", "a time"]), Session(), "A story!").pipe(rx.take(4))

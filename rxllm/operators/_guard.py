@@ -17,9 +17,9 @@ late      It has no verdict after `max_lag` seconds.              With ``on_late
 ========  ======================================================  ======================================================
 
 The source is disposed as soon as a part trips, even if earlier parts are still being checked. With
-``on_late="release"``, a trip ends the stream at once, and the end of a response ends its late checks.
+``on_late="release"``, the stream ends as soon as a part trips, and late checks are stopped when their response ends.
 
-A single loop, `_drain`, makes all calls to outside code. It takes one step at a time, without holding the lock, on the
+A single loop, `_drain`, makes all calls to outside code, one at a time and without holding the lock. It runs on the
 thread on which an event or a verdict arrives or the timer fires.
 """
 
@@ -108,11 +108,11 @@ def guard(
                                  ``"release"``, the text is released.
     ===========================  ======================================================================================
 
-    Completions, tool calls, usage and the end of the stream wait for the text before them, so the result has exactly
-    the text that was shown. Up to four checks run at once, and their verdicts are applied in the order of the text.
+    Completions, tool calls, usage and the end of the stream wait for the text before them, so the result's text
+    is exactly what was shown. Up to four checks run at once, and their verdicts are applied in the order of the text.
     When a check trips, the source is disposed, open blocks are completed, and an ``ErrorEvent`` ends the stream. If no
     event has been emitted yet, the stream ends with ``on_error`` instead. The error's metadata holds the guard's name
-    as `guard`, any `reason`, and the rejected `text`, cut to 80 characters; do not show this text to the user.
+    (`guard`), the `reason` if any, and the rejected `text`, cut to 80 characters. Do not show this text to the user.
 
     After a trip, none of the step's tools run, whether the guard is an engine's operator or follows ``stream``. Text
     that an engine's guard has stopped is never sent back to the model. After ``stream``, put the guard before operators
@@ -121,8 +121,8 @@ def guard(
     dropped.
 
     With ``on_late="fail"``, unchecked text is never shown. A check can take up to `max_lag` seconds; if you do not set
-    `max_lag`, give the check its own timeout. With ``on_late="release"``, no event waits longer than `max_lag` seconds,
-    and a late check can still end the stream until its response is complete or four newer checks are running.
+    `max_lag`, give the check its own timeout. With ``on_late="release"``, no event waits longer than `max_lag` seconds.
+    A late check can still end the stream. It is stopped once its response is complete or four newer checks are running.
 
     Thinking is checked too, unless `thinking` is False. Raw frames are dropped, because they repeat unchecked text.
     Text that consists only of white space always passes. Tool calls and their results are not checked; use ``approve``
@@ -137,7 +137,7 @@ def guard(
     sees_before = call_fault(check, "") is not None
     fits = not sees_before or call_fault(check, "", "") is None
     check_argument("check", check, fits, "a function that takes a text, or a text and the text before it")
-    check_argument("every", every, every == "sentence" or is_count(every), "'sentence' or a whole number of characters")
+    check_argument("every", every, every == "sentence" or is_count(every), "'sentence' or a number of characters")
     check_argument("on_late", on_late, on_late in ("fail", "release"), "'fail' or 'release'")
     if max_lag is not None or on_late == "release":
         check_seconds("max_lag", max_lag)
@@ -161,7 +161,7 @@ class _Settings(msgspec.Struct, frozen=True):
 
 
 class _Waiting(msgspec.Struct):
-    """An event to emit or a function to call once `parts` parts have passed, or at `due` if that is earlier."""
+    """An event to emit or a function to call. It waits until `parts` parts have passed, or at most until `due`."""
 
     item: Event | Callable[[], None]
     parts: int
@@ -245,11 +245,11 @@ class _Guard(abc.DisposableBase):
         self._enqueue_last(self._complete)
 
     def _before_tools(self, start: Callable[[], None]) -> None:
-        # ``run_tools`` calls this from upstream, and the tools need that call's context.
+        # The tools must run in the context in which ``run_tools`` calls this.
         self._enqueue_last(partial(copy_context().run, start))
 
     def _enqueue_last(self, item: Callable[[], None]) -> None:
-        """Call `item` once everything that has arrived so far has been released."""
+        """Call `item` after everything that has arrived so far has been released."""
         with self._lock:
             self._parts.close()
             self._enqueue(item, self._parts.count)

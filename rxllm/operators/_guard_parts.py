@@ -1,8 +1,8 @@
 """Cut the text of events into the parts that a guard checks.
 
 A part ends at the end of a sentence, at the maximum length, or at the end of its block. White space belongs to the part
-before it. How the text is split into deltas makes no difference. Each agent's text is cut separately. The text of a
-completion, a message or a result is checked too if it differs from the deltas before it, or if there were no deltas.
+before it. How the text is split into deltas makes no difference. Each agent's text is cut separately. A completion, a
+message or a result usually repeats the text of deltas; if it does not, its text is checked too.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Part(msgspec.Struct):
 
 
 class _Numbers(msgspec.Struct):
-    """State shared by a chat and its agents: the number of parts begun, the number taken, and the ended parts."""
+    """State shared by a chat and its agents. `begun` and `taken` count parts; `ended` holds those not yet taken."""
 
     begun: int = 0
     taken: int = 0
@@ -65,7 +65,7 @@ class _Numbers(msgspec.Struct):
 
 
 class GuardParts:
-    """The parts of one stream and its agents. `count` is the number of parts that have begun."""
+    """The parts of a stream, including its agents' parts. `count` is the number of parts that have begun."""
 
     def __init__(self, every: str | int, thinking: bool, numbers: _Numbers | None = None) -> None:
         self._every = every
@@ -88,7 +88,7 @@ class GuardParts:
         self._before: dict[type[Event], str] = {TextDelta: "", ThinkingDelta: ""}
 
     def feed(self, event: Event) -> Iterable[tuple[Event, int]]:
-        """Cut `event` where parts end, and return each piece with the number of parts that must pass before it."""
+        """Cut `event` where parts end. With each piece, return the number of parts that must pass before it."""
         if type(event) not in EVENTS:
             raise not_an_event("guard", event)
         match event:
@@ -177,7 +177,7 @@ class GuardParts:
         return pieces
 
     def _new_text(self, event: Event) -> str:
-        """Return the text of `event`, or "" if earlier events had the same text."""
+        """Return the text of `event`, or "" if it repeats the text of earlier events."""
         match event:
             case TextCompleted():
                 return self._completed(block_key(TextDelta, event.id, self._open), event.text)
@@ -232,7 +232,7 @@ class _Cutter:
         self._length = 0  # the length of the open part
 
     def feed(self, text: str) -> Iterable[tuple[str, bool]]:
-        """Yield `text` in pieces, each with a flag that is True if it ends a part. The last piece may be empty."""
+        """Yield the pieces of `text`, and whether a part ends after each piece. The last piece may be empty."""
         while text:
             room = self._longest - self._length
             piece, text = text[:room], text[room:]
@@ -248,7 +248,7 @@ class _Cutter:
             yield piece, is_full
 
     def reset(self) -> None:
-        """Forget the open part, which has ended."""
+        """Start over with an empty part."""
         self._length = 0
         if self._segmenter is not None:
             self._segmenter.close()

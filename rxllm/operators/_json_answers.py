@@ -54,7 +54,7 @@ def partials(type: Any, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]
     is then plain data. A partial is a view of the text, which is scanned only once, so the cost of a partial does not
     depend on the length of the text.
 
-    At the end, the whole answer is parsed as in `parsed`, with the same value or the same
+    At the end, the whole answer is parsed as in `parsed`. If that fails, the stream ends with
     ``ValidationError("invalid_output")``. If the text is not valid JSON, the partials show nothing after the first
     error. A Markdown fence around the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Each message of a chat
     begins a new value. If a key appears more than once, the last value counts.
@@ -141,7 +141,7 @@ class _Growing:
         node.end = at
 
     def _value(self) -> Node | None:
-        """Return the root or, if the answer is wrapped and `value` is its only field so far, that field."""
+        """Return the root. If the answer is wrapped, return its field `value`, unless it has other fields."""
         root = self._root
         if root is None or not self._is_wrapped or root.kind != "{":
             return root
@@ -151,7 +151,7 @@ class _Growing:
 
 
 def text_at(*path: str | int) -> Callable[[Observable[Event]], Stream[TextAt]]:
-    """Emit the strings at `path` in the JSON answer piece by piece as they arrive, each piece with its actual path.
+    """Emit the strings at `path` in the JSON answer as they arrive. Each piece contains its exact path.
 
     ::
 

@@ -87,7 +87,7 @@ class PathMatch:
         self._matching = 0  # The number of leading keys that match.
 
     def enter(self, key: Key) -> bool:
-        """Enter a value that has just opened, and return whether the path leads to it."""
+        """Record that a value has opened, and return whether the path leads to it."""
         depth = len(self._keys)
         self._keys.append(key)
         if self._matching < depth or depth >= len(self._wanted) or self._wanted[depth] not in (key, None):
@@ -211,7 +211,7 @@ class JSONScanner:
         return len(text)
 
     def _end_of_text(self, text: str, at: int) -> int:
-        """Return the position of the closing quote, of an incomplete or invalid escape, or of the end of `text`."""
+        """Return the end of the string: its closing quote, an incomplete or invalid escape, or the end of `text`."""
         found = _TEXT.match(text, at)
         end = found.end() if found else at
         if end < len(text) and text[end] != '"':

@@ -58,7 +58,7 @@ def tap(fn: Callable[[Any], object], /, *types: type[Any]) -> Callable[[Observab
 
 
 def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]:
-    """Call `fn` with a `Trace` for each signal: the subscription, every item, and the completion, error or dispose.
+    """Call `fn` with a `Trace` for each signal: the subscription, every item, and the completion, error or disposal.
 
     ::
 
@@ -127,7 +127,7 @@ def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]
 
 
 def timed() -> Callable[[Observable[T]], Stream[Timed[T]]]:
-    """Emit each item in a `Timed`, together with its time in seconds since the subscription.
+    """Emit each item wrapped in a `Timed`, with its time in seconds since the subscription.
 
     ::
 
@@ -139,14 +139,14 @@ def timed() -> Callable[[Observable[T]], Stream[Timed[T]]]:
     >>> result
     ChatResult('Hi', completed, 1 steps, 0 tokens)
 
-    Put it at the end of a pipe, directly before an operator that folds the stream, such as `to_chat_result`: other
-    operators for events do not accept `Timed` items. In a notebook, the result then shows its timeline, and
-    ``rxllm.timeline(result)`` draws it. The times are not a part of the result's fields or its JSON.
+    Put `timed` directly before an operator that folds the stream, such as `to_chat_result`, because other operators
+    for events do not accept `Timed` items. In a notebook, the result then shows its timeline, and
+    ``rxllm.timeline(result)`` draws it. The times are not part of the result's fields or its JSON.
 
-    Upstream, retries, fallbacks and races add the times of the attempts that were lost to the metadata of the answer,
-    under ``"retry"``, ``"fallback"``, ``"race"`` or ``"hedge"``: ``"began"``, the seconds between the first attempt and
-    the one that answered, and ``"lost"``, an entry for each other attempt with its `name`, its `error`, and the seconds
-    at which it `began` and `ended`. The `error` is None if the attempt was disposed.
+    The answer's metadata describes upstream retries, fallbacks and races, under ``"retry"``, ``"fallback"``,
+    ``"race"`` or ``"hedge"``. Each entry contains the seconds between the first attempt and the attempt that answered
+    (``"began"``), and the other attempts (``"lost"``). A lost attempt has a `name`, an `error` (None if the attempt was
+    disposed), and the times in seconds at which it `began` and `ended`.
     """
 
     def start(
@@ -168,7 +168,7 @@ _JOURNAL_METHODS = ("response", "tool", "begin", "finish")
 
 
 def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
-    """Record a stream's responses and tool calls in `journal`, and replay what an earlier run recorded there.
+    """Record a stream's responses and tool calls in `journal`, and replay them when the stream runs again.
 
     ::
 

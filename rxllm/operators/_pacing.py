@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 FRAME = 1 / 60
-"""The longest time between two releases of waiting events, in seconds: a screen's refresh interval."""
+"""The maximum number of seconds between two releases of waiting events. Most screens refresh at this interval."""
 
 _LONG = 64  # a piece of at least this many characters is not joined with the next delta
 
@@ -70,7 +70,7 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
 
 
 class _Smoother(Backlog[Event, Event]):
-    """One subscription. `_waiting` holds events with their due times, which are infinite for anything but text.
+    """One subscription. `_waiting` holds each event with its due time. Only text has a finite due time.
 
     Unlike other backlogs, this one delays completion until every event has been emitted.
     """
@@ -170,7 +170,7 @@ class _Smoother(Backlog[Event, Event]):
 
 
 def _start_of(event: TextDelta | ThinkingDelta, last: Event) -> str | None:
-    """Return the text of `last`, or None if `event` is in another block or the text is too long to join."""
+    """Return the text of `last`, or None if it is too long to join or belongs to a different block than `event`."""
     if not isinstance(last, TextDelta | ThinkingDelta) or type(last) is not type(event) or last.id != event.id:
         return None
     return last.delta if len(last.delta) < _LONG else None
@@ -262,7 +262,7 @@ def gate(
     open again, so the stream ends with ``StreamError("cancelled")``. If `while_open` fails, or emits anything but a
     boolean, the stream ends at once.
 
-    While `maxsize` items are waiting, the source is paused, all the way down to its socket. A source that cannot be
+    While `maxsize` items are waiting, the source is paused and reads nothing from its socket. A source that cannot be
     paused, such as a `Subject`, may send more. If more than `limit` items (65,536 by default) would have to wait, the
     stream ends with ``StreamError("overflow")``. Operators before a closed gate treat it like a busy consumer:
     `keep_latest` drops all items except the newest, and `conflate` joins them.
@@ -363,7 +363,7 @@ class _Gated:
         with self._lock:
             try:
                 self._release()
-            except BaseException as error:  # the subscriber raised, and no caller would pass it on
+            except BaseException as error:  # raised by the subscriber; no caller would pass it on
                 fail(self._observer, error)
             else:
                 self._end()

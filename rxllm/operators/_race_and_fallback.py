@@ -54,9 +54,9 @@ def hedge(after: float) -> Callable[[Observable[Event]], Stream[Event]]:
     ``stream.pipe(ops.hedge(after=2))`` is the same as ``rxllm.hedge(stream, after=2)``. To hedge every call that an
     engine makes, write ``Engine(adapter, operators=[ops.hedge(after=2)])``.
 
-    Raises ``ValidationError("invalid_option")`` if `after` is not a number above 0.
+    Raises ``ValidationError("invalid_option")`` if `after` is not a positive number.
     """
-    check("after", after, is_positive(after), "a number of seconds above 0")
+    check("after", after, is_positive(after), "a positive number of seconds")
     return lambda source: runtime.hedge(source, after)
 
 
@@ -80,9 +80,9 @@ def fallback(
     'Hello'
 
     In an engine's operators, pass engines, adapters, or names such as ``"provider:model"``. Each fallback engine
-    receives the same messages, tools and format as the first, and the options set on the request and the call. It keeps
-    its own key, pass-through ``options``, retry policy and operators, and its own model if it has one. In a pipe, pass
-    Observables of events instead.
+    receives the same messages, tools and format as the first, and the options of the request and the call. It keeps its
+    own key, model (if set), pass-through ``options``, retry policy and operators. In a pipe, pass Observables of events
+    instead.
 
     The events of a failed attempt are dropped. After a fallback, ``MessageCompleted`` and the response have the
     metadata ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If every attempt fails, the last error is passed
@@ -90,8 +90,8 @@ def fallback(
     every error except ``StreamError("cancelled")`` triggers a fallback.
 
     Raises ``ValidationError("invalid_option")`` if there are no `engines` or any of them has the wrong type, and
-    ``EngineError("unknown_provider")`` if the provider in a name is unknown. In a pipe, applying the operator raises
-    ``ValidationError`` if any of them is not a stream.
+    ``EngineError("unknown_provider")`` if the provider in a name is unknown. If any of the `engines` is not a stream,
+    using the operator in a pipe raises ``ValidationError``.
     """
     if not engines:
         raise invalid_option("engines", "must not be empty: write fallback(engine)")
@@ -111,7 +111,7 @@ def fallback(
 
 @dataclass(frozen=True)
 class _Alternative:
-    """A stream, or an engine, adapter or model name that provides one."""
+    """One of the `engines`: a stream, an engine or an adapter."""
 
     engine: Any
     model: str | None
@@ -236,8 +236,8 @@ def circuit_breaker(
     Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """
     check_count("failures", failures)
-    check("within", within, is_positive(within), "a number of seconds above 0")
-    check("cooldown", cooldown, is_positive(cooldown), "a number of seconds above 0")
+    check("within", within, is_positive(within), "a positive number of seconds")
+    check("cooldown", cooldown, is_positive(cooldown), "a positive number of seconds")
     if on_change is not None:
         check_function("on_change", on_change)
     circuit = Circuit(failures, within, cooldown, on_change)  # shared by all subscriptions
@@ -318,7 +318,7 @@ class Circuit:
         return Circuit, (self._limit, self._within, self._cooldown, self._on_change)
 
     def enter(self, now: float) -> _Permit | AdapterError:
-        """Return a permit for a new call, or an error if it is refused."""
+        """Return a permit for a new call, or an error if the call is refused."""
         with self._guard:
             before = self._state
             if before == "closed":

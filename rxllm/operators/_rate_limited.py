@@ -1,8 +1,8 @@
 """Limits on concurrent calls, and on the rate of calls and tokens.
 
 A call waits in a queue until it is at the front, fewer than `concurrent` calls are running, and the rates allow it.
-Then it runs on its own subscription's event loop, in that subscription's context. A timer, the alarm, is set only for
-the first call in the queue.
+Then it runs on the event loop and in the context of its own subscription. The queue has one timer, the alarm, which is
+set for the first call.
 
 A call ends when its subscription ends or is disposed. The tokens it actually used then replace its reservation, and
 the next call begins. If a call's loop is closed, the call is lost: it leaves the queue or frees its slot.
@@ -54,7 +54,7 @@ from rxllm.values.argument_checks import check, explains_call, invalid_option, i
 T = TypeVar("T")
 
 MAX_HOLD = 600.0
-"""The maximum number of seconds for which one failure can hold calls back."""
+"""The maximum number of seconds that one failure can hold calls back."""
 
 MINUTE = 60.0
 
@@ -97,22 +97,22 @@ def rate_limited(
     With `per_second`, subscriptions start at least ``1 / per_second`` seconds apart. `requests_per_minute` and
     `tokens_per_minute` limit the total in any span of 60 seconds; a call within the limits starts at once.
 
-    Before it starts, a call reserves tokens: as many as ``rxllm.count_tokens`` estimates for its messages and tools,
-    plus its `max_tokens`, or 1,000 if that is not set. When the call ends, the usage reported by the provider replaces
-    the reservation. If the call used more than it reserved, the excess counts from that moment. A call that reserves
-    more than the whole limit waits until no other tokens count towards the limit. `tokens_per_minute` works only in
+    Before it starts, a call reserves the tokens that ``rxllm.count_tokens`` estimates for its messages and tools, plus
+    its `max_tokens` (or 1,000 if not set). When the call ends, the usage reported by the provider replaces the
+    reservation. If the call used more than it reserved, the excess counts from the end of the call. A call that
+    reserves more than the whole limit waits until no other tokens count towards it. `tokens_per_minute` works only in
     ``Engine(operators=[...])``; in a pipe, where the request is unknown, it raises ``EngineError``.
 
-    If a call fails with a Retry-After, all calls are held back for that time, up to 600 seconds. In an engine, this
-    also applies to retried failures. If a ``rate_limited`` failure has no Retry-After, all calls and retries are held
-    back for the retry policy's delay. Each attempt counts towards `requests_per_minute`.
+    If a call fails with a Retry-After, all calls are held back for that time, up to 600 seconds. In an engine, a
+    retried failure has the same effect. If a ``rate_limited`` failure has no Retry-After, all calls and retries wait
+    for the retry policy's delay. Each attempt counts towards `requests_per_minute`.
 
     A `Limiter` passed as `per_second` decides when each call starts. Several machines can share one limit that way.
 
     Each operator has one first-in, first-out queue for its subscriptions on all threads. In an engine's operators, all
     of the engine's calls share it. A retry keeps its call's slot and does not queue again. A disposed subscription
-    leaves the queue. A blocking ``run()`` or ``for`` raises ``EngineError("wrong_loop")`` if it would wait for calls on
-    the very loop that it blocks. Use ``await stream`` there.
+    leaves the queue. If a blocking ``run()`` or ``for`` would have to wait for calls on the loop that it blocks, it
+    raises ``EngineError("wrong_loop")``. Use ``await stream`` instead.
 
     Raises ``ValidationError("invalid_option")`` if no limit is given, if `per_second` is neither a positive number nor
     a `Limiter`, or if any other limit is not an integer >= 1.
@@ -123,8 +123,8 @@ def rate_limited(
         "tokens_per_minute": tokens_per_minute,
     }
     for name, count in counts.items():
-        check(name, count, count is None or is_count(count), "None or a whole number of at least 1")
-    expected = "None, a number above 0 or a Limiter (an object with acquire, settle and hold_back)"
+        check(name, count, count is None or is_count(count), "None or an integer >= 1")
+    expected = "None, a positive number, or a Limiter (an object with acquire, settle and hold_back)"
     if isinstance(per_second, Limiter):
         check("per_second", per_second, not isinstance(per_second, type), expected)
         if any(count is not None for count in counts.values()):
@@ -299,7 +299,7 @@ class _QueuedCall(_Call):
         timer.disposable = self._clock.schedule(lambda scheduler, state: self._context.run(self.begin_later))
 
     def alarm(self) -> abc.SchedulerBase:
-        """Return a scheduler for the queue's timer; the call's own loop may close while other calls wait."""
+        """Return a scheduler for the alarm. It is not the call's own loop, which could close while other calls wait."""
         return self._clock if self._is_virtual else LoopScheduler(portal().loop)
 
     def hold_back(self, seconds: float) -> None:
@@ -323,7 +323,7 @@ class _Queue:
         self._concurrent = concurrent
         self._requests = _RateWindow(inf if requests is None else requests)
         self._tokens = _RateWindow(inf if tokens is None else tokens)
-        self._next = -inf  # The time at which the current interval ends.
+        self._next = -inf  # When the current interval ends.
         self._expected: float | None = None  # The due time of the last call that had to wait.
         self._held_until = -inf
         self._guard = threading.Lock()
@@ -342,7 +342,7 @@ class _Queue:
     def enter(self, call: _QueuedCall) -> bool:
         """Append `call` to the queue, or return False if it could never start.
 
-        A call can never start if its subscriber blocks the event loops of other calls that fill all slots.
+        A call can never start if other calls fill all slots, and its subscriber blocks their event loops.
         """
         blocked = current_place.get().blocked_loops
         with self._guard:
@@ -387,7 +387,7 @@ class _Queue:
             return at - now
 
     def _take_first(self) -> tuple[_QueuedCall, float] | None:
-        """Return the first call and its waiting time in seconds. If that is 0, remove the call from the queue."""
+        """Return the first call and its waiting time in seconds. If that call can start, remove it from the queue."""
         with self._guard:
             while self._waiting and next(iter(self._waiting)).is_lost:
                 self._waiting.popitem(last=False)
@@ -429,7 +429,7 @@ Entry = list[float]
 
 
 class _RateWindow:
-    """A limit on the total in any span of 60 seconds. An amount above it is allowed if nothing else is counted."""
+    """A limit on the total in any 60 seconds. An amount above the limit is allowed if nothing else is counted."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -462,7 +462,7 @@ class _RateWindow:
         return entry
 
     def correct(self, entry: Entry, amount: float, now: float) -> None:
-        """Replace the amount of `entry` with `amount`; any excess is counted as used now."""
+        """Replace the amount of `entry` with `amount`. If more was used than reserved, the excess counts from `now`."""
         if amount > entry[1]:
             self.add(amount - entry[1], now, now)
         elif any(entry is other for other in self._entries):

@@ -1,12 +1,12 @@
-"""Replace text in every event that contains it: `map_text` applies a function, `redact` replaces matches of a pattern.
+"""`map_text`, which changes text with a function, and `redact`, which replaces the matches of a pattern.
 
 As text arrives, `redact` has to know which characters may still become part of a match. A position is *open* if a match
 that begins there might extend, or look ahead, beyond the text received so far; ``regex`` reports this as a partial
-match. All text before the first open position is settled: its matches are replaced and it is emitted.
+match. The text before the first open position is settled. `redact` replaces the matches in settled text and emits it.
 
-A position is closed after `max_match` characters, unless a match has already been found there: that match may grow to
-any length. So a match longer than `max_match` is replaced if its first `max_match` characters contain a match, no
-matter how the text is split into deltas.
+A position stays open for at most `max_match` characters, unless a match has been found there by then. Such a match may
+grow to any length. So a match longer than `max_match` is replaced if a match of up to `max_match` characters begins at
+the same position, no matter how the text is split into deltas.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _compile(pattern: Any) -> Any:
 
 
 class Redactor:
-    """A redactor for text that arrives in pieces: `feed` returns the settled text; `close` returns the rest and resets.
+    """A redactor for text that arrives in pieces. `feed` returns the settled text, and `close` returns the rest.
 
     `pattern` must be compiled by ``regex``. The last `max_match` settled characters are kept for look-behinds.
     """
@@ -213,7 +213,7 @@ _AT_THE_END = re.compile(r"\$|\\B")  # a partial match does not show whether the
 class _Redacting:
     """The redaction state of one chat. Each open block has its own `Redactor`, keyed by delta class and block id.
 
-    Each agent has its own `_Redacting`, but the tool result that holds the agent's answer is redacted here.
+    Each agent's events go to another `_Redacting`. The tool result with the agent's answer belongs to this chat.
     """
 
     def __init__(self, make: Callable[[], Redactor]) -> None:
@@ -436,7 +436,7 @@ class _Mapping:
         return replace(chat, thread=self.thread(chat.thread), final_response=final, steps=steps)
 
     def thread(self, thread: Thread) -> Thread:
-        """Return `thread` with the new text in the answers of the steps so far. Older messages are left unchanged."""
+        """Replace the answer of each step so far in `thread`. Older messages are left unchanged."""
         messages = [with_agents(message, lambda id, thread: self._agents[id].thread(thread)) for message in thread]
         end = len(messages)
         for old, new in reversed(self._steps):

@@ -1,4 +1,4 @@
-"""Run a chat's steps one after another until it halts; continue a completed stream with another stream."""
+"""`repeat_until_halt`, which runs a chat step by step, and `continue_with`, which continues a stream."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def repeat_until_halt(
     ChatResult('It is 42.', completed, 2 steps, 0 tokens)
 
     The source and each ``ask(thread)`` emit the events of one step up to its ``StepCompleted``, as ``stream_step`` and
-    ``run_tools`` do. The chat halts for the first of these reasons that applies, which becomes its `halted_reason`:
+    ``run_tools`` do. The chat halts for one of these reasons. The first that applies becomes the `halted_reason`:
 
     - a tool halts the chat or asks the user a question
     - tool calls wait for approval or for the caller
@@ -216,7 +216,7 @@ class _Chat:
         fail(self._observer, error)
 
     def _run(self, following: Observable[Event]) -> None:
-        """Run a step. If it ends before `subscribe` returns, run the next one here too, without recursion."""
+        """Run `following`. As long as steps end before `subscribe` returns, run the next ones here too."""
         step: Observable[Event] | None = following
         try:
             while step is not None:
@@ -323,7 +323,7 @@ class _Chat:
 
     def _start_step(self, ask: Ask, turns: int) -> Observable[Event]:
         self._turns = turns
-        interrupt = self._interrupt if turns < self._max_turns else None  # after the last turn, no step could answer
+        interrupt = self._interrupt if turns < self._max_turns else None  # no step is left after the last turn
         self._scope = replace(self._scope, usage=self._usage, is_steered=interrupt)
         step: Any = ask(self._thread)
         if not isinstance(step, Observable):
@@ -351,7 +351,7 @@ class _Chat:
                 return "max_turns" if self._turns >= self._max_turns else None
 
     def _is_steered(self) -> bool:
-        """Whether the chat continues after a finished answer because messages are waiting."""
+        """Whether the user's messages are waiting and a turn is left to answer them."""
         return self._steering.waits() and self._turns < self._max_turns
 
     def _result(self, reason: str, error: LLMError | None) -> ChatResult:

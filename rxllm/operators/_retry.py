@@ -1,4 +1,4 @@
-"""Convert errors to events and back; retry responses that fail before any content, or restart those that fail later."""
+"""Operators that convert errors to events and back, and that retry or restart a response that fails."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def raise_errors() -> Callable[[Observable[Event]], Stream[Event]]:
 
 
 def errors_as_events() -> Callable[[Observable[Event]], Stream[Event]]:
-    """Turn an ``on_error`` with an ``LLMError`` into an ``ErrorEvent`` and a completion; pass on other exceptions.
+    """Emit an ``ErrorEvent`` and complete if the source fails with an ``LLMError``. Pass on any other exception.
 
     ::
 
@@ -110,8 +110,8 @@ def retry_before_content(
 
     ``rxllm.stream_generate`` and the other functions of ``rxllm`` already apply this operator to
     ``adapter.stream(request, call)``. The engine's own ``operators`` are applied after it and see a single answer.
-    After ``stream_generate``, this operator also repeats the engine's operators, such as a fallback or a budget, and
-    acts only after the built-in attempts have failed, unless you pass ``retry=False`` to ``stream_generate``.
+    If you apply it again after ``stream_generate``, each new attempt also repeats the engine's operators, such as a
+    fallback or a budget. This operator acts only after the built-in retries, unless ``retry=False`` turns those off.
 
     Do not use reactivex's ``.retry`` instead: it handles ``on_error`` but not an ``ErrorEvent``, and it repeats the
     content of a stream that fails half-way. For such a stream, use ``ops.restart``.

@@ -119,12 +119,12 @@ def run_tools(
     calls. Any exception that is not a `ToolError` is logged with its traceback. A result that cannot be encoded is
     logged as well, and treated as a ``ToolError("encoding_failed")``.
 
-    A tool with ``approval=True`` runs only if ``approve(tool_call)`` returns True, or a mapping with the arguments to
-    use instead; the thread keeps the model's arguments. False, or text with the reason, denies the call. With
-    ``halt("approval")``, or if there is no `approve`, the caller decides later. `approve` may also return an awaitable,
-    or an Observable whose last item is the answer. A call without an answer after `approve_timeout` seconds is denied.
+    A tool with ``approval=True`` runs only if ``approve(tool_call)`` returns True or a mapping. The tool receives the
+    mapping in place of the model's arguments, which stay in the thread. False, or text with the reason,
+    denies the call. With ``halt("approval")``, or without `approve`, the caller decides later. `approve` may return an
+    awaitable, or an Observable that ends with the answer. An unanswered call is denied after `approve_timeout` seconds.
 
-    Three errors in `approve` are bugs in the caller's code: an exception, any other answer (``TypeError``), and
+    Three results of `approve` are bugs in the caller's code: an exception, any other answer (``TypeError``), and
     arguments that the tool does not accept (``ValidationError("invalid_option")``). They end the stream through
     ``on_error`` and are not sent to the model.
 
@@ -140,7 +140,7 @@ def run_tools(
 
     If given, ``executor(tool, arguments, context)`` is called instead of each tool's handler, and ``encoder(result)``
     returns the text for the model. Tools receive `context`, `engine`, `session_id` and `request_id` in their
-    `ToolContext`. `request_id` defaults to the chat's id, or else to a new one; the model call has the same id.
+    `ToolContext`. `request_id` defaults to the chat's id, or else to a new one; the model call uses the same id.
 
     Raises ``ValidationError("invalid_option")`` for invalid options or if `thread` is missing.
     """
@@ -215,7 +215,7 @@ class _Step(abc.DisposableBase):
         self._dispose_tools()
 
     def _recall_cut(self) -> Sequence[Event] | None:
-        """Return the events kept by an earlier run of the stream that cut off this response, or None."""
+        """Return the recorded events of this response if an earlier run of the stream cut it off, or else None."""
         journal = self._scope.journal
         key = recalled_key("cut", self._thread)
         return journal.recall(self._scope.path, key) if isinstance(journal, RecallingJournal) else None

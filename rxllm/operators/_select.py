@@ -36,7 +36,7 @@ R = TypeVar("R")
 
 
 def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
-    """Keep only items of the given classes; type checkers infer the result's item type.
+    """Keep only the items of the given classes.
 
     ::
 
@@ -76,7 +76,7 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
 def filter_deltas(
     text: bool = True, tool: bool = True, thinking: bool = True
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Drop each kind of delta whose flag is False; completed blocks still pass, so results do not change.
+    """Drop the deltas whose flag is False. Completed blocks still pass, so folds give the same results.
 
     ::
 
@@ -146,8 +146,8 @@ def text() -> Callable[[Observable[Event]], Stream[str]]:
     ['Hel', 'lo']
 
     If the deltas of a block were dropped earlier in the pipe, the whole block is emitted when it is completed. Text
-    emitted before a ``StepRestarted`` cannot be taken back; to leave it out, use a fold such as `to_text`. Agents' text
-    is not emitted; to get it, see `only`.
+    emitted before a ``StepRestarted`` cannot be taken back. A fold such as `to_text` leaves that text out. Agents' text
+    is not emitted; `only` shows how to get it.
     """
     return extract("text", lambda: TextPieces(TextDelta, TextCompleted), TextDelta, TextCompleted, StepRestarted)
 
@@ -204,7 +204,7 @@ def usage() -> Callable[[Observable[Event]], Stream[Usage]]:
     >>> list(stream_generate(Fake(["Hi", Usage(3, 1)]), "Hello").pipe(usage()))
     [Usage(input_tokens=3, output_tokens=1)]
 
-    Agents' usage, at any depth, is added as it arrives, so it counts even if the agent is interrupted mid-step.
+    The total includes agents at any depth. Their usage is added as it arrives, so an interrupted agent's is included.
     """
 
     def changes() -> Callable[[Event], Iterable[Usage]]:
@@ -260,7 +260,7 @@ class _Total:
 
 
 class TextPieces:
-    """The text of one kind of block, in pieces: its deltas, or its completed text if the deltas were dropped."""
+    """Extract text or thinking from events. If the deltas of a block were dropped, its completed text is used."""
 
     def __init__(
         self, delta: type[TextDelta | ThinkingDelta], completed: type[TextCompleted | ThinkingCompleted]
@@ -284,7 +284,7 @@ class TextPieces:
 
 
 class AnswerText(Generic[R]):
-    """Feed each message's text to a new reader from ``make()``. Close the last one unless its message calls tools."""
+    """Feed each message's text to a new reader from ``make()``. Drop the reader if the message calls a tool."""
 
     def __init__(self, name: str, make: Callable[[], Feeder[str, R]]) -> None:
         self._name = name

@@ -76,10 +76,10 @@ def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Ev
     subscribes after a cancellation receives the events so far and a ``StreamError("cancelled")``.
 
     The call runs on the event loop of its first watcher. All watchers are called on that loop, no matter which thread
-    they subscribe on. A watcher cannot delay the call or other watchers unless its functions block the loop. Adjacent
-    deltas are joined for a slow iterator (``for``, ``async for``). If more than a thousand events are still waiting for
-    it, it misses the same events as a late watcher. An exception raised by a watcher goes only to that watcher's
-    ``on_error``.
+    they subscribe on. A watcher delays the call or other watchers only if its functions block the loop. A slow iterator
+    (``for``, ``async for``) receives adjacent deltas joined. Once more than a thousand events are waiting for such an
+    iterator, it misses the events that a late watcher would miss. An exception raised by a watcher goes only to that
+    watcher's ``on_error``.
 
     A blocking ``run()``, ``for`` or ``show`` on the loop's own thread would block the very call that it waits for, so
     it raises ``EngineError("wrong_loop")``. In a notebook, write ``await`` instead.
@@ -213,11 +213,11 @@ _BLOCKED = (
 class Watcher:
     """One subscription to a shared call.
 
-    A watcher is ready unless its ``on_next`` is running on some thread or its iterator still has items to take. Its
-    observer is called in its own subscription's context, with its own gate, scope and error listener.
+    A watcher is not ready while its ``on_next`` runs or its iterator still has items to take. Its observer is
+    called in the context of its subscription, with the subscription's gate, scope and error listener.
 
-    It cannot be a `Backlog`, which delivers while holding its lock: the watchers share one lock and must not wait for
-    each other.
+    A `Backlog` holds its lock while it delivers. Watchers share one lock and must not wait for each other, so they
+    cannot use one.
     """
 
     def __init__(
@@ -266,7 +266,7 @@ class Watcher:
         self._wake.dispose()
 
     def _begin(self, clock: abc.SchedulerBase) -> list[Event] | None:
-        """Return the waiting events, an empty list if only the end is left, or None if the watcher is not ready."""
+        """Return the waiting events (an empty list at the end), or None if nothing can be delivered now."""
         with self._lock:
             if self._is_delivering or self.has_left or not (self._waiting or self._has_ended):
                 return None
@@ -299,7 +299,7 @@ class Watcher:
             report_unheard(error)
 
     def _on_idle(self, clock: abc.SchedulerBase) -> None:
-        # The consumer may take its item on another thread. Deliveries belong on the clock's thread.
+        # The consumer may have taken its item on another thread, but items are delivered on the clock's thread.
         self._waits_for_gate = False
         self.deliver_soon(clock)
 

@@ -39,12 +39,12 @@ def conflate(join: Callable[[T, T], T] | None = None) -> Callable[[Observable[T]
 
     A consumer is busy in two cases:
 
-    - Its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) still has items to take.
+    - Its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) has not yet taken all items.
     - Its ``on_next`` is running.
 
-    While it is busy, strings are joined, and so are deltas of the same block or tool call. All other items wait in line
-    behind them. When the consumer has taken everything, it receives the waiting items as a batch, so it is never more
-    than one batch behind. A fast consumer receives every item unchanged. A consumer that merely puts items into a queue
+    While it is busy, adjacent strings are joined, and so are adjacent deltas of a block or tool call. Other items wait
+    in order. When the consumer is free again, it receives all waiting items as a batch, so it is never more than
+    one batch behind. A fast consumer receives every item unchanged. A consumer that merely puts items into a queue
     or starts a task for each is never busy. When the stream ends or fails, the waiting items are emitted first.
 
     If you pass `join`, ``join(waiting, item)`` is called to combine two items of any kind, so that all waiting items
@@ -58,12 +58,12 @@ def conflate(join: Callable[[T, T], T] | None = None) -> Callable[[Observable[T]
     If `join` raises, the stream ends with that exception. To drop all waiting items except the newest, use
     `keep_latest`.
 
-    Raises ``ValidationError("invalid_option")`` unless `join` is a function of two items.
+    Raises ``ValidationError("invalid_option")`` unless `join` is a function that takes two items.
     """
     if join is None:
         return operate(lambda source, observer, scheduler: _JoiningTexts(observer, scheduler).start(source))
     check_function("join", join)
-    check("join", join, call_fault(join, None, None) is None, "a function of two items")
+    check("join", join, call_fault(join, None, None) is None, "a function that takes two items")
     return operate(lambda source, observer, scheduler: _JoiningAll(join, observer, scheduler).start(source))
 
 
@@ -104,7 +104,7 @@ def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
 
 
 class _WhileBusy(Backlog[T, T]):
-    """One subscription. Its items wait while its consumer is busy. A subclass stores them; `_count` is their number.
+    """One subscription. While the consumer is busy, items wait in the subclass, and `_count` is their number.
 
     As soon as `_most` items are waiting, they are emitted even if the consumer is busy.
     """
@@ -171,7 +171,7 @@ class _WhileBusy(Backlog[T, T]):
 
 
 class _JoiningTexts(_WhileBusy[T]):
-    """Each waiting item has a list of texts, which are joined when the item is taken."""
+    """Collect the texts of each waiting item in a list, and join them when the item is taken."""
 
     def __init__(self, observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None) -> None:
         super().__init__(observer, scheduler)
@@ -233,7 +233,7 @@ def text_of(item: Any) -> str | None:
 
 
 def continues(last: Any, item: Any) -> bool:
-    """Return whether `item`, a delta or string, continues the block, tool call or string that `last` belongs to."""
+    """Return whether the text of `item`, a delta or string, can be appended to the text of `last`."""
     if type(last) is not type(item):
         return False
     if type(item) is Nested:

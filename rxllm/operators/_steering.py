@@ -36,8 +36,8 @@ MOST = 1024
 class Steering(abc.DisposableBase):
     """The messages waiting in one chat. `steer` may emit from any thread, even while it is being subscribed to.
 
-    Some providers accept messages during a response, such as OpenAI's Responses API with ``response.steer``. An adapter
-    for such an API could take the messages from the scope, as `until_sentence` does.
+    Some providers accept messages during a response: OpenAI's Responses API does so with ``response.steer``. An adapter
+    for such a provider could take the messages from the scope, as `until_sentence` does.
     """
 
     def __init__(self, steer: Steer | None) -> None:
@@ -88,7 +88,7 @@ class Steering(abc.DisposableBase):
         return settled
 
     def settle(self, journal: RecallingJournal, path: Sequence[str], key: str) -> None:
-        """Settle the messages for this step, so that every run of the stream takes the same ones. Later ones wait."""
+        """Choose the messages for this step, the same in every run of the stream. Messages that arrive later wait."""
         events = journal.recall(path, key)
         if events is None:
             events = [Steered(message) for message in self.take()]
@@ -193,7 +193,7 @@ class _UntilSentence:
             self._seen.append(event)
 
     def _end_of_sentence(self, event: Event) -> int | None:
-        """Return the position in the delta where a sentence ends (0 if just before it), or None if none ends there."""
+        """Return how many characters of `event` to emit before the cut, or None if no sentence ends there."""
         if self._is_after_text:
             return 0
         if not isinstance(event, TextDelta):

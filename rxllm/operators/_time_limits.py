@@ -1,7 +1,7 @@
 """Time limits that a provider's pings do not extend, and a warning about a silent stream.
 
-Events are cheap: each one at most records the time, and the timer is re-armed when it fires. The first content and an
-event that ends a stall re-arm it directly.
+Events are cheap: most of them only record the time. The timer is usually set again only when it fires. The first
+content, and an event that ends a stall, set it at once.
 
 While the consumer is behind, the source has to wait; that time does not count as silence.
 """
@@ -59,7 +59,7 @@ def time_limits(
     After a ``MessageCompleted``, no limit applies until another event arrives.
 
     The call option ``timeout``, a number or a `Timeouts`, sets the same limits for each attempt separately. If the
-    first content is late, the attempt fails and is retried.
+    first content does not arrive in time, the attempt fails and is retried.
 
     Raises ``ValidationError("invalid_option")`` if a limit is not a positive number.
     """
@@ -95,7 +95,7 @@ def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[
 
     Raises ``ValidationError("invalid_option")`` unless `after` is a positive number and `fn` is a function.
     """
-    check("after", after, is_positive(after), "a number of seconds above 0")
+    check("after", after, is_positive(after), "a positive number of seconds")
     check_function("fn", fn)
     return operate(lambda source, observer, scheduler: _Warning(after, fn, observer, scheduler).start(source))
 

@@ -41,7 +41,7 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     rule                    requirement
     ======================  =========================================================================================
     ``event``               Every item is an event.
-    ``message_started``     Each response begins with a ``MessageStarted`` and has no other.
+    ``message_started``     Each response begins with its only ``MessageStarted``.
     ``block_closed``        A block is completed before the next block or call begins and before the response ends.
     ``block_text``          A completed block's text equals its joined deltas.
     ``call_id``             The id of a new call is not empty and has not been used before.
@@ -53,7 +53,7 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     ``usage_changed``       Usage is reported only when it has changed.
     ``message_folded``      The completed message equals the fold of the events, with or without deltas.
     ``finish_reason``       A response with calls does not finish with ``stop``, ``other`` or None.
-    ``terminal``            A response ends with one ``MessageCompleted`` or ``ErrorEvent`` and has no other.
+    ``terminal``            Each response ends with its only ``MessageCompleted`` or ``ErrorEvent``.
     ``tool_started``        A tool runs once in a step. Within a response, it starts after its call has begun, and ends
                             after its call is complete, or with an error.
     ``step_completed``      Tools' results follow the end of the response, and the step's only ``StepCompleted``

@@ -72,7 +72,7 @@ _READ = frozenset({ErrorEvent, MessageCompleted, StepRestarted, TextCompleted, T
 
 
 class _EventSegmenter:
-    """Split the text of events into segments, none of which spans two blocks."""
+    """Split the text of events into segments. A segment never continues in the next block."""
 
     def __init__(self, name: str, find: Find) -> None:
         self._name = name
@@ -134,7 +134,7 @@ class Segmenter:
         return [rest] if rest else []
 
     def _add(self, text: str) -> list[str]:
-        """Add `text` to the pending segment, and return the segments that are now full (`LONGEST` characters)."""
+        """Add `text` to the pending segment. Return the segments that have reached `LONGEST` characters."""
         segments: list[str] = []
         while (room := LONGEST - self._length) < len(text):
             self._pending.append(text[:room])
@@ -181,7 +181,7 @@ _OPENING = ("Ps", "Pi")
 
 
 def find_word(text: str, begin: int, start: int) -> int | None:
-    """Return the start of the next word: after white space, or after a character and its marks in unspaced scripts."""
+    """Return the start of the next word. In scripts without spaces, each character with its marks is a word."""
     while edge := _EDGE.search(text, start):
         at = edge.start()
         if at > begin and (text[at - 1].isspace() or _are_separable(text[at - 1], text[at])):
@@ -219,7 +219,7 @@ _NUMBER = re.compile(r"\s*\d{1,3}\Z")
 
 
 def find_sentence(text: str, begin: int, start: int) -> int | None:
-    """Return the start of the next sentence: after a line, or after an end mark that is not part of an abbreviation."""
+    """Return the start of the next sentence. An end mark in an abbreviation does not end a sentence."""
     at = begin
     while end := _END.search(text, at):
         if end.end() >= start and (end["mark"] is None or _ends_sentence(text, begin, end)):

@@ -2,8 +2,8 @@
 
 Each line is ``{"request_key": "...", "id": ..., "response": {...}}``, followed by a newline. The key is the request's
 ``rxllm.values.request_key``, which includes all its options. The id is the caller's id for the request. Without ids,
-the line of a repeated request also has ``"nth"``, the number of identical requests before it. The response is written
-by ``rxllm.serializer`` without `parsed`; a later run parses the text again.
+the line of a repeated request also contains ``"nth"``, the number of identical requests before it. The response is
+written by ``rxllm.serializer`` without `parsed`; a later run parses the text again.
 
 ==============================  ======================================================================================
 event                           effect on the file
@@ -47,7 +47,7 @@ T = TypeVar("T")
 RequestId = str | int
 
 Count = Callable[[int, Hashable, Response[Any] | None], object]
-"""A function that receives a request's index, a name for its line, and the stored response (None for a new one)."""
+"""A function called with a request's index, the name of its line, and its stored response (None if it is new)."""
 
 WAIT = 1.0
 """The number of seconds to wait for the lock, since a disposed stream might still be closing the file."""
@@ -78,7 +78,7 @@ def _read_line(text: bytes) -> _Line:
 class Journal:
     """The journal for one subscription to a batch of `requests`.
 
-    `complete` returns a request with all its fields filled in, as it is sent to `provider`.
+    `complete` fills in the fields of a request, and returns the request that is sent to `provider`.
     """
 
     def __init__(
@@ -260,7 +260,7 @@ class Journal:
     def _journal_error(self, error: OSError | LLMError) -> EngineError:
         message = (
             f"the journal {self.path!r} cannot be read or written: {error}; its existing lines are safe; free some "
-            "space or pass a path that can be written to, and run the batch again"
+            "space or pass a writable path, and run the batch again"
         )
         return EngineError("journal_failed", message)
 

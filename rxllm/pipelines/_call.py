@@ -49,7 +49,6 @@ from rxllm.runtime import (
     Stream,
     applying_operators,
     current_scope,
-    policy,
     provider_name,
     scoped,
     within,
@@ -97,9 +96,8 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
     if limits.first is not None or limits.idle is not None:
         yield "timeouts", ops.time_limits(limits.first, limits.idle)
 
-    rules = policy(options.get("retry", engine.retry), engine.retry)
     on_retry = None if setup.observers is None else notify_retry(setup.observers, *ids)
-    yield "retry", ops.retry_before_content(rules, on_retry=on_retry)
+    yield "retry", ops.retry_before_content(call.retry, on_retry=on_retry)
 
     if limits.total is not None:
         yield "total timeout", ops.time_limits(total=limits.total)
@@ -162,7 +160,7 @@ def _use_journal(request: Request, provider: str, events: Observable[Event]) -> 
 
 
 def budget_counter(setup: Setup, requests: Sequence[Request]) -> Callable[[int, Hashable, Response[Any] | None], None]:
-    """Return a function that counts an answer from the batch's journal against this subscription's budgets."""
+    """Return a function that charges the budgets of this subscription for an answer from the batch's journal."""
     scope, call = current_scope.get(), setup.call("")
     budgets = [share.budget for share in scope.under(setup.engine.operators, None).shares]
 
@@ -181,7 +179,7 @@ def budget_counter(setup: Setup, requests: Sequence[Request]) -> Callable[[int, 
 def _engine_call(
     setup: Setup, request: Request, sent: Request, call: Call, scope: Scope, chat: dict[Any, Budget]
 ) -> EngineCall:
-    """Return the information that operators get about this call. `sent` is `request`, completed and prepared."""
+    """Return the information that operators get about this call. `sent` is the request that goes to the adapter."""
     ask = partial(_ask_other, setup, request, sent, call, scope)
     engine = setup.engine
     return EngineCall(sent, call, ask, provider_name(engine.adapter), scope.usage, chat, engine.operators)

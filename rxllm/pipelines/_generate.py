@@ -49,8 +49,8 @@ def stream_generate(
     ['Hello']
 
     `engine` is an `Engine`, an adapter, or ``"provider:model"``; `request` is a string, messages, a `Thread` or a
-    `Request`. An unknown option raises an `EngineError` at once, and an invalid one a `ValidationError`. Any other
-    error is passed to ``on_error``, or emitted as an ``ErrorEvent`` if it occurs after the first event.
+    `Request`. The function itself raises an `EngineError` for an unknown option, and a `ValidationError` for an invalid
+    value. Any other error is passed to ``on_error`` or, after the first event, emitted as an ``ErrorEvent``.
     """
     setup = Setup.of(engine, GenerateOptions, opts)
     request = as_request(request)
@@ -83,8 +83,8 @@ def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) 
     >>> generate(Fake('{"name": "Lima"}'), "The capital of Peru?", response_format=City).run().parsed
     City(name='Lima')
 
-    The format can be any type that JSON can express. If it is a list, a number or a union, the model is asked for an
-    object that contains it as `value`:
+    The format can be any type that JSON can express. For a list, a number or a union, the model is asked for an object
+    with a single field, `value`:
 
     >>> generate(Fake('{"value": [2, 3]}'), "Two primes?", response_format=list[int]).run().parsed
     [2, 3]
@@ -151,7 +151,7 @@ Ask = Callable[[Thread], Stream[Event]]
 
 
 def ask_functions(setup: Setup, thread: Thread) -> tuple[Ask, Ask | None]:
-    """Return two functions: one runs a step of the chat, the other its final step (None if there is no final step).
+    """Return a function that runs a step of the chat, and a function that runs the final step, if there is one.
 
     Raises ``ValidationError("invalid_request")`` if the final step would have no schema.
     """
@@ -223,7 +223,7 @@ def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatR
     ('completed', 2, '42')
 
     With a `response_format`, the final response's `parsed` is the validated value. If the answer does not match the
-    format, the result has an `error`, which is not raised, because tools might already have run. To raise it, use
+    format, the result's `error` is set. The error is not raised, because tools might already have run. To raise it, use
     ``.map(ChatResult.raise_for_error)``. See ``operators.to_chat_result``.
     """
     setup = Setup.of(engine, ChatOptions, opts)

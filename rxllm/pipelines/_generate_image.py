@@ -70,7 +70,7 @@ class ImageOptions(TypedDict, total=False):
 describe(ImageOptions)
 
 _FIELDS = ("model", "n", "size", "quality", "style", "background", "response_format")
-"""The options that replace a field of the request. `options` and `metadata` are merged with the request's fields."""
+"""The options that replace a field of the request. The options `options` and `metadata` are merged instead."""
 
 
 @with_options(ImageOptions)
@@ -85,11 +85,11 @@ def generate_image(
     ImageResponse([Image(binary, image/gif, 6 bytes)])
 
     `engine` is an `Engine` with an ``image_adapter``, an image adapter, or ``"provider:model"``. If there is no image
-    adapter, ``on_error`` receives an ``EngineError("no_image_adapter")``. An unknown option raises an `EngineError` at
-    once, and an invalid one a `ValidationError`. All other errors go to ``on_error``.
+    adapter, ``on_error`` receives an ``EngineError("no_image_adapter")``. The function itself raises an
+    `EngineError` for an unknown option and a `ValidationError` for an invalid value. Other errors go to ``on_error``.
 
-    An engine's params apply only to chat models, and so does its model if the engine has an ``adapter``. The request is
-    not checked before it is sent; to check it, call ``validate.image_request``.
+    The engine's params are ignored, because they are for chat models. If the engine has an ``adapter``, its model is
+    ignored too. The request is not checked before it is sent; to check it, call ``validate.image_request``.
     """
     return _responses("generate_image", engine, lambda: _as_request(prompt_or_request), opts)
 
@@ -103,7 +103,7 @@ def edit_image(
     mask: Image | None = None,
     **opts: Unpack[ImageOptions],
 ) -> Stream[ImageResponse]:
-    """Edit `images` as the prompt describes. All of them are sent as input images; only `mask` is sent as a mask.
+    """Edit `images` as the prompt describes. A mask has to be passed as `mask`, not as one of the images.
 
     >>> from rxllm.images import FakeImages
     >>> bird, fake = Image.from_binary(b"GIF89a", "image/gif"), FakeImages(Image.from_url("https://example.org/a.png"))
@@ -209,7 +209,7 @@ def _check_options(opts: Mapping[str, Any]) -> dict[str, Any]:
     try:
         validate.image_request(ImageRequest(**fields))
     except ValidationError as error:
-        # Only faults in the options count, because the request here is incomplete: it has no prompt, for example.
+        # Report only faults in the options, because the request is still incomplete: it has no prompt, for example.
         faults = [
             (path, f"{fault}: {shown(fields[str(path[0])])}") for path, fault in error.errors if path[0] in fields
         ]

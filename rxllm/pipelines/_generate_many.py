@@ -114,19 +114,19 @@ def generate_many(
     ``on_progress(progress)`` is called with a `Progress` whenever a request ends; for a progress bar, pass
     ``rxllm.display.progress_bar()``.
 
-    `usd` limits the dollars that the whole batch may spend, including stored answers; see ``operators.budget``. Each
-    request reserves the most that it can cost, so set `max_tokens`. A request that does not fit waits while others are
-    running. If it still does not fit, or if its price is not known, it is not sent, and its Response has an `error`.
+    `usd` limits the cost of the whole batch in dollars, including stored answers; see ``operators.budget``. Each
+    request reserves the most that it can cost, so set `max_tokens`. A request that would exceed the limit waits for
+    others to end. If it would still exceed the limit, or if its price is unknown, it fails without being sent.
 
     If the journal has a different request under the same id, ``on_error`` receives a ``ValidationError`` before any
-    request is sent. It receives an ``EngineError("journal_in_use")`` if another stream is writing to the file, and an
+    request is sent. The error is ``EngineError("journal_in_use")`` if another stream is writing to the file, and
     ``EngineError("journal_failed")`` if the file cannot be read or written.
     """
     check_count("concurrency", concurrency)
     check_instance("ordered", ordered, bool, "True or False")
     if on_progress is not None:
         check_function("on_progress", on_progress)
-    check("usd", usd, usd is None or is_positive(usd), "None or a number of dollars above 0")
+    check("usd", usd, usd is None or is_positive(usd), "None or a positive number of dollars")
     path = None if journal is None else _path(journal)
     setup, (many, ids) = Setup.of(engine, GenerateOptions, opts), as_requests(requests)
 
@@ -211,7 +211,7 @@ def _response(setup: Setup, index: int, request: Request, journal: Journal | Non
 
 
 class _Queue:
-    """The requests of a batch with a spending limit. If one does not fit, it waits until others have ended."""
+    """The requests of a batch with a spending limit. If one would exceed the limit, it waits for others to end."""
 
     def __init__(self) -> None:
         self._running = 0
@@ -245,7 +245,7 @@ class _Queue:
         ask = None
         if not self._is_waking:  # else the loop below is running
             self._is_waking = True
-            while self._waiting and self._waiting[0] is not ask:  # the first one may still not fit
+            while self._waiting and self._waiting[0] is not ask:  # stop once one is put back
                 ask = self._waiting.pop(0)
                 ask()
             self._is_waking = False

@@ -1,7 +1,7 @@
 """`count_tokens`, `trim_thread` and `compact_thread`, which keep a long conversation within the context window.
 
 A summary is stored in ``metadata["summary"]`` of the answer that it was generated for, so it is part of the thread and
-its JSON. It has a `text`, the number of `messages` that it replaces (not counting system messages), and a `digest` of
+its JSON. It contains the `text`, the number of `messages` that it replaces (without system messages), and a `digest` of
 these messages. A later call uses the last summary whose messages are still at the start of the thread.
 """
 
@@ -54,7 +54,7 @@ INSTRUCTIONS = (
     "language of the conversation."
 )
 QUESTION = "What has been said so far?"
-"""The user message sent before the summary, because chat templates require alternating roles."""
+"""The user message before the summary. Chat templates require user and assistant messages to alternate."""
 
 
 @with_options(GenerateOptions)
@@ -107,7 +107,7 @@ def trim_thread(*, tokens: int) -> Callable[[Request], Request]:
     System messages and the last exchange are always sent. If the last exchange is too long for the provider, the call
     fails with ``AdapterError("context_length_exceeded")``. The thread and the results keep every message.
 
-    Tokens are estimated as in `count_tokens`. Tools and the response format count too. Leave some room for the answer.
+    Tokens are estimated as in `count_tokens`, including tools and the response format. Leave some room for the answer.
 
     Raises ``ValidationError("invalid_option")`` if `tokens` is not an integer >= 1.
     """
@@ -162,7 +162,7 @@ def compact_thread(
     thread's JSON. Later steps and turns reuse it as long as the messages that it replaces do not change. When a request
     exceeds `at` again, the old summary and the messages after it are summarized together.
 
-    The summary is written by `engine`, in a call with the options `opts` and with `instructions` as its system message.
+    `engine` writes the summary in a separate call. Its options are `opts`, and its system message is `instructions`.
     Disposing the answer cancels this call. The call's usage is added to the answer's. Right after the answer starts,
     its stream emits ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})``. If the call
     fails, the answer fails with the same error. With ``on_error="continue"``, the whole thread is sent instead, a
@@ -209,7 +209,7 @@ def compact_thread(
 
 
 class _Summary(msgspec.Struct, frozen=True):
-    """A summary of the first messages in a conversation. `messages` is their number, not counting system messages."""
+    """A summary of the first `messages` messages in a conversation, not counting system messages."""
 
     messages: int = 0
     digest: str = ""
@@ -284,12 +284,12 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
     [1, 3]
 
     Messages before the first user message, other than system messages, form an exchange too. A user message between a
-    tool call and its result does not start an exchange, because a result must stay with its call. Nor does a user
-    message after a call without a result: a request with such a call is rejected, and trimming must not hide the fault.
+    tool call and its result does not start an exchange, because a result must stay with its call. If a call has no
+    result, no exchange starts after it: the request is invalid, and trimming must not hide that.
     """
     starts: list[int] = []
     reach = _last_results(messages)
-    answered = -1  # the index of the last result of all calls so far
+    answered = -1  # the highest index of a result, for all calls so far
     for i, message in enumerate(messages):
         if message.role != "system" and (not starts or message.role == "user") and answered < i:
             starts.append(i)
@@ -298,7 +298,7 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
 
 
 def _last_results(messages: Sequence[Message]) -> dict[int, int]:
-    """Map the index of each message with tool calls to the index of their last result.
+    """Map each message that calls tools to the last result of its calls. Both are represented by their index.
 
     A missing result is treated as if it were at the end of the thread.
     """
@@ -320,7 +320,7 @@ def _from_exchange(messages: Sequence[Message], start: int) -> tuple[Message, ..
 
 
 def _transcript(before: str, messages: Sequence[Message]) -> str:
-    """Return `messages` as text, preceded by `before`, the summary of earlier messages, if there is one.
+    """Return `messages` as text. If `before`, the summary of earlier messages, is not empty, it comes first.
 
     >>> from rxllm.values import assistant, user
     >>> print(_transcript("The user likes foxes.", [user("A name for one?"), assistant("Rex.")]))

@@ -1,8 +1,8 @@
 """Notify an engine's observers of calls, steps, chats and images.
 
-Each of these has a span, which begins once and finishes once. A span watches the events of a stream without changing
-them. When the stream ends, its span finishes before the subscriber is notified. A span also finishes when its stream is
-disposed. If this happens after the last event, the stream is not considered cancelled.
+Each call, step, chat and image call has a span. A span begins once, finishes once, and never changes the events of its
+stream. When the stream ends, its span finishes before the subscriber is notified. A span also finishes when its stream
+is disposed. If this happens after the last event, the stream is not considered cancelled.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Observers:
         self._failed: set[int] = set()
 
     def notify(self, value: Telemetry, content: Callable[[], Any] | None = None) -> None:
-        """Pass `value` to each observer, with ``content()`` for tracers that request content."""
+        """Pass `value` to each observer. Tracers that request content also receive ``content()``."""
         whole = replace(value, content=content()) if content is not None and self._shows_content else value
         for index, function in enumerate(self._functions):
             shown = whole if isinstance(function, Tracer) and function.content else value
@@ -147,7 +147,7 @@ def watch_stream(
 ) -> Stream[Event]:
     """Return `source` with a span around each subscription. The span is the parent of all spans that begin inside it.
 
-    With `is_shared`, calls inside the span share its request id, as in a chat or a step.
+    With `is_shared`, calls inside the span use its request id. Chats and steps set it.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -189,7 +189,7 @@ def notify_retry(
     """Return a function that notifies the observers of a retry. ``retry_before_content`` calls it before each wait."""
 
     def on_retry(attempt: int, delay: float, error: LLMError) -> None:
-        scope = current_scope.get()  # the scope inside the call's span
+        scope = current_scope.get()  # the call's span has set this scope
         ids = Ids(request_id, scope.parent_id or "", None, scope.path, session_id)
         observers.notify(RetryAttempt(request_id, provider, model, attempt, delay, error, **ids.keywords))
 
@@ -225,7 +225,7 @@ def _server(adapter: Any) -> tuple[str | None, int | None]:
 
 
 def request_content(request: Request) -> Request:
-    """Return a request with only the tools and messages of `request`, without the model's reasoning."""
+    """Copy the tools and messages of `request` to a new request, without the model's reasoning."""
     return Request(messages=tuple(map(_without_reasoning, request.messages)), tools=request.tools)
 
 
@@ -253,7 +253,7 @@ _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, F
 
 
 class Span:
-    """The base class of spans. A span follows one stream for the observers, and has a clock and ids."""
+    """The base class of spans. A span reports one stream to the observers."""
 
     def __init__(self, observers: Observers, now: Clock, ids: Ids) -> None:
         self._observers = observers

@@ -84,7 +84,7 @@ def _await_result(value: Any, answer_result: Callable[[Any], Observable[Event]])
 
 
 def annotate_answer(answer: Observable[Event], prepared: Prepared) -> Stream[Event]:
-    """Return the events of `answer`, with the event, metadata and usage from `prepared` added to them.
+    """Add the event, the metadata and the usage of `prepared` to the events of `answer`.
 
     ::
 
@@ -110,7 +110,7 @@ class _Annotator:
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
-        self._usage: Usage | None = None  # the usage that was emitted last
+        self._usage: Usage | None = None  # the most recently emitted usage
 
     def feed(self, event: Event) -> Iterator[Event]:
         match event:
@@ -162,8 +162,8 @@ def _hold_back(check: Observable[Any], answer: Observable[Event]) -> Stream[Even
 class _HeldBack:
     """One subscription to a check, and to the answer that waits for it.
 
-    This is not a `Backlog`, because the answer itself must pause while too many events are waiting. If the answer
-    fails, its error waits too, behind these events, until the check has passed.
+    When too many events are waiting, the answer has to pause. A `Backlog` could not do that. If the answer fails, its
+    error waits behind the events until the check has passed.
     """
 
     def __init__(self, observer: abc.ObserverBase[Event]) -> None:

@@ -1,4 +1,4 @@
-"""`Setup`, which holds a call's engine and checked options, and completes requests with them.
+"""`Setup`, which holds the engine and the checked options of a call, and fills in the fields of requests.
 
 If another engine answers the same request, as with ``fallback``, it takes the settings from several sources:
 
@@ -30,7 +30,7 @@ from rxllm.events import Event
 from rxllm.http import Timeouts
 from rxllm.pipelines._observers import Observers, Span, StepSpan, watch_stream
 from rxllm.pipelines.options import checked_options, request_id, set_options
-from rxllm.runtime import Stream, provider_name, returned_by
+from rxllm.runtime import Stream, policy, provider_name, returned_by
 from rxllm.telemetry import Telemetry, Tracer
 from rxllm.values import (
     Call,
@@ -199,6 +199,7 @@ class Setup(msgspec.Struct, frozen=True):
             metadata=self.options.get("metadata", {}),
             headers={**(self.engine.params.get("headers") or {}), **self.own_options.get("headers", {})},
             observers=(self.observers.notify,) if self.observers else (),
+            retry=policy(self.options.get("retry", self.engine.retry), self.engine.retry),
         )
 
 
@@ -208,14 +209,14 @@ def as_request(value: Any) -> Request:
 
 
 def as_requests(values: Any) -> tuple[list[Request], list[str | int] | None]:
-    """Return `values` as requests and, if `values` is a mapping, their ids.
+    """Return the requests in `values` as a list, and a list of their ids if `values` is a mapping.
 
     If an entry is invalid, the ``ValidationError`` names it.
     """
     if isinstance(values, Mapping) and "role" not in values:  # a mapping with a role is one message
         ids = list(cast(Mapping[Any, Any], values))
         for id in ids:
-            check("requests", id, type(id) in (str, int), "a mapping whose keys are strings or whole numbers")
+            check("requests", id, type(id) in (str, int), "a mapping whose keys are strings or integers")
         return [_entry(id, value) for id, value in cast(Mapping[Any, Any], values).items()], ids
     if isinstance(values, str | Mapping | Value):
         raise invalid_option("requests", "must be a list or another iterable; for a single request use generate")
@@ -262,11 +263,11 @@ _LEFT_OUT = (
     "structured_finalize",
     "on_event",
 )
-"""Call options not passed on to another engine: they depend on the provider, or are already in the request."""
+"""The call options that another engine does not receive. They depend on the provider or are in the request already."""
 
 
 def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:
-    """Return a copy of `engine` that answers for `caller`, with the caller's observers and without its own tools."""
+    """Return a copy of `engine` that answers for `caller`. It has no tools and also notifies the caller's observers."""
     other = as_engine(engine)
     added = [observer for observer in other.observers if observer not in caller.observers]
     return replace(
@@ -292,5 +293,5 @@ def other_request(request: Request, sent: Request, own_options: Mapping[str, Any
 
 
 def other_options(own_options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the call's options that are passed on to another engine."""
+    """Return the call options to pass on to another engine."""
     return {name: value for name, value in own_options.items() if name not in _LEFT_OUT}

@@ -49,13 +49,13 @@ from rxllm.values.sessions import nested_call, nested_id, open_agents, open_ids,
 
 
 def is_over(thread: Thread) -> bool:
-    """Whether `thread` ends with the model's answer, without an open tool call or question."""
+    """Whether `thread` ends with an answer from the model, and no tool call or question is open."""
     last = thread.last
     return last is not None and last.role == "assistant" and HaltedStep.of(thread) is None
 
 
 class HaltedStep(msgspec.Struct, frozen=True):
-    """The open part of a halted chat: its unanswered `calls`, and the `question` to the user at its end, if any."""
+    """A halted chat's unanswered `calls` and its `question` to the user, which is None if nothing was asked."""
 
     thread: Thread
     calls: tuple[ToolCall, ...]
@@ -70,7 +70,7 @@ class HaltedStep(msgspec.Struct, frozen=True):
         return cls(thread if question is None else thread[:-1], calls, question) if calls or question else None
 
     def completed(self, state: StreamCollector, waiting: WaitingCalls) -> StepResult:
-        """Return the step's result, with the tool results in `state` and the calls that are still pending."""
+        """Return the step's result. `state` holds the tool results, and `waiting` holds the pending calls."""
         thread = with_results(self.thread, {result.tool_call_id or "": result for result in state.tool_results})
         calling = (message for message in reversed(thread.messages) if not all(map(is_server, message.tool_calls)))
         message = next(calling, Message("assistant"))
@@ -92,15 +92,15 @@ class HaltedStep(msgspec.Struct, frozen=True):
 
     @property
     def agents(self) -> dict[str, Thread]:
-        """The threads of the agents started by the calls, keyed by call id."""
+        """The agents' threads, keyed by the ids of the calls that started them."""
         return open_agents(self.thread)
 
 
 def agent_setup(tool: AgentTool, settings: ToolSettings, **ids: str) -> Setup:
-    """Return the setup for an agent's chat. `tool` is the agent, which runs in a step with these `settings`.
+    """Return the setup for an agent's chat. The step that calls the agent has these `settings`.
 
-    The agent inherits the step's `approve` and its timeout, unless it sets its own. Its context is the step's context,
-    plus its own entries, which take precedence.
+    An agent without its own `approve` uses the step's `approve` and, by default, the step's `approve_timeout`. The
+    chat's context is the step's context, overridden by the agent's own entries.
     """
     own = Setup.of(tool.engine, ChatOptions, {})
     context = {**settings.context, **own.engine.context, **own.options.get("context", {})}
@@ -148,7 +148,7 @@ class Answers(msgspec.Struct, frozen=True):
                 answers._edited_call(answers._approved_tool(call, settings, outer.id), call, outer.id)
 
     def replied(self, thread: Thread) -> tuple[Thread, Answers]:
-        """Return `thread` with its questions answered (even inside agents), and the remaining answers."""
+        """Answer the questions in `thread`, even inside agents. Return the new thread and the remaining answers."""
         replies = {id: self.results[id] for id in open_questions(thread) if id in self.results}
         known = Counter(open_ids(thread))
         for id, reply in replies.items():
@@ -167,7 +167,8 @@ class Answers(msgspec.Struct, frozen=True):
     ) -> Iterator[tuple[ToolCall, ToolCall, Answers, ToolSettings]]:
         """Yield each call that needs an answer, including calls inside agents.
 
-        Each item has the call as the caller sees it, the call in its own chat, and that chat's answers and settings.
+        Each item holds the call twice: first with the id that the caller uses, and then with its id in its own chat.
+        The answers and settings for that chat follow.
         """
         for call in calls:
             if call.id not in agents or self._decides(call):
@@ -186,7 +187,7 @@ class Answers(msgspec.Struct, frozen=True):
         return Answers(approvals, {ids[id]: result for id, result in self.results.items() if id in ids})
 
     def _decides(self, call: ToolCall) -> bool:
-        """Whether the call itself is answered, rather than the calls inside its agent."""
+        """Whether there is an answer under the id of `call`."""
         return call.id in self.results or call.id in self.approvals
 
     def _calls_again(self, call: ToolCall, agent: Thread) -> bool:
@@ -196,7 +197,7 @@ class Answers(msgspec.Struct, frozen=True):
     def _begun(self, call: ToolCall, thread: Thread, settings: ToolSettings) -> Tool:
         """Return the tool that `call` has started.
 
-        It is an agent whose chat is `thread`, or a tool whose question to the user is the first message in `thread`.
+        This is either an agent whose chat is `thread`, or a tool whose question is the first message in `thread`.
         """
         tool = settings.tools_by_name.get(call.name)
         if isinstance(tool, AgentTool) or (tool is not None and is_question(thread[0])):
@@ -267,7 +268,7 @@ class Answers(msgspec.Struct, frozen=True):
         answers: dict[str, Mapping[str, Any]] = {"approvals": self.approvals, "results": self.results}
         faults = [((name, id), fault) for name, by_id in answers.items() for id in by_id if id not in known]
         asking = set(_asking(agents))
-        asks = "is the id of a tool call that asked the user; answer with the id {!r}, or deny the call in approvals"
+        asks = "is the id of a tool call that asked a question; answer with the id {!r}, or deny the call in approvals"
         faults += [(("results", id), asks.format(nested_id(id, QUESTION))) for id in self.results if id in asking]
         faults += [(("approvals", id), "has a result too; choose one") for id in self.approvals if id in self.results]
         faults += [((name, id), _AMBIGUOUS) for name, by_id in answers.items() for id in by_id if known[id] > 1]
@@ -283,7 +284,7 @@ def _is_denial(approval: object) -> bool:
 
 
 def _asking(agents: Mapping[str, Thread]) -> Iterator[str]:
-    """Yield the ids of calls (even inside agents) whose tools asked the user and will run again with the answer."""
+    """Yield the id of each call (even inside an agent) whose tool is waiting for the user to answer its question."""
     for id, agent in agents.items():
         if any(map(is_question, agent.messages[:1])) and not _is_replied(agent):
             yield id

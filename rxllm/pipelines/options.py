@@ -1,11 +1,11 @@
 """The options that calls accept. They appear in ``help(...)`` and in signatures, and are checked when a call is made.
 
-The call's options take precedence over the request's, which take precedence over the engine's. An option that is not
-set anywhere has its default value. None means that an option is not set, so a wrapper can pass on an option that its
-own caller has not set. For the options in `UNLIMITED`, None means that there is no limit.
+The call's options override the request's, and the request's override the engine's. If an option is not set anywhere,
+its default applies. Passing None is the same as not setting the option, so a wrapper can use None as the default of its
+own parameters. The options in `UNLIMITED` are an exception: for them, None means that there is no limit.
 
-The docstring under each field explains the option, and is shown by editors. ``help(...)`` and signatures read these
-docstrings from the source file; if it is not available, they show only names and types. A default in double backticks
+The docstring under each field explains the option, and editors show it. ``help(...)`` and signatures read these
+docstrings from the source file. Without this file, they show only names and types. A default in double backticks
 becomes the default in the signature.
 """
 
@@ -68,7 +68,7 @@ class PlainOptions(TypedDict, total=False):
     """The provider's name for the model. Default: the engine's."""
     tools: Sequence[Tool | Callable[..., Any]] | None
     """Tools that the model can call, in addition to the engine's. ``rxllm.tool`` turns functions into tools. A tool
-    replaces an engine's tool with the same name, and needs approval if that tool did. Default: none."""
+    replaces the engine's tool with the same name, and needs approval if the engine's tool does. Default: none."""
     tool_choice: str | Mapping[str, Any] | None
     """"auto", "none", "required" or the name of the tool to call. Default: the provider's, usually "auto"."""
     temperature: float | None
@@ -77,8 +77,8 @@ class PlainOptions(TypedDict, total=False):
     """A limit on sampling: the model picks only from the most likely tokens, up to this total probability (above 0, at
     most 1). Default: the provider's."""
     max_tokens: int | None
-    """The maximum length of the answer, in tokens. Anthropic has no default, so rxllm sends 32,000 for Claude 4 and
-    later, and 4,096 for other models. Default: the provider's."""
+    """The maximum length of the answer, in tokens. Anthropic requires a limit. If you set none, rxllm sends 32,000
+    for Claude 4 and later, and 4,096 for other models. Default: the provider's."""
     stop: str | Sequence[str] | None
     """One or more strings. The answer ends just before the first of them that the model writes. Default: none."""
     seed: int | None
@@ -99,8 +99,8 @@ class PlainOptions(TypedDict, total=False):
     """The provider's API key, or a function (sync or async) that is called for each attempt and returns the key.
     Default: the adapter's key, or the key in ``rxllm.keys`` or the environment."""
     headers: Mapping[str, str] | None
-    """Headers to send with each request of the call. They override the adapter's headers, and are not sent to an engine
-    that answers instead, as with ``fallback``. Default: none."""
+    """Headers to send with each request of the call. They override the adapter's headers. If another
+    engine takes over, as in ``fallback``, it does not receive them. Default: none."""
     session_id: str | None
     """The conversation's id, which tools and telemetry receive. Default: none."""
     request_id: str | None
@@ -110,8 +110,8 @@ class PlainOptions(TypedDict, total=False):
     True for the default policy, or False for no retries. Default: the engine's, which makes up to three attempts."""
     timeout: float | Timeouts | None
     """The number of seconds that the model can stay silent during a response, or a `Timeouts`. A number also limits the
-    wait for bytes, as do `first` and `idle` if both are set. Default: only the connection's limit, which is 600 seconds
-    without a byte."""
+    wait for bytes; a `Timeouts` does so only if it sets both `first` and `idle`. Default: only the connection's limit,
+    which is 600 seconds without a byte."""
     emit_text_deltas: bool | None
     """Whether event streams include `TextDelta` events. Results are the same either way. Default: ``True``."""
     emit_tool_deltas: bool | None
@@ -171,14 +171,14 @@ class PlainChatOptions(PlainStepOptions, total=False):
     halt_when: Callable[[StepResult], bool] | None
     """A function that is called with each step's result. The chat ends when it returns True. Default: none."""
     steer: Observable[str | Message] | None
-    """An Observable of the user's input while the chat runs: strings or user messages, which the next step answers. See
+    """An Observable of user input (strings or user messages) during the chat. The next step answers the input. See
     ``operators.repeat_until_halt``. Default: none."""
     steer_at: Literal["sentence", "step"] | None
     """The point at which input from `steer` interrupts the model: after its current "sentence" or after its current
     "step". Default: "sentence", or "step" with a `response_format`."""
     structured_finalize_nudge: str | None
-    """The user message that `structured_finalize` adds to its final request. "" adds no message. Default: ``"Now
-    provide your final structured response."``."""
+    """The user message that `structured_finalize` adds to its final request. If it is empty, no message is added.
+    Default: ``"Now provide your final structured response."``."""
 
 
 class ChatOptions(PlainChatOptions, StepOptions, total=False):
@@ -231,7 +231,7 @@ def with_options(options: type[Any]) -> Callable[[F], F]:
 
 
 def _call_remedy(function: str, parameters: list[Parameter]) -> str:
-    """Return the remedy for a wrong call, such as ``write generate(engine, request, ...)``."""
+    """Return text such as ``write generate(engine, request, ...)``, which shows how to fix a wrong call."""
     positional = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
     needed = [f"{p.name}=..." for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.default is Parameter.empty]
     return f"write {function}({', '.join([*positional, *needed])}, ...)"
@@ -303,7 +303,7 @@ def request_id(options: Mapping[str, Any]) -> str:
 def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments for ``repeat_until_halt``.
 
-    `max_turns` is the option, or else ``RXLLM_MAX_TURNS`` from the environment, or else 8.
+    `max_turns` defaults to ``RXLLM_MAX_TURNS`` from the environment, or to 8 if that is not set.
     """
     value = options.get("max_turns") or os.environ.get("RXLLM_MAX_TURNS") or MAX_TURNS
     try:
@@ -311,7 +311,7 @@ def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError:
         turns = 0
     if turns < 1:
-        raise invalid_option("RXLLM_MAX_TURNS", must_be("a whole number of at least 1", value))
+        raise invalid_option("RXLLM_MAX_TURNS", must_be("an integer >= 1", value))
     place = "sentence" if options.get("response_format", "text") == "text" else "step"  # JSON has no sentences
     steering = {"steer": options.get("steer"), "steer_at": options.get("steer_at", place)}
     return {"max_turns": turns, "halt_when": options.get("halt_when"), **steering}
@@ -385,8 +385,8 @@ _STRING: _Rule = ("a non-empty string", lambda value: isinstance(value, str) and
 _MAPPING: _Rule = ("a mapping", lambda value: isinstance(value, Mapping))
 _FLAG: _Rule = ("True or False", lambda value: isinstance(value, bool))
 _FUNCTION: _Rule = ("a function", callable)
-_COUNT: _Rule = ("a whole number of at least 1", is_count)
-_SECONDS = "a number of seconds above 0"
+_COUNT: _Rule = ("an integer >= 1", is_count)
+_SECONDS = "a positive number of seconds"
 _TIMEOUT: _Rule = ("None, or " + _SECONDS, lambda value: value is None or is_positive(value))
 
 _RULES: dict[str, _Rule] = {
@@ -396,10 +396,10 @@ _RULES: dict[str, _Rule] = {
     "tools": ("a sequence of tools or functions", _is_tools),
     "tool_choice": ("a string or a mapping", lambda value: isinstance(value, str | Mapping)),
     "temperature": ("a number from 0 to 2", lambda value: is_seconds(value) and is_temperature(value)),
-    "top_p": ("a number above 0 and at most 1", lambda value: is_seconds(value) and is_top_p(value)),
+    "top_p": ("a number > 0 and <= 1", lambda value: is_seconds(value) and is_top_p(value)),
     "max_tokens": _COUNT,
     "stop": ("a string or a sequence of strings", _is_strings),
-    "seed": ("a whole number", is_whole),
+    "seed": ("an integer", is_whole),
     "response_format": (
         "a type (a dataclass, a pydantic model, list[City], bool, ...), the result of json_schema(...), "
         "{'type': 'json_object'} or 'text'",

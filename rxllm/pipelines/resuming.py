@@ -13,7 +13,7 @@ Its agent has halted.                 The agent's chat continues with the answer
 None of these applies.                An ``EngineError("missing_tool_results")`` is raised before any tool runs.
 ====================================  ==================================================================================
 
-The halted step's response is rebuilt from the thread, without its usage, which has already been reported.
+The halted step's response is rebuilt from the thread, with empty usage: the real usage has already been reported.
 """
 
 from __future__ import annotations
@@ -113,8 +113,7 @@ def stream_resume(
 ) -> Stream[Event]:
     """Continue a halted chat, and return its events. The last event is ``ChatCompleted``. See `resume`.
 
-    The stream first emits the events of the tools that now run, then the halted step's ``StepCompleted``, and then the
-    model's events.
+    The stream emits the tools' events, then the halted step's ``StepCompleted``, and then the model's events.
     """
     setup, chat, answers = Setup.of(engine, ChatOptions, opts), thread, _answers(approvals, results)
     thread = as_thread(chat)
@@ -158,7 +157,7 @@ def resume(
     results: Mapping[str, str | Mapping[str, Any]] | None = None,
     **opts: Any,
 ) -> Stream[ChatResult[Any]]:
-    """Continue a halted chat, and return its result, folded from the events of `stream_resume`.
+    """Continue a halted chat, and return its result. To get the events, use `stream_resume`.
 
     >>> from rxllm import Fake, ToolCall, chat, tool
     >>> @tool(approval=True)
@@ -175,14 +174,14 @@ def resume(
     - A mapping: the tool runs with these arguments. The thread keeps the arguments that the model wrote.
     - False, or a string with the reason: the call is denied, and the model receives a ``ToolError("denied")``.
 
-    If you leave a call to an approval tool unanswered, the option ``approve`` decides it. If a call is pending inside
-    an agent, answer it under its id in the result, such as ``"c1/c2"``, and the agent continues. To answer a question
-    to the user, pass a string (or, for a form, a mapping) in `results`, under the id of the tool call that asked it. A
-    question without an answer stays open.
+    If you do not answer a call to an approval tool, the option ``approve`` decides. To answer a call inside an agent,
+    use the call's id in the halted result, such as ``"c1/c2"``; the agent then continues. To answer a question to the
+    user, put the reply into `results`, under the id of the tool call that asked it. The reply is a string or, for a
+    form, a mapping. A question without a reply stays open.
 
     The first of the result's `steps` is the halted step, which is now complete. The model is not called again for this
     step, so it does not count towards ``max_turns``, and its usage is empty. If the model fails after tools have run,
-    the result has an `error`, so that the tools' results are not lost. If a chat has halted without unanswered calls,
+    you still get the result: it holds the tools' results and an `error`. If a chat has halted without unanswered calls,
     for example at ``max_turns``, the model is called immediately. A chat that ends with the model's answer cannot be
     resumed.
 

@@ -36,6 +36,7 @@ from rxllm.runtime._reading import AsyncItems, Items, run, to_async_iter, to_ite
 from rxllm.runtime._retry import OnRetry, Plan, Retry, RetryPolicy, attempting, policy, policy_argument, retrying
 from rxllm.runtime._scope import (
     NO_SCOPE,
+    Bookmark,
     EagerJournal,
     EngineCall,
     Journal,
@@ -66,6 +67,7 @@ __all__ = [
     "NO_SCOPE",
     "AsyncItems",
     "Backlog",
+    "Bookmark",
     "Bounded",
     "Budget",
     "ChatBudget",

@@ -1,9 +1,9 @@
 """Budgets, which limit the tokens and dollars that a group of calls uses.
 
-A model source is a stream that makes a model call. A call can be inside several budgets, each of which counts it once:
+A model source is a stream that makes a model call. A call can count towards several budgets, but only once per budget.
 
 ==============================  ===============================  =======================================================
-place of the budget             where the model source finds it  what counts the call
+where the budget is             where the model source finds it  what counts the call
 ==============================  ===============================  =======================================================
 in an engine's operators        in its engine; see               The model source applies ``ops.budget`` for each
                                 ``Scope.under``                  budget.
@@ -21,8 +21,8 @@ around an adapter that calls    in ``Scope.shares`` and          Only the model 
 an engine                       ``Scope.counted``
 ==============================  ===============================  =======================================================
 
-If ``ops.budget`` is given limits instead of a shared `Budget`, it creates a `ChatBudget` for each chat, which
-``Scope.chat`` keeps from step to step.
+If ``ops.budget`` is given limits instead of a shared `Budget`, it creates a `ChatBudget` for each chat. ``Scope.chat``
+keeps it from step to step.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Budget:
     the budget to them. Each request first reserves the most that it could use; if less than that is left, it is not
     sent. When the call ends, the amounts actually used replace the reservation.
 
-    Under a dollar limit, a request whose price is not known is not sent either. Pass a function ``price(usage)``, as in
+    Under a dollar limit, a request whose price is unknown is not sent either. Pass a function ``price(usage)``, as in
     ``ops.cost``, to supply missing prices, or pass ``unpriced="allow"`` to send such requests anyway. ``ops.budget``
-    documents the exact rules, and by how much a limit can be exceeded.
+    documents the exact rules, and how far a limit can be exceeded.
 
     >>> from rxllm import Engine, Fake, Usage, generate, operators as ops
     >>> shared = Budget(tokens=5_000)
@@ -77,8 +77,8 @@ class Budget:
 request is not sent; raise the budget, or pass a smaller max_tokens
 
     `spent` can be stored as JSON. After a restart, continue with ``Budget(tokens=5_000, spent=spending)``; amounts that
-    were reserved when `spent` was read then count as spent. Copying a Budget returns the same Budget, and pickling it
-    raises ``TypeError``.
+    were reserved when `spent` was read are then treated as spent. Copying a Budget returns the same Budget, and
+    pickling it raises ``TypeError``.
 
     Raises ``ValidationError("invalid_option")`` if there is no limit, or if a limit is not a positive number.
     """
@@ -101,7 +101,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             raise invalid_option("tokens", fault)
         if tokens is not None:
             check_count("tokens", tokens)
-        check("usd", usd, usd is None or is_positive(usd), "None or a number above 0")
+        check("usd", usd, usd is None or is_positive(usd), "a positive number or None")
         if price is not None:
             check_function("price", price)
         check("unpriced", unpriced, unpriced in ("refuse", "allow"), "'refuse' or 'allow'")
@@ -131,7 +131,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return replace(self._settled, reserved=tokens, reserved_usd=self._reserved_usd())
 
     def reserve(self, tokens: int, usd: float | None) -> Reservation:
-        """Reserve `tokens` tokens and `usd` dollars for a call. `usd` is None if the price is not known.
+        """Reserve `tokens` tokens and `usd` dollars for a call. `usd` is None if the price is unknown.
 
         Raises ``StreamError("budget_exceeded")`` if the budget has less than that left.
         """
@@ -139,7 +139,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
         with self._lock:
             if self._tokens is not None and (used := self._committed()) + tokens > self._tokens:
                 raise _refusal("tokens", self._tokens, used, tokens)
-            # A request whose price is not known is sent as long as any dollars are left.
+            # A request whose price is unknown is sent if any dollars are left.
             if self._usd is not None:
                 spent = self._committed_usd()
                 if spent >= self._usd if usd is None else spent + usd > self._usd:
@@ -154,7 +154,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return usd or (self._tokens is not None and self._committed() > self._tokens)
 
     def catch_up(self, usage: Usage) -> None:
-        """Raise each spent amount to the amount in `usage`, if that is higher."""
+        """Increase the spent tokens and dollars to those in `usage`, but never decrease them."""
         with self._lock:
             if usage.total > self._settled.tokens:
                 self._settled = replace(self._settled, tokens=usage.total)
@@ -164,7 +164,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
     def count_journaled(self, key: Hashable, spent: Callable[[], Spending] | None = None) -> None:
         """Count the answer that a journal holds under `key`, unless it has been counted before.
 
-        Without `spent`, only mark the answer as counted.
+        If `spent` is None, only mark the answer as counted.
         """
         with self._lock:
             if key not in self._journaled and spent is not None:
@@ -179,7 +179,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return reservation
 
     def grow(self, reservation: Reservation, tokens: int, usd: float | None) -> bool:
-        """Raise `reservation` to the amounts used so far, and return whether the budget still covers them."""
+        """Increase `reservation` to the amounts used so far. Return whether the budget is still sufficient."""
         with self._lock:
             if reservation in self._running:
                 reservation.tokens = max(reservation.tokens, tokens)
@@ -195,7 +195,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return AHEAD if self._tokens is None else min(AHEAD, self._tokens - self._committed())
 
     def settle(self, reservation: Reservation, used: Spending) -> Spending:
-        """Replace `reservation` with the amounts `used`, unless it is already replaced. Return the total spent."""
+        """Replace `reservation` with the amounts `used`, if it has not been replaced yet. Return the total spent."""
         with self._lock:
             if self._running.pop(reservation, reservation) is None:
                 self._settled = _sum(self._settled, used)
@@ -230,7 +230,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
 
 
 class ChatBudget(Budget):
-    """The budget of one chat or stream. It does not reserve tokens, so requests are sent until it is exceeded."""
+    """The budget of one chat or stream. It reserves no tokens, so requests are sent until the limit is exceeded."""
 
     reserves = False
 
@@ -284,15 +284,16 @@ def _refusal(name: str, limit: float, used: float, needed: float | None) -> Stre
 
 
 def unpriced_call(name: str) -> ValidationError:
-    """Return the error for calling the model `name` under a dollar limit when its price is not known."""
-    fault = f"is a dollar limit, but the price of {shown(name)} is not known, so the request is not sent"
+    """Return the error for calling the model `name`, whose price is unknown, under a dollar limit."""
+    fault = f"is a dollar limit, but the price of {shown(name)} is unknown, so the request is not sent"
     remedy = 'pass price=lambda usage: dataclasses.replace(usage, total_cost=...) or unpriced="allow" to a Budget'
     package = "" if find_spec("genai_prices") else "; pip install 'rxllm[cost]' installs a price list"
     return invalid_option("usd", f"{fault}; {remedy}{package}")
 
 
 def budget_passed(budget: Budget) -> StreamError:
-    """Return the error for a stream that exceeds its budget while none of its own responses is running."""
+    """Return the error for a stream whose budget was exceeded by an agent or in an earlier step."""
     limits = {"tokens": budget.tokens, "dollars": budget.usd}
     amounts = " or ".join(f"{limit:.10g} {unit}" for unit, limit in limits.items() if limit is not None)
-    return StreamError("budget_exceeded", f"the stream has exceeded its budget of {amounts} and was cut off; raise it")
+    message = f"the stream has exceeded its budget of {amounts} and was cut off; raise the budget"
+    return StreamError("budget_exceeded", message)

@@ -67,7 +67,7 @@ class LoopScheduler(PeriodicScheduler):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the scheduler's loop has ended: nothing can be scheduled, and nothing is left to cancel."""
+        """Whether the scheduler's loop has ended, so that nothing can be scheduled and nothing needs cancelling."""
         return has_ended(self._loop)
 
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
@@ -178,7 +178,7 @@ def loop_of(scheduler: abc.SchedulerBase | None) -> asyncio.AbstractEventLoop:
 
 
 def unpaced(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase | None:
-    """Return `scheduler` or, if it belongs to an iterator, one that does not wait for the reader."""
+    """Return `scheduler`, but replace an iterator's scheduler with one that never waits for the reader."""
     return scheduler.plain() if isinstance(scheduler, PacedScheduler) else scheduler
 
 

@@ -117,7 +117,7 @@ class Limiter(Protocol):
     def acquire(self, tokens: int, /) -> Awaitable[Any]:
         """Wait until a call of up to `tokens` tokens may start, and return its permit.
 
-        The tokens include the call's messages and its answer. If this method raises an exception, the call fails with
+        `tokens` covers the call's messages and its answer. If this method raises an exception, the call fails with
         it. If the call is disposed while waiting, the wait is cancelled.
         """
         ...

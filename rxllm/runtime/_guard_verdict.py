@@ -5,7 +5,7 @@ verdict                    outcome
 =========================  ===========================================
 None, True                 the check passes
 False                      the guard trips
-text that is not empty     the guard trips, and the text is the reason
+non-empty text             the guard trips, and the text is the reason
 any other value            the stream ends with ``guard_failed``
 =========================  ===========================================
 
@@ -38,7 +38,7 @@ _LONGEST_REASON = 400
 def result_of(function: Callable[[], Any]) -> Stream[Any]:
     """Return a stream of one item, the result of ``function()``.
 
-    If the result is an awaitable, the item is its value; if it is an Observable, the item is its last item.
+    An awaitable result is awaited. If the result is an Observable, the stream emits the Observable's last item.
     """
 
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -91,7 +91,7 @@ def verdict_error(check: Any, verdict: Any) -> StreamError | None:
 
 
 def check_failed(check: Any, error: Exception) -> StreamError:
-    """Return the error for a `check` that raised `error`, which becomes its cause."""
+    """Return the error for a failed `check`, with the exception `error` as the cause."""
     name = _name_of(check)
     description = shorten(f"{type(error).__name__}: {error}", _LONGEST_REASON)
     failure = StreamError("guard_failed", f"the guard {name!r} raised {description}", metadata={"guard": name})

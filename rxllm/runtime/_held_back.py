@@ -16,10 +16,10 @@ exception                   and at the end, it is passed to the subscriber's own
 the subscriber disposes     the waiting items are dropped, and the source and the timer are disposed
 ==========================  =========================================================================================
 
-An operator that needs other rules has its own queue, and its docstring states the difference.
+Operators that follow other rules have their own queues, and their docstrings state the differences.
 
-If the source has to wait too, the operator creates a `Hold` and subscribes to its source with `paced`. The source then
-waits while the operator's gate or its reader's gate is full. The operator delivers its items outside the `Hold`, so
+To make its source wait, an operator creates a `Hold` and subscribes to the source with `paced`. The source then waits
+while the operator's gate or the reader's gate is full. The operator delivers its items outside the `Hold`, so
 that calls made by the subscriber wait only for the reader.
 """
 
@@ -45,7 +45,7 @@ R = TypeVar("R")
 
 
 class Backlog(ABC, Generic[T, R]):
-    """One subscription to a source of T items, for an observer of R items. A subclass stores the waiting items."""
+    """A subscription that receives items of type T and emits items of type R. Subclasses store the waiting items."""
 
     def __init__(self, observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None) -> None:
         self._observer = observer
@@ -118,9 +118,9 @@ def _wake_now(wake: Callable[[], None]) -> None:
 class Hold(Gate):
     """An operator's own gate. The source waits for this gate and for the reader's gate, if there is one.
 
-    The gate is full while `maxsize` items are `waiting` or, if `is_full` is given, while ``is_full()`` returns True. An
-    operator that passes `is_full` must call `open` when it has room again. While the gate is `closed`, it is neither
-    idle nor requested. The operator can pass `before_tools` to delay tools; see `Gate`.
+    The gate is full while `maxsize` items are waiting. If `is_full` is passed, the gate is instead full while
+    ``is_full()`` returns True, and the operator must call `open` when it has room again. While `closed` is True, `idle`
+    and `requested` are False. The operator can pass `before_tools` to delay tools; see `Gate`.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class Hold(Gate):
 
 
 class _ReaderObserver(abc.ObserverBase[Any]):
-    """Calls `observer` with the subscription's own `Reader` set, even if the source waits for a different gate."""
+    """Sets the subscription's own `Reader` while it calls `observer`, even if the source waits for a different gate."""
 
     __slots__ = ("_observer", "_reader")
 
@@ -244,7 +244,7 @@ class _ReaderObserver(abc.ObserverBase[Any]):
 
 @contextlib.contextmanager
 def behind(gate: Gate | None) -> Generator[None]:
-    """Make sources that are subscribed to in the block wait for `gate`. If it is None, they never wait."""
+    """Make sources subscribed to inside the block wait for `gate`, or never wait if `gate` is None."""
     token = current_reader.set(replace(current_reader.get(), gate=gate))
     try:
         yield
@@ -253,10 +253,10 @@ def behind(gate: Gate | None) -> Generator[None]:
 
 
 def noting_times(source: Observable[T]) -> Stream[T]:
-    """Return a stream whose races, fallbacks and retries note the times of the attempts that were lost.
+    """Make the races, fallbacks and retries in `source` record the times of their lost attempts.
 
-    The notes are in the metadata of the answer. They differ from run to run, so they are made only for readers that
-    keep the times of the events, too.
+    These times are in the answer's metadata. They differ from run to run, so they are recorded only for readers that
+    also keep the times of the events.
     """
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:

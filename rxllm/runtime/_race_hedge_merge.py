@@ -52,7 +52,7 @@ def race(*streams: Observable[Event]) -> Stream[Event]:
 
     The response or the chat result has the metadata ``{"race": {"winner": k, "errors": (...)}}``, where 0 is the first
     stream. If the events are timed (see ``ops.timed``), the metadata also has the times of the other streams. The usage
-    does not include the usage of the other streams. In a pipe, write ``a.pipe(ops.race(b))``.
+    does not include what the other streams used. In a pipe, write ``a.pipe(ops.race(b))``.
 
     Raises ``ValidationError("invalid_option")`` if there are no streams or if any of them is not an Observable.
     """
@@ -74,15 +74,15 @@ def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
     >>> hedge(stream_generate(answers, "When?"), after=0.01).pipe(ops.to_text()).run()
     'In time.'
 
-    The slower subscription is disposed, and its connection is closed. Content means the same as in ``race``. If the
+    The slower subscription is disposed, and its connection is closed. Content is defined as in ``race``. If the
     first subscription fails before the second has started, the second starts at once. ``MessageCompleted`` has the
     metadata ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe, or to hedge every call of an engine, use
     ``ops.hedge``.
 
-    Raises ``ValidationError("invalid_option")`` if `stream` is not an Observable or `after` is not a number above 0.
+    Raises ``ValidationError("invalid_option")`` if `stream` is not an Observable or `after` is not a positive number.
     """
     check_instance("stream", stream, Observable, "an Observable")
-    check("after", after, is_positive(after), "a number of seconds above 0")
+    check("after", after, is_positive(after), "a positive number of seconds")
     return _race_sources("hedge", [stream] * 2, [0.0, after])
 
 
@@ -94,11 +94,11 @@ class _Race:
     """One subscription to a race; it emits the events of the first source with content, and disposes the rest.
 
     Source k starts ``delays[k]`` seconds after the start of the race, or as soon as all running sources have failed.
-    Its events are held back until its first content or its end. The winner's ``MessageCompleted``, and the results of
-    its steps and its chat, get the metadata that ``race`` describes, under `name`. If all sources fail, the last
-    failure is passed on unchanged.
+    Its events are held back until its first content or its end. The metadata of the winner's message, steps
+    and chat describes the race, under the key `name`; see ``race``. If all sources fail, the last failure is passed on
+    unchanged.
 
-    It is not a `Backlog`, because a source's held-back events are dropped if the source fails.
+    This is not a `Backlog`, because a source's held-back events are dropped if the source fails.
     """
 
     def __init__(
@@ -347,7 +347,7 @@ def _serialize(stream: Observable[T], guard: threading.RLock) -> Observable[T]:
 
 def _check_arguments(streams: Mapping[str, object], concurrency: object) -> None:
     is_mapping = isinstance(streams, Mapping)  # pyright: ignore[reportUnnecessaryIsInstance]
-    check("streams", streams, is_mapping and bool(streams), "a mapping of labels to at least one stream")
+    check("streams", streams, is_mapping and bool(streams), "a non-empty mapping from labels to streams")
     for label, stream in streams.items():
         if not isinstance(stream, Observable):
             raise invalid_option(("streams", str(label)), must_be("an Observable", stream))

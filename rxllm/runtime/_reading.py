@@ -101,7 +101,7 @@ class Buffer(abc.ObserverBase[T]):
         self.take_error(error)
 
     def take_error(self, error: BaseException) -> bool:
-        """Keep an unhandled error if the stream is still being read, and return whether it is."""
+        """Keep an unhandled error and return True, or return False if the stream has already ended."""
         if self.ended:
             return False
         self.error = error
@@ -187,7 +187,7 @@ class Items(_Reader[T], Iterator[T]):
 
     def _start(self) -> None:
         with on_portal() as portal:
-            warn_if_blocking("a plain for blocks", "async for", stacklevel=4)
+            warn_if_blocking("a plain for loop blocks", "async for", stacklevel=4)
             self._loop = portal.loop
             self._subscription = self._buffer.subscribe_to(self._source, portal.loop)
 
@@ -269,7 +269,7 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
     This function works in scripts, threads and notebooks. If it blocks a running event loop, it issues a warning,
     except in a notebook. Ctrl-C and a notebook's stop button dispose the subscription, which closes its connections.
 
-    Raises the stream's error, or ``SequenceContainsNoElementsError`` if there was no item. Raises ``RuntimeError`` on
+    Raises the stream's error, or ``SequenceContainsNoElementsError`` if it emitted no items. Raises ``RuntimeError`` on
     rxllm's own event loop, and ``ValidationError("invalid_option")`` if `source` is not an Observable.
     """
     check_source(source, "run")
@@ -321,7 +321,7 @@ async def last(source: Observable[T]) -> T:
 
 
 class _Waiter(abc.ObserverBase[T]):
-    """An observer that keeps the last item or the error of a subscription, and calls `wake` when it ends."""
+    """An observer that keeps the last item or the error. It calls `wake` when the subscription ends."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.awaited = True
@@ -342,7 +342,7 @@ class _Waiter(abc.ObserverBase[T]):
         self.take_error(error)
 
     def take_error(self, error: BaseException) -> bool:
-        """Keep an unhandled error, and return whether the caller is still waiting."""
+        """Keep the first unhandled error. Return False if the caller is no longer waiting."""
         if self.awaited and self._error is None:
             self._error = error
             self._wake()

@@ -58,7 +58,7 @@ class Plan(Protocol):
         ...
 
     def note(self, times: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return metadata for the ``MessageCompleted`` of an attempt that follows failed attempts.
+        """Return metadata to add to an attempt's ``MessageCompleted`` after earlier attempts have failed.
 
         `times` is empty unless the events are timed; see ``ops.timed``.
         """
@@ -66,7 +66,7 @@ class Plan(Protocol):
 
 
 class Attempts:
-    """One subscription, which makes attempts according to `plan`. `start` returns its disposable."""
+    """A subscription that makes attempts according to `plan`. Call `start` to begin and get the disposable."""
 
     def __init__(
         self, plan: Plan, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
@@ -89,7 +89,7 @@ class Attempts:
         return CompositeDisposable(self._source, self._timer)
 
     def events_to_emit(self, events: list[Event]) -> list[Event]:
-        """Return the events to emit for an attempt; the last of its held-back `events` is its first content."""
+        """Return the events to emit for an attempt. Its held-back `events` end with its first content or its error."""
         if self.begun and isinstance(events[-1], ErrorEvent):
             return events[-1:]  # a later attempt failed at once, so the earlier attempt's events stay valid
         self.begun = True
@@ -235,10 +235,10 @@ def attempting(make: Callable[[], Plan]) -> Stream[Event]:
 class RetryPolicy(msgspec.Struct, frozen=True):
     """The rules for retrying a failed call.
 
-    `max_attempts` includes the first attempt, so 1 means no retries. The first wait takes `base_delay` seconds, and
-    each wait after that is twice as long as the one before, up to `max_delay`. A random time of up to `jitter` seconds
-    is added to every wait. If the provider's Retry-After header asks for a longer wait, the call waits for that long,
-    or is not retried if that is more than `max_retry_after` seconds.
+    `max_attempts` includes the first attempt, so 1 means no retries. The first wait lasts `base_delay` seconds, and
+    each later wait is twice as long as the previous one, up to `max_delay`. A random time of up to `jitter` seconds
+    is added to every wait. If the provider's Retry-After header asks for a longer wait, the call waits for that
+    long. If the header asks for more than `max_retry_after` seconds, the call is not retried.
 
     A call is retried only if it failed with an `AdapterError` or a `StreamError` whose reason is in `retry_on`. It is
     never retried if the account has no credit left.
@@ -258,10 +258,10 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         force_setattr(self, "retry_on", _reasons(self.retry_on))
-        checks = {name: (is_seconds(getattr(self, name)), "a number of seconds, 0 or more") for name in _SECONDS}
+        checks = {name: (is_seconds(getattr(self, name)), "a non-negative number of seconds") for name in _SECONDS}
         checks["max_attempts"] = (
             is_count(self.max_attempts),
-            "a whole number of at least 1 (the first attempt counts too)",
+            "an integer >= 1 (including the first attempt)",
         )
         checks["respect_retry_after"] = type(self.respect_retry_after) is bool, "True or False"
         for name, (fits, expected) in checks.items():
@@ -271,7 +271,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
             raise invalid_option(("retry", "retry_on"), _unknown_reasons(unknown))
 
     def delay(self, error: LLMError, attempt: int) -> float:
-        """Return the seconds to wait after `attempt` has failed; the first attempt is 1."""
+        """Return the seconds to wait after `attempt` has failed. Attempts are numbered from 1."""
         backoff = min(self.max_delay, self.base_delay * 2.0 ** min(attempt - 1, 64))
         return max(self._retry_after(error), backoff) + random.uniform(0.0, self.jitter)
 
@@ -288,7 +288,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 
 _SPENT = ("insufficient_quota", "billing_error", "payment_required")
-"""Error codes for an account that has no credit left, where waiting would not help."""
+"""Error codes that mean the account has no credit left, so waiting would not help."""
 
 _SECONDS = ("base_delay", "max_delay", "jitter", "max_retry_after")
 _REASONS = AdapterError.REASONS | StreamError.REASONS

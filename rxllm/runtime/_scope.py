@@ -1,8 +1,8 @@
 """A subscription's scope: the chat, step and tool call that it belongs to.
 
-The scope is stored in a context variable. An operator sets the variable while it subscribes to its source, and the
-calls that the subscription makes read it. Events do not contain the scope, so prompts cannot leak out of the process
-through them. When such an operator calls its own subscriber, it restores the subscriber's scope; see `ScopedObserver`.
+The scope is stored in a context variable. An operator sets the variable while it subscribes to its source. The calls
+in this subscription then read the variable. When the operator calls its own subscriber, it restores the subscriber's
+scope; see `ScopedObserver`. Events do not contain the scope, so they cannot leak prompts out of the process.
 
 ==================================  ==============================  ===================================================
 field of `Scope`                    written by                      read by
@@ -19,6 +19,7 @@ field of `Scope`                    written by                      read by
                                     agents                          enclosing budget
 ``is_steered``                      ``repeat_until_halt``           ``run_tools``, to stop the model after a sentence
 ``journal``                         ``journaled``                   model sources, ``run_tools``, ``repeat_until_halt``
+``bookmark``                        journals                        HTTP adapters, to read a kept answer
 ``before_retry``, ``queued``        ``rate_limited``                ``retry_before_content`` and telemetry
 ==================================  ==============================  ===================================================
 
@@ -54,8 +55,8 @@ T = TypeVar("T")
 class ToolRecord(msgspec.Struct, frozen=True):
     """A journal's record of a tool call.
 
-    `call` has the arguments that the tool was started with, and `events` are the outcome. Without `events`, the tool
-    was interrupted. Without `call`, the call was denied before the tool started.
+    `call` holds the arguments that the tool was started with, and `events` is the outcome. If `events` is None, the
+    tool was interrupted. If `call` is None, the call was denied before the tool started.
     """
 
     call: ToolCall | None = None
@@ -73,7 +74,7 @@ class Journal(Protocol):
     """
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
-        """Return the model's recorded answer. If there is none, return `events`, and record their outcome.
+        """Return the model's recorded answer or, if there is none, a stream that emits and records `events`.
 
         This method is called once per subscription. Calls with the same key are made in the same order in every
         run. `key` identifies the request; it is like ``rxllm.values.request_key``, but ignores tools' descriptions.
@@ -85,11 +86,11 @@ class Journal(Protocol):
         ...
 
     async def begin(self, path: Sequence[str], key: str, call: ToolCall) -> None:
-        """Record that the tool will start when this method returns. An exception ends the stream."""
+        """Record that the tool is about to start. It starts when this method returns. An exception ends the stream."""
         ...
 
     async def finish(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
-        """Record the outcome. It is emitted when this method returns. An exception ends the stream."""
+        """Record the tool's outcome, which is emitted when this method returns. An exception ends the stream."""
         ...
 
 
@@ -119,6 +120,22 @@ class EagerJournal(RecallingJournal, Protocol):
         ...
 
 
+class Bookmark(Protocol):
+    """A journal's place for the id of an answer that the provider keeps, so that another process can read it."""
+
+    def take(self) -> str | None:
+        """Return what an earlier process has put here. Later calls return None."""
+        ...
+
+    def put(self, note: str) -> None:
+        """Keep `note` for a later process."""
+        ...
+
+    def is_handed_over(self) -> bool:
+        """Return whether another process will read the answer, so that it must not be stopped."""
+        ...
+
+
 class Ask(Protocol):
     """A function that sends the same request to another engine, or to an adapter with a model name."""
 
@@ -126,7 +143,7 @@ class Ask(Protocol):
 
 
 class EngineCall(msgspec.Struct, frozen=True):
-    """The engine call to which operators are being applied.
+    """The engine call whose operators are being applied.
 
     `request` contains all options, and `call` contains the settings that are not part of a request. `provider` is the
     adapter's name, and `operators` are the engine's operators. `before` is the usage of the chat's earlier steps, and
@@ -148,7 +165,7 @@ current_engine_call: contextvars.ContextVar[EngineCall | None] = contextvars.Con
 
 
 def engine_call() -> EngineCall | None:
-    """Return the call to which operators are being applied, or None if they are applied in a pipe.
+    """Return the engine call whose operators are being applied, or None in a pipe.
 
     Operators that are closures call this function instead of reading the context variable, because cloudpickle cannot
     pickle a context variable, but can store this function by name.
@@ -169,9 +186,9 @@ def provider_name(adapter: Any) -> str:
 class Scope(msgspec.Struct, frozen=True):
     """The chat, step and tool call that a subscription belongs to.
 
-    The table at the top of this module shows what writes and reads each field. `path` holds the ids of the enclosing
-    tool calls, outermost first. `tool_key` returns the idempotency key of the innermost tool call. Before a retry, each
-    ``before_retry(error, seconds)`` is called, and returns the shortest wait allowed, in seconds. `queued` is the
+    The table at the top of this module shows where each field is written and read. `path` holds the ids of the
+    enclosing tool calls, outermost first. `tool_key` returns the idempotency key of the innermost tool call. Before a
+    retry, every ``before_retry(error, seconds)`` returns the shortest wait that it allows, in seconds. `queued` is the
     number of seconds that a call waited before it started.
     """
 
@@ -188,6 +205,7 @@ class Scope(msgspec.Struct, frozen=True):
     journal: Journal | None = None
     before_retry: tuple[Callable[[LLMError, float], float], ...] = ()
     queued: float = 0.0
+    bookmark: Bookmark | None = None
 
     def below_model(self) -> Scope:
         """Return the scope for the subscriptions that a model source makes."""
@@ -202,7 +220,7 @@ class Scope(msgspec.Struct, frozen=True):
         )
 
     def under(self, operators: Iterable[Any], chat: dict[Any, Budget] | None) -> Scope:
-        """Return this scope with the budgets of `operators` added; `chat` holds the chat's own budgets."""
+        """Return this scope with the budgets of `operators` added. `chat` holds the chat's own budgets."""
         holders = [operator for operator in operators if isinstance(operator, HoldsBudget)]
         if not holders:
             return self
@@ -250,12 +268,12 @@ class Setting(Generic[T]):
 
 
 class ScopedObserver(abc.ObserverBase[Any]):
-    """Calls `observer` in the scope of its subscription, even if the source runs in a different scope.
+    """Calls `observer` in the scope in which it subscribed, even if the source runs in a different scope.
 
     Operators such as ``concat``, ``repeat``, ``retry`` and ``flat_map`` make a new call when another call ends. Without
     this class, the new call would be part of the call that has ended. When the source ends or emits an ``ErrorEvent``,
-    `observer` gets the whole scope, because it might then replace the source with a new subscription. On any other
-    event, it gets only the fields that a model source passes on.
+    `observer` runs in the whole scope, because it might then replace the source with a new subscription. On any other
+    event, the scope contains only the fields that a model source passes on.
     """
 
     __slots__ = ("_observer", "_of_events", "_scope")

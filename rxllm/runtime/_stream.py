@@ -11,8 +11,8 @@ any thread, if the subscriber has   immediate, on the thread that emits the item
 no loop or its loop is closed
 ==================================  =============================================================================
 
-No source can catch an exception that the subscriber raises in a timer or in a call scheduled on its loop. Such an
-exception ends the subscription and is passed to the subscriber's ``on_error`` once.
+A subscriber may raise an exception in a timer or a scheduled call, where the source cannot catch it. The exception ends
+the subscription, and is passed to the subscriber's ``on_error`` once.
 
 ``pipe`` and the operator methods of a Stream return Streams too.
 """
@@ -131,7 +131,7 @@ class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
 
 
 def as_observer(on_next: Any, on_error: abc.OnError | None, on_completed: abc.OnCompleted | None) -> Any:
-    """Return a reactivex observer that wraps an observer, or three functions, any of which can be None."""
+    """Make a reactivex observer from an observer or from three functions. Each function can be None."""
     if callable(getattr(on_next, "on_next", None)):
         return AutoDetachObserver(on_next.on_next, on_next.on_error, on_next.on_completed)
     return AutoDetachObserver(on_next, on_error, on_completed)
@@ -146,7 +146,7 @@ _NOT_ENCODABLE = NotEncodable()
 
 
 class Stream(StreamMethods[T]):
-    """The cold Observable that rxllm returns: nothing happens until it is subscribed to, run, awaited or iterated.
+    """A cold Observable. Nothing happens until you subscribe to it, run it, await it or iterate over it.
 
     >>> from reactivex import of
     >>> stream = Stream.of(of(1, 2, 3))
@@ -280,7 +280,7 @@ class Stream(StreamMethods[T]):
 
         If the last operator returns a plain Observable, the result is a Stream of its items.
 
-        Raises ``ValidationError("invalid_option")`` if an argument is not an operator, for example if it is
+        Raises ``ValidationError("invalid_option")`` if an argument is not an operator. A common mistake is to write
         ``ops.text`` without parentheses.
         """
         check_operators(operators)
@@ -364,7 +364,7 @@ class Stream(StreamMethods[T]):
 
 
 class Deferred(Stream[S]):
-    """A stream that calls `make` for each subscription, and subscribes to the Observable that it returns.
+    """A stream that calls `make` on each subscription, and emits the items of the returned Observable.
 
     An exception raised by `make` is passed to ``on_error``.
     """
@@ -401,5 +401,5 @@ def returned_by(
 
 
 def call_of(stream: Observable[Any]) -> tuple[Any, Mapping[str, Any]] | None:
-    """Return the engine and the options of the call that returned `stream`, or None if it has been piped further."""
+    """Return the engine and the options of the call that returned `stream`. Return None for any other stream."""
     return stream._origin.call if isinstance(stream, Stream) else None  # pyright: ignore[reportPrivateUsage]

@@ -1,9 +1,9 @@
 """Type hints for a Stream's reactivex methods, and a warning that ``retry`` and ``catch`` ignore an `ErrorEvent`.
 
 Only type checkers read the type hints. At run time, a Stream inherits its methods from reactivex, and they return
-Streams because they call `pipe`. Without the type hints, their results would be Observables, and the results of filters
-would be Observables of Any. A method that is missing here keeps reactivex's types; the same operator inside
-``.pipe(...)`` returns a Stream.
+Streams because they call `pipe`. Without the hints, type checkers would infer an Observable, and for a filter even an
+Observable of Any. If a method is missing here, they still infer an Observable; to get a Stream, write the operator
+inside ``.pipe(...)``.
 """
 
 # pyright: reportNoOverloadImplementation=false

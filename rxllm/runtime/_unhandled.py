@@ -11,14 +11,14 @@ has handled                                                              the log
 or a pytest outcome such as a skip     passing through the operators     the log, and then ``on_error``
 =====================================  ================================  ============================================
 
-An ``Exception`` means that the stream has failed. Any other exception is meant for the program, so no operator may
+An ``Exception`` means that the stream has failed. Any other exception must reach the program, so no operator may
 retry it or pass it to a model. The waiting callers are ``run``, ``await`` and the iterators, which raise the exception.
-If errors did not reach them directly, an exception that an operator raises in ``on_completed`` would leave them waiting
-forever, because ``on_error`` cannot be called after that.
+They receive unhandled errors directly. Otherwise, they would wait forever if an operator raised an exception in
+``on_completed``, because ``on_error`` cannot be called after ``on_completed``.
 
 The log shows only the frames that belong to the user's code, or all frames if the ``rxllm`` logger is set to DEBUG. A
-failed call without such frames is logged in one line. Logging does not change ``error.__traceback__``. If the error is
-raised in the caller, its traceback is cut to the same frames.
+failed call without such frames is logged on one line. Logging does not change ``error.__traceback__``. If the error is
+raised in the caller, its traceback is cut down to the same frames.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def shown_frames(error: BaseException) -> tuple[type[BaseException], BaseExcepti
 
 
 def log_hidden(error: LLMError, text: str, *arguments: object) -> None:
-    """Log an error that the client will not see, with its traceback, unless it has already been logged."""
+    """Log an error that the client will not see, and its traceback. Do nothing if the error is already logged."""
     if error.is_logged:
         return
     error.is_logged = True
@@ -126,9 +126,9 @@ def shorten_traceback(error: BaseException) -> None:
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return the user's frames in `trace` plus every frame below the last one, or None if `trace` has no user frames.
+    """Return `trace` without internal frames, or None if it contains no user frames.
 
-    The frames of rxllm's own ``__getattr__`` are left out, because they only raise the error for a misspelt attribute.
+    Internal frames after the last user frame are kept, except ``__getattr__``, which only reports a missing attribute.
     """
     frames: list[TracebackType] = []
     while trace is not None:

@@ -1,8 +1,8 @@
-"""Back-pressure: sources wait for a slow reader, and a reader waits for functions that run after it stops reading.
+"""Make sources wait for a slow reader, and make a reader wait for functions that run after the stream.
 
-Reactivex has no notion of demand. A consumer that buffers items, such as an iterator, therefore puts a `Gate` into a
-context variable, the `Reader`, while it subscribes. Sources find the gate through any chain of operators, and stop
-reading while it is full.
+Reactivex has no back-pressure. An iterator, or another consumer that buffers items, therefore sets a `Gate` in the
+current context while it subscribes. Sources find the gate through any chain of operators, and stop reading while the
+gate is full.
 
 =============  =======================  ========================================================================
 gate state     waiting items            behaviour of sources
@@ -35,7 +35,7 @@ from rxllm.runtime.portal import running_loop
 
 
 class Endings:
-    """The functions that a reader waits for after it has stopped reading. Thread-safe."""
+    """A thread-safe set of functions that a reader waits for after it has stopped reading."""
 
     def __init__(self) -> None:
         self._running: dict[Future[None], None] = {}
@@ -59,12 +59,12 @@ class Endings:
         return end
 
     async def wait(self) -> None:
-        """Wait until the functions have ended, or for at most a minute."""
+        """Wait up to a minute for the functions to return."""
         if running := list(self._running):
             await asyncio.wait(map(asyncio.wrap_future, running), timeout=60)
 
     def wait_blocking(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Block the user's thread until the functions have ended, or for at most two minutes.
+        """Wait up to two minutes for the functions to return. This blocks the user's thread.
 
         `loop` is the event loop that the stream ran on.
         """
@@ -81,16 +81,16 @@ MAX_WAITING = 64
 """The default number of items that can wait for an iterator before its source stops reading."""
 
 HELD_BACK = 1024
-"""The default maximum number of held-back items. Once it is reached, the source waits, or the items are emitted."""
+"""The default maximum number of held-back items. A full operator makes its source wait or emits the items."""
 
 LIMIT = 65_536
-"""The default limit on waiting items. A source that cannot wait is cut off there."""
+"""The default maximum number of waiting items. A source that emits more, but cannot wait, is cut off."""
 
 
 class Gate:
-    """A gate that is full when `maxsize` items are `waiting`, and opens when half of them have been taken. Thread-safe.
+    """A thread-safe gate that is full when `maxsize` items are `waiting`, and opens when half of them have been taken.
 
-    It is not a `Backlog`, because the reader takes the items itself and the source has to wait.
+    Unlike a `Backlog`, a gate makes the source wait, and lets the reader take the items itself.
     """
 
     def __init__(self, maxsize: int) -> None:
@@ -140,8 +140,8 @@ class Gate:
     def when_open(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, as soon as the gate is open.
 
-        `wake` can be called before this method returns, and from any thread, but always in a copy of the current
-        context.
+        `wake` is called in a copy of the current context. The call can happen on any thread, and even before this
+        method returns.
         """
         self._add(self._sleepers, wake)
         if self._has_room():  # checked after `_add`, so that no `take` is missed
@@ -154,7 +154,7 @@ class Gate:
             self._wake(self._idlers)
 
     def before_tools(self, start: Callable[[], None]) -> None:
-        """Call `start`, which runs a step's tools, at once. An operator that checks the step can delay the call."""
+        """Call `start`, which runs a step's tools. A `Hold` can delay the call while its operator checks the step."""
         start()
 
     def when_requested(self, wake: Callable[[], None]) -> None:
@@ -200,10 +200,10 @@ class Gate:
 
 @contextlib.contextmanager
 def read_by(gate: Gate | None, listener: ErrorListener, endings: Endings | None = None) -> Generator[None]:
-    """Make sources that are subscribed to in the block wait for `gate`, and pass unhandled errors to `listener`.
+    """Set the reader for the subscriptions made in the block.
 
-    Without a `gate`, the sources never wait. `endings` collects the functions that are called after the reader has
-    stopped reading.
+    Their sources wait for `gate`. If `gate` is None, they never wait. `listener` receives unhandled errors. `endings`
+    collects the functions that are called after the reader has stopped reading.
     """
     token = current_reader.set(Reader(gate, listener, endings))
     try:

@@ -86,5 +86,5 @@ current_reader: ContextVar[Reader] = ContextVar("rxllm_reader", default=NO_READE
 
 
 def current_gate() -> Gate | None:
-    """Return the gate that a source must wait for if it is subscribed to in the current context, or None."""
+    """Return the current reader's gate, or None if sources do not need to wait."""
     return current_reader.get().gate

@@ -109,7 +109,7 @@ def live_on(loop: asyncio.AbstractEventLoop) -> Live | None:
 
 
 def portal() -> Portal:
-    """Return the current `Place`'s stand-in portal, or else the process's portal, which starts on first use."""
+    """Return the portal of the current `Place`. By default, return the process's portal, and start it if necessary."""
     global _portal
     if (stand_in := current_place.get().portal) is not None:
         return stand_in
@@ -142,7 +142,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def awaiting_loop() -> asyncio.AbstractEventLoop:
-    """Return the asyncio event loop on which the caller awaits a stream.
+    """Return the running asyncio event loop, for a caller that is about to await a stream.
 
     Raises ``EngineError("wrong_loop")`` if no asyncio loop is running, for example under trio.
     """
@@ -163,7 +163,7 @@ def call_context() -> contextvars.Context:
 
 
 class Starts:
-    """Functions to call when subscribing has finished; `is_subscribing` is True until then."""
+    """Functions to call at the end of subscribing. Until then, `is_subscribing` is True."""
 
     def __init__(self) -> None:
         self.is_subscribing = True
@@ -178,10 +178,10 @@ class Starts:
 
 
 def subscribing() -> contextlib.AbstractContextManager[None]:
-    """Hold back the start of calls on other threads' loops until the block ends.
+    """Delay calls on other threads' loops until the block ends.
 
-    Otherwise, the first events could arrive while the operators are still being subscribed to. An operator such as
-    ``take(1)`` would then try to dispose a subscription that it does not have yet.
+    Without the delay, the first events could arrive too early. An operator such as ``take(1)`` would then try to
+    dispose a subscription that it does not have yet.
     """
     place = current_place.get()
     outer = place.starts
@@ -207,7 +207,7 @@ def _hold_starts(place: Place) -> Generator[None]:
 def start_on(
     loop: asyncio.AbstractEventLoop, fn: Callable[[], object], context: contextvars.Context | None = None
 ) -> None:
-    """Schedule a call of `fn` on `loop`, which runs on another thread."""
+    """Schedule `fn` to be called on `loop`, which runs on another thread."""
     context = context or contextvars.copy_context()
     starts = current_place.get().starts
     if starts is not None and starts.is_subscribing:
@@ -237,9 +237,9 @@ def on_portal() -> Generator[Portal]:
 
 
 def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:
-    """Warn that this thread's running event loop, if there is one, will be blocked. Do nothing in a notebook.
+    """Warn if this thread is about to block its running event loop. Do nothing in a notebook.
 
-    `what` is the beginning of the warning, such as "run() blocks", and `instead` is the code to write instead.
+    The warning begins with `what`, such as "run() blocks", and ends with `instead`, the code to write instead.
     """
     if running_loop() is not None and not _in_notebook():
         message = f"{what} this thread's event loop until the stream ends; in a coroutine, write: {instead}"

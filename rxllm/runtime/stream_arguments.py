@@ -42,9 +42,9 @@ def check_operators(operators: Iterable[Any]) -> None:
 
 
 class OperatorMaker:
-    """A wrapper for `make`, a function from another package that makes the operator called `name`.
+    """A wrapper for another package's function `make`, which makes the operator called `name`.
 
-    If the arguments are wrong, it raises a ``TypeError`` whose message contains ``about()``, which names the package.
+    A call with wrong arguments raises a ``TypeError``. Its message contains ``about()``, which names the package.
     """
 
     def __init__(self, name: str, make: Callable[..., Any], about: Callable[[], str]) -> None:
@@ -105,7 +105,7 @@ class Origin(NamedTuple):
         return f"<Stream of {items}{source}{model}; nothing is sent until {readings}>"
 
     def missing_attribute(self, name: str, methods: Iterable[str]) -> str:
-        """Return the error message for a missing attribute `name`, which can suggest one of `methods`."""
+        """Return the error message for the missing attribute `name`. The message may suggest one of `methods`."""
         fault = f"'Stream' object has no attribute {name!r}"
         if name.startswith("_"):
             return fault
@@ -125,7 +125,7 @@ class Origin(NamedTuple):
         return f"{fault}: {advice('Stream', 'item', call=call)}"
 
     def _result_with(self, name: str) -> tuple[str, str]:
-        """Return the call whose result has the attribute (or ""), and the attribute's name in that result."""
+        """Return a call whose result has the attribute `name`, and the path to it. The call is "" if none exists."""
         call = f"{self.function}(...)"
         if self.items == "events":
             folds = {Response: "to_response", ChatResult: "to_chat_result", StepResult: "to_step_result"}
@@ -143,8 +143,8 @@ class Origin(NamedTuple):
 class NotEncodable:
     """A value that raises a clear error if an encoder, such as FastAPI's, tries to encode a Stream.
 
-    Such an encoder falls back to ``vars(stream)``, where this value is first. The encoder therefore fails here, before
-    it reaches the locks and functions of the Stream.
+    Such an encoder falls back to ``vars(stream)``, where this value comes first. The encoder therefore fails here,
+    before it reaches the locks and functions of the Stream.
     """
 
     def __getattr__(self, name: str) -> Any:

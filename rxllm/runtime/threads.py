@@ -1,7 +1,7 @@
-"""Threads that never keep the process alive, and the wait for running calls at interpreter exit.
+"""Run functions in daemon threads, and wait for running calls at interpreter exit.
 
 ==========================================  ==========================================================================
-running call                                treatment at interpreter exit
+running call                                what happens at interpreter exit
 ==========================================  ==========================================================================
 a call that a thread reads with ``run()``   is closed at once, because the thread has ended or is a daemon thread that
 or ``for``                                  is now ending
@@ -10,9 +10,9 @@ a subscription that has not emitted events  continues until nothing has happened
 yet, a tool, or a wait for a retry
 ==========================================  ==========================================================================
 
-A call that has been silent for too long is closed with ``StreamError("cancelled")``, and one line is logged. Ctrl-C
-closes all calls, whether it ended the program or is pressed during the exit. A Ctrl-C at an interactive prompt is
-ignored.
+A call that has been silent for too long is closed with ``StreamError("cancelled")``, and one line is logged. All calls
+are closed if Ctrl-C has ended the program or is pressed during the exit. An earlier Ctrl-C at an interactive prompt has
+no effect.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ T = TypeVar("T")
 
 
 IDLE_KEPT = 16
-"""The maximum number of idle threads to keep waiting for work. Any beyond that exit as soon as they become idle."""
+"""The maximum number of idle threads to keep. Surplus threads exit as soon as they become idle."""
 
 THREADS = 1_000
 """The maximum number of plain tool functions that can run at once. It limits the cost of a burst of calls."""
 
 THREADS_LEFT = 100
-"""The limit on plain functions still running after a timeout or cancellation. Once it is reached, no new ones start."""
+"""The maximum number of abandoned plain functions that are still running. At the limit, no new functions start."""
 
 _Job = tuple["Future[Any]", Callable[[], Any]]
 
@@ -62,10 +62,10 @@ def is_daemon_worker() -> bool:
 class DaemonThreads(ThreadPoolExecutor):
     """An executor that grows and shrinks as needed, and never delays interpreter exit.
 
-    A job that hangs costs only its own thread. An ordinary ``ThreadPoolExecutor`` would delay interpreter exit, and
-    reject new jobs while the last calls are still running. One thread is always ready, because no thread can be started
-    during interpreter exit. `running` is the number of unfinished jobs, and `left` is how many of their callers
-    have stopped waiting.
+    A job that hangs blocks only its own thread. An ordinary ``ThreadPoolExecutor`` would delay interpreter exit. It
+    would also reject new jobs during the exit, while the last calls still need them. One thread is always ready,
+    because no thread can be started during interpreter exit. `running` is the number of unfinished jobs. `left` is the
+    number of jobs that are still running although their callers have stopped waiting.
     """
 
     running = 0
@@ -146,7 +146,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def daemon_threads() -> DaemonThreads:
-    """Return the stand-in threads of the current `Place`, or else the process's threads, created on first use."""
+    """Return the threads of the current `Place`. By default, return the process's threads, created on first use."""
     global _threads
     if (stand_in := current_place.get().threads) is not None:
         return stand_in
@@ -174,7 +174,7 @@ async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
 SILENT_SECONDS = 5.0
 FIRST_SECONDS = 30.0
 CLOSE_SECONDS = 1.0
-"""The number of seconds within which cancelled calls must close."""
+"""The maximum number of seconds for cancelled calls to close."""
 
 TICK_SECONDS = 0.02
 
@@ -197,7 +197,7 @@ class Live:
 
 
 class Drain:
-    """The wait at interpreter exit for the calls and timers in `live`."""
+    """Waits at interpreter exit for the calls and timers in `live`."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
@@ -232,7 +232,7 @@ class Drain:
         await _wait_for(tasks, CLOSE_SECONDS)
 
     def wait(self, done: futures.Future[None]) -> None:
-        """Wait for `done` on a thread other than the loop's. Give up if the loop has not run for `FIRST_SECONDS`."""
+        """Wait for `done` outside the loop's thread. Give up if the loop has not run for `FIRST_SECONDS`."""
         ticks = -1
         while not futures.wait((done,), FIRST_SECONDS).done:
             if ticks == self._ticks:

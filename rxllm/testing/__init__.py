@@ -3,19 +3,18 @@
 =============  =========================================================================================================
 for operators  `assert_operator` checks the `OPERATOR_RULES`. `marbles` draws timed streams as text.
 for adapters   `assert_adapter` checks the `ADAPTER_RULES`. `AdapterConformance`, `HTTPAdapterConformance` and
-               `ImageConformance` test your adapter against a service that follows a `Script`; `Served` counts its
-               calls, and `PNG`, `REQUEST_ID` and `refusal` go into its answers. `loopback` is a real server that
+               `ImageConformance` test your adapter against a service that follows a `Script`. `Served` counts the
+               calls. The service can answer with `PNG`, `REQUEST_ID` and `refusal`. `loopback` is a real server that
                records who closed each connection, and when. `chunkings` and `cut` split bytes into chunks.
 for tools      `assert_executor` checks the `EXECUTOR_RULES`, and `assert_encoder` the `ENCODER_RULES`.
-for sessions   `assert_session_store` checks that a store of sessions follows the `SESSION_STORE_RULES`.
+for sessions   `assert_session_store` checks that a session store follows the `SESSION_STORE_RULES`.
 for programs   `sandbox` replaces the models named in code. `Cassette` records each answer once, and plays it back
                for equal requests. `record` stores a stream in a file; `replay_file` plays it back, and `timed_file`
                reads it for a timeline. `backtest` runs operators over recordings; it returns a `Backtest` with a
                `BacktestRow` for each recording. `simulate`, `simulate_many` and `simulate_cancels` run a program in a
-               `World` with virtual time and seeded `FAULTS`;
-               each run returns a `Simulation` or raises a `SimulationError`.
-               ``rxllm.Fake`` is a scripted model.
-for all tests  `events` builds an adapter's events. `strategies` has hypothesis strategies for all values and events.
+               `World` with virtual time and seeded `FAULTS`. Each run returns a `Simulation` or raises a
+               `SimulationError`. ``rxllm.Fake`` is a scripted model.
+for all tests  `events` builds an adapter's events. `strategies` holds hypothesis strategies for all values and events.
 =============  =========================================================================================================
 
 Check in virtual time that an operator follows the Rx contract and that the events stay consistent:
@@ -28,10 +27,10 @@ Check that an adapter follows the adapter rules:
 >>> testing.assert_adapter(Fake("Hello"))
 
 To test an adapter's wire format over HTTP as well, use ``HTTPAdapterConformance``. If your code breaks a rule for a
-good reason, omit the rule, as in ``without={"at_once"}``. The docstrings of the ``assert_`` functions and
-`AdapterConformance` list the rules, and when to omit each one.
+good reason, you can omit the rule, for example with ``without={"at_once"}``. The docstrings of the ``assert_``
+functions and `AdapterConformance` list the rules, and when to omit each one.
 
-With pytest, the fixture `loopback` starts a server that follows a script. After the test, it stops the server and
+With pytest, the `loopback` fixture starts a server that follows a script. After the test, it stops the server and
 raises any error from the script::
 
     from rxllm.testing.loopback import STALL, Reply, chat_chunk

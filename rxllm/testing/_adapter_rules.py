@@ -41,7 +41,7 @@ JUNK = (
 """Bytes that a decoder might receive from the wrong server."""
 
 SHORTEST_KEY = 8
-"""The minimum length of a key to search for. A shorter key could occur in another word by chance."""
+"""The minimum length of a key to search for. A shorter key could occur in other text by chance."""
 
 PROMPT = 0.1
 """The time limit, in seconds, for the fastest of three attempts to build a request."""
@@ -59,7 +59,7 @@ def assert_adapter(
     seconds: float = SECONDS,
     **options: Any,
 ) -> None:
-    """Check that `adapter` follows the `ADAPTER_RULES`, by making about ten calls with `request`.
+    """Make about ten calls with `request` to check that `adapter` follows the `ADAPTER_RULES`.
 
     >>> from rxllm import Fake
     >>> assert_adapter(Fake("Hello"))
@@ -89,7 +89,7 @@ def assert_adapter(
     ``left``                    a disposed call does not affect the next    never
     ``subscriber``              a subscriber's error reaches on_error once  never
     ``scheduler``               subscribe() accepts a scheduler             never
-    ``secret``                  the key is not in its repr or its events    never
+    ``secret``                  its repr and events do not contain the key  never
     ``prompt``                  `build` returns at once                     never
     ``decoder``                 its decoder accepts any bytes               never; skipped if there is no decoder
     ``chunks``                  chunk boundaries do not change the events   never; skipped if there is no decoder
@@ -101,7 +101,7 @@ def assert_adapter(
     ``sends_tool_name``         the request includes a tool's name          if the service has no tools
     ``sends_tool_description``  the request includes a tool's description   if the service has no tools
     ``sends_tool_schema``       the request includes a tool's schema        if the service has no tools
-    ``sends_call_id``           a tool's result has the id of its call      never
+    ``sends_call_id``           a tool's result includes its call's id      never
     ``sends_temperature``       temperature is sent as a JSON number        if the service has no temperature
     ``sends_options``           options={...} are passed through            if it accepts only certain options
     ``sends_key``               api_key is in a header or the address       if the server needs no key
@@ -138,7 +138,7 @@ def _adapter(run: AdapterRun) -> None:
 # Rules for one call
 
 
-@ADAPTER_RULES.rule("answers", "the call succeeds, which all other rules depend on")
+@ADAPTER_RULES.rule("answers", "the call succeeds; all other rules depend on this")
 def _answers(run: AdapterRun) -> None:
     observed = run.observed
     # Other errors are reported by the rules error_event and typed_error.
@@ -188,7 +188,7 @@ def _understood(run: AdapterRun) -> None:
 
 
 def _is_raw(chunk: StreamChunk) -> bool:
-    """Return whether the chunk is meant to become a ``RawChunk``."""
+    """Return whether the chunk should become a ``RawChunk``."""
     return "stream_only?" in chunk.metadata or (chunk.type, *chunk.metadata) == ("meta", "provider_event")
 
 
@@ -263,7 +263,7 @@ def _scheduler(run: AdapterRun) -> None:
     run.expect_as_before("the call with a scheduler", observed)
 
 
-@ADAPTER_RULES.rule("secret", "the key is not in its repr or its events")
+@ADAPTER_RULES.rule("secret", "its repr and events do not contain the key")
 def _secret(run: AdapterRun) -> None:
     adapter = run.engine.adapter
     keys = (run.options.get("api_key"), getattr(adapter, "_api_key", None))
@@ -287,7 +287,7 @@ def _prompt(run: AdapterRun) -> None:
 # Rules for decoders and requests
 
 
-@ADAPTER_RULES.rule("decoder", "its decoder emits valid events for any bytes, and a truncated error if there is no end")
+@ADAPTER_RULES.rule("decoder", 'its decoder emits valid events for any bytes, and "truncated" if the end is missing')
 def _decoder(run: AdapterRun) -> None:
     if not hasattr(run.engine.adapter, "decoder"):
         return
@@ -297,7 +297,7 @@ def _decoder(run: AdapterRun) -> None:
         case [*_, ErrorEvent(error=StreamError(reason="truncated"))]:
             pass
         case events:
-            raise AssertionError(f"without any bytes it emitted {clip(events)}; it must end with a truncated error")
+            raise AssertionError(f'without any bytes, it emitted {clip(events)}; it must end with a "truncated" error')
 
 
 @ADAPTER_RULES.rule("chunks", "its decoder emits the same events however the bytes are cut")

@@ -52,8 +52,8 @@ class Script:
     """The answer that a service must give: `thinking` and `texts` in pieces, then `calls`, `usage` and the end.
 
     `finish_reason` defaults to ``"tool_calls"`` if there are calls, and to ``"stop"`` otherwise. If an `error` is
-    given, the answer ends with it, and the adapter must report it. If there are also no texts and no calls, the service
-    refuses the call instead of streaming. If `stalls` is true, the service stops sending without ending its answer.
+    given, the answer ends with it, and the adapter must report it. If there is an `error` but no text or call, the
+    service refuses the call. If `stalls` is true, the service stops sending without ending its answer.
     """
 
     texts: tuple[str, ...] = ()
@@ -106,18 +106,18 @@ SENT_RULES: dict[str, str] = {
     "sends_tool_name": "a tool's name is sent",
     "sends_tool_description": "a tool's description is sent",
     "sends_tool_schema": "a tool's schema is sent",
-    "sends_call_id": "a tool's result has the id of its call, if the call has one",
-    "sends_temperature": "temperature is sent, as a JSON number",
+    "sends_call_id": "a tool's result includes its call's id, if the call has one",
+    "sends_temperature": "temperature is sent as a JSON number",
     "sends_options": "options={...} are passed through",
-    "sends_key": "the call's api_key is sent in a header or the address, and not in the body",
+    "sends_key": "the call's api_key is sent in a header or the address, not in the body",
     "sends_max_tokens": "max_tokens is sent, or refused",
     "sends_stop": "stop is sent, or refused",
     "sends_tool_choice": "tool_choice is sent, or refused",
     "sends_response_format": "response_format is sent, or refused",
     "sends_picture": "a picture is sent, or refused",
-    "hides_key": "the call's api_key is not in the address, since logs keep addresses",
+    "hides_key": "the call's api_key is not in the address, since addresses are logged",
 }
-"""Maps the name of each rule about the sent request to its text."""
+"""Maps the name of each rule about an adapter's requests to its text."""
 
 KEY = "sk-conformance-0123456789abcdef"
 TEMPERATURE = 0.125
@@ -139,7 +139,7 @@ MESSAGES = (
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "string", "description": canary("sends_tool_schema")}}}
 
-# The earlier call is to `f`, so the request has the other tool's name only if the tools are sent.
+# The earlier call is to `f`, so the request contains the other tool's name only if the tools are sent.
 TOOLS = (Tool("f", "A tool."), Tool(canary("sends_tool_name"), canary("sends_tool_description"), SCHEMA))
 
 OPTIONS = {"canary": canary("sends_options")}
@@ -155,7 +155,7 @@ VARIATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sends_response_format": ({}, {"response_format": json_schema("canary", SCHEMA)}),
     "sends_picture": ({"messages": (*MESSAGES, user("Look!"))}, {"messages": (*MESSAGES, PICTURE)}),
 }
-"""For each rule, the fields of two requests: one without the setting, and one with it."""
+"""Maps each rule to the fields of a request without the setting, and of a request with it."""
 
 
 def expect_sent(rule: str, requests: Sequence[Sent]) -> None:
@@ -232,7 +232,7 @@ class AdapterRun:
         expect_same(which, before, now)
 
     def comparable_facts(self, events: list[Event]) -> list[Any]:
-        """Return what must be the same for every call, even if the model words its answer differently."""
+        """Return the facts that must be the same for every call, even if the model words its answer differently."""
         kinds = [type(event).__name__ for event in events]
         return [*kinds[:1], *["content"] * says_something(events), *kinds[-1:]]
 

@@ -41,7 +41,7 @@ else:
     except ModuleNotFoundError:
 
         class _Missing:
-            """A stand-in for pytest if it is not installed. Its marks do nothing, and any other use raises an error."""
+            """A stand-in used if pytest is not installed. It ignores marks, and raises an error for any other use."""
 
             mark = SimpleNamespace(parametrize=lambda *parameters: lambda test: test)
 
@@ -77,10 +77,10 @@ class AdapterConformance:
                 with service(script) as running:
                     yield Served(Mine(running.url), running.count_calls, running.count_hang_ups)
 
-    `reasons` are the reasons that the service can give for refusing a call; cases for other reasons are skipped.
-    `breaks` is the reason it gives when a stream fails midway. Three attributes are times in seconds: `silence` is the
-    timeout used when the service stops sending, `patience` is how soon the service must notice that the client has
-    disconnected, and `seconds` is how long a stream may take before it is considered hung. If the adapter uses HTTP,
+    `reasons` are the reasons that the service can give for refusing a call. Cases for any other reason are skipped.
+    `breaks` is the reason that the service gives when a stream fails midway. Three attributes are times in seconds:
+    `silence` is the timeout for a service that stops sending, `patience` is the time in which the service must notice
+    that the client has disconnected, and `seconds` is the maximum duration of a stream. If the adapter uses HTTP,
     subclass ``HTTPAdapterConformance`` instead.
 
     `without` maps the names of cases to the reasons for omitting them. These are the cases:
@@ -93,7 +93,7 @@ class AdapterConformance:
     ``usage``           the token counts arrive                       if the service counts no tokens
     ``length``          the finish reason ``length`` arrives          if the service does not report it
     ``content_filter``  the finish reason ``content_filter`` arrives  if it has no filter, or refuses the call
-    ``cancelled``       a cancelled stream loses no events            if the service cannot report it
+    ``cancelled``       a cancelled stream loses no events            if it cannot report a cancellation
     ==================  ============================================  ========================================
 
     `without` may also contain rules from ``assert_adapter``.
@@ -119,7 +119,7 @@ class AdapterConformance:
 
     @contextmanager
     def running(self, script: Script) -> Generator[ScriptedRun]:
-        """Start the service, and yield a run that calls it with a tool and without retries."""
+        """Start the service, and yield a run whose calls use a tool and are not retried."""
         with self.serving(script) as served:
             engine = Engine(served.adapter, model=self.model, retry=False)
             yield ScriptedRun(engine, "Call f, twice.", {"tools": [TOOL]}, self.seconds, served)
@@ -186,7 +186,7 @@ class AdapterConformance:
     def seconds_until_left(self, run: ScriptedRun) -> float:
         """Check that the service notices the client's disconnect exactly once, and return the seconds it took."""
         left, began = run.served.left, time.monotonic()
-        assert becomes(lambda: left() > 0, self.seconds), "the service never noticed that the client left"
+        assert becomes(lambda: left() > 0, self.seconds), "the service never noticed that the client had disconnected"
         took = time.monotonic() - began
         assert left() == 1
         return took
@@ -198,7 +198,7 @@ class AdapterConformance:
         __tracebackhide__ = True
         with self.needed(rule), self.running(self.whole) as run:
             if rule in SENT_RULES and run.sent is None:
-                pytest.skip("the service does not show its requests: see Served")
+                pytest.skip("this service does not expose its requests: see Served")
             report(ADAPTER_RULES.broken(run, [rule]))
 
     # Whole answers

@@ -39,15 +39,15 @@ class BacktestRow:
     """The result of running a pipeline over one recording. Times are in seconds since the subscription.
 
     ==============  ====================================================================================================
-    `recording`     The name of the file, with the number of the stream if the file has several streams.
+    `recording`     The file's name, followed by the stream's number if the file has several streams.
     `outcome`       ``"completed"``, ``"error"``, ``"unanswered"`` if the pipeline did not end, or ``"unreadable"`` if
                     the file could not be read.
     `error`         The pipeline's error, or the reason why the file could not be read.
-    `first_at`      The time at which content first arrived.
-    `ended_at`      The time at which the pipeline ended.
+    `first_at`      When content first arrived.
+    `ended_at`      When the pipeline ended.
     `items`         The number of items that the pipeline emitted.
     `text`          The text of these items.
-    `cut_at`        The time at which the pipeline unsubscribed before the end of the recorded answer.
+    `cut_at`        When the pipeline unsubscribed, if it did so before the recorded answer ended.
     `tokens`        The number of tokens reported, up to the cut if there was one.
     `cost`          The cost reported, up to the cut if there was one.
     `missing`       The unrecorded answers that the pipeline needed, each with its time. Nothing is emitted in their
@@ -83,7 +83,7 @@ class BacktestRow:
 
 @dataclass(frozen=True, repr=False)
 class Backtest:
-    """The rows of a `backtest`. Its repr and its display in a notebook are tables."""
+    """The rows of a `backtest`. The repr and the notebook display are tables."""
 
     rows: tuple[BacktestRow, ...]
 
@@ -129,16 +129,16 @@ def backtest(
     [('brisk.jsonl', 'completed', 'Hello'), ('slow.jsonl', 'error', 'Hel')]
     >>> folder.cleanup()
 
-    `recordings` is a ``.jsonl`` file that `record` or `Cassette` has written, a folder of such files, or a list of
+    `recordings` is a ``.jsonl`` file written by `record` or `Cassette`, a folder of such files, or a list of
     files and folders. The files are read one at a time. Instead of a file, you can pass a stream of events that runs in
     virtual time, such as ``from_iterable(events)``. `pipeline` is an operator or a list of operators. It is applied to
-    each recording; for a cassette, in the same way as an engine's operators. ``progress(row)`` is called after each
-    row.
+    each recording. On recordings from a cassette, operators work as they do in an engine. ``progress(row)`` is called
+    after each row.
 
     A pipeline that subscribes again, as retry and ``hedge`` do, gets the next recording of the same request, if the
     cassette has one. If it calls another engine, as ``fallback`` does, that engine answers only if its adapter is a
     ``Fake`` or a ``Cassette(..., "replay")``. Give such a cassette ``speed=1`` to keep the recorded times. No other
-    engine is ever called. Answers that are not recorded are listed in the row's `missing`. Async functions fail,
+    engine is ever called. The row's `missing` lists the answers that are not recorded. Async functions fail,
     because virtual time has no event loop; use sync functions, or functions that return a stream.
 
     Propagates errors raised while the pipeline is being applied. Raises ``ValidationError("invalid_option")`` if
@@ -190,7 +190,7 @@ def _run_tapes(origin: Path | Observable[Any], operators: Sequence[Operator]) ->
             Run(load_tapes(origin)[index], operators, shown).start()
 
         row = _run_tape(tape, operators)
-        # Rows hold no events; otherwise, a table would keep the events of all files in memory.
+        # Rows hold no events, so that a table does not keep the events of all files in memory.
         yield row if row.outcome == "unreadable" else replace(row, _again=again)
 
 
@@ -230,7 +230,7 @@ class Tape:
     description: Mapping[str, Any]
 
     def check(self) -> float:
-        """Return the recording's duration in seconds. Raises ``ValidationError`` if it is malformed."""
+        """Return the recording's duration in seconds. Raises ``ValidationError`` for a malformed recording."""
         return max([take.notes()[-1].at for take in self.takes[:1] if isinstance(take, Recorded)], default=0.0)
 
     @property
@@ -333,7 +333,7 @@ class Run:
         return Stream(subscribe)
 
     def _subscribe_to(self, source: Observable[Any], what: str, observer: abc.ObserverBase[Any]) -> abc.DisposableBase:
-        """Subscribe to an answer. Record its usage and, if the pipeline unsubscribes early, the time.
+        """Subscribe to an answer, and record its usage. Set `cut_at` if the pipeline unsubscribes early.
 
         If the answer is not recorded, `what` is added to the missing answers.
         """

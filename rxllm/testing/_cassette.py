@@ -79,9 +79,9 @@ class Cassette:
                     If a call fails or is disposed early, the next equal request calls the model again.
     ``"replay"``    Never calls the model. A request that is not recorded fails with
                     ``AdapterError("no_scripted_response")``, which shows how it differs from the nearest recording.
-    ``"record"``    Always calls the model. The first call with a request replaces all recordings of it; later calls
-                    add more. Failed calls are recorded, too. The recording of a call that is disposed early ends with
-                    ``StreamError("cancelled")``.
+    ``"record"``    Always calls the model. The first call with a request replaces that request's recordings; later
+                    calls add new recordings. Failed calls are recorded, too. The recording of a call that is disposed
+                    early ends with ``StreamError("cancelled")``.
     ==============  ====================================================================================================
 
     By default, recorded answers are played without delays. With ``speed=1`` they are played at their recorded times, on
@@ -94,7 +94,7 @@ class Cassette:
 
     Each recording consists of a line with the request and the lines that `record` would write. An answer is written in
     one piece when it is complete, so threads and processes can share the file, and a process that is killed during an
-    answer leaves nothing behind. However, while one process replaces recordings, no other may write to the file. A
+    answer leaves nothing behind. But while a process replaces recordings, no other process may write to the file. A
     missing folder is created. Images from ``generate_image`` are not recorded.
 
     Raises ``ValidationError("invalid_option")`` for an unknown `mode`, ``EngineError("invalid_engine")`` for an engine
@@ -262,7 +262,7 @@ def read_cassette(path: Path) -> list[Recorded]:
 
 def _append(path: Path, entry: bytes) -> None:
     with path.open("ab", buffering=0) as file:
-        # The empty line separates the entries. It also ends a partial entry that a killed process has left behind.
+        # The empty line separates the entries. It also ends a partial entry left behind by a killed process.
         data = b"\n" + entry if file.tell() else entry
         if file.write(data) != len(data):
             raise OSError(f"{path}: only part of the recording could be written")
@@ -291,11 +291,11 @@ def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  #
 
 
 _SHOWN = 5
-"""The maximum number of differences in a message."""
+"""The maximum number of differences to list in an error message."""
 
 
 def secrets_of(adapter: Any, request: Request, call: Call) -> list[str]:
-    """Return the keys and other secrets of a call that are known before it is sent."""
+    """Return the keys and other secrets that are known before a call is sent."""
     if isinstance(adapter, HTTPBase):
         return adapter._secrets(request, call, None)  # pyright: ignore[reportPrivateUsage]
     sources = {"api_key": call.api_key, "headers": call.headers, "options": request.options}
@@ -351,7 +351,7 @@ def head_line(description: Mapping[str, Any]) -> str:
 
 
 def nearest_differences(recorded: list[Mapping[str, Any]], description: Mapping[str, Any]) -> list[str]:
-    """Return the differences between `description` and the most similar one in `recorded`, one per line."""
+    """Return lines that show how `description` differs from the most similar request in `recorded`."""
     text = key_of(description)
 
     def distance(other: Mapping[str, Any]) -> tuple[int, float]:

@@ -66,7 +66,7 @@ class HTTPAdapterConformance(AdapterConformance):
         missing(self, "adapter")
 
     def said(self, script: Script) -> list[bytes]:
-        """Return the chunks for a preamble and the script's thinking, texts and calls, but not for the end."""
+        """Return the chunks for a preamble and the script's thinking, texts and calls. `ended` returns the rest."""
         missing(self, "said")
 
     def ended(self, script: Script) -> list[bytes]:
@@ -162,7 +162,7 @@ class HTTPAdapterConformance(AdapterConformance):
             thinking = (part for part in message.parts if isinstance(part, ThinkingPart))
             signatures = [part.signature for part in thinking if part.signature]
             if not signatures:
-                pytest.skip("the suite's said() has no signature")
+                pytest.skip("the suite's said() sends no signature")
             results = [tool_result(call.id, "1") for call in message.tool_calls]
             run.observe(run.stream([user("Call f, twice."), message, *results, user("Go on.")]))
             body = run.served.requests()[-1].body.decode() if run.served.requests else ""
@@ -214,8 +214,8 @@ class ImageConformance:
     def serving(self, images: int | None) -> AbstractContextManager[Served]:
         """Return a context manager that starts a service and yields a `Served`.
 
-        The service answers each call with the requested ``n`` copies of `PNG`, but with at most `images`. If `images`
-        is None, it refuses each call, for example with HTTP status 400, and sends the request id `REQUEST_ID`.
+        The service answers with as many copies of `PNG` as the call requests (``n``), but at most `images`. If `images`
+        is None, the service refuses each call, for example with HTTP status 400, and sends the id `REQUEST_ID`.
         """
         missing(self, "serving")
 
@@ -269,7 +269,7 @@ class ImageConformance:
     def _assert_answer(self, served: Served, operation: str, call: Stream[ImageResponse]) -> None:
         """Assert that `call` returns one image, or is refused if the adapter does not support `operation`.
 
-        Nothing may be sent before `call` is subscribed to.
+        `call` must not send anything before it is subscribed to.
         """
         assert served.asked() == 0
         if operation in served.adapter.operations:

@@ -82,12 +82,12 @@ def assert_operator(
     ``left_over``          no timer or thread is left after the end              if it shares its source (share)
     ``afresh``             a second subscription emits the same items            if it replays, or shares state
     ``apart``              concurrent subscriptions share nothing                if it limits concurrency
-    ``at_once``            a source that emits all at once gives the same items  if it joins simultaneous items
+    ``at_once``            everything emitted at once gives the same items       if it joins simultaneous items
     ``reentrant``          items that arrive inside on_next change nothing       if it joins simultaneous items
     ``subscribed_inside``  it can be subscribed to inside on_next                if it limits concurrency
     ``subscriber``         a subscriber's exception reaches its on_error         never
-    ``consistent``         deltas, completions and messages agree                if its output is not meant to be folded
-    ``error_event``        the error of an ErrorEvent is passed on               if it selects or replaces items
+    ``consistent``         deltas, completions and messages agree                if its output cannot be folded
+    ``error_event``        an ErrorEvent's error is passed on                    if it selects or replaces items
     =====================  ====================================================  =======================================
 
     To turn each rule into a separate test::
@@ -148,9 +148,9 @@ class Tested:
         return run_operator(self.make, self.items, error, **options)
 
     def deliveries(self) -> list[tuple[int, int, int]]:
-        """Return the deliveries to test, each as an item's number, its tick, and the length of the source's silence.
+        """Return the deliveries to test, each as an item's number, its tick, and how long the source stays silent.
 
-        All deliveries of a run without silence are tested, and the first two that a timer makes during a silence.
+        The list holds all deliveries of a run without silence, and the first two that a timer makes during a silence.
         """
         last = len(self.items) * EVERY
         timed = [item for item in _ticks(self.run(silence=SILENCE)[0]) if last - EVERY < item[1] < last + SILENCE]
@@ -165,7 +165,7 @@ class Tested:
 
         The report begins with this error, since an operator that fails breaks most of the rules.
         """
-        moments = {0: "when it was subscribed", self.end: "at the source's end"}
+        moments = {0: "when it was subscribed to", self.end: "when the source ended"}
         moments |= {(number + 1) * EVERY: f"at item {number}, {clip(item)}" for number, item in enumerate(self.items)}
         match self.run()[0].ends:
             case [(tick, "error", error), *_]:
@@ -212,13 +212,13 @@ def _ends(tested: Tested) -> None:
         expect(run.escaped is None, f"{run.escaped!r} was raised")
         expect(len(run.ends) > 0, "it did not end")
         expect(len(run.ends) == 1, f"it ended {len(run.ends)} times: {run.ends}")
-        expect(run.notes[-1] == run.ends[0], f"after its end it emitted {run.notes[-1]}")
+        expect(run.notes[-1] == run.ends[0], f"it emitted {run.notes[-1]} after its end")
 
 
 @OPERATOR_RULES.rule("ends_with_source", "it ends when its source does")
 def _ends_with_source(tested: Tested) -> None:
     ends = tested.run()[0].ends
-    expect(ends == [(tested.end, "end", None)], f"the source ended at {tested.end}, but it ended with {ends}")
+    expect(ends == [(tested.end, "end", None)], f"it ended with {ends} instead of at {tested.end}")
 
 
 @OPERATOR_RULES.rule("errors", "the source's exception passes through, at once and unchanged")
@@ -228,33 +228,33 @@ def _errors(tested: Tested) -> None:
         run, source = run_operator(tested.make, tested.items[:count], failure)
         at = (count + 1) * EVERY
         expect(run.ends == [(at, "error", failure)], f"after {count} items, at {at}, it ended with {run.ends}")
-        expect(source.released(at), f"the source failed at {at}, but was used at {source.uses}")
+        expect(source.released(at), f"the source failed at {at}, but was still in use: {source.uses}")
 
 
-@OPERATOR_RULES.rule("disposal", "a dispose reaches the source at once, and nothing is emitted afterwards")
+@OPERATOR_RULES.rule("disposal", "disposal reaches the source at once, and nothing is emitted afterwards")
 def _disposal(tested: Tested) -> None:
     for tick in range(1, tested.end, EVERY):
         run, source = tested.run(dispose_at=tick)
-        expect(source.released(tick), f"it was disposed at {tick}, but the source was used at {source.uses}")
-        expect(not run.late, f"it was disposed at {tick}, but then it emitted {run.late}")
+        expect(source.released(tick), f"after disposal at {tick}, the source was still in use: {source.uses}")
+        expect(not run.late, f"after disposal at {tick}, it emitted {run.late}")
 
 
-@OPERATOR_RULES.rule("dispose_inside", "a dispose from inside on_next reaches the source at once")
+@OPERATOR_RULES.rule("dispose_inside", "disposal inside on_next reaches the source at once")
 def _dispose_inside(tested: Tested) -> None:
     for number, _, silence in tested.deliveries():
         run, source = tested.run(on_item=_call_at_item(number, lambda run: run.dispose()), silence=silence)
         expect(run.escaped is None, f"it raised {run.escaped!r}")
-        expect(not run.late, f"it was disposed while it delivered item {number}, but then it emitted {run.late}")
+        expect(not run.late, f"it was disposed while delivering item {number}, but emitted {run.late} afterwards")
         at = run.notes[number][0]
-        expect(source.released(at), f"it was disposed at {at}, but the source was used at {source.uses}")
+        expect(source.released(at), f"after disposal at {at}, the source was still in use: {source.uses}")
 
 
-@OPERATOR_RULES.rule("left_over", "no timer and no thread is left after the end or a dispose")
+@OPERATOR_RULES.rule("left_over", "no timer or thread is left after the end or after disposal")
 def _left_over(tested: Tested) -> None:
     in_silence = tested.end - EVERY + SILENCE // 2
     for tick in (None, *range(1, tested.end, EVERY), in_silence):
         run, _ = tested.run(dispose_at=tick, silence=SILENCE if tick == in_silence else 0)
-        when = "its end" if tick is None else f"the dispose at {tick}"
+        when = "its end" if tick is None else f"disposal at {tick}"
         expect(run.left_over is None, f"after {when} {run.left_over}")
 
 
@@ -278,8 +278,8 @@ def _apart(tested: Tested) -> None:
     for index, run in enumerate(runs):
         clock.at(index * (EVERY + 1), run.begin)
     clock.advance_to(float(LIMIT))
-    _expect_same("with one operator on two sources, the first stream", alone, runs[0].notes)
-    _expect_same("with one operator on two sources, the second stream", alone, runs[1].notes)
+    _expect_same("the first of two streams from one operator", alone, runs[0].notes)
+    _expect_same("the second of two streams from one operator", alone, runs[1].notes)
     _expect_same("the second of two concurrent subscriptions", alone, runs[2].notes)
 
 
@@ -336,7 +336,7 @@ def _subscriber(tested: Tested) -> None:
             after = run.notes[number + 1 :]
             arrived = [(kind, value) for _, kind, value in after] == [("error", error)] and after[0][2] is error
             expect(arrived, f"{error!r} was raised at item {number}, and then it emitted {after}")
-            expect(source.released(tick), f"item {number} failed at {tick}, but the source was used at {source.uses}")
+            expect(source.released(tick), f"the source was in use after item {number} failed at {tick}: {source.uses}")
 
 
 # Rules for events
@@ -351,7 +351,7 @@ def _consistent(tested: Tested) -> None:
             expect(fault is None or inconsistency(items) is not None, f"{fault}")
 
 
-@OPERATOR_RULES.rule("error_event", "the error of an ErrorEvent is passed on: as an event, in a result, or by on_error")
+@OPERATOR_RULES.rule("error_event", "an ErrorEvent's error is passed on as an event, in a result, or through on_error")
 def _error_event(tested: Tested) -> None:
     if not _are_events(tested.items):
         return

@@ -80,7 +80,7 @@ def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
 
 
 def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
-    """Play a file that `record` has written, at its original speed or `speed` times as fast.
+    """Play a file written by `record`, at its original speed or `speed` times as fast.
 
     ::
 
@@ -111,14 +111,14 @@ def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
 
 
 def timed_file(path: str | Path) -> Stream[Timed[Any]]:
-    """Emit the events of a file that `record` or a `Cassette` has written, each in a `Timed`, without waiting.
+    """Emit the events in a file written by `record` or a `Cassette`, each wrapped in a `Timed`, without delays.
 
     ::
 
         timed_file(path)    ABC|        (in the file: 2 a, 5 b, 8 an error; A: a at 2, B: b at 5, C: an ErrorEvent at 8)
 
-    ``rxllm.timeline(timed_file("run.jsonl"))`` draws a recording. Each answer in a cassette has its own times, so its
-    events are also in a `Labelled`, whose label is the answer's number and model. The file is read at each
+    ``rxllm.timeline(timed_file("run.jsonl"))`` draws a recording. A cassette times each answer separately, so its
+    events are also wrapped in a `Labelled` with the answer's number and model. The file is read at each
     subscription; if it is malformed or missing, the stream fails as in `replay_file`.
 
     Raises ``TypeError`` if `path` is not a path.
@@ -153,7 +153,7 @@ def check_speed(speed: float) -> None:
 
 
 def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callable[[Observable[T]], Stream[T]]:
-    """Return an operator that writes each subscription to a new recording, which `begin` makes from a `stopwatch`."""
+    """Return an operator that records each subscription. ``begin(stopwatch)`` must return a new recording."""
 
     def operator(source: Observable[T]) -> Stream[T]:
         def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -310,7 +310,7 @@ class Recorded:
             except _FAULTS as error:
                 raise _malformed(self.path, number, str(error)) from error
             if (note.item is None) != (number == self.lines[-1][0]):
-                raise _malformed(self.path, number, "the end of the stream must be in the last line, and only there")
+                raise _malformed(self.path, number, "the last line must end the stream, and no other line may")
             notes.append(note)
         if not notes:
             raise _malformed(self.path, 1, "it is empty")
@@ -391,7 +391,7 @@ def play(notes: Sequence[Note], speed: float) -> Stream[Event]:
 
 
 class _Play:
-    """One subscription. Each notification is held until its time, and until the consumer is ready."""
+    """One subscription. Each notification is held until it is due and the consumer is ready."""
 
     def __init__(
         self,

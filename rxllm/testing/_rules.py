@@ -74,7 +74,7 @@ class RuleTable(dict[str, str]):
     ) -> Iterator[BrokenRule]:
         """Yield the rules that `subject` breaks.
 
-        `call` runs each check. An error of the class `catch` means that the rule is broken; other errors propagate.
+        `call` runs each check. An error of type `catch` means that the rule is broken; other errors propagate.
         """
         for name in names:
             try:
@@ -203,7 +203,7 @@ class Observed:
         """Return the events. If the call failed, raise an ``AssertionError`` whose cause is the call's error."""
         __tracebackhide__ = True
         expect(self.error is None, f"the call failed with {self.error!r}", self.error)
-        expect(bool(self.events), "the call completed without any event")
+        expect(bool(self.events), "the call completed without emitting an event")
         return self.events
 
     def subscribe(

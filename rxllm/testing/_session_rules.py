@@ -1,4 +1,4 @@
-"""The rules for stores of sessions, checked by `assert_session_store`."""
+"""The rules for session stores, checked by `assert_session_store`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IDS = (
     *("../{}", "./{}", "/{}", "{}/", "{}/..", "{}\\", "{}:a", "{}%", "{}%25", "{}_", "{}*", "{}?", '{}"', "{}'; --"),
     *("{}" + 10_000 * "x" + "1", "{}" + 10_000 * "x" + "2"),
 )
-"""Ids that a careless store confuses, cuts off, or takes for a path or a pattern."""
+"""Ids that a careless store might confuse, truncate, or mistake for a path or a pattern."""
 
 
 def assert_session_store(make: Callable[[], SessionStore], *, without: Collection[str] = ()) -> None:
@@ -30,7 +30,7 @@ def assert_session_store(make: Callable[[], SessionStore], *, without: Collectio
     >>> store = MemorySessions()
     >>> assert_session_store(lambda: store)
 
-    Every call of ``make()`` must open the same store. The checks leave sessions with random ids in it.
+    Every call to ``make()`` must open the same store. The checks leave sessions with random ids in it.
 
     `without` names the rules to omit: ``apart`` and ``invalid`` if your program generates all ids. ``new``,
     ``content``, ``version``, ``delete`` and ``at_once`` must never be omitted.
@@ -69,7 +69,7 @@ class _Place:
         except RunError as error:
             expect(error.reason == "conflict", f"saving {what} raised {error!r}", error)
         else:
-            raise AssertionError(f"{what} was saved as version {saved.version}, without RunError('conflict')")
+            raise AssertionError(f"saving {what} returned {saved.version} and raised no RunError('conflict')")
 
 
 def sample(id: str) -> Session:
@@ -97,7 +97,7 @@ async def _content(place: _Place) -> None:
     await place.loads(SavedSession(sample(place.id), saved.version))
 
 
-@SESSION_STORE_RULES.rule("version", "only the stored version can be replaced, by a greater one, from any object")
+@SESSION_STORE_RULES.rule("version", "saving requires the stored version, from any store object, and increases it")
 async def _version(place: _Place) -> None:
     await place.conflicts(1, "version 1 of a new session")
     first = await place.store.save(place.session("first"), 0)
@@ -121,7 +121,7 @@ async def _delete(place: _Place) -> None:
 
 
 @SESSION_STORE_RULES.rule(
-    "at_once", "of callers that save a version at once, one succeeds, and the others get a conflict"
+    "at_once", "if several callers replace a version at once, one succeeds, and the others get a conflict"
 )
 async def _at_once(place: _Place) -> None:
     saves = [place.store.save(place.session(f"caller {number}"), 0) for number in range(8)]
@@ -132,7 +132,7 @@ async def _at_once(place: _Place) -> None:
     await place.loads(saved[0])
 
 
-@SESSION_STORE_RULES.rule("apart", "a session is found, changed and deleted under its own id only, even an unusual one")
+@SESSION_STORE_RULES.rule("apart", "a session is loaded, saved and deleted only under its own id, however unusual")
 async def _apart(place: _Place) -> None:
     saved: dict[str, SavedSession] = {}
     for pattern in IDS:

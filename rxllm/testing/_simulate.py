@@ -33,7 +33,7 @@ from rxllm.values.argument_checks import check, invalid_option, is_positive, mus
 App = Callable[[World], Awaitable[Any]]
 
 ENDING_SECONDS = 30.0
-"""Virtual seconds allowed for tasks to end after the app has returned. A call may still be connecting, for example."""
+"""How long tasks may run after the app has returned, in virtual seconds. A call may still be connecting."""
 SETTLING_SECONDS = 1.0
 TURN_SECONDS = 0.01
 SHOWN_MOMENTS = 40
@@ -256,7 +256,7 @@ class _Run:
             await asyncio.sleep(TURN_SECONDS)
             while tasks := self.loop.app_tasks():
                 await asyncio.wait(tasks)
-                await asyncio.sleep(TURN_SECONDS)  # an ending task may have started another one
+                await asyncio.sleep(TURN_SECONDS)  # a task may start another one as it ends
 
     def _run_outside(self, coro: Any) -> None:
         """Run `coro` as part of the simulation, not as part of the app."""
@@ -341,4 +341,4 @@ def _check_arguments(app: object, seed: object, faults: Any, cancel: object, lim
     check("faults", cast(object, faults), all(kind in FAULTS for kind in kinds), f"a collection of {', '.join(FAULTS)}")
     if cancel is not None and (type(cancel) is not int or cancel < 1):
         raise invalid_option("cancel", must_be("None, or a step number (1 or greater)", cancel))
-    check("limit", limit, is_positive(limit), "a number of seconds above 0")
+    check("limit", limit, is_positive(limit), "a positive number of seconds")

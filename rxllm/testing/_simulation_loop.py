@@ -20,7 +20,7 @@ FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
 """The kinds of fault; see `simulate`."""
 
 ENABLED = 0.3
-"""The chance that a run enables a given kind of fault. Runs with at most one kind find as many bugs as with all."""
+"""The chance that a run enables a kind of fault. Runs with at most one kind find as many bugs as runs with all."""
 RATES = (0.1, 0.4, 0.8)
 """Each run draws one of these as the probability that an enabled fault strikes at a given opportunity."""
 
@@ -105,7 +105,7 @@ This makes two timers with the same delay fire in the order in which they were s
 
 
 class StuckError(Exception):
-    """Raised if the app waits forever, or exceeds its limit of time or steps."""
+    """Raised if the app waits forever, or exceeds its time or step limit."""
 
 
 class NumberedTask(asyncio.Task[Any]):

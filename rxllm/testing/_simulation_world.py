@@ -112,7 +112,7 @@ class SimulatedServer(Loopback):
 
 
 EPOCH = 1_750_000_000
-"""The ``time.time()`` at which a simulation begins."""
+"""The value of ``time.time()`` when a simulation begins."""
 
 
 @contextlib.contextmanager

@@ -135,7 +135,7 @@ def _result(executor: Executor) -> None:
         return arguments["x"] + 1
 
     result = _event(executor, later, ToolExecutionCompleted).result
-    expect(result == 2, f"the result 2 of an asynchronous handler became {result!r}")
+    expect(result == 2, f"the 2 returned by an asynchronous handler became {result!r}")
 
 
 @EXECUTOR_RULES.rule("context", "the tool gets the call's context")

@@ -249,7 +249,7 @@ class Connection(asyncio.Protocol):
         return self._written - self._transport.get_write_buffer_size()
 
     def wait_closed(self, timeout: float = 20.0) -> float:
-        """Wait until the connection is closed, and return the time at which it was closed. Raises ``TimeoutError``."""
+        """Wait until the connection is closed, and return `closed_at`. Raises ``TimeoutError``."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.closed_at is not None, timeout):
                 raise TimeoutError(f"the connection is still open after {timeout} s and {len(self.requests)} requests")
@@ -399,7 +399,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def chat_event(delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
-    """Return a frame with one choice, whose delta is `delta`. `more` has other top-level fields, such as ``usage``."""
+    """Return a frame with one choice, whose delta is `delta`. `more` contains other fields, such as ``usage``."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
     frame = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": "loopback"}
     return b"data: " + json.dumps({**frame, "choices": [choice], **more}).encode() + b"\n\n"

@@ -108,7 +108,7 @@ def check(
 ) -> None:
     """Check that `operator` turns `source` into `expected`, and that it unsubscribes from `source` at the right tick.
 
-    In `subscribed`, which looks like ``^---!``, the ``!`` marks that tick. If `expected` has no end, the subscriber
+    `subscribed` looks like ``^---!``, where ``!`` marks that tick. If `expected` has no end, the subscriber
     disposes its subscription there. Unless `resubscribe` is false, a second subscription must give the same result.
 
     Raises ``AssertionError`` if the check fails, ``ValueError`` for a malformed diagram, and ``TypeError`` if
@@ -122,10 +122,10 @@ def check(
         played = cold(scheduler, source, values)
         notes = record(scheduler, lambda played=played: _applied(operator, played), disposed)
         if notes != wanted:
-            raise AssertionError(f"the {time} time, it emitted\n  {notes}\nbut {expected!r} means\n  {wanted}")
+            raise AssertionError(f"{time} subscription: it emitted\n  {notes}\nbut {expected!r} means\n  {wanted}")
         uses = [(int(use.subscribe) - START, int(use.unsubscribe) - START) for use in played.subscriptions]
         if uses != [(0, unsubscribed)]:
-            raise AssertionError(f"the {time} time, the source was used at {uses}, but {subscribed!r} means one use")
+            raise AssertionError(f"{time} subscription: the source was subscribed to at {uses}, not {subscribed!r}")
 
 
 def _applied(operator: Any, source: Any) -> Observable[Any]:

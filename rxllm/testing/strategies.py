@@ -296,7 +296,7 @@ def _body(draw: st.DrawFn, kinds: list[str], prefix: str = "") -> list[ev.Event]
             case "source":
                 body.append(ev.SourceAdded(draw(maps)))
             case "usage":
-                body.append(ev.UsageUpdated(replace(draw(usages), total_tokens=i)))  # makes every usage different
+                body.append(ev.UsageUpdated(replace(draw(usages), total_tokens=i)))  # makes all usages differ
             case _:
                 body += draw(_block(kind, draw(st.sampled_from([None, str(i)]))))
     return [ev.MessageStarted(va.Message("assistant", metadata={"id": "r", "model": "m"})), *body]

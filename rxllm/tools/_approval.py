@@ -51,7 +51,7 @@ STATE = "tool_state"
 """The key in a question's metadata that holds the state the tool has saved for its next run."""
 
 NO_ANSWER = object()
-"""A stand-in for the missing answer when an approver's Observable completes without an item."""
+"""Used as the answer if an approver's Observable completes without an item."""
 
 
 def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | ToolError | None:
@@ -86,7 +86,7 @@ def edited(tool: Tool, call: ToolCall, arguments: Mapping[str, Any], *path: str)
     except ValidationError as error:
         data, faults = {}, list(error.errors) or [((), error.message)]
     if faults:
-        message = f"{'.'.join(path)} edits the arguments of the tool call {call.id}, but they do not fit {tool.name!r}"
+        message = f"{'.'.join(path)} edits the arguments of the tool call {call.id}, but {tool.name!r} rejects them"
         message = f"{message}: {shorten(described(faults), 400)}; pass every argument that the tool's schema requires"
         raise ValidationError("invalid_option", message, errors=[((*path, *at), fault) for at, fault in faults])
     metadata = {name: note for name, note in call.metadata.items() if name != "error"}

@@ -1,4 +1,4 @@
-"""`ToolSettings`, the options for running tools, and functions that check arguments and encode results."""
+"""The options for running tools, and functions that check arguments and encode results."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ RESERVED_HALTS = frozenset(
 
 
 class ToolSettings(msgspec.Struct, frozen=True):
-    """The options for one use of ``run_tools``. Timeouts are in seconds, and None means no limit.
+    """The options of ``run_tools``. Timeouts are in seconds, and None means no limit.
 
     Raises ``ValidationError("invalid_option")`` for invalid values.
     """
@@ -80,7 +80,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "tools_by_name", {tool.name: tool for tool in self.tools})
-        policy, limit, seconds = self.on_tool_error, self.max_concurrency, "None or a number of seconds above 0"
+        policy, limit, seconds = self.on_tool_error, self.max_concurrency, "None or a positive number of seconds"
         fits = policy in ("continue", "halt") or (callable(policy) and not iscoroutinefunction(policy))
         check("mode", self.mode, self.mode in ("auto", "manual"), "'auto' or 'manual'")
         check("on_tool_error", policy, fits, "'continue', 'halt' or a plain function")
@@ -89,7 +89,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
         timeout = self.approve_timeout
         check("approve_timeout", timeout, timeout is None or is_positive(timeout), seconds)
         check("eager", self.eager, self.eager in (None, True, False), "True, False or None")
-        check("max_concurrency", limit, limit is None or is_count(limit), "None or a whole number of at least 1")
+        check("max_concurrency", limit, limit is None or is_count(limit), "None or an integer >= 1")
         if len(self.tools_by_name) < len(self.tools):
             names = ", ".join(tool.name for tool in self.tools)
             raise invalid_option("tools", f"must all have different names, not {names}")
@@ -183,7 +183,7 @@ def _not_encoded(call: ToolCall, why: str) -> ToolError:
 def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, str]]:
     """Return a path and a fault for each argument that violates the tool's schema; see `schema_faults` and `Tool`.
 
-    An invalid schema is a fault too, unless the handler's ``checks_arguments`` is true, as it is for MCP tools.
+    An invalid schema is a fault too, unless the handler checks the arguments itself (``checks_arguments``).
     """
     if tool.schema == PROMPT:
         faults: list[tuple[Path, str]] = []
@@ -192,7 +192,7 @@ def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path
         elif not isinstance(arguments["prompt"], str):
             faults = [(("prompt",), must_be("text", arguments["prompt"]))]
         others = (name for name in arguments if name != "prompt")
-        return [*faults, *(((name,), "is not an argument; the only one is prompt") for name in others)]
+        return [*faults, *(((name,), "is not an argument; the only argument is prompt") for name in others)]
     try:
         return schema_faults(tool.schema, arguments)
     except Exception as error:  # jsonschema-rs rejects the schema
@@ -202,7 +202,7 @@ def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path
 
 
 def encode_result(result: Any) -> str:
-    """Return text unchanged and other values as JSON. Models, dataclasses, datetimes, enums, sets and paths work too.
+    """Return text unchanged and other values as JSON, including models, dataclasses, datetimes, enums, sets and paths.
 
     >>> encode_result("42"), encode_result({"x": [1, None]})
     ('42', '{"x":[1,null]}')

@@ -1,4 +1,4 @@
-"""Advice for users who write another library's name or an unknown option, or who forget ``.run()``.
+"""Advice for users who write a name from another library or an unknown option, or who forget ``.run()``.
 
 The advice is in the table `ADVICE`, which has a section for each place where a user can write a wrong name.
 
@@ -58,19 +58,19 @@ def no_attribute(owner: str, name: str, known: Iterable[str], remedy: str = "") 
         hint = f"; write {remedy}"
     else:
         hint = "" if name.startswith("_") else did_you_mean(name, (other for other in known if other[:1] != "_"))
-    # Do not pass the object to the error: Python would append a suggestion of its own.
+    # Passing the object to the error would make Python append its own suggestion.
     return AttributeError(f"{owner} has no attribute {name!r}{hint}", name=name)
 
 
 def no_field(value: object, name: str, known: Iterable[str]) -> AttributeError:
-    """Return the ``AttributeError`` for an attribute `name` that `value` lacks."""
+    """Return the ``AttributeError`` to raise if `value` has no attribute `name`."""
     cls = type(value)
     remedy = next(filter(None, (advice(base.__name__, name) for base in cls.__mro__)), "")
     return no_attribute(f"{cls.__name__!r} object", name, known, remedy)
 
 
 def unknown_option(place: str, name: str, value: Any, known: Collection[str], owner: str = "") -> str:
-    """Return the message for `name`, an unknown call option (or an unknown option of the class `owner`, if given)."""
+    """Return the message for an unknown option `name`. `owner` is the class it was passed to, or "" for a call."""
     fault = f"{owner} has no option {name!r}" if owner else f"there is no option {name!r}"
     words = {"owner": owner, **_words(name, value)}
     remedy = advice(place, name, **words)
@@ -87,7 +87,7 @@ def unknown_option(place: str, name: str, value: Any, known: Collection[str], ow
 
 
 def explains_options(place: str) -> Callable[[Callable[Concatenate[S, P], None]], Callable[Concatenate[S, P], None]]:
-    """Decorate an ``__init__`` so that arguments it does not take raise ``EngineError("unknown_option")``.
+    """Decorate an ``__init__`` so that unknown arguments raise ``EngineError("unknown_option")``.
 
     The error message includes the table's advice for `place`.
     """
@@ -141,10 +141,7 @@ def _is_json_data(value: Any) -> bool:
 
 
 ANY = "*"
-"""The key of a section's fallback advice, for options without an entry of their own.
-
-If there is no fallback advice either, the error lists the valid options.
-"""
+"""The key for a section's advice on all other options. Without this key, the error lists the valid options."""
 
 _OPTIONS_OF_MANY = ("concurrency", "journal", "on_progress", "ordered", "usd")
 """Options that only ``generate_many`` accepts.
@@ -177,7 +174,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "text content output": "`output_text`",
         "message finish_reason thinking id model": "`final_response.{name}`",
         "response": "`final_response`",
-        "tool_calls": "`pending_tool_calls` for the calls without an answer, or the tool_calls of each step's response",
+        "tool_calls": "`pending_tool_calls` for the unanswered calls, or the tool_calls of each step's response",
         "interruptions interrupts approvals": "`pending_tool_calls`",
         "question": "`pending_question`",
         "messages": "`thread.messages`",
@@ -340,11 +337,11 @@ ADVICE: dict[str, dict[str, str]] = {
             "`rxllm.OpenAIChat(headers={'OpenAI-Organization': ...})`"
         ),
         "transport http_transport": (
-            "write `rxllm.http.use_transport('aiohttp')` once, for all calls; to use a transport of your own, pass a "
-            "client that has it, `rxllm.OpenAIChat(client=...)`"
+            "write `rxllm.http.use_transport('aiohttp')` once, for all calls; to use your own transport, pass a "
+            "client that uses it, `rxllm.OpenAIChat(client=...)`"
         ),
         "output_retries result_retries validation_retries": (
-            "`rxllm.generate(...).retry(2)` re-sends the request if the answer does not fit the response_format"
+            "`rxllm.generate(...).retry(2)` re-sends the request if the answer does not match the response_format"
         ),
         "callbacks callback callback_manager event_stream_handler success_callback hooks": (
             "write `on_event=function` to receive the events of one call, or "
@@ -364,8 +361,8 @@ ADVICE: dict[str, dict[str, str]] = {
             "write `options={'logprobs': True}`; you will find them in `response.metadata['logprobs']`"
         ),
         "thinking think reasoning thinking_config thinking_budget": (
-            "write `reasoning_effort='low'`, or another word that the provider accepts; if the provider has an option "
-            "of its own for this, pass it in `options={...}`"
+            "write `reasoning_effort='low'`, or another value that the provider accepts; if the provider has its own "
+            "option for this, pass it in `options={...}`"
         ),
         "json_mode response_mime_type": "write `response_format={'type': 'json_object'}`, or a type",
         "deps dependencies": "write `context={'name': ...}`, which tools receive as `rxllm.ToolContext.context`",
@@ -448,7 +445,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "parameters input_schema args_schema inputSchema": "schema",
         "function func fn callback": "handler",
     },
-    # A missing ``.run()``: each name is a way of using a stream as if it were its result.
+    # A missing ``.run()``: the keys are ways of using a stream as if it were its result.
     "Stream": {
         "result": (
             "it is a call that has not run yet; write `{call}.run().{attribute}`, or "
@@ -466,7 +463,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "setting": "`.run()` or await is missing",
     },
 }
-"""Advice on what to write instead of a wrong name, keyed by the place where it is written and then by the name.
+"""Advice on what to write instead of a wrong name, keyed first by place and then by the wrong name.
 
 Code in a text is enclosed in backticks, which error messages omit. The placeholders for options are:
 
@@ -474,6 +471,7 @@ Code in a text is enclosed in backticks, which error messages omit. The placehol
 * ``{owner}``: the class that the option was passed to;
 * ``{value}``: the option's value;
 * ``{data}``: the option's value if it is JSON data, otherwise ``...``;
-* ``{it}``: the word "it", or "JSON" if the value is not JSON data;
-* ``{count}``, ``{attempts}``: the option's value as a number of items or attempts; 3 if it is not a number.
+* ``{it}``: the word "it" if the value is JSON data, otherwise "JSON";
+* ``{count}``: the option's value if it is a positive integer, otherwise 3;
+* ``{attempts}``: the option's value plus 1 if it is a positive integer, otherwise 3.
 """

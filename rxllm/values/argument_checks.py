@@ -5,7 +5,7 @@ The error message names the argument, and states what it must be and what was pa
 >>> check_count("top", 0)
 Traceback (most recent call last):
     ...
-rxllm.ValidationError: top must be a whole number of at least 1, not 0
+rxllm.ValidationError: top must be an integer >= 1, not 0
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rxllm.values.secret_names import masked
 F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN = 80
-"""The maximum number of characters of an invalid value shown in an error message."""
+"""Error messages show at most this many characters of an invalid value."""
 
 
 def invalid_option(name: str | tuple[str | int, ...], fault: str) -> ValidationError:
@@ -60,13 +60,13 @@ def check(name: str, value: object, fits: bool, expected: str) -> None:
 
 def check_seconds(name: str, value: Any) -> float:
     """Return `value` as a float; raise unless it is a finite number >= 0."""
-    check(name, value, is_seconds(value), "a number of seconds, 0 or more")
+    check(name, value, is_seconds(value), "a non-negative number of seconds")
     return float(value)
 
 
 def check_count(name: str, value: Any) -> None:
     """Raise unless `value` is an integer >= 1."""
-    check(name, value, is_count(value), "a whole number of at least 1")
+    check(name, value, is_count(value), "an integer >= 1")
 
 
 def check_function(name: str, value: object) -> None:
@@ -126,9 +126,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeError | None:
-    """Return the ``TypeError`` that calling `function` with these arguments would raise, or None if they are valid.
+    """Return the ``TypeError`` that calling `function` with these arguments would raise.
 
-    Also returns None if `function` has no readable signature.
+    Return None if the arguments are valid, or if `function` has no readable signature.
     """
     from inspect import signature  # slow to import, and needed only for users' functions
 

@@ -1,6 +1,6 @@
 """`Value`, the base class of all values.
 
-A value is a frozen dataclass with the methods of dataclasses-json, here implemented by rxllm's codec.
+A value is a frozen dataclass. It has the methods of dataclasses-json, which rxllm's codec implements.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ T = TypeVar("T", bound="Value")
 class Value(DataClassJsonMixin):
     """The base class of all values.
 
-    A list passed for a tuple field becomes a tuple. The repr omits fields that have their default value.
+    A list passed for a tuple field becomes a tuple. The repr omits fields that equal their default.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     _sequence_fields: ClassVar[frozenset[str]] = frozenset()
     _encoders: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"metadata": encode_metadata}
-    """The functions that encode certain fields instead of `encode`, keyed by field name."""
+    """The functions that replace `encode` for certain fields, keyed by field name."""
     _written_fields: ClassVar[tuple[WrittenField, ...]] = ()
     _compared: ClassVar[Any]
 
@@ -53,9 +53,9 @@ class Value(DataClassJsonMixin):
     _repr_html_ = drawn
 
     def to_dict(self, encode_json: bool = False) -> dict[str, Any]:
-        """Return the fields as JSON data; fields that have their default value are omitted.
+        """Return the fields as JSON data, omitting those that equal their default.
 
-        Raises ``ValidationError("not_serializable")``, with the path, if anything in a field has no JSON form.
+        Raises ``ValidationError("not_serializable")``, with the path, if part of a field cannot be encoded as JSON.
         """
         return encode_fields(self, self._written_fields)
 

@@ -3,14 +3,14 @@
 The codec has five layers, each of which calls the layers below it:
 
 =================  ============================  ===============  ====================================================
-layer              encoder                       decoder          content that the layer adds
+layer              encoder                       decoder          what the layer adds
 =================  ============================  ===============  ====================================================
 JSON text          ``serializer.to_json``        ``from_json``    the text itself, written by Python's ``json``
 top level          ``serializer.to_data``        ``from_data``    the format's version (``"v"``); lists of objects
 event              ``serializer._write_event``   ``_read_event``  the name of the event type (``"type"``)
 any other object   `encode`, `encode_result`     `decode`         the name of the class or type (``"$"``, see below)
-fields             `encode_fields`               `decode_fields`  the fields by name; a field that has its default
-                                                                  value is omitted
+fields             `encode_fields`               `decode_fields`  the fields by name, omitting those that equal their
+                                                                  default
 =================  ============================  ===============  ====================================================
 
 Values also have the methods of dataclasses-json. Their ``to_dict`` and ``from_dict`` use only the fields layer;
@@ -32,8 +32,8 @@ a mapping that has the key ``"$"``,   ``{"$": "map", "items": [[key, value], ...
 or a key that is not a string
 ====================================  ============================================
 
-The decoder rejects an unknown ``"$"``, because ignoring it would lose data. Each annotation has a reader, created on
-first use, which raises ``ValidationError("invalid_request")``, with the path, if the data does not match.
+The decoder rejects an unknown ``"$"``, because ignoring it would lose data. If a field does not match its
+annotation, the decoder raises ``ValidationError("invalid_request")``, with the path.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ VALUE_CLASSES: dict[str, type[Any]] = {}
 """The value classes by name. The decorator ``value`` registers each class here."""
 
 may_name_files: ContextVar[bool] = ContextVar("rxllm_may_name_files", default=False)
-"""Whether decoded images may refer to local files, which the program would later read and send."""
+"""Whether decoded images may refer to local files. If so, JSON data can make the program read and send any file."""
 
 _NAMES = {"id", "tool_call_id", "pending_tool_call_id", "request_id", "run_id", "tool_name", "name", "kind"}
 """Fields that hold a name or an id. Their text must be encodable, because it ends up in stores, headers and logs."""
 
 _RESULTS = ("halt_result", "ask_user_opts")
-"""The metadata keys under which a tool's result is kept."""
+"""The metadata keys that hold a tool's result."""
 
 _OWN_TAGS = ("tuple", "map", "float", "bytes")
 
@@ -79,9 +79,9 @@ _OWN_TAGS = ("tuple", "map", "float", "bytes")
 def encode(item: Any, is_result: bool = False) -> Any:
     """Return JSON data for `item`.
 
-    Only values, errors and plain data can be encoded; anything else, such as a function or an open file, raises
-    ``ValidationError("not_serializable")``, with the path. With `is_result`, models, datetimes, sets and the like are
-    encoded too, because a tool may return them.
+    Values, errors and plain data can be encoded. If `is_result` is true, models, datetimes, sets and the like can be
+    encoded too, because a tool may return them. Anything else, such as a function or an open file, raises
+    ``ValidationError("not_serializable")``, with the path.
     """
     match item:  # only value classes have `_written_fields`
         case None | bool() | int() | str():
@@ -114,7 +114,7 @@ def encode(item: Any, is_result: bool = False) -> Any:
 def encode_result(item: Any) -> Any:
     """Return JSON data for a tool's result.
 
-    Decoding gives plain data: a dict instead of a model, a string instead of a date.
+    Decoding it yields plain data: a dict instead of a model, a string instead of a date.
     """
     return encode(item, is_result=True)
 
@@ -185,7 +185,7 @@ def _encode_mapping(mapping: Mapping[Any, Any], is_result: bool = False, results
 
 
 def _plain_key(key: Any) -> Any:
-    """Return a mapping key from a tool's result as plain data, converting datetimes, Decimals and enums."""
+    """Convert a mapping's key to plain data. A tool may return datetimes, Decimals and enums as keys."""
     match key:
         case None | str() | bytes() | Real():
             return key
@@ -233,9 +233,9 @@ def decode(data: Any) -> Any:
 
 
 def decode_each(keys: Iterable[Any], items: Iterable[Any], readers: Iterable[Reader]) -> list[Any]:
-    """Read each of `items` with its own reader, and return the results as a list.
+    """Read each item with the reader at the same position, and return the results as a list.
 
-    If a reader raises, the paths in the error begin with the item's key.
+    If a reader raises, the paths in the error begin with the key at that position.
     """
     decoded: list[Any] = []
     key: Any = None
@@ -329,7 +329,7 @@ def _decode_tagged(data: dict[str, Any]) -> Any:
         case {"$": str(name)} if name in _OWN_TAGS:
             raise wrong("malformed_struct", f"an object of type {name!r} has missing or invalid fields")
         case _:
-            raise wrong("unknown_type_tag", f"the type {brief(data['$'])} is not known")
+            raise wrong("unknown_type_tag", f"the type {brief(data['$'])} is unknown")
 
 
 def _decode_map(pairs: list[Any]) -> dict[Any, Any]:
@@ -401,7 +401,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _base(option: Any) -> type:
-    """Return the class that data for `option` must have, or ``object`` if any class is allowed."""
+    """Return the class of the data for `option`, or ``object`` if the data can have any class."""
     base = get_origin(option) or option
     if base is Literal:
         return EllipsisType  # no data is an instance of it.

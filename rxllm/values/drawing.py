@@ -1,10 +1,10 @@
 """The hook through which `rxllm.display` draws values as HTML in notebooks.
 
-The values cannot import `rxllm.display`, because it belongs to a higher layer. Instead, ``rxllm`` registers a function
-here that imports `rxllm.display` when the first value is drawn.
+The values cannot import `rxllm.display`, because it belongs to a higher layer. Instead, ``rxllm`` registers a drawing
+function here. That function imports `rxllm.display` when it draws the first value.
 
-Every value's class has a ``_repr_html_`` method, because marimo and other notebooks look for it. IPython's formatter
-registry would work only in IPython.
+The value classes define ``_repr_html_``, because marimo and other notebooks look for it. IPython's formatter registry
+would work only in IPython.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,9 +22,9 @@ def draw_with(drawer: Callable[[Any], str | None]) -> None:
 
 
 def keep_times(value: T, timed: Sequence[Any]) -> T:
-    """Return a copy of `value` that keeps `timed`, its events with their times, for its timeline.
+    """Return a copy of `value` that also stores `timed`, so that a timeline can be drawn.
 
-    They are not a field, so comparisons, the repr and JSON ignore them. Without `timed`, `value` itself is returned.
+    `timed` holds events and times. Comparisons, the repr and JSON ignore it. If it is empty, return `value` itself.
     """
     if not timed or not hasattr(value, "__dataclass_fields__"):
         return value
@@ -34,7 +34,7 @@ def keep_times(value: T, timed: Sequence[Any]) -> T:
 
 
 def times_of(value: Any) -> Sequence[Any]:
-    """Return what `keep_times` has kept, which is empty for most values."""
+    """Return the events and times that `keep_times` stored in `value`; most values have none."""
     return getattr(value, "__dict__", {}).get("_timed", ())
 
 

@@ -1,4 +1,4 @@
-"""The error classes: one for each party that can be at fault, each with a fixed set of reasons.
+"""The error classes, each with a fixed set of reasons.
 
 ::
 
@@ -14,8 +14,8 @@
 
 Errors are exceptions that behave like values. Two errors are equal if they have the same class and equal fields. Errors
 are hashable and can be pickled, and an error read back from JSON equals the original. The cause of an error is not a
-field; it is kept only in ``__cause__``. If the transport failed, ``__context__`` is the transport's own error, and the
-message includes its text. All times are in seconds.
+field; it is kept only in ``__cause__``. If the transport failed, ``__context__`` is the transport's own error. All
+times are in seconds.
 """
 
 from __future__ import annotations
@@ -352,7 +352,7 @@ class RunError(LLMError):
 
 
 def with_origin(error: E, original: LLMError) -> E:
-    """Copy the cause and the context of `original` to its replacement, `error`, and return the replacement."""
+    """Copy the cause and the context of `original` to `error`, and return `error`."""
     error.__cause__, error.__context__ = original.__cause__, original.__context__
     error.__suppress_context__ = original.__suppress_context__
     return error

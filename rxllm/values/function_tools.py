@@ -1,4 +1,4 @@
-"""Make tools from functions: the decorator `tool`, and `as_tool` for functions without the decorator."""
+"""Make tools from functions, with the decorator `tool` or the function `as_tool`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def tool(
     eager: bool = False,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
-    """Make a tool, either by decorating a function or from explicit arguments.
+    """Make a tool, either from a decorated function or from explicit arguments.
 
     The decorator uses the function's name, docstring and type hints:
 
@@ -63,8 +63,8 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     ``tool(name="double", description=..., schema={...}, handler=double)``. The `handler` receives all arguments in one
     mapping and, if it has two parameters, a `ToolContext` as well.
 
-    `timeout` is the maximum run time in seconds; None means no limit. It defaults to the call's option
-    ``tool_timeout``. rxllm never runs a `manual` tool: the chat halts, and the caller provides the result. A tool with
+    `timeout` is the maximum run time in seconds, or None for no limit. The default is the call's ``tool_timeout``
+    option. rxllm never runs a `manual` tool: the chat halts, and the caller provides the result. A tool with
     `approval` runs only after the caller has approved the call. An `idempotent` tool may be run again after an
     interruption; see ``ops.journaled``. An `eager` tool starts as soon as its call is complete, even if the model is
     still writing. If the response then fails, the result is dropped, so use `eager` only where that does no harm.
@@ -100,7 +100,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
 
 
 def _corrected_call(function: Any, options: Mapping[str, Any]) -> str:
-    """Return the call to write instead of passing both `function` and `options` to `tool`."""
+    """Return the corrected call for a user who passed both `function` and `options` to `tool`."""
     called = getattr(function, "__name__", "function").replace("<lambda>", "function")
     if options.keys() & {"schema", "handler"}:
         return f"tool(name='...', schema={{...}}, handler={called})"
@@ -183,7 +183,7 @@ def name_fault(tools: Iterable[Tool]) -> str | None:
 
 
 def _describe_origin(item: Tool) -> str:
-    """Return text that identifies a tool: its function's full name, or else the repr of its handler or of the tool."""
+    """Return text that identifies a tool: the full name of its function, or a repr if it has no function."""
     function: Any = item.handler
     if hasattr(function, "__qualname__"):
         return f"{function.__module__}.{function.__qualname__}"

@@ -22,7 +22,7 @@ ImageForm = Literal["binary", "base64", "url"]
 _DATA_URI = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(;[^;,]*)*),(?P<data>.*)", re.DOTALL | re.IGNORECASE)
 
 _NATIVE = ("image/png", "image/jpeg", "image/gif")
-"""The MIME types that every notebook can show. Other images are shown by the browser, in an ``img`` element."""
+"""Every notebook can show images of these MIME types. Other images are shown with an HTML ``img`` element."""
 
 
 @value
@@ -30,8 +30,8 @@ class Image(Value):
     """An image, given as bytes, base64 text, a URL or a file path.
 
     Make one with `from_file`, `from_binary`, `from_base64`, `from_url` or `from_data_uri`. A file is not read until the
-    image is used, and a URL is never fetched. `width` and `height` are in pixels. `prompt` is the prompt that the image
-    was generated from, and `revised_prompt` is the provider's version of it. Jupyter shows the image.
+    image is used, and a URL is never fetched. `width` and `height` are in pixels. `prompt` is the prompt used to
+    generate the image, and `revised_prompt` is the provider's version of it. Jupyter shows the image.
 
     >>> Image.from_data_uri("data:image/gif;base64,R0lGODlhAQABAAAAACw=").to_binary()[:6]
     b'GIF89a'
@@ -113,7 +113,7 @@ class Image(Value):
     def to_data_uri(self) -> str:
         """Return the image as a data URI, ``data:image/png;base64,...``.
 
-        Raises ``ValidationError("invalid_image_request")`` if the MIME type is unknown. Also raises the errors of
+        Raises ``ValidationError("invalid_image_request")`` if the MIME type is unknown, and the same errors as
         `to_binary`.
         """
         if self.mime_type is None and self.source != "url":
@@ -159,13 +159,13 @@ class Image(Value):
 
 @value
 class ImageRequest(Value):
-    """A request to an image model, in the same form for every provider.
+    """A request to an image model, independent of the provider.
 
     `size` is the width and height in pixels, or a word that the provider accepts, such as ``"auto"`` or ``"2K"``.
     `quality` is ``"low"``, ``"standard"``, ``"high"``, ``"hd"``, ``"auto"`` or another word that the provider accepts.
-    `response_format` is the form in which the images are returned. `mask` marks the area of the first input image that
-    the edit may change. `options` is merged into the provider's request body unchanged. `metadata` is copied to the
-    response's metadata.
+    `response_format` determines how the images are returned. `mask` marks the area to edit in the first input
+    image. `options` is merged into the provider's request body unchanged. `metadata` is copied to the response's
+    metadata.
     """
 
     operation: ImageOperation = "generate"
@@ -185,9 +185,9 @@ class ImageRequest(Value):
 
 @value
 class ImageUsage(Value):
-    """The tokens that an image call used, and its cost. Each is None if the provider does not report it.
+    """The token usage and cost of an image call.
 
-    Costs are in the provider's currency.
+    Token counts and costs are None if the provider does not report them. Costs are in the provider's currency.
     """
 
     images: int = 0
@@ -204,8 +204,7 @@ class ImageUsage(Value):
 class ImageResponse(Value):
     """The response to an image request. Jupyter shows its images.
 
-    `id` and `model` are the values that the provider reports. `request_id` is the id of the call, unless the adapter
-    sets a different one.
+    The provider sets `id` and `model`. The adapter may set `request_id`; otherwise, it is the id of the call.
     """
 
     images: tuple[Image, ...] = ()

@@ -29,10 +29,10 @@ UNREADABLE = (ValueError, RecursionError)
 """The errors that `read_json` raises if the text is not JSON or is nested too deeply."""
 
 MAX_DEPTH = 100
-"""The maximum nesting depth of data. Parsers accept more, but code that walks the data is recursive."""
+"""The maximum nesting depth of data. Parsers accept deeper data, but recursive functions may fail on it."""
 
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""The values of JSON's constants. NaN is always the same object, so that data read twice compares equal."""
+"""Constants outside standard JSON. There is a single NaN object, so reading the same text twice gives equal data."""
 
 
 def json_text(value: Any) -> str:
@@ -106,7 +106,7 @@ def read_json(text: str | bytes | msgspec.Raw) -> Any:
 
 
 def decode_json(text: str | bytes) -> Any:
-    """Parse standard JSON text. Any other text raises the errors of `read_json`."""
+    """Parse standard JSON text. For any other text, raise the same errors as `read_json`."""
     return _check_depth(text, msgspec.json.decode(text))
 
 
@@ -136,7 +136,7 @@ def _items(data: Any) -> Iterable[Any]:
 
 
 def unescaped(raw: str) -> str:
-    """Decode the text between the quotes of a JSON string, or any piece of it that does not split an escape.
+    """Decode the escapes in `raw`, text from inside a JSON string. It must not begin or end inside an escape.
 
     >>> unescaped("caf\\\\u00e9")
     'café'
@@ -145,7 +145,7 @@ def unescaped(raw: str) -> str:
 
 
 def read_arguments(text: str) -> dict[str, Any] | None:
-    """Return a tool call's arguments: an empty dict if `text` is blank, or None if it is not a JSON object."""
+    """Parse a tool call's arguments. Return {} for blank text, and None for text that is not a JSON object."""
     try:
         arguments: Any = read_json(text) if text.strip() else {}
     except UNREADABLE:
@@ -168,7 +168,7 @@ def well_formed(text: str) -> str:
 
 
 def is_encodable(text: str) -> bool:
-    """Whether `text` can be encoded as UTF-8. It cannot if it contains surrogates."""
+    """Whether `text` can be encoded as UTF-8, which is not possible if it contains surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -177,7 +177,7 @@ def is_encodable(text: str) -> bool:
 
 
 def check_encodable(reason: str, **texts: str | None) -> None:
-    """Raise ``ValidationError(reason)`` if any text has a lone surrogate, which stores, headers and logs reject."""
+    """Raise ``ValidationError(reason)`` if any of `texts` contains a surrogate, which UTF-8 cannot encode."""
     for name, text in texts.items():
         if text is not None and not text.isascii() and not is_encodable(text):
             fault = f"must not contain a lone surrogate: got {text[:80]!r}; write text.encode(errors='replace')"
@@ -229,9 +229,9 @@ def brings_pydantic(hint: Any) -> bool:
 
 
 def parts_of(hint: Any, seen: set[int] | None = None) -> Iterator[Any]:
-    """Yield `hint` and, recursively, its type arguments, its annotations and the types of its classes' fields.
+    """Yield `hint` and, recursively, its type arguments, its ``Annotated`` metadata and the types of its fields.
 
-    If a class occurs more than once, its fields are yielded only once.
+    The fields of a class are yielded only once.
     """
     yield hint
     seen = set() if seen is None else seen
@@ -270,7 +270,7 @@ def type_adapter(hint: Any) -> Any:
 def cached_by_type(function: Callable[[Any], T]) -> Callable[[Any], T]:
     """Cache the results of `function`, which takes a type.
 
-    If a type cannot be hashed, such as an ``Annotated`` with unhashable metadata, its result is not cached.
+    Results for unhashable types, such as an ``Annotated`` with unhashable metadata, are not cached.
     """
     cached = lru_cache(maxsize=256)(function)
 

@@ -46,7 +46,7 @@ class ThinkingPart(Value):
 
 @value
 class SourcePart(Value):
-    """A source that the text relies on, such as a citation or a search result, as the provider describes it."""
+    """A source that the text relies on, such as a document or a search result, in the provider's own format."""
 
     source: dict[str, Any]
 
@@ -156,7 +156,7 @@ def tool_result(tool_call_id: str, content: str | dict[str, Any]) -> Message:
 
 
 def attached(parts: Iterable[Part]) -> str:
-    """Return the counts of images and files in `parts`, as text for a repr.
+    """Return the number of images and files in `parts`, as text for a repr.
 
     >>> attached([TextPart("Hi"), FilePart({"mime_type": "application/pdf", "data": b"%PDF-"})])
     ', 1 file'
@@ -236,7 +236,7 @@ _SIGNATURES = {
 """MIME types by the first bytes of a file."""
 
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
-"""MIME types of RIFF files, by the four bytes after the length."""
+"""MIME types of RIFF files, keyed by the four bytes that follow the file's length."""
 
 
 def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -> Message:
@@ -256,11 +256,11 @@ def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -
     * a part such as ``FilePart({"mime_type": "text/csv", "data": b"a,b", "name": "a.csv"})``.
 
     Attachments can also be passed in a list. The message keeps their order. Pass any further text as a
-    ``TextPart(...)``. Files are read immediately; URLs are not fetched. The MIME type is recognized from the first
-    bytes or the name. An image becomes an `ImagePart`, and any other file becomes a `FilePart`.
+    ``TextPart(...)``. Files are read immediately; URLs are not fetched. The MIME type is recognized from the
+    file's first bytes or its name. An image becomes an `ImagePart`, and any other file becomes a `FilePart`.
 
-    Raises ``ValidationError("invalid_message")`` for anything else, or if a file cannot be read, is empty or has an
-    unknown type.
+    Raises ``ValidationError("invalid_message")`` for any other attachment, and for a file that cannot be read, is empty
+    or has an unknown type.
     """
     if isinstance(content, str) and not attachments:
         return Message("user", content)
@@ -365,7 +365,7 @@ def data_part(data: bytes, name: str | None = None, mime_type: str | None = None
 
 
 def mime_type_of(data: bytes, name: str) -> str | None:
-    """Return a file's MIME type, based on its first bytes or, failing that, its name; None if it is unknown.
+    """Guess a file's MIME type from its first bytes or, failing that, its name. Return None if both are unknown.
 
     >>> mime_type_of(b"GIF89a", "cat.png"), mime_type_of(b"", "notes.pdf"), mime_type_of(b"", "notes")
     ('image/gif', 'application/pdf', None)

@@ -84,7 +84,7 @@ def read_message(entry: Mapping[str, Any]) -> Message:
     for name in fields:
         if name not in known:
             remedy = f"its fields are {', '.join(known)}; keep other data in Message(..., metadata={{...}})"
-            raise wrong(f"has {shown(name)}, which is not a field of a message with the role {role}; {remedy}")
+            raise wrong(f"has {shown(name)}, which is not a field of a message with role {role}; {remedy}")
     names: dict[str, Any] = {name: _text(fields[name], name) for name in ("name", "tool_call_id") if name in fields}
     if role == "tool" and "tool_call_id" not in names:
         raise wrong("is missing; set it to the id of the tool call that this message answers", "tool_call_id")
@@ -115,7 +115,7 @@ def _read_part(item: Any) -> Part:
     for name in part:
         if name not in ("type", kind):
             remedy = "; write TextPart(text, {'cache': True})" if "cache" in str(name) else ""
-            raise wrong(f"has {shown(name)}, which is not supported in a part of the type {kind}{remedy}")
+            raise wrong(f"has {shown(name)}, which is not supported in a part of type {kind}{remedy}")
     return _read_kind(kind, part.get(kind), part)
 
 

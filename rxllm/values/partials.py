@@ -74,8 +74,8 @@ class Partial(Generic[T]):
     def value(self) -> T | None:
         """The value if it is complete, otherwise None.
 
-        A field's value has the field's annotated type. If the text does not match that type, the value is plain JSON
-        data, and the stream fails later.
+        A field is read as its annotated type. If the text does not match that type, the value is plain JSON data, and
+        the stream fails later.
         """
         if self._value is not _NOT_READ:
             return self._value
@@ -90,7 +90,7 @@ class Partial(Generic[T]):
 
     @property
     def so_far(self) -> Any:
-        """The value so far as JSON data, with the keys that the model wrote, or None if the value is missing."""
+        """JSON data for the text that has arrived, with the model's own keys, or None if the value is missing."""
         node, shape = self._node, self._shape
         if node is None or not self:
             return None
@@ -207,7 +207,7 @@ class Pieces:
 class Node:
     """The position of a JSON value in the text.
 
-    Nodes only grow, so a snapshot taken at some position in the text can show a node as it was at that point.
+    Nodes only grow. A `Partial` ignores everything after its own position in the text, so it does not change.
     """
 
     __slots__ = ("_positions", "children", "end", "keys", "kind", "start")
@@ -229,7 +229,7 @@ class Node:
         self.children.append(child)
 
     def key(self, shape: Shape, index: int) -> str | int:
-        """Return the field name or the index of the child at `index`."""
+        """Return the name of an object's child at `index`. For an array, return `index` itself."""
         return shape.name(self.keys[index]) if self.keys else index
 
     def begun(self, at: int) -> int:
@@ -240,7 +240,7 @@ class Node:
         return bisect_left(self.children, at, hi=count, key=lambda child: child.start)
 
     def find(self, key: str | int, at: int) -> Node | None:
-        """Return the child with this name or index, or None if it does not begin before `at`."""
+        """Return the child with this name or index, or None if no such child begins before `at`."""
         count = self.begun(at)
         if isinstance(key, str):
             positions = self._positions.get(key, ())
@@ -249,7 +249,7 @@ class Node:
         return self.children[key] if self.kind == "[" and 0 <= key < count else None
 
     def shows(self, shape: Shape, at: int) -> bool:
-        """Whether the node is visible at `at`: it is complete, or of a kind that is visible while it grows."""
+        """Whether the node is visible at `at`. An incomplete node must be a container, or a string that may grow."""
         return self.end <= at or self.kind in _CONTAINERS or (self.kind == '"' and shape.grows)
 
 
@@ -310,7 +310,7 @@ class Shape:
         try:
             self._decode = self._decode or decoder(self.hint)
             return self._decode(raw)
-        except Exception:  # the text does not match, or the type cannot be read on its own
+        except Exception:  # the text does not match, or the type has no decoder
             return plain(raw)
 
     def _add(self, option: Any) -> None:

@@ -4,7 +4,7 @@ Pickles contain no API keys and no HTTP clients. If the other process cannot imp
 contains the object itself; this requires cloudpickle.
 
 =========================  ==============================================================  =========================
-object                     content of its pickle                                           implemented by
+object                     what its pickle contains                                        implemented by
 =========================  ==============================================================  =========================
 a function or a tool that  its name; the other process must be able to import the module   pickle, ``FunctionTool``
 is defined in a module
@@ -14,10 +14,10 @@ an engine                  its settings, without secret headers; each setting is
                            as in this table
 an HTTP adapter            its arguments, without clients, API keys, secret headers and    ``HTTPBase.__getstate__``
                            secrets in the URL; the other process looks up its own API key
-a circuit breaker, traces  the arguments from which the other process makes a new object   its ``__reduce__``
+a circuit breaker, traces  the arguments for making a new one in the other process         its ``__reduce__``
 or a cassette
-a budget, a rate limit or  none: calls share it, or it is a local process. Pickling it      its ``__reduce__``
-an MCP server's process    raises an error that suggests a remedy
+a budget, a rate limit or  nothing. Calls share it, or it is a local process, so pickling  its ``__reduce__``
+an MCP server's process    it raises an error that suggests a remedy
 =========================  ==============================================================  =========================
 """
 
@@ -40,7 +40,7 @@ class NotPortable(pickle.PicklingError):
 
 
 def engine_state(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an engine's settings in a form that can be pickled. Raises the errors of `portable`."""
+    """Return an engine's settings in a form that can be pickled. Raises the same errors as `portable`."""
     state = {**settings, "params": {**settings["params"]}}
     for name in _FUNCTIONS:
         state[name] = tuple(portable(entry, f"{name}[{index}]") for index, entry in enumerate(state[name]))
@@ -57,7 +57,7 @@ def public_headers(headers: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 class _ByValue:
-    """A stand-in for a value in a pickle. Unpickling the stand-in returns the value."""
+    """A stand-in that is pickled instead of a value. Unpickling the stand-in returns the value."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -91,7 +91,7 @@ def by_value(value: Any, what: str, reason: Exception | str) -> Any:
     except Exception as error:
         if isinstance(error.__cause__ or error, RecursionError):  # a function can refer to its own tool
             raise NotPortable(f"{what} cannot be pickled: it refers to itself; define it in a module") from None
-        # The error for an object that calls share already suggests a remedy.
+        # Errors about objects shared between calls already suggest a remedy.
         remedy = "" if "; " in str(error) else "; leave it out, or create it in the process that uses it"
         raise NotPortable(f"{what} cannot be pickled: {error}{remedy}") from error
 

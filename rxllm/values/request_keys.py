@@ -24,7 +24,7 @@ def request_key(request: Request, provider: str = "") -> str:
     '3636991165173c05f0c1eac875802dc2'
 
     Equal requests have equal keys in every process, on every machine and in later versions of rxllm. `request` must
-    already include the engine's options, model and tools, as the requests that operators and adapters receive do.
+    already include the engine's options, model and tools. Operators and adapters receive such complete requests.
 
     The key depends on:
 
@@ -58,21 +58,21 @@ def request_key(request: Request, provider: str = "") -> str:
 
 
 class _Hashed(NamedTuple):
-    """The hash of a thread up to and including the message it is stored on. `previous` is the preceding message."""
+    """The hash of a message and all messages before it. `previous` is the message directly before it."""
 
     previous: Message | None
     hash: Any
 
 
 _MOST_HEADS = 8
-"""The maximum number of requests for which a message caches its thread's hash."""
+"""The maximum number of hashes that a message caches. Each pair of `write` and `head` needs its own hash."""
 
 
 def hash_of_thread(head: str, messages: Iterable[Message], write: Callable[[Message], str]) -> Any:
-    """Return a SHA-256 object fed with `head` and then ``write(message)`` for each message, separated by commas.
+    """Return a SHA-256 object, already updated with `head` and the messages. The caller can add more text.
 
-    The caller can feed it more text. Each message caches the hash of the thread up to and including that message,
-    because every step of a chat needs the hash of the whole thread.
+    ``write(message)`` returns a message's text. Commas separate the texts. Each message caches the hash that ends
+    with its text, so that each step of a chat hashes only the new messages.
     """
     from hashlib import sha256  # imported late, because loading OpenSSL is slow
 
@@ -106,7 +106,7 @@ def plain_message(message: Message) -> Message:
 
 
 def plain_call(call: ToolCall) -> ToolCall:
-    """Return `call` without its metadata and, if its arguments could be parsed, without their raw text."""
+    """Return `call` without its metadata. The raw arguments are also removed, unless they could not be parsed."""
     raw = call.raw_arguments if call.metadata.get("error") else None
     return replace(call, raw_arguments=raw, metadata={})
 

@@ -13,14 +13,14 @@ from rxllm.values.messages import FilePart, ImagePart, Message, Part, SourcePart
 from rxllm.values.tools import Tool
 
 ApiKey = str | Callable[[], str | Awaitable[str]]
-"""An API key, or a function (sync or async) that returns one for each attempt, in case tokens expire."""
+"""An API key, or a sync or async function that returns one. Each attempt calls the function, as keys can expire."""
 
 _NUMBERS = ("temperature", "max_tokens", "seed", "top_p")
 
 
 @value
 class Request(Value):
-    """A request to a model, in the same form for every provider.
+    """A request to a model, independent of the provider.
 
     Functions in `tools` are turned into tools, as if by ``rxllm.tool``. `tool_choice` is ``"auto"``, ``"none"``,
     ``"required"`` or the name of a tool. `temperature` is between 0 and 2, and `top_p` is greater than 0 and at most 1.
@@ -69,11 +69,11 @@ def json_schema(name: str, schema: dict[str, Any], *, strict: bool = True) -> di
 class Call:
     """The settings that an adapter receives in addition to the request. The object is never stored or sent.
 
-    If `api_key` is a function, it is called and replaced by its result before an HTTP adapter builds its request. The
-    adapter adds `headers` to that request. If `raw` is True, it also emits ``RawChunk`` events. `timeout` is the
-    maximum time between two reads, in seconds. `observers` receive telemetry values. `trace_headers` are the headers
-    that a `Tracer` returns for this attempt; the headers of the adapter and the call override them. The repr omits the
-    API key and all headers.
+    If `api_key` is a function, an HTTP adapter first replaces it with the function's result. The adapter adds `headers`
+    to its HTTP request. If `raw` is True, the adapter also emits ``RawChunk`` events. `timeout` is the maximum time
+    between two reads, in seconds. `observers` receive telemetry values. `trace_headers` are the headers that a `Tracer`
+    returns for this attempt; the headers of the adapter and the call override them. `retry` is the call's retry policy,
+    which an adapter follows when it reconnects. The repr omits the API key and all headers.
     """
 
     request_id: str = ""
@@ -84,6 +84,7 @@ class Call:
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     observers: tuple[Callable[[Any], object], ...] = ()
     trace_headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    retry: Any = None
 
 
 BYTES_PER_TOKEN = 4

@@ -32,13 +32,13 @@ class Response(Value, Generic[T]):
     """A model's response to one request.
 
     `message` is the whole response, `output_text` is its text, and `tool_calls` are the calls that the client must run.
-    `id` and `model` are the values that the provider reports. A stream that fails midway also produces a Response: its
-    `finish_reason` is ``"error"``, `error` is the error, and the other fields contain what arrived before it.
+    `id` and `model` are as reported by the provider. A stream that fails midway also produces a Response. Its
+    `finish_reason` is ``"error"``, `error` is the exception, and the other fields contain the data received until then.
 
     `parsed` is the parsed answer, if the call has a `response_format` or if `parse` was passed to the operator that
     made the response. In JSON, `parsed` is plain data; ``serializer.from_json(text, response_format=...)`` restores the
-    object. Type checkers assume that `parsed` is present, but it is None if the response calls tools or has failed. The
-    results of `generate_many` can include failed responses.
+    object. Type checkers assume that `parsed` is present, but it is None if the response calls tools or has failed. For
+    example, `generate_many` can return failed responses.
 
     `metadata` is everything else that the provider reports. Its keys are the same for every provider:
     ``"service_tier"``, ``"system_fingerprint"``, ``"provider"``, ``"native_finish_reason"``, ``"timings"``, and keys
@@ -96,7 +96,7 @@ class Labelled(msgspec.Struct, Generic[T_co], frozen=True):
 
 
 class Timed(msgspec.Struct, Generic[T_co], frozen=True):
-    """An item and the time at which it was emitted, in seconds since the subscription, or since the start of a run."""
+    """An item and the time it was emitted, in seconds since the subscription or the start of the run."""
 
     at: float
     item: T_co
@@ -115,8 +115,8 @@ class Progress(msgspec.Struct, frozen=True):
     Of `total` requests, `done` have ended, and `failed` of these ended without an answer. `usage` is the total usage of
     the requests that have ended, and ``usage.total_cost`` is their cost. `journaled` is the number of requests that
     were answered from the journal instead of being sent. `retries` is the number of failed attempts that were repeated.
-    `seconds_p50` and `seconds_p95` are percentiles of the seconds that completed model calls took, including retries
-    but not waits for a rate limit.
+    `seconds_p50` and `seconds_p95` are the 50th and 95th percentiles of the duration of completed model calls. The
+    duration includes retries but not waits for a rate limit.
     """
 
     done: int

@@ -27,7 +27,7 @@ else:
 
 @value
 class StepResult(Value, Generic[T]):
-    """One round trip to the model: the response, the results of the tools it called, and the thread with both.
+    """One round trip to the model: the response, the tool results, and the thread that includes both.
 
     `done` is True if there is nothing to send back to the model, or if tool calls are waiting for the caller to approve
     or answer them. A loop that calls ``step`` should end when `done` is True. In ``mode="manual"``, `done` is False if
@@ -134,12 +134,12 @@ def rows(results: Iterable[Response[Any] | StepResult[Any] | ChatResult[Any]]) -
 
     All rows have the same columns in the same order, even if a request failed. Unknown values are None.
 
-    * ``request`` is the request's id in `generate_many`, or its index with ``ordered=False``.
-    * ``text`` is the `output_text`. A parsed object has a column for each field, such as ``parsed.city``, in the order
-      in which they first occur; lists and objects in a field are JSON text. Other parsed values are in ``parsed``.
+    * ``request`` is the request's id in `generate_many`. Without ids, it is the index if ``ordered=False``.
+    * ``text`` is the `output_text`. A parsed object has a column for each field, such as ``parsed.city``; columns are
+      in order of first occurrence. Lists and objects in a field are JSON text. Other parsed values are in ``parsed``.
     * ``finish_reason`` is a chat's `halted_reason`. ``provider`` is known if the response or an error names it.
-    * ``input_tokens``, ``output_tokens``, ``total_tokens`` and ``cost`` are the `usage`. ``seconds`` is the time for
-      the last response, if the provider reports it, as Ollama, llama.cpp, Groq and Cerebras do.
+    * ``input_tokens``, ``output_tokens``, ``total_tokens`` and ``cost`` are taken from `usage`. ``seconds`` is how
+      long the last response took, if the provider reports it, as Ollama, llama.cpp, Groq and Cerebras do.
     * ``error_type``, ``error_reason`` and ``error_message`` are the class, reason and message of the error.
 
     Raises ``ValidationError("invalid_option")`` if any item is not a result.

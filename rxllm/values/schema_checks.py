@@ -1,17 +1,17 @@
 """Check data against a JSON schema, using jsonschema-rs.
 
-Schemas may be untrusted, so the time that a check takes is limited:
+Schemas may be untrusted, so the time spent on each check is limited:
 
 ====================  ===============================================================================================
 part                  treatment
 ====================  ===============================================================================================
 references            Followed only inside the schema. Nothing is fetched.
-patterns              Matched by a regex engine with linear run time. If it cannot read a pattern, neither the pattern
-                      nor keywords that need all patterns, such as ``not`` and ``oneOf``, are checked.
+patterns              Matched by a regex engine with linear run time. A pattern that it cannot read is removed, and
+                      so are ``not``, ``oneOf`` and other keywords that could go wrong without the pattern.
 ``format``            Not checked. Encoded content in strings is not checked either.
 ``$schema``           An unknown value is treated as draft 2020-12.
 a large schema        A schema with more than `MAX_BYTES` bytes or `MAX_SCHEMAS` subschemas is not checked.
-nested branches       The subschemas that may apply are counted for each level of the data, through all references.
+nested branches       The deeper the data, the more subschemas may apply to it, directly or through references.
                       Data to which more than `MAX_APPLIED` subschemas may apply is not checked.
 large data            If large data is invalid, only one fault is reported, because the library copies the data
                       into each fault.
@@ -41,7 +41,7 @@ MAX_PATTERNS = 100
 MAX_IDS = 100
 MAX_APPLIED = 2_000
 MAX_COPIED = 5_000_000
-"""The maximum number of bytes copied into faults. Copying more would take over a quarter of a second."""
+"""The maximum number of bytes copied into faults. Copying more would take longer than a quarter of a second."""
 
 log = logging.getLogger("rxllm")
 
@@ -57,9 +57,9 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _APART = ("$defs", "definitions", *_REFERENCES)
 _UNEVALUATED = ("unevaluatedItems", "unevaluatedProperties")
 _UNEVALUATED_COST = 4
-"""The factor by which an unevaluated keyword multiplies the cost of its sibling branches.
+"""The factor by which ``unevaluatedItems`` or ``unevaluatedProperties`` raises the cost of the branches beside it.
 
-The keyword examines them all again, so each level takes three times as long.
+These keywords check the branches again, so each level multiplies the cost.
 """
 _ONE_LEVEL_DOWN = {
     *("properties", "patternProperties", "additionalProperties", "propertyNames"),
@@ -82,7 +82,7 @@ def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]
     checked = _compiled(json_bytes(schema))
     try:
         return checked.faults(data)
-    except ValueError:  # bytes, keys that are numbers, and lone surrogates are checked in their JSON form
+    except ValueError:  # bytes, numeric keys and lone surrogates are checked in their JSON form
         try:
             return checked.faults(decode_json(json_bytes(data)))
         except (ValidationError, *UNREADABLE) as error:
@@ -105,7 +105,7 @@ def _compiled(text: bytes) -> _Checked:
     if len(document.schemas) > MAX_SCHEMAS:
         return _skip_checks(text, f"it has more than {MAX_SCHEMAS} subschemas")
     if document.unread:
-        log.warning("a JSON schema is checked without patterns that cannot be read: %.80r", document.unread[0])
+        log.warning("a JSON schema has patterns that cannot be read and are not checked: %.80r", document.unread[0])
     validator = _validator(document.root)
     depth = bisect_right(range(MAX_DEPTH + 1), MAX_APPLIED, key=document.count_applied) - 1
     if depth < 0:
@@ -203,7 +203,7 @@ class _Document:
                 self._by_anchor.setdefault(anchor, []).append(schema)
 
     def _remove_unread(self, schema: Schema, patterns: int) -> int:
-        """Remove unreadable patterns from `schema`, and return `patterns` (the count so far) plus its own count."""
+        """Remove unreadable patterns from `schema`. Add its number of patterns to `patterns`, and return the sum."""
         names = schema.get("patternProperties")
         names = cast(Schema, names) if isinstance(names, dict) else {}
         own = schema.get("pattern")
@@ -255,7 +255,7 @@ class _Document:
         return total
 
     def _targets(self, reference: str) -> list[Any]:
-        """Return the schemas that `reference` may refer to: the right schema, and perhaps others."""
+        """Return all schemas that `reference` may refer to. Some may be wrong, as only the fragment is compared."""
         fragment = unquote(reference.partition("#")[2])
         if len(self._bases) > MAX_IDS:
             return []

@@ -143,7 +143,7 @@ def unfenced(text: str) -> str:
 
 
 def is_wrapped(hint: Any) -> bool:
-    """Whether an answer of this type must be wrapped in an object, as its field `value`."""
+    """Whether an answer of this type must be wrapped in an object with the field `value`."""
     try:
         schema = _own_schema(hint)
     except ValidationError:  # an answer of this type can be read, but the type has no schema
@@ -216,7 +216,7 @@ def _make_strict(schema: Any) -> Any:
 
 
 def _is_closed(schema: Any) -> bool:
-    """Whether `schema` leaves nothing open: mappings have fixed keys, and every value and list item has a type."""
+    """Whether `schema` is fully specified: mappings have fixed keys, and every value and list item has a type."""
     is_list_of_any = schema.get("type") == "array" and not schema.get("items")
     is_open = schema == {} or is_list_of_any or schema.get("additionalProperties", False) is not False
     return not is_open and all(_is_closed(child) for child in _children(schema))
@@ -257,7 +257,7 @@ class _Wrapped(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _read_answer(decode: Callable[[str], Any], text: str) -> Any:
-    """Return the `value` of the object in `text`, or the bare value if there is no object around it."""
+    """Decode the answer in `text`. The answer can be wrapped in an object with the single field `value`."""
     try:
         wrapped = msgspec.json.decode(unfenced(text), type=_Wrapped)
     except Exception:  # a lone surrogate raises an error other than DecodeError
@@ -281,7 +281,7 @@ def _decode_type(decode: Callable[[str], Any], hint: Any, text: str) -> Any:
 
 
 def _cut_off(text: str) -> str:
-    """Return the parser's error message if `text` ends before its JSON is complete, otherwise ""."""
+    """Return the parser's error message if the JSON in `text` is cut off, otherwise an empty string."""
     try:
         msgspec.json.decode(unfenced(text))
     except UNREADABLE as error:
@@ -309,7 +309,7 @@ def _msgspec_decoder(hint: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _decode_other(cls: Any, value: Any) -> Any:
-    """Convert `value` to `cls` if that is a pydantic model; otherwise, return it unchanged for msgspec to reject."""
+    """Convert `value` to `cls`, a pydantic model. For other classes, return `value`, so that msgspec rejects it."""
     validate = getattr(cls, "model_validate_json", None)
     return value if validate is None else validate(msgspec.json.encode(value))
 

@@ -26,7 +26,7 @@ def is_secret_name(name: object) -> bool:
 
 
 def masked(value: Any) -> Any:
-    """Return `value` with all secrets in it masked. Secrets are recognized by the names of their entries.
+    """Return `value` with all secrets in it masked. A secret is recognized by its name; see `is_secret_name`.
 
     >>> masked({"options": {"extra_headers": {"api-key": "abc", "x-title": "Mine"}}})
     {'options': {'extra_headers': {'api-key': '[key]', 'x-title': 'Mine'}}}
@@ -43,8 +43,8 @@ def mapped(
 ) -> Any:
     """Return `value` with each scalar in it, however deeply nested, replaced by ``change(scalar)``.
 
-    A mapping's values, and the second items of (name, item) pairs, are first replaced by ``entry(name, item)``. A part
-    that contains itself or is nested deeper than `depth` becomes a placeholder.
+    In mappings and (name, item) pairs, each item is first replaced by ``entry(name, item)``. A part that contains
+    itself or is nested deeper than `depth` becomes a placeholder.
     """
     if not isinstance(value, Mapping | list | tuple):
         return change(value)

@@ -1,4 +1,4 @@
-"""Sessions, the inputs accepted as a conversation, and the halted agents inside a thread.
+"""Sessions, the input types for conversations, and helpers for halted agents.
 
 The status of a session determines which operations are legal:
 
@@ -49,11 +49,11 @@ LEGAL: Mapping[str, tuple[str, ...]] = {
 
 @value
 class Session(Value):
-    """A conversation as data that can be stored as JSON between turns.
+    """The state of a conversation, which can be stored as JSON between turns.
 
     A session is immutable: methods that would change it return a new one. Tools receive `id` as the session id. They
-    also receive `context`, which overrides the engine's context and is overridden by the call's. `metadata` accumulates
-    the metadata of every turn's result. If the status is ``error``, ``metadata["error"]`` is the reason.
+    also receive `context`. It overrides the engine's context, and a call's own context overrides both. `metadata`
+    collects the metadata of all turns. If the status is ``error``, ``metadata["error"]`` is the reason.
     """
 
     id: str | None = None
@@ -92,6 +92,25 @@ class Session(Value):
         """Return the session with these messages appended to its thread. Nothing else changes."""
         return replace(self, thread=self.thread + messages)
 
+    def with_thread(self, thread: Thread) -> Session:
+        """Return the session with another thread, waiting only for the calls and the question that are open in it.
+
+        Use it to add the user's messages in any status, even instead of the answers that the session is waiting for, or
+        to continue after an error. Then call ``session.resume``.
+
+        >>> from rxllm import Thread
+        >>> asking = Session(status="awaiting_user", pending_question="Where to?")
+        >>> asking.with_thread(Thread().add_user("To Rome.")).status
+        'idle'
+        """
+        known, id, last = {call.id: call for call in self.pending_tool_calls}, self.pending_tool_call_id, thread.last
+        calls = tuple(known.get(call.id, call) for call in open_calls(thread))
+        own = last is not None and bool(last.metadata.get("ask_user")) and last.metadata.get("tool_call_id") == id
+        session = replace(self, thread=thread, pending_tool_calls=calls, status="awaiting_tools" if calls else "idle")
+        if self.pending_question is not None and (own or waits_in_agent(thread, id)):
+            return session if calls else replace(session, status="awaiting_user")
+        return replace(session, pending_question=None, pending_tool_call_id=None)
+
     def append_user(self, text: str) -> Session:
         return self.append(user(text))
 
@@ -108,7 +127,7 @@ class Session(Value):
 
         Once all pending calls are answered, the session stops waiting for tools.
 
-        Raises ``SessionError("unknown_tool_call_id")``, the errors of `require`, and
+        Raises ``SessionError("unknown_tool_call_id")``, the same errors as `require`, and
         ``ValidationError("not_serializable")`` if the mapping has no JSON form.
         """
         self.require("submit_tool_result")
@@ -279,23 +298,23 @@ def _text_of(id: str, content: str | Mapping[str, Any]) -> str:
 
 
 def question(text: str, tool_call_id: str | None, metadata: Mapping[str, Any]) -> Message:
-    """Return the assistant message that asks the user a tool's question, with any ``ask_user_opts`` in `metadata`."""
+    """Return the assistant message that asks a tool's question, including any ``ask_user_opts`` from `metadata`."""
     opts = {"ask_user_opts": metadata["ask_user_opts"]} if metadata.get("ask_user_opts") else {}
     return Message("assistant", text, metadata={"ask_user": True, "tool_call_id": tool_call_id, **opts})
 
 
 def nested_id(id: str, inner: str) -> str:
-    """Return the id that the caller sees for `inner`, a call or question inside the agent run by call `id`."""
+    """Prefix `inner`, the id of an agent's call or question, with `id`, the id of the tool call that runs the agent."""
     return f"{id}/{inner}"
 
 
 def nested_call(id: str, call: ToolCall) -> ToolCall:
-    """Return `call`, a pending call of the agent run by call `id`, with the id that the caller sees."""
+    """Return an agent's pending `call`, with ``nested_id(id, call.id)`` as its id."""
     return replace(call, id=nested_id(id, call.id))
 
 
 def open_agents(thread: Thread) -> dict[str, Thread]:
-    """Return the threads of the halted agents that `thread` is waiting for, keyed by call id, in call order."""
+    """Return the thread of each halted agent whose call is unanswered. The keys are call ids, in call order."""
     threads: dict[str, Any] = {}
     for message in thread:
         agents = message.metadata.get(AGENTS)
@@ -306,7 +325,7 @@ def open_agents(thread: Thread) -> dict[str, Thread]:
 
 
 def with_open_agents(thread: Thread, agents: Mapping[str, Thread]) -> Thread:
-    """Return `thread` with the threads in `agents` added, keyed by call id. Other agents' threads are kept."""
+    """Return `thread` with more threads of halted agents stored in it. `agents` maps call ids to these threads."""
     if not agents:
         return thread
     return replace(thread, messages=tuple(_with_agents(message, agents) for message in thread))

@@ -27,7 +27,7 @@ AGENTS = "agents"
 """The metadata key under which an assistant message stores the threads of the halted agents that it called."""
 
 _LAST = 20
-"""In a notebook, a thread is shown as its first message and at most this many of its last messages."""
+"""The maximum number of messages that a notebook shows from the end of a thread, besides the first message."""
 
 MessageLike = Message | Response[Any] | Mapping[str, object] | Dumpable
 """A message, a response that contains one, or a message in OpenAI's format."""
@@ -59,7 +59,7 @@ class Thread(Value):
 
     @classmethod
     def from_openai(cls, messages: Iterable[MessageLike]) -> Self:
-        """Convert messages in OpenAI's format, as dicts or SDK objects, to a thread. `Message` objects are kept.
+        """Convert messages in OpenAI's format, as dicts or SDK objects, to a thread. `Message` objects are unchanged.
 
         >>> Thread.from_openai([{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"}])
         Thread(2 messages, last=Message('user', 'Hi'))
@@ -83,8 +83,8 @@ class Thread(Value):
         non-text parts of assistant messages. A tool result that is a mapping becomes JSON text. An image becomes its
         URL or a ``data:`` URL. `from_openai` restores everything else.
 
-        Outside assistant messages, a part that the format cannot express, such as a file given by its URL or an image
-        in a tool result, raises ``ValidationError("not_serializable")``. ``Image.to_data_uri`` can raise errors too.
+        Raises ``ValidationError("not_serializable")`` for other parts that the format cannot express. Examples are
+        a file given by its URL and an image in a tool result. Errors from ``Image.to_data_uri`` propagate.
         """
         return [at(("messages", i), write_message, message) for i, message in enumerate(self)]
 

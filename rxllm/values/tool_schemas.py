@@ -58,21 +58,21 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
         return cls(hint, make, type_adapter(hint))
 
     def read(self, data: Any) -> Any:
-        """Convert JSON `data` to the hinted type. Raises the errors of msgspec or pydantic."""
+        """Convert JSON `data` to the hinted type. If it does not match, raise the error from msgspec or pydantic."""
         if self.adapter is None:
             return msgspec.convert(data, self.hint, dec_hook=_read_path)
         return self.adapter.validate_json(json_bytes(data))
 
 
 def signature_of(name: str, function: Callable[..., Any]) -> list[tuple[Signed, Any]]:
-    """Return the parameters of a tool's `function` with their hints, leaving out those that a ``partial`` fills in.
+    """Return a tool function's parameters and their hints. Parameters that a ``partial`` fills in are left out.
 
     Raises ``TypeError`` if the function has no signature, or if a hint cannot be resolved.
     """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
-        raise TypeError(f"the tool {name!r} has no readable signature; wrap it in a function of your own") from error
+        raise TypeError(f"the tool {name!r} has no readable signature; wrap it in your own function") from error
     try:
         hints = get_type_hints(_function_in(function), include_extras=True)
     except NameError as error:
@@ -196,7 +196,7 @@ def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, A
 
 
 def _spell_out(hint: Any, describe: Callable[[str], Any]) -> Any:
-    """Return `hint` with each text in ``Annotated`` replaced by ``describe(text)``, and with datetimes annotated."""
+    """Replace each text in an ``Annotated`` hint with ``describe(text)``, and each ``datetime`` with `_DATETIME`."""
     if hint is datetime:
         return _DATETIME
     origin, args = get_origin(hint), get_args(hint)
@@ -210,7 +210,7 @@ def _spell_out(hint: Any, describe: Callable[[str], Any]) -> Any:
 
 
 def _default_data(default: Default) -> Any:
-    """Return a default as JSON data, or None if it is None or has no JSON form."""
+    """Return a default as JSON data, or None if it has no JSON form."""
     try:
         return json_data(default())
     except ValidationError:

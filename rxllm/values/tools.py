@@ -51,7 +51,7 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 
 ToolTimeout = float | Literal["default"] | None
-"""A number of seconds, None for no limit, or "default" to use the call's option ``tool_timeout``."""
+"""A number of seconds, None for no limit, or "default" to use the call's ``tool_timeout`` option."""
 
 
 @value
@@ -102,7 +102,7 @@ class ToolContext:
     """The context of a tool call, passed to each parameter annotated with this class.
 
     Call `progress` to emit a ``ToolProgress`` event at once. `cancelled` is set once no subscriber is waiting for the
-    result. `tool_call` has the tool's arguments, including any changes by an approver. If the tool asked the user a
+    result. `tool_call` contains the arguments, including any changes by an approver. If the tool asked the user a
     question, `reply` is the answer, and `tool_state` is the state saved with the question; see `ask_user`. `make_key`
     is called when `idempotency_key` is first read.
     """
@@ -122,12 +122,11 @@ class ToolContext:
     def idempotency_key(self) -> str:
         """A key that identifies this call, and stays the same if the call is run again, even in another process.
 
-        Pass it to services that must not act twice, such as payment services. The key is a hash of the conversation
-        before the call, the session's id, and the call with the model's arguments. For a call by an agent, the hash
-        also includes the key of the tool call that runs the agent.
-
-        Without a `session_id`, two conversations with equal messages and equal call ids have equal keys. Some providers
-        simply number their calls, so give each conversation an id.
+        Pass it to services that must not act twice, such as payment services. The key is a hash of the session's id,
+        the conversation before the call, and the call as the model wrote it. If an agent makes the call, the hash also
+        includes the key of the tool call that runs the agent. Without a `session_id`, two conversations with equal
+        messages and equal call ids have equal keys. Some providers simply number their calls, so give each conversation
+        an id.
         """
         return self.make_key()
 
@@ -138,7 +137,7 @@ class Tool(Value):
 
     Arguments are checked against `schema`, a JSON schema for an object. rxllm never runs a `manual` tool: the chat
     halts, and the caller provides the result. A tool with `approval` runs only after its call has been approved.
-    `timeout` is the maximum run time in seconds; None means no limit. It overrides the call's option ``tool_timeout``.
+    `timeout` is the maximum run time in seconds; None means no limit. It overrides the call's ``tool_timeout`` option.
     An `idempotent` tool that was interrupted can be run again with the same arguments and the same
     `ToolContext.idempotency_key`. An `eager` tool may start while the model is still writing the rest of its response.
     A tool with a `handler` has no JSON form, because the handler is code.
@@ -162,7 +161,7 @@ class Tool(Value):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (self.timeout in ("default", None) or is_positive(self.timeout)):
-            fault = must_be("a number of seconds above 0, or None for no limit", self.timeout)
+            fault = must_be("a positive number of seconds, or None for no limit", self.timeout)
             raise ValidationError("invalid_tool", f"timeout {fault}", errors=[(("timeout",), fault)])
         for flag in ("manual", "approval", "idempotent", "eager"):
             if not isinstance(getattr(self, flag), bool):
@@ -179,7 +178,7 @@ class Tool(Value):
         if not callable(function):
             raise TypeError(f"the tool {self.name!r} has no function to call; pass handler=function")
         if self != replace(self, schema=Tool("").schema, handler=None):
-            message = f"the tool {self.name!r} has a schema or handler of its own and cannot decorate a function"
+            message = f"the tool {self.name!r} already has a schema or handler, so it cannot decorate a function"
             raise TypeError(message)
         names = ("manual", "approval", "timeout", "idempotent", "eager", "metadata")
         flags = {name: getattr(self, name) for name in names}
@@ -202,7 +201,7 @@ class Tool(Value):
 
 @value
 class FunctionTool(Tool, Generic[P, R]):
-    """A tool that the decorator made from a function. Calling the tool calls the function.
+    """A tool made from a function, for example by ``@tool``. Calling the tool calls the function.
 
     In a class body, the tool works like a method: ``obj.method`` is the tool bound to ``obj``.
     """
@@ -306,15 +305,16 @@ class Halt(Value):
 
 
 def halt(reason: str, result: Any = None) -> Halt:
-    """Return this from a tool to end the chat, for this `reason`, once the step's other tools have finished.
+    """Create the object that a tool returns to end the chat. The step's other tools finish first.
 
-    `result` is the tool's result. An approver can return ``halt("approval")`` to hand the decision back to the caller.
+    `reason` becomes the chat's `halted_reason`, and `result` is the tool's result. An approver can return
+    ``halt("approval")`` to leave the decision to the caller.
     """
     return Halt(reason, result)
 
 
 def ask_user(question: str, *, calls_again: bool = False, tool_state: Any = None, **opts: Any) -> Halt:
-    """Return this from a tool to end the chat with a question to the user.
+    """Create the object that a tool returns to end the chat with a question to the user.
 
     The model reads the user's answer, unless `calls_again` is True. In that case, the tool runs again, with the answer
     in ``ToolContext.reply`` and `tool_state` in ``ToolContext.tool_state``. The state must be JSON data, because the

@@ -16,10 +16,10 @@ from rxllm.values.errors import ValidationError
 class Usage(Value):
     """The tokens that a response used, and their cost. A field is None if the provider does not report it.
 
-    `input_tokens` includes cached and cache-written tokens, and `output_tokens` includes reasoning tokens; each of
-    these also has its own field. `total_tokens` is the provider's total; if it is None, `total` is the sum of input and
-    output. Costs are in the provider's currency. `extra` keeps the provider's other counters under their own names. To
-    add up the usage of several responses, write ``a + b`` or ``sum(usages, Usage())``.
+    `input_tokens` includes cached and cache-written tokens, and `output_tokens` includes reasoning tokens. All three
+    kinds also have their own fields. `total_tokens` is the provider's total; if it is None, `total` is the sum of input
+    and output. Costs are in the provider's currency. `extra` keeps the provider's other counters under their own names.
+    To add up the usage of several responses, write ``a + b`` or ``sum(usages, Usage())``.
     """
 
     input_tokens: int | None = None
@@ -56,9 +56,9 @@ class Usage(Value):
 def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> Usage:
     """Return `usage` with its missing costs filled in by ``price(model, usage)``.
 
-    If a provider uses several models for one answer, ``extra["iterations"]`` lists the usage of each as a dict. These
-    are priced separately: `model` is the name in the iteration's ``extra``, or None for the model that gives the
-    answer. If any of these costs is unknown, none are filled in. A reported cost of 0 is replaced if a price is known.
+    If a provider uses several models for one answer, ``extra["iterations"]`` lists the usage of each as a dict. Each
+    usage is priced separately; `model` is the name in its ``extra``, or None for the model that wrote the answer.
+    If any of these costs is unknown, none are filled in. A reported cost of 0 is replaced if a price is known.
     """
     lacking = usage
     if usage.total_cost == 0:
@@ -100,7 +100,7 @@ def whole(number: Any) -> int | None:
 
 
 def amount(number: Any) -> float | None:
-    """Return a cost from a provider, or None if `number` is not a number."""
+    """Return `number`, a cost from a provider, or None if it is not a number."""
     return number if isinstance(number, int | float) and not isinstance(number, bool) else None
 
 
@@ -117,10 +117,10 @@ def _sum(a: Any, b: Any) -> Any:
 class Spending(Value):
     """The tokens and money that calls with a shared `Budget` have used.
 
-    `calls` is the number of calls that have ended, and `tokens` is the number of tokens they used. Of these tokens,
-    `estimated` had to be estimated, because a call failed, was disposed early or used a provider that reports no usage.
-    `usd` is the sum of all known costs, or None if no cost is known. `unpriced` counts the calls whose cost is unknown.
-    `reserved` and `reserved_usd` are the tokens and the money set aside for running calls.
+    `calls` is the number of calls that have ended, and `tokens` is the number of tokens they used. `estimated` is the
+    number of tokens that rxllm estimated, because a call failed, was disposed early or used a provider that reports no
+    usage. `usd` is the sum of all known costs, or None if no cost is known. `unpriced` counts the calls whose cost is
+    unknown. `reserved` and `reserved_usd` are the tokens and the money set aside for running calls.
     """
 
     tokens: int = 0
@@ -140,7 +140,7 @@ _MILLION = 1_000_000
 
 @value
 class ModelInfo(Value):
-    """An entry in the catalogue ``rxllm.models``. A field is None if its value is not known.
+    """An entry in the catalogue ``rxllm.models``. A field is None if its value is unknown.
 
     `name` is ``"provider:model"``, or just the provider if its model has no name. The model's capabilities are flags:
 
@@ -186,7 +186,7 @@ class ModelInfo(Value):
         return self.input_price is not None or self.output_price is not None
 
     def priced(self, usage: Usage) -> Usage:
-        """Return `usage` with its missing costs filled in. A missing total is filled in if both other costs are known.
+        """Return `usage` with its missing costs filled in. The total is filled in only if the other two are known.
 
         >>> usage = ModelInfo("a:b", input_price=2.0, output_price=10.0).priced(Usage(500_000, 100_000))
         >>> usage.input_cost, usage.output_cost, usage.total_cost
@@ -235,8 +235,8 @@ def _is_price(value: Any) -> bool:
 
 _Rule = tuple[str, Callable[[Any], bool]]
 _FLAG: _Rule = ("True, False or None", lambda value: value is None or isinstance(value, bool))
-_TOKENS: _Rule = ("a whole number of at least 1, or None", lambda value: value is None or is_count(value))
-_PRICE: _Rule = ("a number of at least 0, or None", _is_price)
+_TOKENS: _Rule = ("an integer >= 1 or None", lambda value: value is None or is_count(value))
+_PRICE: _Rule = ("a number >= 0 or None", _is_price)
 
 _RULES: dict[str, _Rule] = {
     "name": ("'provider:model'", _is_name),

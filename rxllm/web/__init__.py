@@ -13,14 +13,17 @@ frames (JSON objects), and `sse` writes each frame as a server-sent event. `stre
 returns a response for your web framework. `Runs` keeps streams running while no browser is connected. At the other end,
 `from_sse` reads frames from server-sent events, and `decode` turns them back into events.
 
-`from_ui` and `from_ag_ui` parse client requests, and `AGUIEncoder` encodes the answer for an AG-UI client. The `AGUI`
-adapter lets you call an AG-UI agent as if it were a model. `openai_app` serves engines over OpenAI's Chat Completions
-API.
+`chat` is the whole endpoint of a chat, with its conversations, limits and checks. `from_ui` and `from_ag_ui` parse
+client requests, and `AGUIEncoder` encodes the answer for an AG-UI client. The `AGUI` adapter lets you call an AG-UI
+agent as if it were a model. `openai_app` serves engines over OpenAI's Chat Completions API.
 """
 
 from rxllm.web._ag_ui_adapter import AGUI
 from rxllm.web._ag_ui_encoder import Encoder as AGUIEncoder
 from rxllm.web._ag_ui_request import AGUIInput, from_ag_ui
+from rxllm.web._chat import chat
+from rxllm.web._chat_door import ChatRequest
+from rxllm.web._chat_turns import SessionRuns
 from rxllm.web._codec import Decoder, Encoder, decode, encode
 from rxllm.web._for_client import for_client
 from rxllm.web._frames import from_sse, sse
@@ -34,10 +37,13 @@ __all__ = [
     "AGUI",
     "AGUIEncoder",
     "AGUIInput",
+    "ChatRequest",
     "Decoder",
     "Encoder",
     "Incoming",
     "Runs",
+    "SessionRuns",
+    "chat",
     "decode",
     "encode",
     "for_client",

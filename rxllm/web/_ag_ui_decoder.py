@@ -22,7 +22,7 @@ MOST_NESTED = 32
 """The maximum nesting depth of agents. There is a limit because each level folds the events of all levels below it."""
 
 OWN = "rxllm"
-"""The name of rxllm's own ``CUSTOM`` frames. As ``rawEvent``, it marks frames that decode to no event."""
+"""The name of rxllm's own ``CUSTOM`` frames. If a frame's ``rawEvent`` is this name, no event is emitted for it."""
 
 COUNTS = {
     "inputTokens": "input_tokens",
@@ -145,9 +145,9 @@ class Lane:
     """The part of a stream that belongs to one agent: either the outermost agent, or one that runs as a tool.
 
     Call ids are unique only within a lane, so on the wire they are prefixed with the lane's path. `blocks` and `calls`
-    contain only open blocks and calls. `names` has the tool name of every call. `agents` maps the id of each call
-    that runs an agent to the agent's lane. `mark` is the number of the last message before the current step, and
-    `parent` is the id of the message that the next call belongs to.
+    contain only open blocks and calls. `names` maps every call id to the tool's name. `agents` maps the id of each
+    call that runs an agent to the agent's lane. Messages are numbered, and `mark` is the number of the last message
+    before the current step. `parent` is the id of the message that the next call belongs to.
     """
 
     def __init__(self, lanes: Lanes, path: Path = (), run: str | None = None) -> None:
@@ -173,7 +173,7 @@ class Lane:
         return wire_id.removeprefix(self._prefix)
 
     def read(self, frame: Frame) -> Iterator[ev.Event]:
-        """Yield the events in `frame`. Raises ``LookupError`` or ``TypeError`` if it is not valid at this point."""
+        """Yield the events in `frame`. Raises ``LookupError`` or ``TypeError`` if it is invalid or out of order."""
         kind: str = frame["type"]
         if self._ended is not None and kind != "REASONING_ENCRYPTED_VALUE":
             block, self._ended = self._ended, None
@@ -296,7 +296,7 @@ class ForeignRun:
         self._open = open
         self._agents: dict[str, ForeignRun] = {}  # the inner agents, by run id
         self._has_response = False
-        self._has_results = False  # whether the latest response has ended, but not its step
+        self._has_results = False  # whether the latest response has ended but its step has not
 
     def read(self, kind: str, frame: Frame, events: Iterable[ev.Event]) -> Iterator[ev.Event]:
         if "subagentRunId" in frame and kind != "SUBAGENT_STARTED":
@@ -388,7 +388,7 @@ class ForeignRun:
 
 
 def to_usage(frame: Frame) -> Usage | None:
-    """Return the usage in a run's last frame, or None if it has none."""
+    """Return the usage in `frame`, a run's last frame, or None if the frame contains no usage."""
     entries = [
         Usage(**{COUNTS[name]: entry[name] for name in COUNTS if type(entry.get(name)) is int})
         for entry in frame.get("usage") or ()

@@ -17,14 +17,14 @@ the end of the stream                         ``RUN_FINISHED`` with the usage, p
                                               ``RUN_ERROR`` if the run failed or was cut off
 ============================================  ==========================================================================
 
-Some events do not fit completely into these frames. Whatever does fit is sent for other clients, in frames marked
-with ``"rawEvent": "rxllm"``. A ``CUSTOM`` frame named ``rxllm`` follows, with the whole event as JSON in
+Some events fit only partly into these frames. For other clients, the encoder sends the parts that fit, in frames
+marked with ``"rawEvent": "rxllm"``. A ``CUSTOM`` frame named ``rxllm`` follows, with the whole event as JSON in
 ``value["event"]``. rxllm's decoder emits nothing for the marked frames, so no event is emitted twice. Only raw chunks
 and provider-specific parts are lost.
 
-If a tool call waits for approval or asks the user a question, the run ends with an interrupt that has the call's id. If
-an inner agent made the call, the id starts with the ids of the enclosing calls, joined by ``/``. Calls to the client's
-own tools are listed as pending.
+If a tool call waits for approval or asks the user a question, the run ends with an interrupt. The interrupt's id is
+the call's id. For a call by an inner agent, the id starts with the ids of the enclosing calls, joined by ``/``. Calls
+to the client's own tools are listed as pending.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Encoder:
                 return []
 
     def _next_delta(self, event: ev.TextDelta) -> Frame | None:
-        """Return the frame for a delta of the only open block, or None. Nearly all events take this shortcut."""
+        """Return the frame for `event` if it continues the only open block, otherwise None. Nearly all deltas do."""
         blocks = self._lanes.lane(None).blocks
         if len(blocks) == 1:
             (block,) = blocks.values()
@@ -220,7 +220,7 @@ class Encoder:
     def _end_agents(
         self, lane: Lane, call: str | None = None, error: LLMError | None = None, interrupts: Iterable[str] = ()
     ) -> list[Frame]:
-        """Return frames that end a lane's inner agents, innermost first. With `call`, end only the agent it runs."""
+        """Return frames that end a lane's inner agents, innermost first. With `call`, end only that call's agent."""
         frames: list[Frame] = []
         for id in [id for id in reversed(lane.agents) if call in (None, id)]:
             agent = lane.agents.pop(id)
@@ -339,7 +339,7 @@ def _question(id: str, question: str, opts: Any) -> Frame:
 
 
 def _agent(id: str, lanes: Lanes) -> Frame:
-    """Return the field that names the agent behind the call `id`, or no field for the outermost agent."""
+    """Return the ``subagentRunId`` field for the agent that made call `id`. The outermost agent has no such field."""
     path = id.rpartition("/")[0]
     runs = [lane.run for lane in lanes.by_run.values() if lane.run and "/".join(lane.path) == path]
     return {"subagentRunId": runs[-1]} if runs else {}

@@ -1,8 +1,8 @@
 """AG-UI requests: read the thread, and the answers to interrupts and tool calls, from a ``RunAgentInput``.
 
 The docstring of `rxllm.web._requests` lists the accepted input. A user's answer to a question becomes a user
-message or, if an inner agent asked, the result of the call that asked. The tools named in `client_tools` become manual
-tools: the client runs them and sends the results.
+message. If a tool of an inner agent asked, the answer becomes the result of that tool call. The tools named in
+`client_tools` become manual tools: the client runs them and sends the results.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from rxllm.web._requests import (
     Name,
     Stored,
     StoredConversation,
+    check_id,
     convert_to,
     file_part,
     load_request,
@@ -42,7 +43,7 @@ class _Call(msgspec.Struct):
 
     @property
     def tool_call(self) -> ToolCall:
-        text: Any = self.function.arguments  # a JSON text, which ToolCall parses
+        text: Any = self.function.arguments  # JSON text, which ToolCall parses
         return ToolCall(self.id, self.function.name, text)
 
 
@@ -153,6 +154,11 @@ def from_ag_ui(
     ]
     arguments = (incoming.thread, incoming.approvals, incoming.results, incoming.id)
     return AGUIInput(*arguments, tuple(tools), request.thread_id, request.run_id, tuple(data["messages"]), edits)
+
+
+def ag_ui_id(data: Any) -> str:
+    """Check the shape of a parsed request, and return the conversation's id."""
+    return check_id(convert_to(data, _Input).thread_id, "threadId")
 
 
 def _history(entries: list[_Message]) -> list[Message]:

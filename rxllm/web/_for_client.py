@@ -1,4 +1,4 @@
-"""`for_client`, which removes everything that clients must not see, and `ClientFold`, which folds what is left.
+"""`for_client`, which removes everything that clients must not see, and `ClientFold`, which folds the remaining events.
 
 ==========================================  ============================================================================
 in the stream                               what the client sees
@@ -102,7 +102,7 @@ class ClientFold:
         return {"event": event_data(left_out), "folded": True} if is_folded else {"event": event_data(event)}
 
     def unpacked(self, data: Frame) -> ev.Event:
-        """Restore an event from the data that `packed` returned. Raises for any other `data`."""
+        """Restore an event from `data` returned by `packed`. Any other `data` raises an exception."""
         event = event_of(data["event"])
         return self.filled(event) if data.get("folded") is True else event
 
@@ -158,16 +158,30 @@ class _Client:
     def __init__(self) -> None:
         self._fold = ClientFold()
         self._failed: dict[tuple[ClientFold, str], str] = {}  # the error reason of each failed call
+        self._requested: set[str] = set()  # the ids of the calls whose approval was requested
 
     def feed(self, event: ev.Event) -> Iterable[ev.Event]:
         if type(event) not in _EVENTS:
             fault = f"only events can be sent to a client, not {type(event).__name__}"
             raise TypeError(f"{fault}; pass rxllm.stream(...) itself, without ops.text() or a similar operator")
-        kept = self._seen(event, self._fold)
-        if kept is None:
-            return ()
-        self._fold.apply(kept)
-        return (kept,)
+        requests = [*self._missing_requests(event)]
+        kept = [seen for entry in (*requests, event) if (seen := self._seen(entry, self._fold)) is not None]
+        for seen in kept:
+            self._fold.apply(seen)
+        return kept
+
+    def _missing_requests(self, event: ev.Event) -> Iterable[ev.Event]:
+        """Yield the requests for approval that are missing before the end of a step, because folds drop them."""
+        path, inner = (event.path, event.event) if isinstance(event, Nested) else ((), event)
+        if isinstance(inner, ev.ToolApprovalRequested):
+            self._requested.add("/".join((*path, inner.id)))
+        elif isinstance(event, ev.StepCompleted):
+            for call in event.result.metadata.get("approval_tool_calls", ()):
+                if call.id not in self._requested:
+                    is_own = call.id in self._fold.state.current_tool_calls
+                    *agents, id = [call.id] if is_own else call.id.split("/")
+                    request = ev.ToolApprovalRequested(id, call.name, call.arguments)
+                    yield Nested(tuple(agents), request) if agents else request
 
     def close(self) -> Iterable[ev.Event]:
         return ()
@@ -194,7 +208,7 @@ class _Client:
 
 
 def _kept(event: ev.Event) -> ev.Event | None:
-    """Remove from `event` what clients must not see. Any result in `event` must be from ``ClientFold.filled``."""
+    """Return the part of `event` that clients may see. Any result in `event` must be from ``ClientFold.filled``."""
     match event:
         case ev.StepCompleted(result=result):
             return ev.StepCompleted(replace(result, metadata=_named(result.metadata)))
@@ -274,7 +288,7 @@ def _error(error: LLMError) -> LLMError:
         name: getattr(error, name) for name in ("retry_after", "tool_name", "tool_call_id") if hasattr(error, name)
     }
     hidden = type(error).from_fields({"reason": error.reason, **fields})
-    log_hidden(error, "only the reason of this error was sent to the client")
+    log_hidden(error, "only this error's reason was sent to the client")
     hidden.is_logged = True
     return hidden
 

@@ -87,7 +87,7 @@ def event_data(event: Event) -> Frame:
 
 
 def event_of(data: Any) -> Event:
-    """Restore an event from the data that `event_data` returned. Raises for any other `data`."""
+    """Restore an event from `data` returned by `event_data`. Any other `data` raises an exception."""
     event: Any = serializer.from_data(data)
     if not isinstance(event, Event):
         raise TypeError("not an event")

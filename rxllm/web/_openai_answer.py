@@ -5,7 +5,7 @@ The client sees a single message in a single choice, however many steps the run 
 ==================================  ====================================================================================
 in the run                          what the client sees
 ==================================  ====================================================================================
-text and thinking                   ``content`` and ``reasoning_content``, with a blank line between two steps
+text and thinking                   ``content`` and ``reasoning_content``, with a blank line between steps
 text and thinking of a structured   only the last step's, so that the content is valid JSON; with tools, nothing is sent
 answer                              until the answer is complete
 sources with a URL                  ``annotations``
@@ -49,7 +49,7 @@ MOST = 512
 
 
 class Memory:
-    """Messages of earlier runs, keyed by model, conversation, and the calls that the client has to run.
+    """Messages of earlier runs, keyed by model, conversation, and the calls that the client must run.
 
     Call ids alone do not identify a run, because some providers simply number their calls from 0. Any client that sends
     the same conversation with the same calls to the same model gets the kept messages.
@@ -259,7 +259,7 @@ class Answer:
         own = {call.id for call in result.final_response.tool_calls} if result.final_response else set[str]()
         waiting = {call.id for call in result.pending_tool_calls} | {result.pending_tool_call_id} - {None}
         if result.halted_reason == "approval" or waiting - own:
-            message = "a tool on this server needs an approval or an answer, which Chat Completions cannot ask for"
+            message = "a tool on this server needs approval or an answer, which Chat Completions cannot request"
             self.error = RefusedError(500, message, "approval_required")
             return
         if result.pending_question:

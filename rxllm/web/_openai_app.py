@@ -71,8 +71,8 @@ def openai_app(
     results with its next request.
 
     If a `key` is given, every client must send it. If not, requests from web pages (which have an ``Origin`` header)
-    are rejected. A request that takes longer than `timeout` seconds fails with status 408, and a body of more than
-    `max_body` bytes with 413. If `max_requests` are already running, a new request fails with 503.
+    are rejected. A request that takes longer than `timeout` seconds fails with status 408. A body longer than
+    `max_body` bytes fails with 413. If `max_requests` requests are already running, a new one fails with 503.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments, and the same errors as ``rxllm.stream`` for
     invalid engines.
@@ -80,7 +80,7 @@ def openai_app(
     check_count("max_body", max_body)
     check_count("max_requests", max_requests)
     is_above_0 = isinstance(timeout, int | float) and timeout > 0  # pyright: ignore[reportUnnecessaryIsInstance]
-    check("timeout", timeout, is_above_0, "a number of seconds above 0")
+    check("timeout", timeout, is_above_0, "a positive number of seconds")
     if key is not None and not (
         isinstance(cast(Any, key), str) and key.isascii() and key.isprintable() and key.strip()
     ):
@@ -161,7 +161,7 @@ class _App:
             case "GET", _ if path.startswith("/v1/models/"):
                 await response.json(self._model(path.removeprefix("/v1/models/")))
             case _, "/v1/chat/completions" | "/v1/models":
-                message = f"the method {scope['method'][:20]} is not allowed on this path"
+                message = f"method {scope['method'][:20]} is not allowed for this path"
                 raise RefusedError(405, message, "method_not_allowed")
             case _:
                 message = "no such path; use /v1/chat/completions or /v1/models"
@@ -258,7 +258,7 @@ class Response(Client):
 
 
 async def read_body(receive: Receive, headers: Mapping[str, bytes], most: int) -> bytes:
-    """Read a request's body. Raises `RefusedError` if it is too large or too slow, or `GoneError` on a disconnect."""
+    """Read a request's body. Raises `RefusedError` if it is too large or slow, or `GoneError` if the client leaves."""
     too_large = RefusedError(413, f"the request body is longer than {most} bytes", "request_too_large")
     length = headers.get("content-length", b"0")
     if length.isdigit() and int(length) > most:

@@ -94,7 +94,7 @@ def parse_json(text: bytes, parse: Callable[[bytes], Any]) -> Any:
 
 
 def _check_size(data: Any) -> None:
-    """Raise if `data` is too large or too deeply nested, including the JSON texts of tool-call arguments."""
+    """Raise if `data`, including the JSON text of tool-call arguments, is too large or too deeply nested."""
     level: list[Any] = [data]
     count = 0
     for _ in range(MAX_DEPTH):
@@ -147,6 +147,14 @@ def convert_to(data: Any, cls: type[T], *path: str | int) -> T:
         raise wrong(fault[:120], *path, *inner) from None
 
 
+def check_id(id: object, *path: str) -> str:
+    """Return `id`, found at `path` in the request, if it can be a conversation's id. Raises ``ValidationError``."""
+    # Databases reject characters such as NUL, and line breaks could forge log entries.
+    if not isinstance(id, str) or not 0 < len(id) <= MAX_ID or not id.isprintable():
+        raise wrong(f"must be a string of 1 to {MAX_ID} printable characters", *path)
+    return id
+
+
 class StoredConversation:
     """The server's copy of a conversation, and a client's answers to the calls that are waiting in it.
 
@@ -156,11 +164,9 @@ class StoredConversation:
     def __init__(self, stored: Stored | Load, client_tools: Collection[str], id: object, *path: str) -> None:
         self.id = ""
         if not isinstance(stored, Stored | type) and callable(stored):
-            # Databases fail at characters such as NUL, and line breaks in a log could forge entries.
-            if not isinstance(id, str) or not 0 < len(id) <= MAX_ID or not id.isprintable():
-                raise wrong(f"must be a string of 1 to {MAX_ID} printable characters", *path)
             # If there is no stored copy, the conversation is new, and the client's messages are not its history.
-            self.id, copy = id, stored(id)
+            self.id = check_id(id, *path)
+            copy = stored(self.id)
             stored = Thread() if copy is None else copy
         if not isinstance(stored, Stored):
             fault = must_be("a Thread, a ChatResult or a Session", type(stored))
@@ -214,9 +220,9 @@ class StoredConversation:
         if new and self.question is not None and "/" in self.question:
             self.reply(self.question, "\n\n".join(message.text for message in new))
             new = []
-        role = last.role if (last := (self.thread + new).last) else "user"
+        role = last.role if (last := (self.thread + new).last) else "system"
         is_answer = bool(self.approvals or self.results)
-        if not is_answer and (role == "assistant" or (self.pending and role != "user")):
+        if not is_answer and (role in ("assistant", "system") or (self.pending and role != "user")):
             raise wrong("must answer a waiting call or contain a new message from the user", "messages")
         return Incoming(self.thread + new, self.approvals, self.results, self.id)
 

@@ -76,8 +76,8 @@ def streaming_response(
     """
     check_instance("stream", stream, Observable, "a stream of events, such as rxllm.stream(...)")
     is_none_or_positive = heartbeat is None or is_positive(heartbeat)
-    check("heartbeat", heartbeat, is_none_or_positive, "a number of seconds above 0, or None")
-    check("send_timeout", send_timeout, is_positive(send_timeout), "a number of seconds above 0")
+    check("heartbeat", heartbeat, is_none_or_positive, "a positive number of seconds, or None")
+    check("send_timeout", send_timeout, is_positive(send_timeout), "a positive number of seconds")
     is_name = isinstance(protocol, str) or not hasattr(protocol, "feed")
     frames = encoder(cast(str, protocol)) if is_name else cast(Encoder, protocol)
     chunks = stream.pipe(ops.errors_as_events(), filter or for_client(), ops.lift(lambda: _Chunks(frames)))

@@ -52,7 +52,7 @@ class Runs:
         return run.stream
 
     def watch(self, id: str) -> Stream[Event] | None:
-        """Return the run's stream, with the condensed events so far and then live ones, or None for an unknown id."""
+        """Return the run's stream, or None if the id is unknown. It begins with the events so far, condensed."""
         with self._lock:
             self._forget()
             run = self._runs.get(id)
@@ -64,7 +64,7 @@ class Runs:
             run = self._runs.get(id)
         if run is None or run.ended is not None:
             return False
-        run.stop.on_error(StreamError("cancelled", f"the run {id[:80]!r} was cancelled"))
+        run.stop.on_error(StreamError("cancelled", f"run {id[:80]!r} was cancelled"))
         return True
 
     def cancel_all(self) -> None:
@@ -92,7 +92,7 @@ class Runs:
 
 
 class _Run:
-    """A kept stream. `stop` cancels it, and `ended` is the time at which it ended, or None."""
+    """A kept stream. `stop` cancels it, and `ended` is when it ended, or None if it is active."""
 
     def __init__(self, source: Observable[Event], grace: float) -> None:
         self.stop: Subject[None] = Subject()

@@ -21,6 +21,7 @@ from rxllm.web._requests import (
     Name,
     Stored,
     StoredConversation,
+    check_id,
     convert_to,
     file_part,
     load_request,
@@ -116,16 +117,22 @@ def from_ui(
     if stored is None:
         return Incoming(Thread(_history(messages)))
     conversation = StoredConversation(stored, client_tools, request.id, "id")
-    if request.trigger == "regenerate-message":
-        thread = conversation.thread
-        places = [i for i, message in enumerate(thread) if message.role == "user"]
-        return Incoming(thread[: places[-1] + 1] if places else thread, id=conversation.id)
+    thread = conversation.thread
+    places = [i for i, message in enumerate(thread) if message.role == "user"]
+    is_regenerated = request.trigger == "regenerate-message"
+    if is_regenerated and places:  # if nothing is stored, the request's messages are new
+        return Incoming(thread[: places[-1] + 1], id=conversation.id)
     if messages[-1][1].role == "assistant":
         _take_answers(conversation, *messages[-1])
-    elif request.message_id is not None:
+    elif request.message_id is not None and not is_regenerated:
         raise wrong("must not be given: earlier messages of a stored conversation cannot be edited", "messageId")
     first = max((place + 1 for place, (_, entry) in enumerate(messages) if entry.role == "assistant"), default=0)
     return conversation.incoming([message for i, entry in messages[first:] for message in _user_messages(i, entry)])
+
+
+def ui_id(data: Any) -> str:
+    """Check the shape of a parsed request, and return the conversation's id."""
+    return check_id(convert_to(data, _Request).id, "id")
 
 
 def _history(entries: list[tuple[int, _Message]]) -> list[Message]:

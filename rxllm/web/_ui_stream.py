@@ -22,9 +22,9 @@ event                                         frames
 the end of the stream                         ``finish`` with the finish reason and the usage
 ============================================  ==========================================================================
 
-Some events do not fit completely into these frames. To find them, the encoder decodes its own frames. If that does not
-restore the event, it sends a ``data-rxllm`` frame first: a transient part, which other clients ignore. That frame has
-up to three fields: ``event`` is the whole event, ``covers`` is the number of following frames that the decoder must not
+These frames cannot represent some events completely. To find those events, the encoder decodes its own frames. If that
+does not restore the event, it first sends a ``data-rxllm`` frame, a transient part that other clients ignore. It has up
+to three fields: ``event`` is the whole event, ``covers`` is the number of following frames that the decoder must not
 turn into events, and ``folded`` marks an event without its message or result, which the decoder can fold from the
 events so far. This way, only raw chunks are lost. The decoder reads frames from this encoder, not from other servers.
 
@@ -210,10 +210,10 @@ class Encoder:
 class Decoder:
     def __init__(self) -> None:
         self.fold = ClientFold()
-        self.blocks: dict[tuple[str, str], Block] = {}  # the open blocks, by kind and name
-        self.calls: dict[str, list[str]] = {}  # the argument pieces of each open call, by call id
-        self.names: dict[str, str] = {}  # the tool name of every call, by call id
-        self._covered = 0  # how many of the following frames must not become events
+        self.blocks: dict[tuple[str, str], Block] = {}  # The open blocks, by kind and name.
+        self.calls: dict[str, list[str]] = {}  # The argument pieces of each open call, by call id.
+        self.names: dict[str, str] = {}  # The tool name of every call, by call id.
+        self._covered = 0  # How many of the following frames must not become events.
         self._is_ended = False
         self._is_finished = False
 
@@ -263,7 +263,7 @@ class Decoder:
     def _read_own(self, data: Any) -> list[ev.Event]:
         covers = data.get("covers", 0)
         if not isinstance(covers, int) or covers < 0:
-            raise ValueError("covers is not a number of frames")
+            raise ValueError("covers is not a frame count")
         self._covered = covers
         return [self.fold.unpacked(data)] if "event" in data else []
 

@@ -59,7 +59,7 @@ class BlockIds:
     ('block_0', 'msg_1', 'block_1', 'msg_1')
 
     The provider's id is kept, unless this class has already given the same id to an earlier block: blocks with equal
-    ids would be merged, and text would be lost. Such a clash can happen if an adapter emits text of its own and then
+    ids would be merged, and text would be lost. Such a clash can happen if an adapter emits its own text and then
     forwards another adapter's events.
 
     >>> ids.of("block_1")

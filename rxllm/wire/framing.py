@@ -105,7 +105,7 @@ class PendingFrame:
 
 BOM = b"\xef\xbb\xbf"
 DONE = b"[DONE]"
-_CR = 13  # an int, because bytes are searched faster for an int
+_CR = 13  # an int, because searching bytes for an int is faster
 _NAMED = re.compile(rb"^event: ([^\n]++)\ndata: ([^\n]++)\n\n", re.MULTILINE)
 
 Frame = tuple[str, bytes]

@@ -14,7 +14,7 @@ new                  known                the call with that id, or a new call i
 new                  missing, or new      a new call
 missing or negative  known                the call with that id
 missing or negative  new                  a new call
-missing or negative  missing              the latest call, or a new call if the delta's name indicates that
+missing or negative  missing              the latest call, or a new call if the delta's name requires that
 ===================  ===================  =====================================================================
 
 A call starts once its id and name are known and all earlier calls have started. Until then, its deltas are held back.

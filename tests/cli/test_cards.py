@@ -192,7 +192,7 @@ def test_a_tool_that_needs_approval_asks_for_it(term: str, typed: str, result: s
     ):
         terminal.wait_for("> ")
         terminal.type("Clean up\n")
-        terminal.see("Allow delete_file(path='old.txt')?\ny for yes, n for no, or the reason for a no:")
+        terminal.see("Allow delete_file(path='old.txt')?\ny for yes, n for no, or a reason to deny it:")
         terminal.type(f"{typed}\n")
         text = terminal.see("I am done.")
         terminal.type("/quit\n")

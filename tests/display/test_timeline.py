@@ -399,7 +399,7 @@ def test_anything_else_is_refused(source: Any) -> None:
 
 @pytest.mark.parametrize("at", [-1.0, float("nan"), float("inf"), 1e300])
 def test_a_time_that_no_run_has_is_refused(at: float) -> None:
-    with pytest.raises(ValidationError, match="the times must be from 0"):
+    with pytest.raises(ValidationError, match="times must be between 0"):
         timeline([Timed(0.0, TextDelta("a")), Timed(at, TextDelta("b"))])
 
 

@@ -143,7 +143,7 @@ def test_so_does_a_trait_of_an_anywidget_whichever_side_changes_it():
 
 
 def test_what_is_no_widget_is_refused_at_the_call():
-    with pytest.raises(ValidationError, match=r"widget must be a widget of ipywidgets or anywidget.*not 5"):
+    with pytest.raises(ValidationError, match=r"widget must be an ipywidgets or anywidget widget.*not 5"):
         from_widget(5)
     with pytest.raises(ValidationError, match=r"trait must be a trait of IntSlider.*not 'valeu'"):
         from_widget(ipywidgets.IntSlider(), "valeu")

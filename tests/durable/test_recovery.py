@@ -370,7 +370,7 @@ asyncio.run(main())
         assert python("-c", program, cwd=ROOT).returncode == -signal.SIGKILL
     last = python("-c", program, cwd=ROOT)
     assert last.returncode == 0, last.stderr
-    assert last.stderr.startswith("an error in the run run: RunError('too_many_attempts'")
+    assert last.stderr.startswith("error in run run: RunError('too_many_attempts'")
     assert "(run): 3 processes have died at the same place" in last.stdout
 
 

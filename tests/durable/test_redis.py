@@ -64,7 +64,7 @@ def test_a_store_that_is_stopped_and_comes_back_is_an_error_meanwhile_and_loses_
         redis_server.stop()  # by SIGKILL
         await asyncio.wait_for(wait, 5)
         error = await refused(store.append(lease, [b"2"], token="2"))
-        assert error.message.startswith(f"the run store 'redis://127.0.0.1:{redis_server.port}/0' does not work: ")
+        assert error.message.startswith(f"the run store 'redis://127.0.0.1:{redis_server.port}/0' is unavailable: ")
         assert isinstance(error.__cause__, Exception)
         for call in (store.load("run"), store.wait("run", 1, 60), store.runs(), store.claim("run", "other", 60)):
             await refused(call)

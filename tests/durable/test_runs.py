@@ -517,7 +517,7 @@ def test_a_number_that_the_log_has_not_reached_is_refused(path: str) -> None:
     with open_runs(path, FACTORIES) as runs:
         id = runs.start("story", "Hi").run()
         runs.result(id).run()
-        with pytest.raises(rxllm.ValidationError, match="after is 1000, but the run"):
+        with pytest.raises(rxllm.ValidationError, match="after is 1000, but run"):
             runs.watch(id, after=1000).run()
 
 

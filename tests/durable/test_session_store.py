@@ -68,3 +68,22 @@ def test_the_sessions_of_runs_are_the_same_documents(tmp_path: Path) -> None:
             assert (await runs.session("ada")).session == Session(id="ada")
 
     in_loop(main)
+
+
+def test_a_factory_that_is_added_later_produces_and_recovers_runs(tmp_path: Path) -> None:
+    def build_greeting(name: str) -> Any:
+        return rxllm.stream(Fake(f"Hello {name}!"), "Greet them.")
+
+    async def main() -> None:
+        async with open_runs(tmp_path / "runs.db", {"answer": build_answer}) as runs:
+            with pytest.raises(RunError, match="no factory 'greet'"):
+                runs.start("greet", "Ada")
+            runs.add_factory("greet", build_greeting)
+            assert (await runs.result(await runs.start("greet", "Ada"))).output_text == "Hello Ada!"
+            left = await runs.start("greet", "Bob", here=False)
+            assert await runs.recover() == (left,)
+            for arguments in (("greet", build_greeting), (3, build_greeting), ("other", "no function")):
+                with pytest.raises(rxllm.ValidationError):
+                    runs.add_factory(*arguments)  # type: ignore[arg-type]
+
+    in_loop(main)

@@ -155,7 +155,7 @@ def test_another_schema_is_an_error_that_names_both_versions(path: Path) -> None
     connection.execute("PRAGMA user_version = 7")
     connection.close()
     message = refusal(path).message
-    assert "its schema has version 7, and this rxllm reads version 1; use the rxllm version that wrote it" in message
+    assert "its schema has version 7, but this rxllm reads version 1; use the rxllm version that wrote it" in message
 
 
 def test_a_database_of_something_else_stays_as_it_is(path: Path) -> None:
@@ -328,7 +328,7 @@ def test_calls_that_wait_are_bounded_in_time_and_number(path: Path, monkeypatch:
         outcomes = await asyncio.gather(hung, *appends, return_exceptions=True)
         monkeypatch.undo()
         hanging.set()
-        messages = [str(error).partition("does not work: ")[2] for error in outcomes]
+        messages = [str(error).partition("is unavailable: ")[2] for error in outcomes]
         assert (
             messages
             == ["there was no answer within 0.2 s"] * 6 + ["5 calls are pending; make fewer calls at a time"] * 2
@@ -404,7 +404,7 @@ if os.fork() == 0:
     try:
         asyncio.run(store.load("run"))
     except RunError as error:
-        print(error.message.partition("does not work: ")[2], flush=True)
+        print(error.message.partition("is unavailable: ")[2], flush=True)
     os._exit(0)
 os.wait()  # run_python bounds it
 asyncio.run(store.close())

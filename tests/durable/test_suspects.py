@@ -62,7 +62,7 @@ def test_a_run_that_kills_its_process_fails_alone(tmp_path: Path) -> None:
     program = [sys.executable, "-c", PROGRAM, str(tmp_path / "runs.db"), str(killer)]
     ended = subprocess.run(program, cwd=ROOT, capture_output=True, check=False, timeout=120)
     assert ended.stdout == b"10 0\n"
-    assert ended.stderr.startswith(b"an error in the run run 12: RunError('too_many_attempts'")
+    assert ended.stderr.startswith(b"error in run run 12: RunError('too_many_attempts'")
 
     async def main() -> None:
         async with open_runs(tmp_path / "runs.db", {}) as runs:

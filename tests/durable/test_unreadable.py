@@ -236,7 +236,7 @@ def test_a_run_that_cannot_be_read_fails_once_with_its_reason(
             assert "cannot be read: " in error.message
             assert (await why_failed(runs)).reason == "unreadable"
             assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
-                f"the run run has failed: {error.message}"
+                f"run run has failed: {error.message}"
             ]
             assert "Traceback" not in caplog.text
             assert await runs.expire(0) == 2

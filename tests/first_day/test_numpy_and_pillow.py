@@ -53,7 +53,7 @@ def test_limits_may_be_numbers_of_numpy() -> None:
 
 @pytest.mark.parametrize("wrong", [numpy.int64(0), numpy.float64(1.5), numpy.bool_(True)])
 def test_a_wrong_number_of_numpy_is_refused(wrong: Any) -> None:
-    with pytest.raises(ValidationError, match="max_tokens must be a whole number of at least 1"):
+    with pytest.raises(ValidationError, match="max_tokens must be an integer >= 1"):
         rxllm.generate(Fake("Hi"), "Hi", max_tokens=wrong)
 
 

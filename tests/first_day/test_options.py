@@ -258,7 +258,7 @@ def test_top_p_is_an_option_and_a_field_of_a_request() -> None:
 
 @pytest.mark.parametrize("top_p", [0, 1.1, -1, "0.9", True, float("nan")])
 def test_top_p_is_above_0_up_to_1(top_p: Any) -> None:
-    with pytest.raises(rxllm.ValidationError, match="top_p must be a number above 0 and at most 1, not"):
+    with pytest.raises(rxllm.ValidationError, match="top_p must be a number > 0 and <= 1, not"):
         rxllm.generate(Fake("Hi"), "Hi", top_p=top_p)
     with pytest.raises(rxllm.ValidationError, match="top_p must be "):
         rxllm.generate(Fake("Hi"), rxllm.request("Hi", top_p=top_p)).run()

@@ -69,7 +69,7 @@ def _sub(a: int, b: int) -> int:
 def test_a_tool_with_a_schema_or_a_handler_is_not_a_decorator() -> None:
     for made in (tool(name="a", handler=_sub), tool(name="a", schema={"type": "object"}), Tool("a", handler=_sub)):
         with pytest.raises(
-            TypeError, match="the tool 'a' has a schema or handler of its own and cannot decorate a function"
+            TypeError, match="the tool 'a' already has a schema or handler, so it cannot decorate a function"
         ):
             made(_sub)
     with pytest.raises(TypeError, match="the tool 'a' has no function to call; pass handler=function"):

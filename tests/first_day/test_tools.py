@@ -496,7 +496,7 @@ def test_what_cannot_be_a_tool_says_what_to_write() -> None:
         (["double"], "must be a Tool or a function, not 'double'; make a tool with rxllm.tool"),
         (double, r"must be a list of tools or functions, as in tools=\[function\], not <function double"),
         ([print], r"the tool 'print' cannot have the parameter \*args"),
-        ([max], "the tool 'max' has no readable signature; wrap it in a function of your own"),
+        ([max], "the tool 'max' has no readable signature; wrap it in your own function"),
     ]:
         with pytest.raises(ValidationError, match=message) as caught:
             chat(Fake("Hi"), "Hi", tools=tools)  # type: ignore[arg-type]

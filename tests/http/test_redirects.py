@@ -62,7 +62,7 @@ def test_a_redirect_on_the_same_host_keeps_the_keys_and_the_connection() -> None
 def test_redirects_without_end_are_an_error() -> None:
     async def main() -> None:
         async with httpx.AsyncClient(follow_redirects=True, max_redirects=3) as client:
-            with pytest.raises(rxllm.AdapterError, match="redirects more than 3 times") as caught:
+            with pytest.raises(rxllm.AdapterError, match="redirected more than 3 times") as caught:
                 await rxllm.generate(model(server, client=client), "Hi")
             assert caught.value.reason == "invalid_request"
 

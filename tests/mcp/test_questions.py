@@ -251,7 +251,7 @@ def test_an_answer_in_text_or_as_a_mapping_fits_the_form(properties: Any, reply:
 def test_an_answer_that_does_not_fit_is_asked_for_again(kind: str, reply: str) -> None:
     _, call = asking({"inputRequests": {"k": question(schema={"properties": {"a": {"type": kind}}})}})
     questions, _ = conversation(call, reply)
-    assert questions == ["Which size?", f"Which size? ({reply!r} does not fit; answer with a JSON object)"]
+    assert questions == ["Which size?", f"Which size? ({reply!r} is not valid; answer with a JSON object)"]
 
 
 SHIRT = {
@@ -279,7 +279,7 @@ def test_an_answer_that_does_not_fit_the_schema_is_asked_for_again_and_not_sent(
     assert (first, last, text) == ("Which size?", None, "ok")
     assert again is not None
     assert again.startswith("Which size? (")
-    assert again.endswith(f" does not fit: {fault}; answer with a JSON object)")
+    assert again.endswith(f" is not valid: {fault}; answer with a JSON object)")
     assert [found.get("inputResponses") for _, found in answered] == [
         None,
         {"k": {"action": "accept", "content": {"size": "S", "count": 2}}},
@@ -289,7 +289,7 @@ def test_an_answer_that_does_not_fit_the_schema_is_asked_for_again_and_not_sent(
 def test_text_for_a_form_with_one_field_is_checked_too() -> None:
     _, call = asking({"inputRequests": {"k": question(schema={"properties": {"size": {"enum": ["S", "M"]}}})}})
     questions, text = conversation(call, "L", "M")
-    fault = """('L' does not fit: "L" is not one of ["S","M"]; answer with a JSON object)"""
+    fault = """('L' is not valid: "L" is not one of ["S","M"]; answer with a JSON object)"""
     assert (questions, text) == (["Which size?", f"Which size? {fault}", None], "ok")
 
 

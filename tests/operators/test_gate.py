@@ -158,8 +158,8 @@ def test_open_and_closed_it_keeps_every_rule() -> None:
     ("make", "fault"),
     [
         (lambda: ops.gate(True), "while_open must be an Observable of booleans, not True"),
-        (lambda: ops.gate(of(True), 0), "maxsize must be a whole number of at least 1, not 0"),
-        (lambda: ops.gate(of(True), limit=-1), "limit must be a whole number of at least 1, not -1"),
+        (lambda: ops.gate(of(True), 0), "maxsize must be an integer >= 1, not 0"),
+        (lambda: ops.gate(of(True), limit=-1), "limit must be an integer >= 1, not -1"),
     ],
 )
 def test_arguments_of_another_kind_are_refused_at_once(make: Any, fault: str) -> None:

@@ -353,7 +353,7 @@ def test_a_dispose_leaves_no_timer_behind() -> None:
 def test_a_time_that_is_none_is_refused(after: Any) -> None:
     with pytest.raises(ValidationError, match="after"):
         rxllm.hedge(just(HEDGE_VALUES["A"]), after)
-    with pytest.raises(ValidationError, match="after must be a number of seconds above 0") as caught:
+    with pytest.raises(ValidationError, match="after must be a positive number of seconds") as caught:
         ops.hedge(after)
     assert caught.value.reason == "invalid_option"
 

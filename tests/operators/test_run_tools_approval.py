@@ -423,9 +423,9 @@ def test_on_a_loop_a_late_approver_is_left_cancelled_or_disposed(kind: str, capl
 
 @pytest.mark.parametrize("seconds", [0, -1, "5", True])
 def test_a_timeout_that_is_no_time_is_refused_at_the_call(seconds: Any) -> None:
-    with pytest.raises(ValidationError, match="approve_timeout must be None, or a number of seconds above 0"):
+    with pytest.raises(ValidationError, match="approve_timeout must be None, or a positive number of seconds"):
         rxllm.chat(Fake("x"), "Hi", approve_timeout=seconds)
-    with pytest.raises(ValidationError, match="approve_timeout must be None or a number of seconds above 0"):
+    with pytest.raises(ValidationError, match="approve_timeout must be None or a positive number of seconds"):
         ops.run_tools(approve_timeout=seconds)
 
 

@@ -300,7 +300,7 @@ def test_the_owner_stops_the_call_for_all() -> None:
 
 @pytest.mark.parametrize("grace", [-1, "soon", float("inf"), True])
 def test_a_wrong_grace_is_refused(grace: Any) -> None:
-    with pytest.raises(ValidationError, match="grace must be a number of seconds, 0 or more"):
+    with pytest.raises(ValidationError, match="grace must be a non-negative number of seconds"):
         ops.share_folded(grace)
 
 

@@ -547,8 +547,8 @@ def test_a_step_of_agents_is_verified() -> None:
     [
         ({}, "prompt: is missing; pass the task as text"),
         ({"prompt": 5}, "prompt: must be text, not 5"),
-        ({"q": "hi"}, "q: is not an argument; the only one is prompt"),
-        ({"prompt": "hi", "q": "hi"}, "q: is not an argument; the only one is prompt"),
+        ({"q": "hi"}, "q: is not an argument; the only argument is prompt"),
+        ({"prompt": "hi", "q": "hi"}, "q: is not an argument; the only argument is prompt"),
     ],
 )
 def test_a_call_that_does_not_fit_asks_no_agent(arguments: dict[str, Any], fault: str) -> None:

@@ -157,7 +157,7 @@ def test_waiting_requests_are_not_sent_after_the_batch_is_left(fails: bool) -> N
 
 @pytest.mark.parametrize("usd", [0, -1.0, "5", float("nan"), True])
 def test_the_limit_is_a_number_above_0(usd: Any) -> None:
-    with pytest.raises(ValidationError, match="usd must be None or a number of dollars above 0"):
+    with pytest.raises(ValidationError, match="usd must be None or a positive number of dollars"):
         rxllm.generate_many(Fake("Hi"), ["a"], usd=usd)
 
 

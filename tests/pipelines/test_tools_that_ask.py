@@ -109,7 +109,7 @@ def test_a_result_for_the_call_in_place_of_its_question_is_refused_with_the_righ
     calls = [CALL, ToolCall("a1", "clerk", {"prompt": "Book."})]
     halted = rxllm.chat(Fake(calls), "Book.", tools=[*tools, clerk]).run()
     for id in ("c1", "a1/c1"):
-        with pytest.raises(rxllm.ValidationError, match=f"asked the user; answer with the id '{id}/question'"):
+        with pytest.raises(rxllm.ValidationError, match=f"asked a question; answer with the id '{id}/question'"):
             rxllm.resume(Fake("?"), stored(halted), results={id: "first"}, tools=[*tools, clerk]).run()
 
 

@@ -365,9 +365,9 @@ def test_a_reason_that_is_none_is_told_which_there_are(given: Any, said: str) ->
 
 
 def test_no_attempt_at_all_is_refused() -> None:
-    with pytest.raises(ValidationError, match=r"max_attempts must be a whole number of at least 1 \(the first"):
+    with pytest.raises(ValidationError, match=r"max_attempts must be an integer >= 1 \(including the first"):
         RetryPolicy(max_attempts=0)
-    with pytest.raises(ValidationError, match="max_attempts must be a whole number of at least 1"):
+    with pytest.raises(ValidationError, match="max_attempts must be an integer >= 1"):
         generate(Fake("Hi"), "Hi", retry={"max_attempts": 0})
 
 

@@ -35,6 +35,8 @@ from rxllm import (
     ToolContext,
     ToolError,
     Usage,
+    durable,
+    session,
     tool,
     web,
 )
@@ -489,6 +491,9 @@ def decide(call: ToolCall) -> bool | str | dict[str, int] | Halt | Observable[bo
 rxllm.chat(fake, "Hi", approve=decide, approve_timeout=60)
 events.pipe(ops.run_tools([pay], thread="Pay!", approve=decide, approve_timeout=None))
 
-# The apps of web are those of every framework.
-of_litestar: list[litestar.types.ASGIApp] = [web.streaming_response(events, "ui"), web.openai_app({"m": fake})]
-of_starlette: list[starlette.types.ASGIApp] = [web.streaming_response(events, "ui"), web.openai_app({"m": fake})]
+# The apps of web are those of every framework, and durable runs are runs of a chat endpoint.
+kept_runs = durable.open_runs("runs.db", {})
+chats = web.chat(fake, kept_runs.sessions, runs=kept_runs, allow=lambda request, id: request.cookies["id"] == id)
+of_litestar: list[litestar.types.ASGIApp] = [web.streaming_response(events), web.openai_app({"m": fake}), chats]
+of_starlette: list[starlette.types.ASGIApp] = [web.streaming_response(events), web.openai_app({"m": fake}), chats]
+web.chat(fake, session.MemorySessions(), runs=web.Runs(), busy="wait")

@@ -253,7 +253,7 @@ def test_no_timeout_is_not_the_same_as_none_that_is_set_in_json_too() -> None:
 
 @pytest.mark.parametrize("timeout", [0, -1.0, "30", True, float("nan"), float("inf"), ()])
 def test_a_timeout_that_is_no_time_is_refused(timeout: Any) -> None:
-    with pytest.raises(ValidationError, match="timeout must be a number of seconds above 0, or None for no limit, not"):
+    with pytest.raises(ValidationError, match="timeout must be a positive number of seconds, or None for no limit"):
         tool(name="f", timeout=timeout)
     with pytest.raises(ValidationError) as caught:
         tool(timeout=timeout)(weather.handler or print)

@@ -15,6 +15,7 @@ from rxllm import (
     AdapterError,
     ChatCompleted,
     Custom,
+    Engine,
     ErrorEvent,
     Event,
     Fake,
@@ -24,6 +25,7 @@ from rxllm import (
     Nested,
     PartAdded,
     RawChunk,
+    StepCompleted,
     Stream,
     StreamCollector,
     StreamError,
@@ -31,6 +33,7 @@ from rxllm import (
     ThinkingCompleted,
     Thread,
     Tool,
+    ToolApprovalRequested,
     ToolCall,
     ToolCallCompleted,
     ToolCallStarted,
@@ -291,3 +294,31 @@ def test_a_step_does_not_send_the_steps_before_it(protocol: str) -> None:
         return sum(len(web.sse(frame)) for frame in events.pipe(web.for_client(), web.encode(protocol)))
 
     assert sent(80) < 4.4 * sent(20)
+
+
+# Approvals that a fold has dropped
+
+
+def test_a_browser_that_returns_is_asked_for_the_approvals_again() -> None:
+    @rxllm.tool(approval=True)
+    def pay(amount: int) -> str:
+        return f"paid {amount}"
+
+    inner = Engine(Fake(ToolCall("a", "pay", {"amount": 5})), tools=[pay])
+    agent = inner.as_tool(name="agent", description="Helps.")
+    calls = [ToolCall("c1", "agent", {"prompt": "Pay."}), ToolCall("c/2", "pay", {"amount": 6})]
+    events = list(rxllm.stream(Engine(Fake(calls), tools=[pay, agent]), "Hi"))
+    kept = [event for event in events if not isinstance(innermost(event), ToolApprovalRequested)]
+    returned = client(kept)
+    asked = [event for event in returned if isinstance(innermost(event), ToolApprovalRequested)]
+    own = ToolApprovalRequested("c/2", "pay", {"amount": 6})
+    nested = Nested(("c1",), ToolApprovalRequested("a", "pay", {"amount": 5}))
+    assert sorted(asked, key=repr) == sorted([nested, own], key=repr)
+    end = next(i for i, event in enumerate(returned) if isinstance(event, StepCompleted))
+    assert all(returned.index(event) < end for event in asked)
+    whole = client(events)
+    assert sum(isinstance(innermost(event), ToolApprovalRequested) for event in whole) == 2
+
+
+def innermost(event: Event) -> Event:
+    return event.event if isinstance(event, Nested) else event

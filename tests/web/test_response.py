@@ -156,8 +156,8 @@ def test_what_is_no_event_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     ("arguments", "message"),
     [
         ({"stream": "Hello"}, "stream must be a stream of events"),
-        ({"heartbeat": 0}, "heartbeat must be a number of seconds above 0, or None, not 0"),
-        ({"send_timeout": "1"}, "send_timeout must be a number of seconds above 0, not '1'"),
+        ({"heartbeat": 0}, "heartbeat must be a positive number of seconds, or None, not 0"),
+        ({"send_timeout": "1"}, "send_timeout must be a positive number of seconds, not '1'"),
         (
             {"headers": {"x": "a\r\nset-cookie: b"}},
             "headers must not contain line breaks or null characters, but 'x' does",

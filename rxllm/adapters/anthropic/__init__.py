@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rxllm.adapters._http import HTTPAdapter, counted
 from rxllm.adapters._http_errors import http_error
 from rxllm.adapters.anthropic.decoder import MessagesDecoder, use_type_as_code
-from rxllm.adapters.anthropic.request import count_body, messages_body
+from rxllm.adapters.anthropic.request import count_body, effort_fields, messages_body
 from rxllm.adapters.http_base import missing_model, versioned
 from rxllm.runtime import Stream
 from rxllm.values import AdapterError, Call, Request, TokenCount
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     import httpx
 
 
-__all__ = ["Anthropic"]
+__all__ = ["Anthropic", "effort_fields"]
 
 
 _IS_OWN = re.compile(r"https://(api\.anthropic\.com|aws-external-anthropic\.[^/]+\.api\.aws)(:\d+)?(/|$)")
 
 _TAKES_BEARER = re.compile(r"https://bedrock-mantle\.[^/]+\.api\.aws(:\d+)?(/|$)")
-"""Matches Amazon Bedrock's address for this API. Its keys are bearer tokens."""
+"""Matches Amazon Bedrock's address for this API. Bedrock's keys are bearer tokens."""
 
 VERSION = "2023-06-01"
 """The default API version.
@@ -51,8 +51,8 @@ class Anthropic(HTTPAdapter):
 
     If a tool has ``metadata["strict"]``, its schema is enforced. A tool's ``metadata["anthropic"]`` is merged into its
     entry in the body, as in ``{"eager_input_streaming": True}``. Tools that the server runs have a ``"type"`` there, as
-    in ``{"type": "web_search_20250305"}``; their entries have no description or schema. To mark the end of a prefix to
-    cache, set ``metadata["cache"]`` on a part, a message or a tool to True, ``"5m"`` or ``"1h"``.
+    in ``{"type": "web_search_20250305"}``; their entries have no description or schema. To mark the end of a cacheable
+    prefix, set ``metadata["cache"]`` on a part, a message or a tool to True, ``"5m"`` or ``"1h"``.
     """
 
     provider = "anthropic"

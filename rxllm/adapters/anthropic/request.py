@@ -59,7 +59,7 @@ def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool
     """Return the JSON body for `request`. Opaque parts are included only if they are from `provider`.
 
     `is_own` means that the server is Anthropic's own. If the option ``system_entries``, which is not sent, is True,
-    later system messages keep their role; if it is False, they become text. The default depends on model and server.
+    later system messages keep their role; if False, they become text. The default depends on the model and the server.
     """
     request = select_parts(request, f"the Messages API of {provider}", provider, CARRIES)
     model = request.model or ""
@@ -80,7 +80,7 @@ def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool
         "temperature": request.temperature,
         "top_p": request.top_p,
         "stop_sequences": list(request.stop),
-        **_effort_fields(request.reasoning_effort, model, limit),
+        **effort_fields(request.reasoning_effort, model, limit),
         "container": _container(request, provider),
     }
     config = {**body.get("output_config", {}), **_output_format(request)}
@@ -114,10 +114,13 @@ def default_max_tokens(model: str) -> int:
     return 32_000 if "claude" in model and not re.search(r"claude-(3|instant|v?2)", model) else 4096
 
 
-def _effort_fields(effort: str | None, model: str, limit: int) -> dict[str, Any]:
-    # Claude 4.6 and later accept an effort level: https://platform.claude.com/docs/en/build-with-claude/effort. Older
-    # models and models that are not Claude accept a token budget instead. The budget must be at least 1,024, and must
-    # leave part of the limit for the answer.
+def effort_fields(effort: str | None, model: str, limit: int) -> dict[str, Any]:
+    """Return the fields ``thinking`` and ``output_config`` that make `model` think with this `effort`.
+
+    Claude 4.6 and later accept an effort level: https://platform.claude.com/docs/en/build-with-claude/effort. Older
+    models and models that are not Claude accept a token budget instead. The budget must be at least 1,024, and must
+    leave part of `limit`, the maximum number of tokens, for the answer.
+    """
     if effort is None:
         return {}
     if effort in ("none", "disabled"):
@@ -316,7 +319,7 @@ def _file(file: Block) -> Block:
         case {"data": bytes(data)} if media_type == "application/pdf":
             text = Image.from_binary(data, media_type).to_base64()
             return {"type": "document", "source": {"type": "base64", "media_type": media_type, "data": text}, **title}
-        case {"data": bytes(data)}:  # the API accepts any kind of text as plain text
+        case {"data": bytes(data)}:  # the API accepts text of any type as text/plain
             source = {"type": "text", "media_type": "text/plain", "data": data.decode()}
             return {"type": "document", "source": source, **title}
         case {"url": str(url)}:

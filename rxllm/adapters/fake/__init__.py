@@ -162,7 +162,7 @@ class _Play:
         self._disposed = True
 
     def _schedule(self) -> None:
-        # Start the turn later: the subscriber must have its disposable by the first event, when take(1) disposes it.
+        # Start the turn later, so that the subscriber has its disposable before take(1) disposes it at the first event.
         scheduler = self._scheduler or CurrentThreadScheduler.singleton()
         self._wait_for(lambda: scheduler.schedule(self._play))
 
@@ -245,7 +245,7 @@ def _remedy(piece: Any) -> str:
             suggestion = did_you_mean(reason, AdapterError.REASONS) if isinstance(reason, str) else ""
             return f"an error must be an exception, or one of {', '.join(sorted(AdapterError.REASONS))}{suggestion}"
         case ("delay", _):
-            return "a delay must be a number of seconds, 0 or more"
+            return "a delay must be a non-negative number of seconds"
         case ("tool_call_delta", _):
             return f"the fields of a delta are {', '.join(sorted(_DELTA_FIELDS))}"
         case ("tool_call", Mapping()):

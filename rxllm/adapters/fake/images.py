@@ -128,7 +128,7 @@ def _play(
     observer: abc.ObserverBase[ImageResponse],
     scheduler: abc.SchedulerBase | None,
 ) -> abc.DisposableBase:
-    """Emit the response after the turn's delays. All exceptions, even the subscriber's, go to ``on_error``."""
+    """Emit the response after the turn's delays. Any exception, even from the subscriber, goes to ``on_error``."""
     pieces: list[Piece]
     try:
         pieces = next_turn(request)

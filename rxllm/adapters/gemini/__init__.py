@@ -91,7 +91,7 @@ class Gemini(GoogleKeys, HTTPAdapter):
 
 
 def model_path(model: str) -> str:
-    """Return the URL path for `model`. Add ``models/`` unless the name already has a collection.
+    """Return the URL path for `model`. Add ``models/`` unless the name already contains a collection.
 
     >>> model_path("gemini-2.5-pro"), model_path("tunedModels/mine"), model_path("a/b?c")
     ('models/gemini-2.5-pro', 'tunedModels/mine', 'models/a%2Fb%3Fc')

@@ -7,7 +7,7 @@ The decoder follows these rules:
 * Grounding, citations and fetched URLs become sources. The complete grounding data is put into the completed message's
   metadata.
 * If the prompt is blocked, the finish reason is ``content_filter``.
-* Each usage object is a snapshot, so the last one counts.
+* Each usage object is a snapshot, so only the last one is used.
 * Log-probabilities are put into the completed message's metadata, in OpenAI's format.
 * A finish reason that means failure, such as ``MALFORMED_FUNCTION_CALL``, ends the stream with an error. The reason is
   the error's code.

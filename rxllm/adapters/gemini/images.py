@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _SHAPES = ((1, 1), (16, 9), (9, 16), (4, 3), (3, 4), (3, 2), (2, 3), (5, 4), (4, 5), (21, 9))
 _RATIOS = {f"{width}:{height}": width / height for width, height in _SHAPES}
 _TOLERANCE = 0.05
-"""The maximum deviation of a size from the nearest of `_RATIOS`, as a fraction of that ratio."""
+"""The largest allowed deviation of a size from the nearest of `_RATIOS`, as a fraction of that ratio."""
 
 
 class GeminiImages(GoogleKeys, HTTPImageAdapter):
@@ -94,7 +94,7 @@ class GeminiImages(GoogleKeys, HTTPImageAdapter):
 
 
 def image_body(request: ImageRequest) -> dict[str, Any]:
-    """Return the JSON body for `request`, a chat message whose answer can contain images."""
+    """Return the JSON body for `request`: a chat message that can be answered with images."""
     message = user([TextPart(request.prompt or ""), *(ImagePart(image) for image in request.input_images)])
     config = {
         "responseModalities": ["TEXT", "IMAGE"],

@@ -36,7 +36,7 @@ class PartReader:
         self._blocks = blocks
         self._calls = 0  # the number of calls so far, and the index of the next one
         self._partial: tuple[int, PartialArguments] | None = None
-        self._waiting: list[tuple[FunctionCall, str | None]] = []  # Complete calls with their signatures.
+        self._waiting: list[tuple[FunctionCall, str | None]] = []  # Complete calls, each with its signature.
         self._reported: bytes | None = None  # The last frame that became a RawChunk.
 
     def read(self, part: Part, frame: bytes) -> None:

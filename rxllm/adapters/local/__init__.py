@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from rxllm.adapters._http import counted
 from rxllm.adapters._requests import Carries, select_parts
+from rxllm.adapters.local.background import HEADER, CountingDecoder, LocalAnswer
 from rxllm.adapters.local.server import Server, bindings, find_weights, is_default_weights, serve
 from rxllm.adapters.local.tools import ANSWER_TOKENS, CallDecoder, must_call, write_tools_as_text
 from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.adapters.openai_chat.request import chat_body
-from rxllm.http import CONNECT_SECONDS, READ_SECONDS, WRITE_SECONDS, Decoder
-from rxllm.runtime import Stream, in_thread
+from rxllm.http import CONNECT_SECONDS, READ_SECONDS, WRITE_SECONDS, Decoder, KeptAnswer
+from rxllm.runtime import Stream, in_thread, new_id
 from rxllm.values import Call, Request, TokenCount
 from rxllm.values.advice import explains_options
 from rxllm.values.argument_checks import invalid_option, must_be
@@ -53,6 +54,9 @@ class Local(OpenAIChat):
     If a model's chat template supports tools, the model calls them in its own format. Any other model, such as SmolLM2,
     is considered too small to decide whether to call a tool: even under ``tool_choice="auto"``, it answers a user
     message with one tool call, and tool results with text. For these replies, the default temperature and seed are 0.
+
+    With ``options={"background": True}``, the server keeps the answer. If the connection to it drops, the rest is read
+    over another connection, after the waits of the call's `retry` policy.
     """
 
     provider = "local"
@@ -98,17 +102,24 @@ class Local(OpenAIChat):
 
     def _post_body(self, path: str, request: Request, call: Call) -> httpx.Request:
         prompt = _select_text(request)
+        headers: dict[str, str] = {}
+        if "background" in prompt.options:
+            prompt, headers = _in_background(prompt)
         prompt = prompt if self._knows_tools else write_tools_as_text(prompt)
         if is_default_weights(self.model):
             prompt = replace(prompt, max_tokens=prompt.max_tokens or ANSWER_TOKENS)
         # Leave out the name: the server has only one model, and might reject a name that it does not know.
-        return self.post(path, chat_body(replace(prompt, model=None), is_openai=False), call, headers={})
+        return self.post(path, chat_body(replace(prompt, model=None), is_openai=False), call, headers=headers)
 
     def decoder(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, request: Request, *, raw: bool = False
     ) -> Decoder:
         inner = super().decoder(request, raw=raw)
-        return CallDecoder(inner, request) if not self._knows_tools and must_call(request) else inner
+        decoder = CallDecoder(inner, request) if not self._knows_tools and must_call(request) else inner
+        return CountingDecoder(decoder) if request.options.get("background") else decoder
+
+    def kept_answer(self, sent: httpx.Request, decoder: Decoder) -> KeptAnswer | None:
+        return LocalAnswer(self, sent.headers[HEADER], decoder) if isinstance(decoder, CountingDecoder) else None
 
     def _serve(self) -> Server:
         bindings()  # if the module is missing, this must fail before the default weights are fetched
@@ -120,6 +131,12 @@ class Local(OpenAIChat):
 
     def __repr__(self) -> str:
         return f"Local({str(self.model)!r})" if self.model else "Local()"
+
+
+def _in_background(request: Request) -> tuple[Request, dict[str, str]]:
+    """Return `request` without the option, which llama.cpp does not know, and the header that replaces it."""
+    options = {name: value for name, value in request.options.items() if name != "background"}
+    return replace(request, options=options), {HEADER: new_id()} if request.options["background"] else {}
 
 
 def _select_text(request: Request) -> Request:

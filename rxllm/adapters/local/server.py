@@ -186,7 +186,7 @@ def fetch_weights() -> Path:
 def report(message: str, *, end: str = "\n", notebook: bool = True) -> None:
     """Print `message` in a terminal and, if `notebook` is true, in notebooks too.
 
-    Whole lines are logged. A line that a log handler receives is not printed as well.
+    A whole line is logged instead if there is a log handler to receive it.
     """
     if end == "\n" and _log.isEnabledFor(logging.INFO) and _log.hasHandlers():
         _log.info(message)

@@ -68,7 +68,7 @@ def must_call(request: Request) -> bool:
 
 
 def write_tools_as_text(request: Request) -> Request:
-    """Return `request` with text instead of tools and tool messages. If a call is expected, add its JSON schema."""
+    """Return `request` with text instead of tools and tool messages. If a call is expected, add a JSON schema."""
     tools, results = _select_tools(request), _latest_results(request.messages)
     plain = replace(request, tools=(), tool_choice=None)
     if results:
@@ -192,7 +192,7 @@ def _result_text(result: Message) -> str:
 
 
 def _as_text(messages: tuple[Message, ...], *, calls: bool) -> Iterator[Message]:
-    """Yield the thread as text. If `calls` is true, an assistant message with calls becomes its first call's JSON."""
+    """Yield the thread as text. If `calls` is true, assistant messages with calls become the JSON of the first call."""
     after_assistant = False
     for message in messages:
         if message.role == "tool":

@@ -1,4 +1,4 @@
-"""Convert a request to the body of ``/api/chat``: https://docs.ollama.com/api/chat.
+"""Convert a request to the JSON body for ``/api/chat`` (https://docs.ollama.com/api/chat).
 
 Images are sent as base64 (https://docs.ollama.com/capabilities/vision). Other files are not supported.
 """
@@ -24,7 +24,7 @@ CARRIES: Carries = {
 def ollama_body(request: Request) -> dict[str, Any]:
     """Return the JSON body for `request`.
 
-    Ollama has no tool-choice field. For ``"none"``, no tools are sent; for a tool's name, only that tool is sent.
+    Ollama has no field for the tool choice. If it is ``"none"``, no tools are sent; if it is a name, only that tool is.
     """
     request = select_parts(request, "Ollama", PROVIDER, CARRIES)
     body = {

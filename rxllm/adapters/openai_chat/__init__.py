@@ -29,7 +29,7 @@ class OpenAIChat(HTTPAdapter):
     """An adapter for Chat Completions (``POST {base_url}/chat/completions``) from OpenAI or a compatible server.
 
     Only OpenAI's own server needs a key. It is looked up in the call, in `api_key` and in ``OPENAI_API_KEY``. If
-    `base_url` is missing, the environment variable ``OPENAI_BASE_URL`` is used.
+    you omit `base_url`, it is read from ``OPENAI_BASE_URL``.
 
     ``Request.options`` is merged into the body and can contain any field that the server supports; None removes a
     field. For example, ``{"logprobs": True, "top_logprobs": 2}`` requests log-probabilities, which arrive in

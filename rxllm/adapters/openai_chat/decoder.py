@@ -4,12 +4,12 @@ The stream is described at https://platform.openai.com/docs/api-reference/chat-s
 rules:
 
 * Only choice 0 is read. A chunk without choices contains the usage, or nothing.
-* Thinking is read from the first of ``reasoning_content``, ``reasoning`` and ``reasoning_details`` that is not empty,
-  because some servers send it twice.
+* Some servers send thinking twice. Only the first non-empty one of ``reasoning_content``, ``reasoning`` and
+  ``reasoning_details`` is read.
 * Opaque ``reasoning_details``, such as signatures and ciphertext, are kept so that they can be sent back.
 * A refusal becomes text, and the finish reason becomes ``content_filter``.
-* Log-probabilities (``reasoning_logprobs`` for thoughts) and other details of the answer are put into the completed
-  message's metadata.
+* The completed message's metadata contains log-probabilities and other details of the answer. The log-probabilities of
+  thoughts are in ``reasoning_logprobs``.
 * ``message`` is read if there is no ``delta``, or if the answer is not streamed. Some streams have both; their
   ``message`` contains all of the text so far. Azure's older "On Your Data" answers have ``messages`` instead.
 * A custom tool's free text becomes a single argument, ``{"input": ...}``. Gemini's signature for a tool call is kept in
@@ -90,11 +90,11 @@ _FIRST = msgspec.json.Decoder(FirstChunk)
 _CHUNK = msgspec.json.Decoder(Chunk)
 _NO_FUNCTION = Function()
 _EXECUTED = 1 << 20
-"""The index of the first tool call that Groq ran. These calls are numbered separately."""
+"""The first index for calls that Groq runs, far above the indices of the model's other calls."""
 
 
 class ChatDecoder(FrameDecoder):
-    """Decodes one response to `messages`. If `raw` is true, every frame is also emitted as a ``RawChunk``."""
+    """Decodes one response to the thread `messages`. If `raw` is true, each frame is also emitted as a ``RawChunk``."""
 
     def __init__(self, *, provider: str = "openai", messages: Iterable[Message] = (), raw: bool = False) -> None:
         self._sse = SSEDecoder()
@@ -150,7 +150,7 @@ class ChatDecoder(FrameDecoder):
         self._note(chunk, *choices, *(choice.get(name) for choice in choices for name in ("delta", "message")))
 
     def _note(self, *parts: Any) -> None:
-        """Store the metadata that `parts` of a frame contain, and any costs outside the usage object."""
+        """Collect the metadata in `parts` of a frame, and any costs that are not in the usage object."""
         for part in parts:
             if found := metadata_of(part):
                 self.blocks.note(found)
@@ -210,7 +210,7 @@ class ChatDecoder(FrameDecoder):
         if content:
             if isinstance(content, str):
                 blocks.text(content)
-            elif isinstance(content, dict):  # Cloudflare sends a JSON answer already parsed
+            elif isinstance(content, dict):  # Cloudflare parses JSON answers before sending them
                 blocks.text(json_text(content))
             else:
                 self._read_parts(content)

@@ -1,6 +1,6 @@
 """Types for Chat Completions chunks, names of usage counters, and functions that read log-probabilities and media.
 
-The types accept the chunks of every supported server. They have only the fields that we read; decoding skips the rest.
+The types accept the chunks of every supported server. They define only the fields that we use, and skip all others.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def texts_of(parts: list[Any]) -> str:
 
 
 def file_of(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the image in an ``image_url`` part as a file, with its bytes or its URL."""
+    """Convert an ``image_url`` part to a file that contains the image's bytes or URL."""
     value = part.get("image_url")
     url = str(cast(dict[str, Any], value).get("url") if isinstance(value, dict) else value)
     head, _, text = url.partition(";base64,")
@@ -150,7 +150,7 @@ def file_of(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def audio_of(fields: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """Return a response's audio as a file. `fields` maps each field's name to its values from all deltas."""
+    """Join a response's audio deltas into a file. `fields` maps each field's name to the values from the deltas."""
     # The API streams audio only as 16-bit PCM. Each piece is a separate base64 string.
     audio = {name: values[-1] for name, values in fields.items()}
     audio["data"] = b"".join(decode_base64(str(piece)) for piece in fields.get("data", ()))
@@ -165,7 +165,7 @@ def azure_citations(content: Any) -> Iterable[dict[str, Any]]:
 
 
 def executed_sources(tool: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """Return the pages that a tool run by Groq found or visited."""
+    """Return the pages that one of Groq's own tools found or visited."""
     found = tool.get("search_results")
     results = cast(dict[str, Any], found).get("results") if isinstance(found, dict) else None
     return [*dicts(results), *dicts(tool.get("browser_results"))]

@@ -170,7 +170,7 @@ def _files(request: ImageRequest) -> Iterator[File]:
 
 
 def _file(image: Image, path: tuple[str | int, ...]) -> tuple[str, bytes, str]:
-    """Return the file name, bytes and MIME type to send for `image`. `path` is its place in the request."""
+    """Return the file name, bytes and MIME type for `image`. `path` is the request field that contains it."""
     if image.mime_type is None:
         raise ValidationError("invalid_image_request", errors=[(path, "missing_mime_type")])
     extension = image.mime_type.partition("/")[2].partition("+")[0]

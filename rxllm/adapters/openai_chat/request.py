@@ -1,7 +1,7 @@
 """Convert a request to the JSON body of Chat Completions.
 
-OpenAI accepts only PDF files, and no URLs (https://developers.openai.com/api/docs/guides/file-inputs). Text files are
-sent as text. Audio is described at https://developers.openai.com/api/docs/guides/audio.
+OpenAI accepts PDF files, but no other documents and no URLs of documents, so text files are sent as text. See
+https://developers.openai.com/api/docs/guides/file-inputs and https://developers.openai.com/api/docs/guides/audio.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OTHERS_CARRY: Carries = {
     "assistant": {"text", "tool call", "reasoning details"},
     "tool": _CONTENT,
 }
-"""The kinds of parts sent to other servers. Many accept more than OpenAI does, and can reject the rest themselves."""
+"""The kinds of parts sent to other servers. Many accept more than OpenAI does; the others reply with an error."""
 
 
 def chat_body(
@@ -48,8 +48,8 @@ def chat_body(
 ) -> dict[str, Any]:
     """Return the JSON body for `request`. Opaque parts are included only if they are from `provider`.
 
-    `is_openai` means that the server is OpenAI's own: only OpenAI has the field ``max_completion_tokens``, and it
-    rejects ``reasoning_details``. `thoughts_field` is the message field in which the server expects its thoughts back.
+    `is_openai` means that the server is OpenAI's own. It expects ``max_completion_tokens`` instead of ``max_tokens``,
+    and rejects ``reasoning_details``. `thoughts_field` is the message field for thoughts, if the server needs them.
     """
     carries: Carries = CARRIES if is_openai else OTHERS_CARRY
     if thoughts_field:
@@ -160,7 +160,7 @@ def _reasoning_details(message: Message) -> Iterable[dict[str, Any]]:
 def _custom(tool: Tool, provider: str) -> dict[str, Any] | None:
     """Return a custom tool's fields, or None for a function.
 
-    The tool's metadata contains the fields in the form of the Responses API.
+    The tool's metadata is in the format of the Responses API, so it is converted.
     """
     own: dict[str, Any] = tool.metadata.get(provider) or {}
     if own.get("type") != "custom":

@@ -10,9 +10,11 @@ from rxllm.adapters._http import HTTPAdapter, counted
 from rxllm.adapters._http_errors import http_error
 from rxllm.adapters.http_base import missing_model
 from rxllm.adapters.openai_chat import OPENAI, bearer
+from rxllm.adapters.openai_responses.background import BackgroundAnswer, BackgroundDecoder
 from rxllm.adapters.openai_responses.decoder import ResponsesDecoder
 from rxllm.adapters.openai_responses.frames import as_item
 from rxllm.adapters.openai_responses.request import count_body, responses_body
+from rxllm.http import Decoder, KeptAnswer
 from rxllm.runtime import Stream
 from rxllm.values import AdapterError, Call, Request, TokenCount
 
@@ -30,16 +32,20 @@ class OpenAIResponses(HTTPAdapter):
     Azure, see `AzureResponses`.
 
     Every request contains the whole thread, so the server is asked not to store anything (``"store": False``).
-    Reasoning models are asked for encrypted thoughts, which can be sent back. If ``Request.options`` uses the server's
-    memory (``store``, ``previous_response_id``, ``conversation`` or ``background``), it is up to you to set ``store``.
+    Reasoning models are asked for encrypted thoughts, which can be sent back. If you use the server's memory through
+    the options ``previous_response_id``, ``conversation`` or ``background``, ``store`` is sent only if you set it.
 
     ``Request.options`` is merged into the body; None removes a field. Objects are merged too, so that ``{"reasoning":
     {"summary": "auto"}}`` can be combined with a `reasoning_effort`. To request log-probabilities, pass ``{"include":
     ["message.output_text.logprobs"], "top_logprobs": 2}``; they arrive in ``Response.metadata["logprobs"]``.
 
-    You can pass the provider's own tools as an option, ``{"tools": [{"type": "web_search"}]}``, or among your tools, as
-    ``Tool("web_search", metadata={"openai": {"type": "web_search"}})``. A handler is needed only for tools that run on
-    your machine: ``apply_patch``, ``local_shell`` and ``computer``.
+    With ``{"background": True}``, OpenAI keeps the answer while it writes it. If the connection drops, the rest is read
+    over another connection, after the waits of the call's `retry` policy; nothing is lost or repeated. A disposed call
+    asks OpenAI to stop the answer. Servers that ignore the option answer as usual. See ``docs/errors.md``.
+
+    To use one of the provider's own tools, pass the option ``{"tools": [{"type": "web_search"}]}`` or the tool
+    ``Tool("web_search", metadata={"openai": {"type": "web_search"}})``. Only the tools that run on your machine need a
+    handler. They are ``apply_patch``, ``local_shell`` and ``computer``.
     """
 
     provider = "openai"
@@ -69,7 +75,11 @@ class OpenAIResponses(HTTPAdapter):
     def decoder(self, request: Request, *, raw: bool = False) -> ResponsesDecoder:
         from_options = (as_item(tool).get("name") for tool in request.options.get("tools") or ())
         offered = {tool.name for tool in request.tools} | {str(name) for name in from_options}
-        return ResponsesDecoder(provider=self.provider, messages=request.messages, offered=offered, raw=raw)
+        kind = BackgroundDecoder if request.options.get("background") else ResponsesDecoder
+        return kind(provider=self.provider, messages=request.messages, offered=offered, raw=raw)
+
+    def kept_answer(self, sent: httpx.Request, decoder: Decoder) -> KeptAnswer | None:
+        return BackgroundAnswer(self, decoder) if isinstance(decoder, BackgroundDecoder) else None
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
         return http_error(self.provider, status, headers, body)

@@ -32,10 +32,8 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "cancelled": "error",
 }
 
-_FRAME = msgspec.json.Decoder(Frame)
-
-_NAMED = frozenset({"response.created", "response.queued", "response.in_progress"})
-_ENDED = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+NAMED = frozenset({"response.created", "response.queued", "response.in_progress"})
+ENDED = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 _HANDLERS: dict[str, Callable[[Output, Frame, bytes], None]] = {
     "response.output_item.added": Output.on_item_added,
     "response.output_item.done": Output.on_item_done,
@@ -75,10 +73,13 @@ _SILENT = frozenset(
 
 
 class ResponsesDecoder(FrameDecoder):
-    """Decodes one response to `messages`. `offered` contains the names of the request's tools.
+    """Decodes one response to the thread `messages`. `offered` contains the names of the request's tools.
 
     If `raw` is true, every frame is also emitted as a ``RawChunk``.
     """
+
+    typed: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Frame)
+    """The decoder for the JSON in frames, which subclasses can replace to read more fields."""
 
     def __init__(
         self,
@@ -88,11 +89,11 @@ class ResponsesDecoder(FrameDecoder):
         offered: Collection[str] = (),
         raw: bool = False,
     ) -> None:
-        super().__init__(SSEDecoder(), Blocks(CallTracker.after(messages)), _FRAME, provider=provider, raw=raw)
+        super().__init__(SSEDecoder(), Blocks(CallTracker.after(messages)), self.typed, provider=provider, raw=raw)
         self._output = Output(self.blocks, provider, offered)
 
     def read(self, kind: str, frame: Frame, data: bytes, /) -> None:
-        if not self.blocks.started or frame.type in _NAMED:
+        if not self.blocks.started or frame.type in NAMED:
             head = to_item(frame.response) if frame.type else as_item(read_json(data))
             self.blocks.start(id=head.get("id"), model=head.get("model"))
         if self.raw:
@@ -100,9 +101,9 @@ class ResponsesDecoder(FrameDecoder):
         handler = _HANDLERS.get(frame.type)
         if handler is not None:
             handler(self._output, frame, data)
-        elif frame.type in _ENDED:
+        elif frame.type in ENDED:
             self._complete(to_item(frame.response), {"copilot_usage": frame.copilot_usage})
-        elif frame.type not in _NAMED and frame.type not in _SILENT:
+        elif frame.type not in NAMED and frame.type not in _SILENT:
             self._read_other(kind, frame, read_json(data))
 
     def read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
@@ -110,9 +111,13 @@ class ResponsesDecoder(FrameDecoder):
             repaired = _repair_indices(data)
             parsed = self._decode(repaired)
         except msgspec.ValidationError:
-            self.blocks.raw("chunk", data)
+            self.read_unknown(data)
         else:
             self.read(kind, parsed, repaired)
+
+    def read_unknown(self, data: Any) -> None:
+        """Handle a frame whose JSON does not match the expected type, even after repairs."""
+        self.blocks.raw("chunk", data)
 
     def _read_other(self, kind: str, frame: Frame, fields: Item) -> None:
         if "error" in (kind, frame.type) or fields.get("error"):

@@ -1,6 +1,6 @@
 """Types for the Responses API's frames and items, names of usage counters, and functions that read calls and images.
 
-An item is kept exactly as the provider sent it, so that fields that are not read here are sent back too.
+An item keeps all of the provider's fields, even those that are not read here, so that it can be sent back unchanged.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Convert a response's output items to events, in the order in which they arrive.
 
-1. A frame belongs to the item with its id or, if no item has it, to the latest item with its index. Some servers invent
-   a new id for each frame, and others send index 0 for everything.
+1. A frame's id determines its item. If the id is unknown, the frame belongs to the latest item with the same index.
+   Some servers invent a new id for each frame, and others send index 0 for everything.
 2. ``response.output_item.done`` contains the final item. Ciphertext is read only from this frame, because it differs in
-   every frame. Some servers omit deltas or whole items, so text that no delta contained is emitted when this frame
-   arrives, or at the end of the stream.
+   every frame. Some servers omit deltas or whole items. The missing text is emitted when this frame arrives, or at the
+   end of the stream.
 3. Each text or thought is a block. If another block interrupts it, the rest becomes a new block, so that nothing is
-   overwritten. If a server announces parts, a delta with an unannounced index continues the open block.
+   overwritten. If a server announces parts, a delta whose index was not announced continues the open block.
 4. A tool that the provider runs becomes a call with the metadata ``{"server": True}``. The whole item, including its
    result, becomes a message part that is sent back to this provider.
 """
@@ -48,14 +48,14 @@ class Output:
         self._slots: list[Slot] = []
         self._by_id: dict[str, Slot] = {}
         self._by_index: dict[int, Slot] = {}
-        self._calls: dict[str, Slot] = {}  # Maps each `wire_id` to the first call with it.
-        self._open: tuple[str, int, int] | None = None  # The block of the last delta: its kind, slot and part.
+        self._calls: dict[str, Slot] = {}  # The first call with each `wire_id`.
+        self._open: tuple[str, int, int] | None = None  # Where the last delta belongs: its block's kind, slot and part.
         self._open_id = ""
         self._begun: Counter[str] = Counter()  # the number of blocks with each id, ignoring suffixes
         self._sources: set[str] = set()
 
     def finish(self, items: Sequence[Item]) -> None:
-        """End any of the final response's `items` that no frame has ended."""
+        """End each of the final response's `items` that no frame has ended."""
         slots = [self._slot_of(item) for item in items]
         known = {*slots}
         # If no slot has an item's id, the server has invented a new one. The item then belongs to the next unmatched
@@ -76,7 +76,7 @@ class Output:
         return next((slot for slot in slots if slot is not None and slot.kind == item.get("type")), None)
 
     def report_progress(self, frame: Frame, fields: Item) -> bool:
-        """Emit `fields` as progress of the frame's tool call. Return False if the frame does not belong to a call."""
+        """Emit a ``ToolProgress`` with `fields` for the frame's tool call. Return False if there is no such call."""
         slot = self._slot(frame)
         call = slot.call if slot is not None else None
         if call is None or not frame.type.startswith("response."):
@@ -274,9 +274,9 @@ class Output:
 class Slot:
     """An output item that is still being streamed.
 
-    `pieces` maps each kind of text to the deltas so far. `parts` contains the indices of the announced parts. For a
-    tool call, `tool` is the name of the tool, `call_id` is the id in the events, and `open_argument` is the argument
-    whose free text is being streamed. For a tool call and its result, `call` is the call's slot.
+    `pieces` maps each kind of text to the deltas so far. `parts` contains the indices of the announced parts. In a
+    tool call's slot, `tool` is the tool's name, `call_id` is the id that events use, and `open_argument` is the
+    argument that receives free text. `call` is the slot itself or, in a result's slot, the slot of the call.
     """
 
     def __init__(self, number: int, item: Item) -> None:
@@ -294,10 +294,10 @@ class Slot:
         self.open_argument = ""
 
     def missing(self, kind: str, texts: Sequence[str]) -> list[str]:
-        """Return, for each of the item's final `texts`, the part that the deltas of this `kind` did not contain.
+        """Return the part of each final text that the deltas of this `kind` did not contain.
 
-        The texts are compared, not their indices, because some servers number parts across the whole response, or give
-        each delta its own number.
+        Texts are compared instead of indices, because some servers number parts across the whole response, or give each
+        delta its own number.
 
         >>> slot = Slot(0, {"type": "message"})
         >>> slot.pieces["text"] += ["One", " and tw"]
@@ -314,7 +314,7 @@ class Slot:
                 rest, streamed = text[len(streamed) :], ""
             elif any("".join(texts[later:]).startswith(streamed) for later in range(place, len(texts))):
                 rest = text  # The deltas skipped this text and began with a later one.
-            else:  # The deltas contained this text, perhaps worded differently.
+            else:  # Otherwise, the deltas contained it, perhaps worded differently.
                 streamed = streamed.partition(text)[2] or streamed
             rests.append(rest)
         return rests

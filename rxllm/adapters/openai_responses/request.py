@@ -2,10 +2,10 @@
 
 Messages become input items by these rules:
 
-1. Texts and tool calls are sent without the server's ids. With an id, the server would require the stored item or the
-   reasoning before it, either of which might be missing.
-2. A thought from this provider is sent back as its original item. If the server does not store its responses, the item
-   is sent without its id, for the same reason, and only if it contains ciphertext or text.
+1. Texts and tool calls are sent without the server's ids. An id could cause an error, because the server would expect
+   to have stored the item, or to receive the reasoning before it.
+2. A thought from this provider is sent back as its original item. If the server does not store its responses, the id is
+   left out for the same reason, and a thought without ciphertext or text is not sent.
 3. ``ProviderPart``s from this provider are sent back as items, unchanged. Parts from other providers are left out, and
    so are calls to tools that those providers ran themselves.
 4. A tool call is sent back in its original form, such as a function call or a computer call. So is its result.
@@ -93,7 +93,7 @@ COUNTED = (
 
 
 def count_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
-    """Return the JSON body for a request to count the tokens in `request`."""
+    """Return the JSON body that asks the server to count the tokens in `request`."""
     body = responses_body(request, provider=provider)
     return {name: body[name] for name in COUNTED if name in body}
 
@@ -158,7 +158,7 @@ def _is_special(part: Any) -> bool:
 
 
 def _file_id(part: Any) -> str | None:
-    """Return the file id in a ``file`` part of Chat Completions; a history in OpenAI's format can contain one."""
+    """Return the file id of a Chat Completions ``file`` part, which a history in OpenAI's format can contain."""
     match part:
         case ProviderPart(data={"type": "file", "file": {"file_id": str(id)}}):
             return id
@@ -251,7 +251,7 @@ def _call_item(call: ToolCall, provider: str) -> Item:
 
 
 def _original_item(call: ToolCall | None, provider: str) -> Item:
-    """Return the fields kept from a call's original item, or an empty item if another provider sent it."""
+    """Return the stored fields of the call's original item, or an empty item if the call is from another provider."""
     if call is None or call.metadata.get("provider") != provider:
         return {}
     return cast(Item, call.metadata.get("item") or {})

@@ -255,7 +255,7 @@ def test_a_script_that_means_nothing_is_refused_when_it_is_made(make: Any) -> No
     [
         (("error", "nope"), "or one of authentication_failed, content_filter, .*, unsupported_feature$"),
         (("error", "rate_limit"), r"unsupported_feature \(did you mean 'rate_limited'\?\)$"),
-        (("delay", "soon"), "a delay must be a number of seconds, 0 or more"),
+        (("delay", "soon"), "a delay must be a non-negative number of seconds"),
         (("tool_call_delta", {"arguments": ""}), "the fields of a delta are arguments_delta, id, name$"),
         (("txet", "a"), "a tuple must start with one of text, thinking, .*, finish; put several pieces in a list$"),
     ],

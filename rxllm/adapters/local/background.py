@@ -1,0 +1,81 @@
+"""Answers with ``"background": True``, which llama.cpp's server keeps under an id that the client chooses.
+
+The server keeps the bytes of an answer, so the rest begins exactly where a dropped connection ended, even in the middle
+of a frame. It continues an answer whose connection is closed, until the answer is stopped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from rxllm.adapters.http_base import HTTPBase
+from rxllm.events import ErrorEvent, Event, MessageCompleted
+from rxllm.http import Decoder
+from rxllm.values import Call
+
+if TYPE_CHECKING:
+    import httpx
+
+
+HEADER = "x-conversation-id"
+"""The header with the id of an answer."""
+
+
+class CountingDecoder:
+    """A decoder that counts the bytes that it reads. `is_over` is True once the answer has ended."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self.count = 0
+        self.is_over = False
+
+    def feed(self, data: bytes) -> list[Event]:
+        self.count += len(data)
+        events = self._decoder.feed(data)
+        self.is_over = self.is_over or (bool(events) and isinstance(events[-1], ErrorEvent | MessageCompleted))
+        return events
+
+    def close(self) -> list[Event]:
+        return self._decoder.close()
+
+
+class LocalAnswer:
+    """The answer that `decoder` reads, as ``rxllm.http.reattach.KeptAnswer`` describes it."""
+
+    def __init__(self, adapter: HTTPBase, id: str, decoder: CountingDecoder) -> None:
+        self.id = id
+        self._adapter = adapter
+        self._decoder = decoder
+
+    @property
+    def place(self) -> None:
+        """None, because the server ends with its process."""
+
+    @property
+    def position(self) -> int:
+        return self._decoder.count
+
+    @property
+    def is_running(self) -> bool:
+        return not self._decoder.is_over
+
+    @property
+    def can_resume(self) -> bool:
+        return not self._decoder.is_over
+
+    def reopen(self, id: str | None) -> None:
+        """Do nothing: other processes have servers of their own."""
+
+    def drop_partial(self) -> None:
+        """Keep the incomplete frame, because the rest continues it."""
+
+    def resume(self, call: Call) -> httpx.Request:
+        return self._adapter.get(f"{self._path}&from={self._decoder.count}", call, headers={})
+
+    def stop(self, call: Call) -> httpx.Request:
+        return self._adapter.delete(self._path, call)
+
+    @property
+    def _path(self) -> str:
+        return f"/stream?conv_id={quote(self.id, safe='')}"

@@ -1,0 +1,151 @@
+"""Answers with ``"background": True``, which the provider keeps, so that a dropped connection can be replaced.
+
+The provider numbers the frames of an answer. After a dropped connection, the decoder handles the numbered frames of
+the next connection as follows; `last` is the number of the last frame that it has read:
+
+=======================  ==============================================================================================
+number of the frame      action
+=======================  ==============================================================================================
+none                     Read the frame. It is a keep-alive, or reports an error.
+at most `last`           Skip the frame, because it has been read before.
+``last + 1``             Read the frame.
+higher                   Fail with ``StreamError("truncated")``, because frames are missing.
+=======================  ==============================================================================================
+
+On the first connection, every frame is read. If its numbers do not count up by one, the answer cannot be re-attached.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import msgspec
+
+from rxllm.adapters.http_base import HTTPBase
+from rxllm.adapters.openai_chat import bearer
+from rxllm.adapters.openai_responses.decoder import ENDED, NAMED, ResponsesDecoder
+from rxllm.adapters.openai_responses.frames import Frame, as_item, to_item
+from rxllm.http.secrets import keyless_url
+from rxllm.values import Call, StreamError
+from rxllm.wire.framing import SSEDecoder
+
+if TYPE_CHECKING:
+    import httpx
+
+
+class NumberedFrame(Frame):
+    """A frame with its number."""
+
+    sequence_number: Any = None
+
+
+class BackgroundDecoder(ResponsesDecoder):
+    """Decodes an answer that may arrive over several connections. The table above lists the rules.
+
+    `id` is the answer's id, or None if it has not arrived or the provider does not keep the answer. `last` is the
+    number of the last frame. `is_over` is True once the provider has reported the end of the answer.
+    """
+
+    typed = msgspec.json.Decoder(NumberedFrame)
+    id: str | None = None
+    last: int | None = None
+    is_over = False
+    _is_resumed = False
+    _counts_by_one = True
+
+    def read(self, kind: str, frame: Frame, data: bytes, /) -> None:
+        assert isinstance(frame, NumberedFrame)
+        if not self._is_new(frame.sequence_number):
+            return
+        if frame.type in NAMED:
+            response = to_item(frame.response)
+            # A server that ignores the option does not keep the answer.
+            id = response.get("id")
+            self.id = id if isinstance(id, str) and response.get("background") is not False else None
+        super().read(kind, frame, data)
+        self.is_over = self.is_over or frame.type in ENDED or "error" in (kind, frame.type)
+
+    def read_unknown(self, data: Any) -> None:
+        if self._is_new(as_item(data).get("sequence_number")):
+            super().read_unknown(data)
+
+    def _is_new(self, number: Any) -> bool:
+        if type(number) is not int:
+            return True
+        if self.last is not None and number != self.last + 1:
+            if not self._is_resumed:
+                self._counts_by_one = False
+            elif number <= self.last:
+                return False
+            else:
+                fault = f"event {self.last + 1} of the answer is missing: the rest begins with event {number}"
+                raise StreamError("truncated", fault, provider=self.provider)
+        self.last = number
+        return True
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether the next frames can be read from another connection."""
+        is_open = not (self.is_over or self.blocks.ended)
+        return is_open and self.id is not None and self.last is not None and self._counts_by_one
+
+    def reopen(self, id: str | None) -> None:
+        """Expect all frames of the answer `id`, or the frames of a new answer if it is None."""
+        self.id, self.last, self._is_resumed = id, None if id is None else -1, id is not None
+
+    def drop_partial(self) -> None:
+        """Forget the incomplete frame at the end of a dropped connection."""
+        self._framing = SSEDecoder()
+
+    def resume(self) -> None:
+        """Expect the rest of the frames from another connection."""
+        self._is_resumed = True
+
+
+class BackgroundAnswer:
+    """The answer that `decoder` reads, as ``rxllm.http.reattach.KeptAnswer`` describes it."""
+
+    def __init__(self, adapter: HTTPBase, decoder: BackgroundDecoder) -> None:
+        self._adapter = adapter
+        self._decoder = decoder
+
+    @property
+    def id(self) -> str | None:
+        return self._decoder.id
+
+    @property
+    def position(self) -> int | None:
+        return self._decoder.last
+
+    @property
+    def is_running(self) -> bool:
+        return self._decoder.id is not None and not self._decoder.is_over
+
+    @property
+    def can_resume(self) -> bool:
+        return self._decoder.can_resume
+
+    @property
+    def place(self) -> str:
+        return keyless_url(self._adapter.base_url)
+
+    def reopen(self, id: str | None) -> None:
+        self._decoder.reopen(id)
+
+    def drop_partial(self) -> None:
+        self._decoder.drop_partial()
+
+    def resume(self, call: Call) -> httpx.Request:
+        """See https://platform.openai.com/docs/guides/background#streaming-a-background-response."""
+        self._decoder.resume()
+        last = self._decoder.last
+        path = f"{self._path}?stream=true" + ("" if last in (None, -1) else f"&starting_after={last}")
+        return self._adapter.get(path, call, headers=bearer(self._adapter, call))
+
+    def stop(self, call: Call) -> httpx.Request:
+        return self._adapter.post(f"{self._path}/cancel", {}, call, headers=bearer(self._adapter, call))
+
+    @property
+    def _path(self) -> str:
+        return f"/responses/{quote(self._decoder.id or '', safe='')}"

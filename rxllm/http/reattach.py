@@ -1,0 +1,182 @@
+"""Read the rest of an answer over another connection, after the connection that carried it has dropped.
+
+This is possible only if the provider keeps the answer while it writes it. The call's retry policy decides which
+failures lead to another connection, and after how long. Its attempts are the connections in a row that bring no new
+event:
+
+=================================================  ====================================================================
+the connection                                     effect
+=================================================  ====================================================================
+drops after new events                             The attempts are counted from 1 again. Wait, then ask for the rest.
+drops or fails without a new event                 It counts as an attempt. Wait, then ask for the rest.
+is refused, for example since the key has changed  The failure that the policy does not retry ends the stream.
+is disposed                                        The provider is asked to stop the answer.
+=================================================  ====================================================================
+
+A stream that ends before the answer does asks the provider to stop the answer, whatever the reason. If that request
+fails, a warning is logged, because the answer may still cost money.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rxllm.runtime import Pump, policy
+from rxllm.values import AdapterError, Call, LLMError, StreamError
+
+if TYPE_CHECKING:
+    import httpx
+
+    from rxllm.http.stream import Exchange
+
+
+log = logging.getLogger("rxllm")
+
+STOP_SECONDS = 5.0
+"""The maximum number of seconds to wait for the provider to confirm that it has stopped an answer."""
+
+
+class KeptAnswer(Protocol):
+    """An answer that the provider keeps. Its properties change while the answer is read.
+
+    `position` changes with every event, `is_running` is True until the end of the answer is read, and `can_resume` is
+    True while the rest can be read over another connection. `place` is the address at which other processes can read
+    the answer, or None if they cannot.
+    """
+
+    @property
+    def id(self) -> str | None: ...
+
+    @property
+    def place(self) -> str | None: ...
+
+    @property
+    def position(self) -> object: ...
+
+    @property
+    def is_running(self) -> bool: ...
+
+    @property
+    def can_resume(self) -> bool: ...
+
+    def reopen(self, id: str | None) -> None:
+        """Expect the whole answer `id`, which an earlier process has asked for. None means a new answer."""
+        ...
+
+    def drop_partial(self) -> None:
+        """Forget the incomplete event at the end of a dropped connection."""
+        ...
+
+    def resume(self, call: Call) -> httpx.Request:
+        """Expect the rest of the answer, and return the request for it."""
+        ...
+
+    def stop(self, call: Call) -> httpx.Request:
+        """Return the request to stop the answer."""
+        ...
+
+
+async def read_first(
+    exchange: Exchange,
+    answer: KeptAnswer,
+    request: httpx.Request,
+    read: Callable[[httpx.Request], Awaitable[AdapterError | None]],
+    client: httpx.AsyncClient,
+    pump: Pump[Any],
+) -> AdapterError | None:
+    """Read the answer that an earlier process has asked for or, if there is none, the answer to `request`.
+
+    An earlier answer that cannot be read is stopped. Return the failure that cuts the response off, if any.
+    """
+    id, rules, attempt = exchange.saved_id(), policy(exchange.retry), 1
+    answer.reopen(id)
+    while id is not None:
+        try:
+            return await read(await exchange.rebuild(answer.resume))
+        except LLMError as refusal:
+            if pump.refused:
+                raise
+            failure = exchange.discreet(refusal)
+        if not rules.allows(failure, attempt):
+            log.warning("request %s: sent again, as its answer %s is lost: %s", exchange.request_id, id, failure)
+            await stop_answer(exchange, answer, client, pump)
+            break
+        await asyncio.sleep(rules.delay(failure, attempt))
+        attempt += 1
+    answer.reopen(None)
+    return await read(request)
+
+
+async def read_rest(
+    exchange: Exchange,
+    answer: KeptAnswer,
+    dropped: AdapterError | None,
+    read: Callable[[httpx.Request], Awaitable[AdapterError | None]],
+    pump: Pump[Any],
+) -> AdapterError | None:
+    """Read the rest of `answer` over other connections. Return the failure of the stream, if any.
+
+    `dropped` is the failure of the first connection, or None if that connection ended normally. ``read(request)`` reads
+    a response, and returns or raises its failure.
+    """
+    rules = policy(exchange.retry)
+    failure: LLMError | None = dropped
+    attempt, has_resumed = 1, False
+    while answer.can_resume and not pump.disposed:
+        failure = failure or StreamError("truncated", "the connection ended early", provider=exchange.provider)
+        if not rules.allows(failure, attempt):
+            return _lost(exchange, answer, failure, dropped) if has_resumed else dropped
+        seconds = rules.delay(failure, attempt)
+        where = (exchange.request_id, answer.position)
+        log.warning("request %s: cut off after event %s; asking for the rest in %.2f s: %s", *where, seconds, failure)
+        await asyncio.sleep(seconds)
+        answer.drop_partial()
+        position, has_resumed = answer.position, True
+        try:
+            failure = await read(await exchange.rebuild(answer.resume))
+        except LLMError as refusal:
+            if pump.refused:
+                raise
+            failure = exchange.discreet(refusal)
+        attempt = 1 if answer.position != position else attempt + 1
+    return None if has_resumed else dropped
+
+
+def _lost(exchange: Exchange, answer: KeptAnswer, failure: LLMError, dropped: AdapterError | None) -> AdapterError:
+    """Return the error for an answer that cannot be continued. Its cause is `failure`."""
+    answer.drop_partial()
+    log.warning("request %s: the rest of the answer cannot be read: %s", exchange.request_id, failure)
+    first = dropped.message if dropped is not None else f"{exchange.provider} ended early"
+    message = f"{first}; the rest of the answer cannot be read: {failure.message}"
+    reason = "timeout" if dropped is not None and dropped.reason == "timeout" else "network_error"
+    error = AdapterError(reason, message, provider=exchange.provider)
+    error.__cause__ = failure
+    return error
+
+
+async def stop_answer(exchange: Exchange, answer: KeptAnswer, client: httpx.AsyncClient, pump: Pump[Any]) -> None:
+    """Ask the provider to stop `answer`. If that fails, log a warning."""
+    is_cancelled = False
+    problem: object = "the event loop ended"
+    with pump.holding():
+        for _ in range(2):  # the end of the event loop cancels the first request
+            try:
+                request = await exchange.rebuild(answer.stop)
+                async with asyncio.timeout(STOP_SECONDS):
+                    response = await client.send(request, follow_redirects=False)
+                is_refused = response.status_code >= 300 and response.status_code != 404  # nothing to stop
+                problem = f"HTTP {response.status_code}" if is_refused else None
+                break
+            except asyncio.CancelledError:
+                is_cancelled = True
+            except Exception as error:
+                problem = type(error).__name__
+                break
+    if problem is not None:
+        where = (exchange.request_id, exchange.provider, answer.id)
+        log.warning("request %s: %s did not stop the answer %s, which may still cost money: %s", *where, problem)
+    if is_cancelled:
+        raise asyncio.CancelledError

@@ -1,0 +1,308 @@
+"""An ASGI application that is the whole endpoint of a chat.
+
+===========================================  ==========================================================================
+request                                      answer
+===========================================  ==========================================================================
+``POST path``                                the next turn's events; the body has a message, approvals or results
+``GET path/ID/stream`` or ``GET path/ID``    the open turn's events from its beginning, or 204
+``DELETE path/ID``                           204, once the open turn, if any, is stopped and saved
+``OPTIONS`` from a site in `origins`         204, with CORS headers
+===========================================  ==========================================================================
+
+A refusal is JSON such as ``{"error": {"message": ..., "code": ...}}``. If the body is malformed, the message begins
+with the path to the fault. Errors that are not the client's fault are logged, and sent without their messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import quote, unquote
+
+import reactivex
+from msgspec.structs import replace
+
+import rxllm
+from rxllm import Event, LLMError, RunError, Session, Stream, Thread, Tool, ValidationError
+from rxllm import operators as ops
+from rxllm.engine import Engine, as_engine
+from rxllm.runtime import log_hidden
+from rxllm.session import SessionStore, stream_resume
+from rxllm.values.argument_checks import check, check_count, check_instance
+from rxllm.web._ag_ui_encoder import Encoder as AGUIEncoder
+from rxllm.web._ag_ui_request import AGUIInput, ag_ui_id, from_ag_ui
+from rxllm.web._chat_door import Allow, ChatRequest, Door
+from rxllm.web._chat_turns import MemoryTurns, SessionRuns
+from rxllm.web._frames import frame_json
+from rxllm.web._openai_app import App, read_body
+from rxllm.web._openai_errors import RefusedError
+from rxllm.web._requests import MAX_BYTES, check_id, load_request
+from rxllm.web._response import Client, GoneError, Receive, Send, streaming_response, until_gone
+from rxllm.web._runs import Runs
+from rxllm.web._ui_request import from_ui, ui_id
+
+PATIENCE = {"refuse": 1.0, "wait": 30.0}
+"""The number of seconds that a request waits for an open turn. A turn that has just been stopped is soon saved."""
+
+RECOVERY = 1.0
+"""The number of seconds between two searches for durable runs that have lost their process."""
+
+_READERS: Mapping[str, Any] = {"ui": (ui_id, from_ui), "ag-ui": (ag_ui_id, from_ag_ui)}
+_STATUSES = {"store_unavailable": 503, "overflow": 503, "missing_tool_results": 400, "invalid_option": 400}
+
+
+def chat(
+    engine: Engine | str | Any,
+    store: SessionStore,
+    *,
+    protocol: Literal["ui", "ag-ui"] = "ui",
+    path: str = "/api/chat",
+    allow: Allow | None = None,
+    origins: Collection[str] = (),
+    system: str | None = None,
+    client_tools: Collection[str] = (),
+    busy: Literal["refuse", "wait"] = "refuse",
+    background: bool = False,
+    runs: Runs | SessionRuns | None = None,
+    max_body: int = MAX_BYTES,
+    max_per_minute: int = 30,
+    max_running: int = 100,
+) -> App:
+    """Return an ASGI application that serves chats with `engine` to browsers, and keeps their sessions in `store`.
+
+    >>> import rxllm
+    >>> app = chat(rxllm.Fake("Hello"), rxllm.session.MemorySessions())
+
+    Run it on any ASGI server, or route requests for `path`, and for addresses below it, to it: in Starlette, with
+    ``Route("/api/chat{rest:path}", app)``.
+
+    Arguments:
+        protocol: "ui" for ``useChat``, "ag-ui" for AG-UI clients.
+        allow: A function that takes a `ChatRequest` and a conversation's id, and returns whether the request may use
+            this conversation. It can be async. Without it, only this machine is served.
+        origins: Other sites whose pages may use the endpoint, such as ``["https://example.org"]``.
+        system: The system prompt of new conversations.
+        client_tools: The names of the tools that run in the browser.
+        busy: Whether a request is refused (409) or waits, for at most 30 seconds, while another turn is open.
+        background: Whether a turn continues when its browser leaves. If not, its partial answer is saved.
+        runs: The runs to use, a `Runs` by default. Turns in ``durable.open_runs(...)`` survive their process; pass
+            ``runs.sessions`` as `store`.
+        max_body: The maximum length of a request, in bytes.
+        max_per_minute: The maximum number of posts to a conversation in a minute.
+        max_running: The maximum number of turns that run in this process at a time.
+
+    Raises ``ValidationError("invalid_option")`` for invalid arguments, and the same errors as ``rxllm.stream`` for an
+    invalid engine.
+    """
+    check("protocol", protocol, protocol in [*_READERS], "'ui' or 'ag-ui'")
+    check("busy", busy, busy in [*PATIENCE], "'refuse' or 'wait'")
+    check("path", path, path.startswith("/") and path.rstrip("/") == path, 'a path such as "/api/chat"')
+    check_instance("system", system, str | None, "text or None")
+    check("client_tools", client_tools, not isinstance(client_tools, str), "a list of tool names")
+    check_count("max_body", max_body)
+    check_count("max_running", max_running)
+    is_store = all(callable(getattr(store, method, None)) for method in ("load", "save", "delete"))
+    check("store", store, is_store, "a session store, such as rxllm.session.MemorySessions()")
+    engine, door = as_engine(engine), Door(allow, origins, max_per_minute)
+    rxllm.stream(engine, "Hi")  # only checks the engine; sends nothing
+    kept = MemoryTurns(runs or Runs(grace=1.0), store) if runs is None or isinstance(runs, Runs) else runs
+    is_theirs = isinstance(kept, MemoryTurns) or store is kept.sessions
+    check("store", store, is_theirs, "runs.sessions, because durable runs save their own sessions")
+
+    def build(answers: Mapping[str, Any], session: Session) -> Stream[Event]:
+        approvals, results = answers["approvals"], answers["results"]
+        return stream_resume(engine.with_tools(*answers["tools"]), session, approvals=approvals, results=results)
+
+    kept.add_factory(path, build)
+    options = protocol, path, system, tuple(client_tools), busy, background, max_body, max_running
+    return _Chat(engine, kept, Stream.of(kept.recover(every=RECOVERY)).share(), door, *options)
+
+
+class _Exchange:
+    """A request, and the means to answer it. `cors` holds the headers that let a listed site read the answer."""
+
+    def __init__(self, scope: Any, receive: Receive, send: Send) -> None:
+        self.request, self.receive, self.cors = ChatRequest(scope), receive, dict[str, str]()
+        self._send = send
+
+    async def stream(self, events: Stream[Event], encoder: Any) -> None:
+        response = streaming_response(events, encoder, headers=self.cors)
+        await response(self.request.scope, self.receive, self._send)
+
+    async def reply(self, status: int, headers: Mapping[str, str] = {}, body: bytes = b"") -> None:
+        fields = {**self.cors, **headers, **({"content-type": "application/json"} if body else {})}
+        encoded = [(name.encode(), value.encode("latin-1")) for name, value in fields.items()]
+        await Client(self._send, status, encoded).send(body, more=False)
+
+
+@dataclass(frozen=True)
+class _Chat:
+    engine: Engine
+    runs: SessionRuns
+    recovery: Stream[Any]
+    door: Door
+    protocol: str
+    path: str
+    system: str | None
+    client_tools: tuple[str, ...]
+    busy: str
+    background: bool
+    max_body: int
+    max_running: int
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"web.chat handles http, not {scope['type']}")  # servers can do without "lifespan"
+        exchange = _Exchange(scope, receive, send)
+        try:
+            await self._answer(exchange)
+        except (RefusedError, LLMError) as error:
+            refused = _refusal(error)
+            await exchange.reply(refused.status, refused.headers, frame_json(refused.body))
+        except GoneError:
+            pass
+
+    async def _answer(self, exchange: _Exchange) -> None:
+        request = exchange.request
+        exchange.cors = self.door.enter(request)
+        id, methods = self._place(request.scope)
+        if request.method == "OPTIONS" and exchange.cors:
+            headers = request.headers.get("access-control-request-headers", "content-type")
+            allowed = {"access-control-allow-methods": ", ".join(methods), "access-control-allow-headers": headers}
+            await exchange.reply(204, allowed)
+        elif request.method not in methods:
+            error = RefusedError(405, f"use {' or '.join(methods)} on this path", "method_not_allowed")
+            error.headers["allow"] = ", ".join(methods)
+            raise error
+        elif request.method == "POST":
+            await self._post(exchange)
+        else:
+            await self.door.admit(request, id)
+            await (self._get if request.method == "GET" else self._delete)(exchange, id)
+
+    def _place(self, scope: Any) -> tuple[str, tuple[str, ...]]:
+        """Return the conversation's id and the methods that the address allows."""
+        raw = scope.get("raw_path")  # the whole path, even if a framework has mounted this application below another
+        path = quote(scope["path"]) if raw is None else raw.decode("latin-1").partition("?")[0]
+        _, found, rest = path.partition(quote(self.path))
+        if found and rest in ("", "/"):
+            return "", ("POST",)
+        with suppress(ValidationError):
+            if found and rest.startswith("/"):
+                return check_id(unquote(rest[1:].removesuffix("/stream"))), ("GET", "DELETE")
+        raise RefusedError(404, "no such path", "not_found")
+
+    async def _post(self, exchange: _Exchange) -> None:
+        headers = exchange.request.headers
+        if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise RefusedError(415, "the content-type must be application/json", "unsupported_media_type")
+        length = {"content-length": headers.get("content-length", "0").encode("latin-1")}
+        body = await read_body(exchange.receive, length, self.max_body)
+        id, data = await asyncio.to_thread(self._parsed, body)  # a long request would block the event loop
+        await self.door.admit(exchange.request, id)
+        self.door.count(id)
+        run, encoder = await self._next_turn(id, data, exchange.receive)
+        try:
+            await exchange.stream(self._events(run), encoder)
+        finally:
+            if not self.background:
+                await self._leave(run)
+
+    async def _leave(self, run: str) -> None:
+        try:
+            await self.runs.cancel(run)
+        except RunError as error:  # too late to send it
+            log_hidden(error, "web.chat: a turn was not stopped")
+
+    async def _get(self, exchange: _Exchange, id: str) -> None:
+        if (run := await self._open_run(id)) is None:
+            await exchange.reply(204)
+        else:
+            encoder = AGUIEncoder(thread_id=id) if self.protocol == "ag-ui" else self.protocol
+            await exchange.stream(self._events(run), encoder)
+
+    async def _delete(self, exchange: _Exchange, id: str) -> None:
+        if (run := await self._open_run(id)) is not None:
+            await self.runs.cancel(run)
+        await self._settle(id, exchange.receive, PATIENCE["wait"])
+        await exchange.reply(204)
+
+    async def _open_run(self, id: str) -> str | None:
+        return (await self.runs.sessions.load(id)).run
+
+    def _events(self, run: str) -> Stream[Event]:
+        """Watch a run and, as long as it is watched, continue runs that have lost their process."""
+        recovering = lambda: self.recovery.subscribe(on_error=lambda error: None)  # noqa: E731
+        return Stream.of(reactivex.using(recovering, lambda _: self.runs.watch(run, folded=True)))
+
+    def _parsed(self, body: bytes) -> tuple[str, Any]:
+        read_id, _ = _READERS[self.protocol]
+        data = load_request(body, self.max_body)
+        return read_id(data), data
+
+    async def _next_turn(self, id: str, data: Any, receive: Receive) -> tuple[str, Any]:
+        """Begin a turn as soon as no other turn is open. Return its run, and the encoder for its events.
+
+        Raises ``RunError("conflict")`` if another turn is open for too long, or if another request is faster.
+        """
+        clock = asyncio.get_running_loop().time
+        until = clock() + PATIENCE[self.busy]
+        while True:
+            await self._settle(id, receive, until - clock())
+            if len(self.runs.produced) >= self.max_running:
+                raise RefusedError(503, "this server is busy", "busy", retry_after=1.0)
+            try:
+                return await self._begin(id, data)
+            except RunError as error:
+                if error.reason != "conflict" or self.busy == "refuse" or clock() > until:
+                    raise
+
+    async def _settle(self, id: str, receive: Receive, seconds: float) -> None:
+        """Wait until no turn is open. Raises ``RunError("conflict")`` if that takes too long."""
+
+        async def settle() -> None:
+            while (run := await self._open_run(id)) is not None:
+                with suppress(LLMError):  # the error with which the run has ended
+                    await self._events(run).pipe(ops.to_text())
+                await asyncio.sleep(0.01)  # it may still be being saved
+
+        if await self._open_run(id) is None:  # a busy event loop must not look like an open turn
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await until_gone(receive, settle)
+        except TimeoutError:
+            raise RunError("conflict") from None
+
+    async def _begin(self, id: str, data: Any) -> tuple[str, Any]:
+        saved = await self.runs.sessions.load(id)
+        if saved.run is not None:
+            raise RunError("conflict")
+        session = saved.session
+        if self.system is not None and not session.messages:
+            session = session.with_thread(Thread().add_system(self.system))
+        _, read = _READERS[self.protocol]
+        incoming = await asyncio.to_thread(read, data, session, client_tools=self.client_tools)
+        session, encoder, tools = session.with_thread(incoming.thread), self.protocol, dict[str, Tool]()
+        if isinstance(incoming, AGUIInput):
+            own = {tool.name for tool in self.engine.tools}
+            tools = {tool.name: tool for tool in incoming.tools if tool.name not in own}
+            encoder = incoming.encoder()
+        answers: dict[str, Any] = {"approvals": incoming.approvals, "results": incoming.results}
+        rxllm.stream_resume(self.engine.with_tools(*tools.values()), session.thread, **answers)  # checks the answers
+        input = {**answers, "tools": [*tools.values()]}
+        return await self.runs.start(self.path, input, session=replace(saved, session=session)), encoder
+
+
+def _refusal(error: RefusedError | LLMError) -> RefusedError:
+    if isinstance(error, RefusedError):
+        return error
+    if isinstance(error, ValidationError) and error.reason == "invalid_request":
+        return RefusedError(400, str(error), error.reason)
+    if error.reason == "conflict":
+        return RefusedError(409, "another answer in this conversation is under way", "busy", retry_after=1.0)
+    log_hidden(error, "web.chat: a request failed")
+    return RefusedError(_STATUSES.get(error.reason, 500), f"{error.TITLE}: {error.reason}", error.reason)

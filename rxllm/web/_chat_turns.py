@@ -1,0 +1,100 @@
+"""The runs of a chat endpoint's turns: the protocol of durable runs, and the same for runs in memory.
+
+===========================  ==========================================  ==============================================
+a turn                       in memory                                   durable
+===========================  ==========================================  ==============================================
+begins                       The session is saved with the new message.  The store begins the turn.
+begins twice                 Only one can save the session. The other fails with ``RunError("conflict")`` in both cases.
+ends, however it does        The session is saved again.                 The store saves the session.
+loses its process            The new message is saved.                   A process that watches the turn continues it.
+===========================  ==========================================  ==============================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from secrets import token_hex
+from typing import Any, Protocol
+
+import reactivex
+from msgspec.structs import replace
+from reactivex import Observable
+
+from rxllm import Event, RunError, Session, Stream
+from rxllm import operators as ops
+from rxllm.session import SavedSession, SessionStore
+from rxllm.values import Turn
+from rxllm.web._runs import Runs
+
+Build = Callable[[Mapping[str, Any], Session], Stream[Event]]
+"""A function that builds a session's next turn from the answers to its pending calls, and the session."""
+
+
+class SessionRuns(Protocol):
+    """Runs of sessions' turns, such as ``durable.open_runs`` returns. See the methods of ``durable.Runs``."""
+
+    @property
+    def sessions(self) -> SessionStore: ...
+
+    @property
+    def produced(self) -> tuple[str, ...]: ...
+
+    def add_factory(self, name: str, factory: Build) -> None: ...
+
+    def start(self, factory: str, input: Any, *, session: SavedSession) -> Awaitable[str]: ...
+
+    def watch(self, id: str, *, folded: bool) -> Stream[Event]: ...
+
+    def cancel(self, id: str) -> Awaitable[None]: ...
+
+    def recover(self, *, every: float) -> Observable[Any]: ...
+
+
+class MemoryTurns:
+    """Turns in a `Runs`, with sessions in any store, as `SessionRuns`. A turn is open until its session is saved."""
+
+    def __init__(self, runs: Runs, store: SessionStore) -> None:
+        self._runs, self._store = runs, store
+        self._open: dict[str, str] = {}  # the runs of the open turns, by session id
+        self.sessions: Any = self
+
+    @property
+    def produced(self) -> tuple[str, ...]:
+        return tuple(self._open.values())
+
+    def add_factory(self, name: str, factory: Build) -> None:
+        self._build = factory
+
+    async def load(self, id: str) -> SavedSession:
+        saved = await self._store.load(id)
+        return replace(saved, run=self._open.get(id))
+
+    async def start(self, factory: str, input: Any, *, session: SavedSession) -> str:
+        id, run = str(session.session.id), token_hex(16)
+        if self._open.setdefault(id, run) != run:
+            raise RunError("conflict")
+
+        async def keep(turn: Turn, outcome: str) -> None:
+            try:
+                await self._store.save(turn.session, begun.version)
+            finally:
+                del self._open[id]
+
+        try:
+            begun = await self._store.save(session.session, session.version)
+            kept = ops.finally_result(keep, ops.to_session(session.session, keep_partial=True))
+            events = self._runs.start(run, self._build(input, session.session).pipe(kept))
+        except BaseException:
+            del self._open[id]
+            raise
+        events.subscribe(on_error=lambda error: None)  # a watcher that never leaves
+        return run
+
+    def watch(self, id: str, *, folded: bool) -> Stream[Event]:
+        return self._runs.watch(id) or Stream.of(reactivex.throw(RunError("unknown_run", run_id=id)))
+
+    async def cancel(self, id: str) -> None:
+        self._runs.cancel(id)
+
+    def recover(self, *, every: float) -> Observable[Any]:
+        return reactivex.never()

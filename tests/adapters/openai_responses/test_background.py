@@ -1,0 +1,430 @@
+"""Answers that the provider keeps: after a dropped connection, the rest is read, and nothing is lost or repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rxllm import AdapterError, ErrorEvent, Event, MessageCompleted, StreamError, TextDelta, stream_generate
+from rxllm import operators as ops
+from rxllm.adapters import AzureResponses, OpenAIResponses
+from rxllm.adapters.openai_responses.background import BackgroundDecoder
+from rxllm.adapters.openai_responses.decoder import ResponsesDecoder
+from rxllm.testing.loopback import STALL, Cut, Loopback, Reply
+from tests.adapters.openai_responses.keeping import (
+    AT_ONCE,
+    SCRIPTS,
+    Keeper,
+    engine,
+    events_of,
+    frames_after,
+    frames_of,
+    number,
+    number_of,
+    recorded,
+    text,
+)
+from tests.runtime.support import until
+
+BACKGROUND = {"background": True}
+PRIMES = number(text("2, ", "3, ", "5."))
+SIZE = len(b"".join(PRIMES))
+ENDS = [0, *accumulate(map(len, PRIMES))]
+"""The number of bytes before each frame."""
+
+CUT = ENDS[5]
+"""The number of bytes up to the second piece of text."""
+
+WHOLE = events_of(Keeper(PRIMES))
+
+
+def error_of(events: list[Event]) -> StreamError:
+    last = events[-1]
+    assert isinstance(last, ErrorEvent)
+    assert isinstance(last.error, StreamError)
+    return last.error
+
+
+def text_of(events: list[Event]) -> str:
+    return "".join(event.delta for event in events if isinstance(event, TextDelta))
+
+
+# Cuts
+
+PARTS = pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, 8))])
+"""Every eighth cut, and at length all others."""
+
+
+def decode(decoder: ResponsesDecoder, *connections: bytes) -> list[Event]:
+    events: list[Event] = []
+    for index, data in enumerate(connections):
+        if index and isinstance(decoder, BackgroundDecoder):
+            decoder.drop_partial()
+            decoder.resume()
+        events += decoder.feed(data)
+    return events + decoder.close()
+
+
+@PARTS
+def test_the_recorded_answer_and_its_recorded_rest_equal_the_whole_answer_for_every_cut(part: int) -> None:
+    body, rest = recorded()
+    frames, rest_frames = frames_of(body), frames_of(rest)
+    assert (len(frames), len(rest_frames)) == (336, 334)
+    whole = decode(ResponsesDecoder(), body)
+    assert decode(BackgroundDecoder(), body) == whole
+    for kept in range(2 + part, 336, 8):
+        partial = frames[kept][: len(frames[kept]) // 2]
+        first, then = b"".join(frames[:kept]) + partial, b"".join(rest_frames[kept - 2 :])
+        assert decode(BackgroundDecoder(), first, then) == whole, kept
+
+
+def assert_equals_uncut(frames: list[bytes], whole: list[Event], *cuts: int) -> None:
+    keeper = Keeper(frames, cuts)
+    assert events_of(keeper, retry=AT_ONCE | {"max_attempts": 4}) == whole, cuts
+    assert len(keeper.posts) == 1
+    assert keeper.stops == []
+    assert len(keeper.gets) == len(cuts)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(5))
+def test_an_answer_that_is_cut_after_any_frame_equals_the_whole_answer(part: int) -> None:
+    frames = frames_of(recorded()[0])
+    whole = events_of(Keeper(frames))
+    ends = list(accumulate(map(len, frames)))
+    assert len(ends) == 336
+    for end in ends[part:-1:5]:
+        assert_equals_uncut(frames, whole, end)
+
+
+@PARTS
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_decoder_that_is_cut_at_any_byte_reads_the_whole_answer(name: str, part: int) -> None:
+    frames = number(SCRIPTS[name])
+    body = b"".join(frames)
+    whole = decode(BackgroundDecoder(), body)
+    for cut in range(len(frames[0]) + part, len(body), 8):
+        decoder = BackgroundDecoder()
+        events = decoder.feed(body[:cut])
+        assert decoder.last is not None
+        decoder.drop_partial()
+        decoder.resume()
+        assert events + decode(decoder, b"".join(frames_after(frames, decoder.last))) == whole, cut
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_an_answer_that_is_cut_at_any_byte_equals_the_whole_answer(name: str, part: int) -> None:
+    frames = number(SCRIPTS[name])
+    whole = events_of(Keeper(frames))
+    cuts = range(len(frames[0]) + part, len(b"".join(frames)), 4)
+
+    async def main() -> None:
+        events = stream_generate(engine(server), "Hi").to_list()
+        for index, cut in enumerate(cuts):
+            keeper.cuts = iter([cut])
+            assert await events == whole, cut
+            assert (len(keeper.posts), len(keeper.gets), keeper.stops) == (index + 1, index + 1, []), cut
+
+    with Loopback(keeper := Keeper(frames, renames=False)) as server:
+        asyncio.run(main())
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_an_answer_that_is_cut_anywhere_up_to_three_times_equals_the_whole_answer(data: st.DataObject) -> None:
+    frames = number(SCRIPTS[data.draw(st.sampled_from(sorted(SCRIPTS)))])
+    first = data.draw(st.integers(len(frames[0]), len(b"".join(frames)) - 1))
+    more = data.draw(st.lists(st.integers(0, 40), max_size=2))  # may bring no frame at all
+    assert_equals_uncut(frames, events_of(Keeper(frames)), first, *more)
+
+
+@pytest.mark.parametrize("end", [Cut.FIN, Cut.RESET, None])
+def test_every_kind_of_end_before_the_last_frame_is_a_cut(end: Cut | None) -> None:
+    keeper = Keeper(PRIMES, [ENDS[5] + 9, 300], ends=[end])
+    assert events_of(keeper) == WHOLE
+    assert (len(keeper.posts), keeper.gets[0], len(keeper.gets)) == (1, 4, 2)
+
+
+def test_a_cut_in_the_first_frame_asks_again_since_no_id_has_arrived() -> None:
+    keeper = Keeper(PRIMES, [ENDS[1] - 1])
+    assert text_of(events_of(keeper)) == "2, 3, 5."
+    assert (len(keeper.posts), keeper.gets) == (2, [])
+
+
+def test_raw_frames_arrive_once() -> None:
+    def raw(keeper: Keeper) -> list[Event]:
+        with Loopback(keeper) as server:
+            return stream_generate(engine(server), "Hi", include_raw_chunks=True).to_list().run()
+
+    assert raw(Keeper(PRIMES, [CUT - 3])) == raw(Keeper(PRIMES))
+
+
+# Awkward servers
+
+
+def replies(*rests: Any) -> Any:
+    """Return a function that answers the first requests for the rest with `rests`, and later ones by the rules."""
+    remaining = list(rests)
+
+    def rest(frames: list[bytes], after: int) -> Any:
+        reply = remaining.pop(0) if remaining else None
+        return frames_after(frames, after) if reply is None else reply(frames, after) if callable(reply) else reply
+
+    return rest
+
+
+BUSY = Reply.of_json({"error": {"message": "busy", "type": "server_error"}}, 503)
+REFUSED: dict[str, tuple[Reply, str]] = {
+    "too old": (
+        Reply.of_json(
+            {"error": {"message": "This response can no longer be streamed because it is more than 5 minutes old."}},
+            400,
+        ),
+        "more than 5 minutes old",
+    ),
+    "forgotten": (Reply.of_json({"error": {"message": "Response not found."}}, 404), "Response not found"),
+    "another key": (Reply.of_json({"error": {"message": "Incorrect API key provided"}}, 401), "Incorrect API key"),
+    "a wrong cursor": (Reply.of_json({"error": {"message": "Invalid 'starting_after'."}}, 400), "starting_after"),
+    "a web page": (Reply([b"<html>Log in</html>"], headers={"Content-Type": "text/html"}), "returned a web page"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_rest_that_is_refused_ends_the_stream_as_a_cut_does(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    reply, words = REFUSED[name]
+    keeper = Keeper(PRIMES, [CUT], rest=replies(reply))
+    events = events_of(keeper)
+    error = error_of(events)
+    assert error.reason == "truncated"
+    assert words in error.message
+    assert isinstance(error.__cause__, AdapterError)
+    assert text_of(events) == "2, 3, "
+    assert (len(keeper.posts), len(keeper.gets), keeper.stops) == (1, 1, ["r1"])
+    assert "cannot be read" in caplog.text
+
+
+def test_a_rest_that_is_refused_before_any_content_is_asked_for_again() -> None:
+    keeper = Keeper(PRIMES, [ENDS[3]], rest=replies(REFUSED["too old"][0]))
+    assert text_of(events_of(keeper)) == "2, 3, 5."
+    assert (len(keeper.posts), len(keeper.gets), keeper.stops) == (2, 1, ["r1"])
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [
+        [BUSY, BUSY],
+        [Reply([Cut.RESET]), BUSY],
+        [Reply(b""), Reply([])],
+        [Reply.of_json({"id": "r1", "object": "response", "status": "completed", "output": []})] * 2,
+    ],
+)
+def test_a_failed_connection_is_an_attempt(failures: list[Reply]) -> None:
+    keeper = Keeper(PRIMES, [CUT], rest=replies(*failures))
+    assert events_of(keeper, retry=AT_ONCE | {"max_attempts": 4}) == WHOLE
+    keeper = Keeper(PRIMES, [CUT], rest=replies(*failures))
+    events = events_of(keeper, retry=AT_ONCE | {"max_attempts": 3})
+    assert error_of(events).reason == "truncated"
+    assert text_of(events) == "2, 3, "
+    assert (len(keeper.posts), len(keeper.gets), keeper.stops) == (1, 2, ["r1"])
+
+
+def test_new_events_reset_the_count_of_attempts() -> None:
+    keeper = Keeper(PRIMES, [len(part) + 1 for part in PRIMES[:-1]])
+    assert events_of(keeper, retry=AT_ONCE | {"max_attempts": 2}) == WHOLE
+    assert (len(keeper.posts), keeper.gets) == (1, list(range(len(PRIMES) - 1)))
+
+
+def test_without_retries_a_cut_is_an_error() -> None:
+    keeper = Keeper(PRIMES, [CUT])
+    assert error_of(events_of(keeper, retry=False)).reason == "truncated"
+    assert (len(keeper.posts), keeper.gets, keeper.stops) == (1, [], ["r1"])
+
+
+def test_events_that_were_seen_before_are_dropped() -> None:
+    for back in range(1, 5):
+        keeper = Keeper(PRIMES, [CUT], rest=lambda frames, after, back=back: frames_after(frames, after - back))
+        assert events_of(keeper) == WHOLE
+    whole_again = Keeper(PRIMES, [CUT], rest=lambda frames, _: frames)
+    assert events_of(whole_again) == WHOLE
+
+
+@pytest.mark.parametrize("gap", [1, 2])
+def test_a_gap_is_an_error(gap: int) -> None:
+    keeper = Keeper(PRIMES, [CUT], rest=lambda frames, after: frames_after(frames, after + gap))
+    events = events_of(keeper)
+    assert error_of(events).reason == "truncated"
+    assert "event 5 of the answer is missing" in error_of(events).message
+    assert text_of(events) == "2, 3, "
+    assert (len(keeper.gets), keeper.stops) == (1, ["r1"])
+
+
+def test_a_gap_inside_the_rest_is_an_error() -> None:
+    keeper = Keeper(PRIMES, [ENDS[4]], rest=lambda frames, after: [frames[after + 1], *frames[after + 3 :]])
+    assert "event 5 of the answer is missing" in error_of(events_of(keeper)).message
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda frames: [part.replace(b'"sequence_number"', b'"n"') for part in frames],
+        lambda frames: [part.replace(b'"sequence_number":', b'"sequence_number":0,"n":') for part in frames],
+        lambda frames: [part.replace(b'"model":"m"', b'"model":"m","background":false') for part in frames],
+        lambda frames: [part.replace(b'"id":"r1"', b'"id":1') for part in frames],
+    ],
+)
+def test_a_server_that_cannot_resume_is_read_as_usual(change: Any) -> None:
+    frames = change(PRIMES)
+    assert text_of(events_of(Keeper(frames))) == "2, 3, 5."
+    keeper = Keeper(frames, [len(b"".join(frames[:5]))])
+    assert error_of(events_of(keeper)).reason == "truncated"
+    assert (len(keeper.posts), keeper.gets) == (1, [])
+
+
+def test_an_answer_that_is_not_streamed_is_read_as_usual() -> None:
+    whole = {"id": "r1", "object": "response", "model": "m", "status": "completed", "output": []}
+    events = events_of(Reply.of_json(whole))
+    assert isinstance(events[-1], MessageCompleted)
+
+
+def test_without_the_option_a_cut_is_an_error() -> None:
+    keeper = Keeper(PRIMES, [CUT])
+    assert error_of(events_of(keeper, params={})).reason == "truncated"
+    assert (len(keeper.posts), keeper.gets, keeper.stops) == (1, [], [])
+
+
+def test_each_request_uses_the_current_key_and_the_query_of_the_base_url() -> None:
+    keys = iter("abcd")
+    with Loopback(Keeper(PRIMES, [ENDS[4], 20])) as server:
+        adapter = AzureResponses(base_url=f"{server.url}/openai/v1?api-version=preview", api_key=lambda: next(keys))
+        events = stream_generate(adapter, "Hi", model="m", options=BACKGROUND, retry=AT_ONCE)
+        assert events.to_list().run() == WHOLE
+    assert [request.headers["api-key"] for request in server.requests] == ["a", "b", "c"]
+    assert server.requests[1].path == "/openai/v1/responses/r1?stream=true&starting_after=3&api-version=preview"
+
+
+def test_no_key_reaches_an_error_or_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    key = "sk-sentinel-0123456789"
+    refusal = Reply.of_json({"error": {"message": f"Incorrect API key provided: {key}"}}, 401)
+    with Loopback(Keeper(PRIMES, [CUT], rest=replies(refusal), stop=refusal)) as server:
+        adapter = OpenAIResponses(base_url=server.url, api_key=key)
+        events = stream_generate(adapter, "Hi", model="m", options=BACKGROUND, retry=AT_ONCE).to_list().run()
+    assert key not in str(error_of(events)) + repr(error_of(events).__cause__) + caplog.text
+
+
+# Disposing
+
+
+def wait_for_stop(keeper: Keeper, server: Loopback, count: int = 1) -> None:
+    server.wait_until(lambda: len(keeper.stops) >= count)
+
+
+def test_a_dispose_stops_the_answer_and_closes_the_connection() -> None:
+    with Loopback(keeper := Keeper(PRIMES, [CUT], ends=[STALL])) as server:
+        for event in stream_generate(engine(server), "Hi"):
+            if isinstance(event, TextDelta):
+                break
+        server.connections[0].wait_closed()
+        wait_for_stop(keeper, server)
+    assert (len(keeper.posts), keeper.gets, keeper.stops) == (1, [], ["r1"])
+
+
+def test_a_dispose_just_before_the_loop_ends_stops_the_answer() -> None:
+    async def main() -> None:
+        async for event in stream_generate(engine(server), "Hi"):
+            if isinstance(event, TextDelta):
+                break
+
+    with Loopback(keeper := Keeper(PRIMES, [CUT], ends=[STALL])) as server:
+        asyncio.run(main())
+        assert keeper.stops == ["r1"]
+
+
+def test_a_dispose_during_a_wait_stops_the_answer() -> None:
+    async def main() -> None:
+        subscription = stream_generate(engine(server, retry={"base_delay": 20.0}), "Hi").subscribe()
+        await until(lambda: bool(server.connections) and server.connections[0].closed_at is not None)
+        await asyncio.sleep(0.05)
+        subscription.dispose()
+        await until(lambda: keeper.stops == ["r1"])
+
+    with Loopback(keeper := Keeper(PRIMES, [CUT])) as server:
+        asyncio.run(main())
+    assert keeper.gets == []
+
+
+def test_a_complete_answer_is_not_stopped() -> None:
+    for cuts in ([], [ENDS[5]]):
+        keeper = Keeper(PRIMES, cuts)
+        events_of(keeper)
+        assert keeper.stops == []
+
+
+@pytest.mark.parametrize("name", ["a failure", "an odd frame, and the limit"])
+def test_an_answer_that_the_provider_ended_is_not_stopped(name: str) -> None:
+    keeper = Keeper(number(SCRIPTS[name]))
+    events_of(keeper, retry=False)
+    assert keeper.stops == []
+
+
+def test_an_answer_that_becomes_unreadable_is_stopped() -> None:
+    frames = [*PRIMES[:5], b"data: {oops\n\n", *PRIMES[5:]]
+    keeper = Keeper(frames)
+    assert error_of(events_of(keeper)).reason == "malformed_event"
+    assert keeper.stops == ["r1"]
+
+
+def test_a_failed_stop_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "rxllm")
+    with Loopback(keeper := Keeper(PRIMES, [CUT], stop=BUSY, ends=[STALL])) as server:
+
+        async def main() -> None:
+            stream = stream_generate(engine(server), "Hi").pipe(ops.tap(lambda event: None))
+            async for _ in stream:
+                break
+
+        asyncio.run(main())
+    assert keeper.stops == ["r1"]
+    assert "openai did not stop the answer r1, which may still cost money: HTTP 503" in caplog.text
+
+
+def test_a_subscriber_that_raises_stops_the_answer() -> None:
+    def fail(event: Event) -> None:
+        raise AdapterError("network_error", "not the transport's")
+
+    with Loopback(keeper := Keeper(PRIMES, [ENDS[4], CUT], ends=[STALL])) as server:
+        with pytest.raises(AdapterError, match="not the transport's"):
+            stream_generate(engine(server), "Hi").pipe(ops.tap(fail, TextDelta)).run()
+        wait_for_stop(keeper, server)
+    assert len(keeper.gets) == 0
+
+
+def test_a_timeout_of_the_call_stops_the_answer() -> None:
+    with Loopback(keeper := Keeper(PRIMES, [CUT], ends=[STALL])) as server:
+        events = stream_generate(engine(server), "Hi", timeout=0.2).to_list().run()
+        wait_for_stop(keeper, server)
+    assert error_of(events).reason == "timeout"
+
+
+def test_a_silent_connection_is_replaced_after_the_timeout_of_the_adapter() -> None:
+    with Loopback(keeper := Keeper(PRIMES, [CUT], ends=[STALL])) as server:
+        adapter = OpenAIResponses(base_url=server.url, api_key="k", timeout=0.2)
+        events = stream_generate(adapter, "Hi", model="m", options=BACKGROUND, retry=AT_ONCE).to_list().run()
+    assert events == WHOLE
+    assert (keeper.gets, keeper.stops) == ([4], [])
+
+
+def positions() -> Iterator[int]:
+    return (number for part in PRIMES if (number := number_of(part)) is not None)
+
+
+def test_the_scripts_number_every_frame() -> None:
+    assert list(positions()) == list(range(len(PRIMES)))

@@ -1,0 +1,490 @@
+"""`web.chat`: messages, approvals, questions, client tools, one turn at a time, and the statuses of other requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import httpx
+import pytest
+
+import rxllm
+from rxllm import AdapterError, Engine, Fake, RunError, Session, ToolCall, ValidationError, web
+from rxllm.session import MemorySessions, SavedSession
+from tests.runtime.support import until
+from tests.web.chats import (
+    ASKS,
+    PAYS,
+    Page,
+    ag_body,
+    approval,
+    ask,
+    body,
+    browser,
+    in_time,
+    made,
+    paid,
+    says,
+    text_of,
+    visit,
+)
+from tests.web.chats import thread as stored
+
+
+@pytest.fixture(autouse=True)
+def nothing_paid() -> None:
+    paid.clear()
+
+
+# What a page sends
+
+
+def test_a_message_is_answered_and_the_turn_is_saved() -> None:
+    app, store = made(system="Be brief.")
+
+    async def act(page: Page) -> None:
+        assert text_of(await page.say("Hi")) == "You wrote Hi"
+        assert await stored(store) == ["Be brief.", "Hi", "You wrote Hi"]
+        assert text_of(await page.say("More")) == "You wrote More"
+        assert await stored(store) == ["Be brief.", "Hi", "You wrote Hi", "More", "You wrote More"]
+        assert (await store.load("c")).session.status == "completed"
+
+    visit(app, act)
+
+
+def test_conversations_do_not_meet() -> None:
+    app, store = made()
+
+    async def act(page: Page) -> None:
+        other = Page(page.client, "d")
+        answers = await asyncio.gather(page.say("one"), other.say("two"))
+        assert [text_of(answer) for answer in answers] == ["You wrote one", "You wrote two"]
+        assert (await stored(store), await stored(store, "d")) == (["one", "You wrote one"], ["two", "You wrote two"])
+
+    visit(app, act)
+
+
+def test_an_approval_resumes_the_turn() -> None:
+    app, store = made(PAYS, "Paid.")
+
+    async def act(page: Page) -> None:
+        await page.say("Pay 5.")
+        assert (await store.load("c")).session.status == "awaiting_tools"
+        wrong = await page.post(approval("c2"))
+        assert (wrong.status_code, paid) == (400, [])
+        assert text_of(await page.post(approval())) == "Paid."
+        assert paid == [5]
+        again = await page.post(approval())
+        assert (again.status_code, paid) == (400, [5])
+
+    visit(app, act)
+
+
+def test_a_message_instead_of_an_approval_denies_the_call() -> None:
+    app, _ = made(PAYS, "As you like.")
+
+    async def act(page: Page) -> None:
+        await page.say("Pay 5.")
+        assert text_of(await page.say("No, wait.")) == "As you like."
+        assert paid == []
+
+    visit(app, act)
+
+
+def test_half_of_the_approvals_is_refused_and_the_calls_still_wait() -> None:
+    app, store = made([PAYS, ToolCall("c2", "pay", {"amount": 6})], "Paid.")
+
+    async def act(page: Page) -> None:
+        await page.say("Pay 5 and 6.")
+        assert (await page.post(approval())).status_code == 400
+        assert len((await store.load("c")).session.pending_tool_calls) == 2
+        both = {"role": "assistant", "parts": [*approval()["parts"], *approval("c2", False)["parts"]]}
+        assert text_of(await page.post(both)) == "Paid."
+        assert paid == [5]
+
+    visit(app, act)
+
+
+def test_a_message_answers_the_question() -> None:
+    app, store = made(ASKS, "To Rome, then.")
+
+    async def act(page: Page) -> None:
+        await page.say("Book a train.")
+        assert (await store.load("c")).session.status == "awaiting_user"
+        assert text_of(await page.say("Rome")) == "To Rome, then."
+        assert (await store.load("c")).session.status == "completed"
+
+    visit(app, act)
+
+
+def test_a_message_answers_a_question_inside_an_agent() -> None:
+    inner = Engine(Fake(ASKS, "He goes to Rome."), tools=[ask])
+    agent = inner.as_tool(name="agent", description="Helps.")
+    engine = Engine(Fake(ToolCall("a", "agent", {"prompt": "Ask."}), "Booked."), tools=[agent])
+    store = MemorySessions()
+
+    async def act(page: Page) -> None:
+        await page.say("Book a train.")
+        assert (await store.load("c")).session.status == "awaiting_user"
+        assert text_of(await page.say("Rome")).endswith("Booked.")
+        assert (await store.load("c")).session.status == "completed"
+
+    visit(web.chat(engine, store), act)
+
+
+def test_a_failed_turn_can_be_tried_again() -> None:
+    app, store = made(["Hel", AdapterError("provider_unavailable", "secret")], "Hello.", "And hello again.")
+
+    async def act(page: Page) -> None:
+        failed = await page.say("Hi")
+        assert failed.status_code == 200
+        assert "secret" not in failed.text
+        assert (await store.load("c")).session.status == "error"
+        assert text_of(await page.say("Are you there?")) == "Hello."
+        assert await stored(store) == ["Hi", "Hel", "Are you there?", "Hello."]
+        regenerated = await page.post(says("Hi"), trigger="regenerate-message", messageId="m")
+        assert text_of(regenerated) == "And hello again."
+        assert await stored(store) == ["Hi", "Hel", "Are you there?", "And hello again."]
+
+    visit(app, act)
+
+
+def test_a_first_message_that_was_refused_can_be_tried_again() -> None:
+    app, store = made("Hello.", system="Be brief.")
+
+    async def act(page: Page) -> None:
+        assert text_of(await page.post(says("Hi"), trigger="regenerate-message", messageId="m")) == "Hello."
+        assert await stored(store) == ["Be brief.", "Hi", "Hello."]
+        nothing = {"role": "assistant", "parts": []}
+        assert (await Page(page.client, "d").post(nothing, trigger="regenerate-message")).status_code == 400
+
+    visit(app, act)
+
+
+def test_a_client_tools_result_continues_the_turn() -> None:
+    locate = rxllm.tool(name="locate", description="Locate.", schema={"type": "object"}, manual=True)
+    engine, store = Engine(Fake(ToolCall("c1", "locate", {}), "In Rome."), tools=[locate]), MemorySessions()
+    part = {"type": "tool-locate", "toolCallId": "c1", "state": "output-available", "input": {}, "output": "Rome"}
+
+    async def act(page: Page) -> None:
+        await page.say("Where am I?")
+        assert text_of(await page.post({"role": "assistant", "parts": [part]})) == "In Rome."
+
+    visit(web.chat(engine, store, client_tools=["locate"]), act)
+
+    async def refused(page: Page) -> None:
+        await page.say("Where am I?")
+        assert (await page.post({"role": "assistant", "parts": [part]})).status_code == 400
+
+    engine = Engine(Fake(ToolCall("c1", "locate", {}), "In Rome."), tools=[locate])
+    visit(web.chat(engine, MemorySessions()), refused)
+
+
+def test_ag_ui() -> None:
+    app, store = made(PAYS, "Paid.", protocol="ag-ui")
+
+    async def act(page: Page) -> None:
+        halted = await page.client.post("/api/chat", json=ag_body("c", "Pay 5."))
+        frames = list(web.from_sse(halted.content))
+        assert frames[0]["type"] == "RUN_STARTED"
+        assert (frames[0]["threadId"], frames[0]["runId"]) == ("c", "r1")
+        assert frames[-1]["outcome"]["type"] == "interrupt"
+        answer = {"interruptId": "c1", "status": "resolved", "payload": {"approved": True}}
+        assert text_of(await page.client.post("/api/chat", json=ag_body("c", resume=[answer]))) == "Paid."
+        assert (await page.back()).status_code == 204
+        assert (await store.load("c")).session.status == "completed"
+
+    visit(app, act)
+
+
+def test_ag_ui_clients_bring_their_tools() -> None:
+    seen: list[Any] = []
+
+    def answers(request: Any) -> Any:
+        seen.append([tool.name for tool in request.tools])
+        return ToolCall("c1", "locate", {}) if len(seen) == 1 else "In Rome."
+
+    app, _ = made(answers, protocol="ag-ui", client_tools=["locate", "pay"])
+    tools = [{"name": name, "description": "d"} for name in ("locate", "steal", "locate", "pay")]
+
+    async def act(page: Page) -> None:
+        halted = await page.client.post("/api/chat", json=ag_body("c", "Where am I?", tools=tools))
+        assert list(web.from_sse(halted.content))[-1]["outcome"]["pendingToolCallIds"] == ["c1"]
+        result = {"id": "m2", "role": "tool", "toolCallId": "c1", "content": "Rome"}
+        again = ag_body("c", tools=tools)
+        again["messages"] = [result]
+        assert text_of(await page.client.post("/api/chat", json=again)) == "In Rome."
+
+    visit(app, act)
+    assert seen == [["pay", "ask", "locate"]] * 2
+
+
+# One turn at a time
+
+
+class Slow:
+    """A model that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked, self.go = 0, asyncio.Event()
+
+    async def model(self, request: Any, call: Any) -> Any:
+        self.asked += 1
+        yield rxllm.TextDelta("Once ")
+        await self.go.wait()
+        yield rxllm.TextDelta("upon.")
+
+
+def test_a_second_tab_is_refused() -> None:
+    async def main() -> None:
+        slow, store = Slow(), MemorySessions()
+        async with browser(web.chat(slow.model, store)) as client:
+            page = Page(client)
+            first = asyncio.create_task(page.say("A story!"))
+            await until(lambda: slow.asked == 1)
+            second = await page.say("Another!")
+            assert (second.status_code, second.json()["error"]["code"]) == (409, "busy")
+            assert second.headers["retry-after"] == "1"
+            slow.go.set()
+            assert text_of(await first) == "Once upon."
+        assert (slow.asked, await stored(store)) == (1, ["A story!", "Once upon."])
+
+    in_time(main())
+
+
+def test_a_second_tab_waits() -> None:
+    async def main() -> None:
+        slow, store = Slow(), MemorySessions()
+        async with browser(web.chat(slow.model, store, busy="wait")) as client:
+            page = Page(client)
+            first = asyncio.create_task(page.say("A story!"))
+            await until(lambda: slow.asked == 1)
+            others = [asyncio.create_task(page.say(text)) for text in ("Another!", "And another!")]
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert slow.asked == 1
+            slow.go.set()
+            assert [text_of(await task) for task in (first, *others)] == ["Once upon."] * 3
+        assert slow.asked == 3
+        assert sorted(await stored(store)) == sorted(["A story!", "Another!", "And another!", *["Once upon."] * 3])
+
+    in_time(main())
+
+
+def test_a_wait_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(web._chat.PATIENCE, "wait", 0.05)
+
+    async def main() -> None:
+        slow = Slow()
+        async with browser(web.chat(slow.model, MemorySessions(), busy="wait")) as client:
+            page = Page(client)
+            first = asyncio.create_task(page.say("A story!"))
+            await until(lambda: slow.asked == 1)
+            assert (await page.say("Another!")).status_code == 409
+            slow.go.set()
+            await first
+
+    in_time(main())
+
+
+@pytest.mark.parametrize("busy", ["refuse", "wait"])
+def test_two_processes_share_a_store(busy: Any) -> None:
+    """Both load the same version. One of them begins the turn; the other refuses, or begins the next one."""
+
+    class Store(MemorySessions):
+        loads = 0
+
+        async def load(self, id: str) -> SavedSession:
+            self.loads += 1
+            return await super().load(id)
+
+        async def save(self, session: Session, version: int = 0) -> SavedSession:
+            await until(lambda: self.loads >= 4)  # both have looked for an open turn, and loaded the session
+            return await super().save(session, version)
+
+    async def main() -> None:
+        store = Store()
+        slows = [Slow(), Slow()]
+        for slow in slows:
+            slow.go.set()
+        apps = [web.chat(slow.model, store, busy=busy) for slow in slows]
+        async with browser(apps[0]) as one, browser(apps[1]) as two:
+            answers = await asyncio.gather(Page(one).say("One"), Page(two).say("Two"))
+        statuses = sorted(answer.status_code for answer in answers)
+        texts = await stored(store)
+        if busy == "refuse":
+            assert (statuses, sum(slow.asked for slow in slows), len(texts)) == ([200, 409], 1, 2)
+        else:  # the second turn may begin before the first one has ended, but it keeps the first message
+            assert statuses == [200, 200]
+            assert {"One", "Two"} <= {*texts}
+
+    in_time(main())
+
+
+def test_a_turn_that_another_process_overtakes_overwrites_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        slow, store = Slow(), MemorySessions()
+        async with browser(web.chat(slow.model, store)) as client:
+            first = asyncio.create_task(Page(client).say("A story!"))
+            await until(lambda: slow.asked == 1)
+            saved = await store.load("c")
+            await store.save(saved.session.append_user("From elsewhere"), saved.version)
+            slow.go.set()
+            await first
+        assert await stored(store) == ["A story!", "From elsewhere"]
+
+    in_time(main())
+    assert [record.levelname for record in caplog.records if record.name == "rxllm"] == ["ERROR"]
+
+
+def test_stopping() -> None:
+    async def main() -> None:
+        slow, store = Slow(), MemorySessions()
+        async with browser(web.chat(slow.model, store)) as client:
+            page = Page(client)
+            first = asyncio.create_task(page.say("A story!"))
+            await until(lambda: slow.asked == 1)
+            assert (await page.stop()).status_code == 204
+            assert await stored(store) == ["A story!", "Once "]
+            assert (await page.stop()).status_code == 204
+            assert "Once " in (await first).text
+            slow.go.set()
+            assert text_of(await page.say("Again!")) == "Once upon."
+
+    in_time(main())
+
+
+def test_many_turns_at_once() -> None:
+    async def main() -> None:
+        slow = Slow()
+        async with browser(web.chat(slow.model, MemorySessions(), max_running=2)) as client:
+            tasks = [asyncio.create_task(Page(client, str(i)).say("Hi")) for i in range(2)]
+            await until(lambda: slow.asked == 2)
+            full = await Page(client, "3").say("Hi")
+            assert (full.status_code, full.headers["retry-after"]) == (503, "1")
+            slow.go.set()
+            await asyncio.gather(*tasks)
+            assert (await Page(client, "3").say("Hi")).status_code == 200
+
+    in_time(main())
+
+
+# Other requests
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        *(("POST", "/api/chat/", 200), ("GET", "/api/chat", 405), ("DELETE", "/api/chat", 405)),
+        *(("PUT", "/api/chat", 405), ("PATCH", "/api/chat/c", 405), ("OPTIONS", "/api/chat", 405)),
+        *(("POST", "/api/chat/c", 405), ("POST", "/api/chat/c/stream", 405), ("HEAD", "/api/chat/c", 405)),
+        *(("GET", "/api/chat/c", 204), ("GET", "/api/chat/c/stream", 204), ("DELETE", "/api/chat/c", 204)),
+        *(("GET", "/api/chat/a%2Fb/stream", 204), ("GET", "/api/chat/%F0%9F%98%80", 204)),
+        *(("GET", "/", 404), ("POST", "/", 404), ("GET", "/api/chatter", 404), ("POST", "/api/chatter", 404)),
+        *(("GET", "/api/chat/%00", 404), ("DELETE", "/api/chat/a%0Ab", 404), ("GET", f"/api/chat/{'x' * 513}", 404)),
+        ("GET", "/api/chat//stream", 404),
+    ],
+)
+def test_methods_and_paths(method: str, path: str, status: int) -> None:
+    app, _ = made()
+
+    async def act(page: Page) -> httpx.Response:
+        json = body("c", says("Hi")) if method == "POST" else None
+        return await page.client.request(method, path, json=json)
+
+    response = visit(app, act)
+    assert response.status_code == status
+    assert (status == 405) == ("allow" in response.headers)
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_an_id_in_an_address_is_quoted(raw: bool) -> None:
+    seen: list[str] = []
+    app = web.chat(Fake("Hi"), MemorySessions(), path="/ü/chat", allow=lambda request, id: bool(seen.append(id)))
+
+    async def without_raw_path(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, **({} if raw else {"raw_path": None})}, receive, send)
+
+    async def act(page: Page) -> None:
+        for id in ("c", "a%2Fstream", "%F0%9F%98%80", "stream", "a%20b", "%25"):
+            assert (await page.client.get(f"/ü/chat/{id}/stream?x=/stream")).status_code == 404
+            assert (await page.client.delete(f"/ü/chat/{id}")).status_code == 404
+
+    visit(without_raw_path, act)
+    ids = [id for id in ["c", "a/stream", "😀", "stream", "a b", "%"] for _ in range(2)]
+    if not raw:  # the address of the conversation "a/stream" is not quoted, so it is the stream of "a"
+        ids[3] = "a"
+    assert seen == ids
+
+
+@pytest.mark.parametrize("kind", ["lifespan", "websocket"])
+def test_other_kinds_of_connection_are_not_served(kind: str) -> None:
+    app, _ = made()
+    with pytest.raises(RuntimeError, match=kind):
+        asyncio.run(app({"type": kind}, None, None))
+
+
+def test_a_body_that_is_too_long_is_refused() -> None:
+    app, _ = made(max_body=1000)
+
+    async def act(page: Page) -> list[int]:
+        async def pieces() -> Any:
+            for _ in range(100):
+                yield b" " * 100
+
+        json = {"content-type": "application/json"}
+        whole = await page.say("x" * 1000)
+        return [whole.status_code, (await page.client.post("/api/chat", content=pieces(), headers=json)).status_code]
+
+    assert visit(app, act) == [413, 413]
+
+
+class Broken:
+    """A store that fails with this reason."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    async def load(self, id: str) -> Any:
+        raise RunError(self._reason, "the secret place is on fire")
+
+    save = delete = load
+
+
+@pytest.mark.parametrize(("reason", "status"), [("store_unavailable", 503), ("unreadable", 500)])
+def test_a_broken_store_is_logged_once_and_not_told(reason: str, status: int, caplog: pytest.LogCaptureFixture) -> None:
+    response = visit(web.chat(Fake("Hi"), Broken(reason)), lambda page: page.say("Hi"))
+    assert (response.status_code, response.json()["error"]["code"]) == (status, reason)
+    assert "secret" not in response.text
+    (record,) = [record for record in caplog.records if record.name == "rxllm"]
+    assert "secret place" in record.getMessage()
+
+
+def test_a_models_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    app, _ = made(["Hel", AdapterError("provider_unavailable", "a secret address")])
+    with caplog.at_level(logging.WARNING, "rxllm"):
+        response = visit(app, lambda page: page.say("Hi"))
+    assert "secret" not in response.text
+    assert sum("a secret address" in record.getMessage() for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"protocol": "rxllm"}, {"busy": "later"}, {"path": "api"}, {"path": "/api/"}, {"path": ""}, {"system": 3}),
+        *({"client_tools": "locate"}, {"max_body": 0}, {"max_running": 0}, {"max_per_minute": 0}, {"allow": True}),
+        *({"origins": "https://example.org"}, {"origins": ["*"]}, {"origins": ["https://example.org/"]}),
+        {"store": {}},
+    ],
+)
+def test_arguments_are_checked(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(ValidationError) as caught:
+        web.chat(Fake("Hi"), **{"store": MemorySessions(), **options})
+    assert caught.value.errors[0][0] == (name,)
+
+
+def test_an_engine_is_checked() -> None:
+    with pytest.raises(rxllm.LLMError):
+        web.chat("nothing:at-all", MemorySessions())
