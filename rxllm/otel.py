@@ -66,6 +66,7 @@ SYSTEM, INPUT, OUTPUT = "gen_ai.system_instructions", "gen_ai.input.messages", "
 DEFINITIONS, ARGUMENTS, RESULT = "gen_ai.tool.definitions", "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"
 
 OUTCOME, ATTEMPTS, RETRY, COST = "rxllm.outcome", "rxllm.attempts", "rxllm.retry", "rxllm.usage.cost"
+REATTACHED = "rxllm.reattached"
 STEP_INDEX, STEPS, HALTED = "rxllm.step.index", "rxllm.chat.steps", "rxllm.chat.halted_reason"
 METADATA, REQUEST_ID, QUEUED = "rxllm.metadata", "rxllm.request.id", "rxllm.queued"
 # The names in the last three lines are rxllm's own; the conventions have none for these attributes.
@@ -186,6 +187,7 @@ class Traces(rxllm.telemetry.Tracer):
             rxllm.telemetry.CallStarted: self._start_call,
             rxllm.telemetry.CallFinished: self._end_call,
             rxllm.telemetry.RetryAttempt: self._add_retry,
+            rxllm.telemetry.Reattached: self._add_reattached,
             rxllm.telemetry.ImagesStarted: self._start_call,
             rxllm.telemetry.ImagesFinished: self._end_call,
             rxllm.telemetry.ToolStarted: self._start_tool,
@@ -249,6 +251,11 @@ class Traces(rxllm.telemetry.Tracer):
         if value.id in self._open:
             attributes = {"attempt": value.attempt, "delay": value.delay, ERROR_TYPE: _error_type(value.error)}
             self._open[value.id].span.add_event(RETRY, attributes)
+
+    def _add_reattached(self, value: rxllm.telemetry.Reattached) -> None:
+        if value.id in self._open:
+            attributes = {"seconds": value.seconds, ERROR_TYPE: _error_type(value.error)}
+            self._open[value.id].span.add_event(REATTACHED, attributes)
 
     def _end_call(self, value: rxllm.telemetry.CallFinished | rxllm.telemetry.ImagesFinished) -> None:
         details, usage = value.details, value.usage

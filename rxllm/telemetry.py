@@ -6,6 +6,7 @@ value                              when it is emitted
 `CallStarted`, `CallFinished`      when a model call starts, and when its stream has ended
 `FirstToken`                       once per call, when the first piece of content arrives
 `RetryAttempt`                     when an attempt at a call has failed, before the wait for the next attempt
+`Reattached`                       when an answer continues over another connection, after its connection has dropped
 `StepStarted`, `StepFinished`      when a step starts, and when its response and its tools have ended
 `ToolStarted`, `ToolFinished`      when a tool starts to run, and when its outcome is known
 `ChatStarted`, `ChatFinished`      before the first step of a chat, and after the last one
@@ -47,6 +48,7 @@ __all__ = [
     "ImagesFinished",
     "ImagesStarted",
     "Outcome",
+    "Reattached",
     "RetryAttempt",
     "StepFinished",
     "StepStarted",
@@ -138,6 +140,13 @@ class RetryAttempt(_ModelSpan, frozen=True):
     error: Exception
 
 
+class Reattached(_ModelSpan, frozen=True):
+    """The rest of an answer has begun to arrive, `seconds` after its connection had dropped with `error`."""
+
+    seconds: float
+    error: Exception
+
+
 class StepStarted(_RequestSpan, frozen=True):
     """A step has started. `metadata` is the caller's metadata."""
 
@@ -221,6 +230,7 @@ Telemetry = (
     | FirstToken
     | CallFinished
     | RetryAttempt
+    | Reattached
     | StepStarted
     | StepFinished
     | ToolStarted

@@ -31,7 +31,9 @@ import rxllm
 from rxllm import AdapterError, Engine, Fake, RetryPolicy, ToolCall, Usage, otel, tool
 from rxllm import operators as ops
 from rxllm.images import FakeImages
+from rxllm.testing.loopback import Loopback
 from rxllm.values import Image
+from tests.adapters.openai_responses import keeping
 from tests.examples import examples
 from tests.programs import python_without
 
@@ -392,6 +394,16 @@ def test_a_span_says_what_failed_but_not_in_which_words(seen: Seen) -> None:
     span: Any = seen.named("chat small")
     assert span.attributes["error.type"] == "rate_limited"
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, None)
+
+
+def test_a_connection_that_is_replaced_is_an_event_of_the_call(seen: Seen) -> None:
+    keeper = keeping.Keeper(keeping.number(keeping.text("2, ", "3.")), [1000])
+    with Loopback(keeper) as server:
+        rxllm.generate(keeping.engine(server, observers=[seen.observer]), "Hi").run()
+    span: Any = seen.named("chat m")
+    (event,) = span.events
+    assert (event.name, event.attributes["error.type"]) == ("rxllm.reattached", "network_error")
+    assert event.attributes["seconds"] >= 0
 
 
 def test_retries_are_events_of_the_call(seen: Seen) -> None:

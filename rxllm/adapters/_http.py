@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from msgspec.structs import replace
 from reactivex import Observable, just, throw
 
 from rxllm import keys
@@ -17,6 +19,7 @@ from rxllm.events import ErrorEvent, Event, MessageCompleted
 from rxllm.http import Decoder, KeptAnswer, http_stream
 from rxllm.http.secrets import without
 from rxllm.runtime import Bookmark, Stream, current_scope
+from rxllm.runtime.context_variables import current_reader
 from rxllm.values import (
     AdapterError,
     Call,
@@ -104,8 +107,9 @@ class HTTPExchange:
         guarded = decoder if isinstance(decoder, FrameDecoder) else _GuardedDecoder(decoder, self.provider)
         if self._kept_answer is not None and self._kept_answer.place is None:
             self._bookmark = None
-        if self._kept_answer is not None and self._bookmark is not None:
-            guarded = _BookmarkingDecoder(guarded, self._kept_answer, self._bookmark)
+        if self._kept_answer is not None:
+            guarded = _KeptDecoder(guarded, self._kept_answer, self._bookmark, self._call)
+            self._note_drop = guarded.note_drop
         return _RedactingDecoder(guarded, self.discreet)
 
     def kept_answer(self) -> KeptAnswer | None:
@@ -121,6 +125,9 @@ class HTTPExchange:
             log.warning("request %s: sent again, as its answer %s is at %s, but the base_url is now %s", *where)
             return None
         return saved["id"]
+
+    def note_drop(self, error: LLMError) -> None:
+        self._note_drop(error)
 
     def hands_over(self, has_loop_ended: bool) -> bool:
         return self._bookmark is not None and (has_loop_ended or self._bookmark.is_handed_over())
@@ -186,23 +193,53 @@ class _GuardedDecoder:
         return events
 
 
-class _BookmarkingDecoder:
-    """Wraps a decoder and puts the answer's id and place into a bookmark as soon as the id arrives."""
+class _KeptDecoder:
+    """Wraps the decoder of a kept answer.
 
-    def __init__(self, decoder: Decoder, answer: KeptAnswer, bookmark: Bookmark) -> None:
+    It puts the answer's id and place into the bookmark as soon as the id arrives, and reports each gap between two
+    connections. If the reader keeps times, it also adds the gaps to the answer's metadata.
+    """
+
+    def __init__(self, decoder: Decoder, answer: KeptAnswer, bookmark: Bookmark | None, call: Call) -> None:
         self._decoder = decoder
         self._answer = answer
         self._bookmark = bookmark
+        self._on_reattached = call.on_reattached
+        self._is_timed = current_reader.get().is_timed
+        self._dropped: tuple[float, LLMError] | None = None
+        self._gaps: list[tuple[float, float, str]] = []  # when each gap began and ended, and its error
+
+    def note_drop(self, error: LLMError) -> None:
+        self._dropped = self._dropped or (time.monotonic(), error)
 
     def feed(self, data: bytes) -> list[Event]:
-        before = self._answer.id
+        id, position = self._answer.id, self._answer.position
         events = self._decoder.feed(data)
-        if self._answer.id is not None and before is None:
+        if self._bookmark is not None and id is None and self._answer.id is not None:
             self._bookmark.put(json_text({"id": self._answer.id, "place": self._answer.place}))
+        if self._dropped is not None and self._answer.position != position:
+            self._end_gap(*self._dropped)
+        if self._gaps and self._is_timed and events and type(events[-1]) is MessageCompleted:
+            events[-1] = self._with_gaps(events[-1])
         return events
 
     def close(self) -> list[Event]:
         return self._decoder.close()
+
+    def _end_gap(self, began: float, error: LLMError) -> None:
+        now, self._dropped = time.monotonic(), None
+        self._gaps.append((began, now, str(error)))
+        if self._on_reattached is not None:
+            self._on_reattached(now - began, error)
+
+    def _with_gaps(self, event: MessageCompleted) -> MessageCompleted:
+        """Return `event` with the gaps, whose times are counted back from it."""
+        now = time.monotonic()
+        gaps = [
+            {"before": round(now - began, 6), "seconds": round(ended - began, 6), "error": error}
+            for began, ended, error in self._gaps
+        ]
+        return replace(event, metadata={**event.metadata, "reattached": gaps})
 
 
 class _RedactingDecoder:

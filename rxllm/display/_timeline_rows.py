@@ -95,6 +95,14 @@ class _Note(msgspec.Struct, frozen=True):
     answered_by: str | None = None
 
 
+class _Gap(msgspec.Struct, frozen=True):
+    """A time without a connection; see ``ops.timed``."""
+
+    before: _Seconds
+    seconds: _Seconds
+    error: str = ""
+
+
 class Bar(msgspec.Struct):
     """A bar in a row. A growing bar's `end` is None. `ticks` are the times of text deltas or of a tool's progress."""
 
@@ -198,6 +206,7 @@ class Lane:
                 self._end_bar(at)
                 step.end = at
                 self._add_notes(step, metadata)
+                _add_gaps(step, metadata, at)
             case ErrorEvent(error=error):
                 self.fail(at, error)
             case StepRestarted(reason=reason):
@@ -357,6 +366,31 @@ def _notes_in(metadata: Mapping[str, Any]) -> Iterator[tuple[str, _Note]]:
         if name in metadata:
             with suppress(msgspec.ValidationError):  # a provider's own metadata
                 yield name, msgspec.convert(metadata[name], _Note)
+
+
+def _add_gaps(step: Row, metadata: Mapping[str, Any], at: float) -> None:
+    """Split the bars of `step` where the connection was lost, which `metadata` counts back from the time `at`."""
+    try:
+        gaps = msgspec.convert(metadata.get("reattached", ()), tuple[_Gap, ...])
+    except msgspec.ValidationError:  # a provider's own metadata
+        return
+    for gap in gaps:
+        began = max(at - gap.before, step.start)
+        bars: list[Bar] = []
+        for bar in step.bars:
+            bars += _split(bar, began, min(began + gap.seconds, at))
+        lost = Bar("lost", began, min(began + gap.seconds, at), f"re-attached: {gap.error}")
+        step.bars[:] = sorted([*bars, lost], key=lambda bar: bar.start)
+
+
+def _split(bar: Bar, began: float, ended: float) -> Iterator[Bar]:
+    """Yield the parts of `bar` that are not between `began` and `ended`."""
+    end = ended if bar.end is None else bar.end
+    if bar.start < began:
+        yield Bar(bar.kind, bar.start, min(end, began), bar.title, [tick for tick in bar.ticks if tick <= began])
+    if ended < end:
+        ticks = [tick for tick in bar.ticks if tick > began]  # no content arrives during a gap
+        yield Bar(bar.kind, max(bar.start, ended), end, bar.title, ticks)
 
 
 def _end_last(row: Row, at: float) -> None:

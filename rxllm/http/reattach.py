@@ -132,6 +132,7 @@ async def read_rest(
         seconds = rules.delay(failure, attempt)
         where = (exchange.request_id, answer.position)
         log.warning("request %s: cut off after event %s; asking for the rest in %.2f s: %s", *where, seconds, failure)
+        exchange.note_drop(failure)
         await asyncio.sleep(seconds)
         answer.drop_partial()
         position, has_resumed = answer.position, True

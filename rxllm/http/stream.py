@@ -93,6 +93,7 @@ class Exchange(Protocol):
     policy. `discreet` removes the call's secrets from an error. If the provider keeps the answer that the last decoder
     reads, `kept_answer` returns it; ``rebuild(build)`` builds another request about it. `saved_id` returns its id if an
     earlier process has asked for it, and `hands_over` returns whether a later process will read it.
+    `note_drop` is called before each wait for the rest.
     """
 
     provider: str
@@ -108,6 +109,8 @@ class Exchange(Protocol):
     def kept_answer(self) -> KeptAnswer | None: ...
 
     def saved_id(self) -> str | None: ...
+
+    def note_drop(self, error: LLMError) -> None: ...
 
     def hands_over(self, has_loop_ended: bool) -> bool: ...
 

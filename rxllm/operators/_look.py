@@ -146,7 +146,9 @@ def timed() -> Callable[[Observable[T]], Stream[Timed[T]]]:
     The answer's metadata describes upstream retries, fallbacks and races, under ``"retry"``, ``"fallback"``,
     ``"race"`` or ``"hedge"``. Each entry contains the seconds between the first attempt and the attempt that answered
     (``"began"``), and the other attempts (``"lost"``). A lost attempt has a `name`, an `error` (None if the attempt was
-    disposed), and the times in seconds at which it `began` and `ended`.
+    disposed), and the times in seconds at which it `began` and `ended`. An answer that continued over another
+    connection has ``"reattached"``: for each gap the seconds `before` the end of the answer, the `seconds` that it
+    lasted, and the `error`.
     """
 
     def start(

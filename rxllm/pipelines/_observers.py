@@ -56,6 +56,7 @@ from rxllm.telemetry import (
     ImagesFinished,
     ImagesStarted,
     Outcome,
+    Reattached,
     RetryAttempt,
     StepFinished,
     StepStarted,
@@ -316,6 +317,13 @@ class CallSpan(_SpanWithAttempts):
         self._has_begun = self._has_ended = False
         started = CallStarted(*self._about, self._start, **ids.keywords)
         observers.notify(started, lambda: request_content(request))
+
+    def begin_attempt(self, call: Call) -> Call:
+        """Count an attempt, and return a `call` whose adapter reports the drops of its connection."""
+        return dataclasses.replace(super().begin_attempt(call), on_reattached=self._reattached)
+
+    def _reattached(self, seconds: float, error: Exception) -> None:
+        self._observers.notify(Reattached(*self._about, seconds, error, **self._ids.keywords))
 
     def see(self, event: Event) -> None:
         with suppress(Exception):  # raw usage with unknown keys raises an error; the caller's own fold raises it, too

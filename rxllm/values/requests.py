@@ -73,7 +73,8 @@ class Call:
     to its HTTP request. If `raw` is True, the adapter also emits ``RawChunk`` events. `timeout` is the maximum time
     between two reads, in seconds. `observers` receive telemetry values. `trace_headers` are the headers that a `Tracer`
     returns for this attempt; the headers of the adapter and the call override them. `retry` is the call's retry policy,
-    which an adapter follows when it reconnects. The repr omits the API key and all headers.
+    which an adapter follows when it reconnects; it then calls ``on_reattached(seconds, error)``. The repr omits the API
+    key and all headers.
     """
 
     request_id: str = ""
@@ -85,6 +86,7 @@ class Call:
     observers: tuple[Callable[[Any], object], ...] = ()
     trace_headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     retry: Any = None
+    on_reattached: Callable[[float, Exception], object] | None = field(default=None, repr=False)
 
 
 BYTES_PER_TOKEN = 4

@@ -279,8 +279,6 @@ class _Chat:
 
     async def _begin(self, id: str, data: Any) -> tuple[str, Any]:
         saved = await self.runs.sessions.load(id)
-        if saved.run is not None:
-            raise RunError("conflict")
         session = saved.session
         if self.system is not None and not session.messages:
             session = session.with_thread(Thread().add_system(self.system))

@@ -1,4 +1,4 @@
-"""Frames (the JSON objects that make up each protocol), and helpers shared by encoders and decoders."""
+"""Protocol frames, and helpers that encoders and decoders share."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def from_sse(chunks: bytes | Iterable[bytes]) -> Iterator[Frame]: ...
 @overload
 def from_sse(chunks: AsyncIterable[bytes]) -> AsyncIterator[Frame]: ...
 def from_sse(chunks: bytes | Iterable[bytes] | AsyncIterable[bytes]) -> Iterator[Frame] | AsyncIterator[Frame]:
-    r"""Yield the frames in a stream of server-sent events. Chunks can be split anywhere; ``[DONE]`` is skipped.
+    r"""Yield the frames in a stream of server-sent events, without ``[DONE]``. An event can span several chunks.
 
     >>> list(from_sse(b'data: {"type":"end"}\n\n'))
     [{'type': 'end'}]

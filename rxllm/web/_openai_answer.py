@@ -6,8 +6,8 @@ The client sees a single message in a single choice, however many steps the run 
 in the run                          what the client sees
 ==================================  ====================================================================================
 text and thinking                   ``content`` and ``reasoning_content``, with a blank line between steps
-text and thinking of a structured   only the last step's, so that the content is valid JSON; with tools, nothing is sent
-answer                              until the answer is complete
+text and thinking, if the answer    only the last step's, so that the content is valid JSON; with tools, nothing is sent
+is structured                       until the answer is complete
 sources with a URL                  ``annotations``
 calls to the client's tools         ``tool_calls``
 calls to the engine's own tools,    nothing
@@ -18,8 +18,8 @@ usage                               the total for all steps and agents
 files, log-probabilities            nothing
 ==================================  ====================================================================================
 
-The finish reason is ``tool_calls`` if the client has calls to run, ``length`` or ``content_filter`` if the last step
-has that finish reason, and ``length`` if the chat has used up its turns or its budget. Otherwise it is ``stop``.
+The finish reason is the first that applies: ``tool_calls`` if the client has calls to run; the last step's reason if it
+is ``length`` or ``content_filter``; ``length`` if the chat has used up its turns or budget; otherwise ``stop``.
 
 The client receives, and later sends back, only the calls to its own tools. The model's message contains more: signed
 thinking, which must be sent back to the provider, and calls to the engine's own tools, which must not run twice.
@@ -45,7 +45,7 @@ from rxllm.web._openai_errors import RefusedError
 from rxllm.web._openai_request import Chat
 
 MOST = 512
-"""The number of runs that `Memory` keeps. For any other run, the client's copy is used unchanged."""
+"""The number of runs that `Memory` keeps. For older runs, the client's copy is used unchanged."""
 
 
 class Memory:
@@ -99,7 +99,7 @@ _SOURCE = ("url", "title", "start_index", "end_index")
 
 
 class Answer:
-    """Turns a run's events into chunks. With `holds`, all chunks are held back until the chat has ended.
+    """Turns a run's events into chunks. If `holds` is true, no chunk is sent before the chat has ended.
 
     `usage` is the total for all steps and inner agents.
     """
@@ -147,7 +147,7 @@ class Answer:
         return self._chunks(deltas)
 
     def chunk(self, delta: Frame | None, finish_reason: str | None = None) -> Frame:
-        """Return a chunk with this `delta`. If it is None, the chunk has no choices, as required for usage."""
+        """Return a chunk with this `delta`. A usage chunk has no delta, and therefore no choices."""
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         choices = [] if delta is None else [choice]
         return {**self._head, "object": "chat.completion.chunk", "choices": choices}

@@ -219,7 +219,7 @@ class _App:
 
 
 def _has_steps(engine: Engine, chat: Chat) -> bool:
-    """Whether a structured answer can take several steps, in which case earlier steps may contain text too."""
+    """Return whether a structured answer can take several steps. Earlier steps may then contain other text."""
     return bool(engine.tools or chat.tools or engine.params.keys() & {"tools", "structured_finalize"})
 
 
@@ -231,7 +231,7 @@ def _events(engine: Engine, thread: rxllm.Thread, chat: Chat, request_id: str) -
 
 
 class Response(Client):
-    """The response to a request, as JSON or server-sent events. Its `id` is sent as ``x-request-id``."""
+    """A response, as JSON or server-sent events. Its `id` is sent as ``x-request-id``."""
 
     def __init__(self, send: Send) -> None:
         self.id = uuid.uuid4().hex
@@ -258,7 +258,7 @@ class Response(Client):
 
 
 async def read_body(receive: Receive, headers: Mapping[str, bytes], most: int) -> bytes:
-    """Read a request's body. Raises `RefusedError` if it is too large or slow, or `GoneError` if the client leaves."""
+    """Read a request body. Raises `RefusedError` if it is too large or slow, `GoneError` if the client disconnects."""
     too_large = RefusedError(413, f"the request body is longer than {most} bytes", "request_too_large")
     length = headers.get("content-length", b"0")
     if length.isdigit() and int(length) > most:

@@ -1,4 +1,4 @@
-"""`openai_app`'s errors, as a status and a JSON body, which OpenAI's own SDKs turn into exceptions.
+"""The error responses of `openai_app`, which OpenAI's own SDKs turn into exceptions.
 
 If a run fails, the client sees the error's class and reason, but not its message, which may quote the provider, a
 prompt or a path (see `for_client`). If the request itself is invalid, the client sees the full message.
@@ -20,7 +20,7 @@ _TYPES = {
     429: "rate_limit_error",
 }
 _AGAIN = (408, 429, 502, 503)
-"""The statuses to retry. A header states whether to retry, because by default SDKs also retry a 500."""
+"""The statuses to retry. SDKs would also retry a 500, but the ``x-should-retry`` header overrides that."""
 
 _STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
     AdapterError: {
@@ -51,7 +51,7 @@ _CODES = {
 
 
 class RefusedError(Exception):
-    """Raised if a request is rejected or fails, with the `status`, `headers` and `body` of the response."""
+    """Raised to send an error response with this `status`, `headers` and `body`."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ def wrong_values(error: ValidationError, names: dict[str, str]) -> RefusedError:
 
 
 def refusal_of(error: Exception) -> RefusedError:
-    """Convert a run's error into a response, without anything that the client must not see."""
+    """Convert `error` into a response that reveals no internal details."""
     if isinstance(error, RefusedError):
         return error
     if isinstance(error, TimeoutError):

@@ -1,7 +1,7 @@
 """The checks that `from_ui` and `from_ag_ui` share, and the stored conversation that a request continues.
 
-A request is built on the user's machine, so it cannot be trusted. "Stored" refers to the server's own copy of the
-conversation, passed as `stored`. A function passed as `stored` is called with the conversation's id from the request.
+A request is built on the user's machine, so it cannot be trusted. The argument `stored` is the server's own copy of
+the conversation, or a function that loads this copy by the conversation's id.
 
 =====================================  ================================================================================
 part of a request                      treatment
@@ -13,7 +13,7 @@ a repeated message                     ignored if it repeats an unanswered messa
                                        clients repeat messages when they retry after a failure
 a tool call without a result           ignored
 an answer to an approval request       accepted if the stored call is waiting for one; rejected without a stored copy
-an answer to an answered call          ignored; if the request contains nothing else, it is rejected
+an answer to an answered call          ignored; a request that contains nothing else is rejected
 a result from a client's tool          accepted if the stored call is waiting and its tool is one of `client_tools`
 a new message instead of an answer     denies the calls that are waiting; if an inner agent has asked a question, the
                                        message is the answer to it
@@ -41,16 +41,16 @@ MAX_DEPTH = 64
 """The maximum nesting depth of a request."""
 
 MAX_ID = 512
-"""The maximum length of a conversation's id that is passed to a function."""
+"""The maximum length of the conversation's id, if `stored` is a function."""
 
 MAX_VALUES = 100_000
 """The maximum number of JSON values in a request. Parsing more would block the event loop for seconds."""
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[^\ud800-\udfff]*$")]
-"""An id or a type. It is used as a key, logged and sent back, so it must not contain lone surrogates."""
+"""An id or a type in a request. It must not contain lone surrogates, because it is logged and sent back."""
 
 UNANSWERED = "The user has gone on without an answer."
-"""The result given to calls that were still waiting for an answer when the user sent a different message."""
+"""The result of a waiting call if the user sends a new message instead of an answer."""
 
 T = TypeVar("T")
 
@@ -136,7 +136,7 @@ def _too_deep() -> ValidationError:
 
 
 def convert_to(data: Any, cls: type[T], *path: str | int) -> T:
-    """Convert `data`, found at `path` in the request, to a `cls`. Unknown fields are ignored."""
+    """Convert `data` to `cls`, ignoring unknown fields. `path` locates `data` in the request."""
     try:
         return msgspec.convert(data, cls)
     except UnicodeEncodeError:  # raised by msgspec when it looks up a field name
@@ -158,7 +158,7 @@ def check_id(id: object, *path: str) -> str:
 class StoredConversation:
     """The server's copy of a conversation, and a client's answers to the calls that are waiting in it.
 
-    If `stored` is a function, it is called with `id`, which is found at `path` in the request.
+    If `stored` is a function, it is called with `id`. `path` locates `id` in the request.
     """
 
     def __init__(self, stored: Stored | Load, client_tools: Collection[str], id: object, *path: str) -> None:
@@ -199,7 +199,7 @@ class StoredConversation:
         self.results[id] = result
 
     def reply(self, id: str, text: str) -> None:
-        """Accept `text` as the answer to the question or, if an inner agent asked it, as the result of call `id`."""
+        """Accept `text` as the user's answer to a question. An inner agent receives it as the result of call `id`."""
         self.question = None
         if "/" in id:
             self.results[id] = text
@@ -227,7 +227,7 @@ class StoredConversation:
         return Incoming(self.thread + new, self.approvals, self.results, self.id)
 
     def _drop_repeated(self, new: list[Message]) -> list[Message]:
-        """Drop messages from the start of `new` that repeat the unanswered messages at the end of the thread."""
+        """Drop the first messages of `new` if they repeat the thread's last messages, which are still unanswered."""
         unanswered = [*takewhile(lambda message: message.role == "user", reversed(self.thread))][::-1]
         # The Knuth-Morris-Pratt prefix function. Trying every overlap would take seconds for long threads.
         items = [*(message.content for message in new), object(), *(message.content for message in unanswered)]
@@ -251,7 +251,7 @@ def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Me
 
 
 def plain_content(parts: list[Part]) -> str | tuple[Part, ...]:
-    """Return `parts` as message content: a plain string if there is only a single text part, or no part at all."""
+    """Return `parts` as message content. An empty list or a single text part becomes a plain string."""
     match parts:
         case []:
             return ""

@@ -5,7 +5,7 @@ situation                     reaction
 ============================  ==========================================================================================
 there is no event yet         The status and headers are sent at once, to show the browser that its request arrived.
 the model is silent           A comment is sent every `heartbeat` seconds, so that no proxy closes the connection.
-the browser reads slowly      While `WAITING` events are waiting, no more data is read from the model's socket.
+the browser reads slowly      While `WAITING` events are queued, no more data is read from the model's socket.
 the browser stops reading     The response ends after `send_timeout` seconds.
 the stream fails              The error is sent as a frame. The status remains 200.
 the browser disconnects       The subscription is disposed, which ends the model call.
@@ -42,7 +42,7 @@ Fields = list[tuple[bytes, bytes]]
 Filter = Callable[[Observable[Event]], Observable[Event]]
 
 WAITING = 16
-"""The number of events, beyond the socket's buffer, that may queue up for a slow browser before the model must wait."""
+"""The size of the queue for a slow browser, in events. When the queue is full, reading from the model pauses."""
 
 HEARTBEAT = b":\n\n"
 """An empty comment, which clients of server-sent events ignore."""
@@ -70,7 +70,7 @@ def streaming_response(
         heartbeat: A comment is sent after this many seconds of silence. With None, no comments are sent.
         send_timeout: The response ends if the browser reads nothing for this many seconds.
         headers: Extra headers, which replace default headers of the same name.
-        filter: An operator to use instead of `for_client` to remove what clients must not see.
+        filter: An operator that replaces `for_client`. It must hide internal data from browsers.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """
@@ -167,7 +167,7 @@ class GoneError(Exception):
 
 
 class Client:
-    """The client that sent a request. The response's `status` and `headers` are sent before the start of the body."""
+    """The connection to a client. `status` and `headers` are sent before the first part of the body."""
 
     def __init__(self, send: Send, status: int, headers: Fields) -> None:
         self.status = status
@@ -193,7 +193,7 @@ class Client:
             self._since = self._now()
 
     async def watch(self, heartbeat: float, patience: float) -> None:
-        """Send a comment after `heartbeat` seconds of silence. Raise `GoneError` if a send takes `patience` seconds."""
+        """Send comments after `heartbeat` seconds of silence. Raise `GoneError` if sending takes `patience` seconds."""
         while True:
             is_behind = self._lock.locked()
             seconds = self._since + (patience if is_behind else heartbeat) - self._now()

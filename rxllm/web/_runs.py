@@ -1,4 +1,4 @@
-"""Streams that keep running without a browser, kept in memory by id so that browsers can return to them."""
+"""Streams that continue after the browser has left, so that it can return to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rxllm.web._for_client import for_client
 
 
 class Runs:
-    """Streams, by id, that keep running while browsers leave and return. To stop a run, call `cancel`.
+    """Runs streams in the background, so that browsers can leave and return. To stop a run, call `cancel`.
 
     >>> import rxllm
     >>> runs = Runs()
@@ -38,7 +38,7 @@ class Runs:
         self._lock = RLock()
 
     def start(self, id: str, stream: Observable[Event]) -> Stream[Event]:
-        """Start `stream` on the running event loop, if any, or on rxllm's own. Return the run's stream.
+        """Run `stream` on the current event loop, or on rxllm's own if there is none. Return the stream for browsers.
 
         Raises ``ValidationError("invalid_option")`` if a run with this `id` is active or an argument is invalid, and
         ``StreamError("overflow")`` if `most` runs are active.
@@ -52,7 +52,7 @@ class Runs:
         return run.stream
 
     def watch(self, id: str) -> Stream[Event] | None:
-        """Return the run's stream, or None if the id is unknown. It begins with the events so far, condensed."""
+        """Return a run's stream, or None if the id is unknown. The stream begins with the events so far, condensed."""
         with self._lock:
             self._forget()
             run = self._runs.get(id)
@@ -92,7 +92,7 @@ class Runs:
 
 
 class _Run:
-    """A kept stream. `stop` cancels it, and `ended` is when it ended, or None if it is active."""
+    """A run. `stop` cancels it. `ended` is the time at which it ended, or None if it is still active."""
 
     def __init__(self, source: Observable[Event], grace: float) -> None:
         self.stop: Subject[None] = Subject()

@@ -1,4 +1,4 @@
-"""``useChat`` requests: read a browser's messages as a thread, and its answers to tool calls.
+"""Read ``useChat`` requests: the browser's messages, and its answers to tool calls.
 
 The docstring of `rxllm.web._requests` lists the accepted input. An assistant message in the browser becomes
 several messages here, one for each step.
@@ -98,9 +98,9 @@ def from_ui(
     'Hello'
 
     Pass the server's copy of the conversation as `stored`, so that only new messages and answers are taken from the
-    request. Without `stored`, the browser's messages are the conversation: users can edit earlier messages, but
-    requests with approvals are rejected. `client_tools` names the tools that run in the browser. Results of other tools
-    are rejected.
+    request. Without `stored`, the browser's messages are taken as the conversation. Users can then edit earlier
+    messages, but requests with approvals are rejected. `client_tools` names the tools that run in the browser. Results
+    of other tools are rejected.
 
     `stored` can also be a function that takes the conversation's id and returns the server's copy, or None for a new
     conversation. The browser chooses the id, so the function must check whether the user may use it. It is called after
@@ -108,7 +108,7 @@ def from_ui(
 
     Raises ``ValidationError("invalid_request")``, with the path to the problem, if the request is malformed, longer
     than `max_bytes`, too large or too deeply nested, or if it answers an unknown call. Raises
-    ``ValidationError("invalid_option")`` if `stored` has the wrong class.
+    ``ValidationError("invalid_option")`` if `stored` is of the wrong type.
     """
     request = convert_to(load_request(body, max_bytes), _Request)
     messages = [(i, message) for i, message in enumerate(request.messages) if message.role != "system"]

@@ -22,11 +22,11 @@ event                                         frames
 the end of the stream                         ``finish`` with the finish reason and the usage
 ============================================  ==========================================================================
 
-These frames cannot represent some events completely. To find those events, the encoder decodes its own frames. If that
-does not restore the event, it first sends a ``data-rxllm`` frame, a transient part that other clients ignore. It has up
-to three fields: ``event`` is the whole event, ``covers`` is the number of following frames that the decoder must not
-turn into events, and ``folded`` marks an event without its message or result, which the decoder can fold from the
-events so far. This way, only raw chunks are lost. The decoder reads frames from this encoder, not from other servers.
+These frames cannot represent some events completely. The encoder therefore decodes its own frames. If the result is not
+the original event, it sends a ``data-rxllm`` frame first, which other clients ignore. The fields of this frame are all
+optional: ``event`` is the event, ``folded`` is true if the decoder must restore parts of it from earlier events, and
+``covers`` is the number of following frames for which the decoder emits no events. Raw chunks and provider parts are
+never sent. The decoder cannot read frames from other servers.
 
 If an inner agent's call waits for approval, it is announced like a call made by the outermost agent, but its id starts
 with the ids of the enclosing calls, joined by ``/``.
@@ -168,7 +168,7 @@ class Encoder:
         return [{"type": "finish-step"}] if was_open else []
 
     def _end_parts(self) -> list[Frame]:
-        """Return frames that close all open parts, which browsers would otherwise show as streaming forever."""
+        """Return frames that close all open parts. Without them, browsers would show these parts as unfinished."""
         decoder = self._decoder
         blocks: list[Frame] = [{"type": f"{kind}-end", "id": name} for kind, name in decoder.blocks]
         calls = [
@@ -382,7 +382,7 @@ def _file(url: str, mime_type: str, fields: dict[str, Any]) -> Frame:
 
 
 def _own(name: str, value: Any) -> Frame:
-    """Return the frame field for rxllm's own data, which the browser keeps and sends back."""
+    """Return a frame field for rxllm's own data. The browser keeps the field and sends it back."""
     return {} if value is None else {"providerMetadata": {"rxllm": {name: value}}}
 
 

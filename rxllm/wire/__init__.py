@@ -1,11 +1,11 @@
-"""Turn bytes into frames and frames into events, without I/O, Rx or a clock. For adapter authors.
+"""Building blocks for adapters. They turn bytes into frames and frames into events, without I/O, Rx or a clock.
 
 ===============  ==========================================================================================
 module           purpose
 ===============  ==========================================================================================
 ``framing``      Split a byte stream into frames: server-sent events, NDJSON lines, or JSON array elements.
 ``frames``       The base class for decoders, which handles malformed frames.
-``event_order``  Turn what a decoder reports into well-ordered events, including the end of the stream.
+``event_order``  Turn what a decoder reports into events in the right order, and end the stream.
 ``tool_calls``   Assemble tool calls whose arguments arrive in pieces.
 ===============  ==========================================================================================
 

@@ -52,15 +52,14 @@ from rxllm.wire.tool_calls import CallTracker
 
 
 class BlockIds:
-    """Chooses the ids of a response's blocks: the provider's own, or ``block_0``, ``block_1`` for blocks without one.
+    """Keeps the provider's block ids. Blocks without an id get ``block_0``, ``block_1`` and so on.
 
     >>> ids = BlockIds()
     >>> ids.of(None), ids.of("msg_1"), ids.of(None), ids.of("msg_1")
     ('block_0', 'msg_1', 'block_1', 'msg_1')
 
-    The provider's id is kept, unless this class has already given the same id to an earlier block: blocks with equal
-    ids would be merged, and text would be lost. Such a clash can happen if an adapter emits its own text and then
-    forwards another adapter's events.
+    If the provider sends an id that this class has already generated, the id is replaced. Otherwise, the two blocks
+    would be merged. This can happen if an adapter emits its own text and then forwards another adapter's events.
 
     >>> ids.of("block_1")
     'block_2'
@@ -128,9 +127,9 @@ class Blocks:
         return events
 
     def start(self, **metadata: Any) -> None:
-        """Start the message. `metadata`, such as ``id`` and ``model``, is added to it; only non-empty strings are kept.
+        """Start the message with `metadata`, such as ``id`` and ``model``. Only non-empty strings are kept.
 
-        If this method is called again, any new metadata is added to the completed message only.
+        If this method is called again, the new metadata appears only in ``MessageCompleted``.
         """
         known = {k: v for k, v in metadata.items() if v and isinstance(v, str)}
         if not self.started:
@@ -168,7 +167,7 @@ class Blocks:
     def sign(
         self, signature: str | None = None, provider_data: Mapping[str, Any] | None = None, id: str | None = None
     ) -> None:
-        """Attach data to the open thinking block, to be sent back to the provider along with it.
+        """Attach data to the open thinking block. The provider needs this data when the block is sent back.
 
         If no thinking block with this `id` is open, a new one is started.
         """
@@ -202,7 +201,7 @@ class Blocks:
         self._add(FileAdded(file))
 
     def part(self, part: ProviderPart) -> None:
-        """Report data that only the provider understands, to be sent back in the same position."""
+        """Report a part that only the provider understands. It keeps its position when the message is sent back."""
         self._add(PartAdded(part))
 
     def raw(self, kind: str, data: Any) -> None:
@@ -244,7 +243,7 @@ class Blocks:
     def finish(self, reason: FinishReason | None, raw: str | None, failure: LLMError | None = None) -> None:
         """Report a finish reason. Any reason but ``stop`` replaces an earlier one.
 
-        `failure` is the error behind the reason ``"error"``. If it is given, the stream ends with this error.
+        If a `failure` is given, the stream ends with this error.
         """
         if reason != "stop" or self._finish is None:
             self._finish, self._failure = (reason, raw), failure

@@ -1,7 +1,7 @@
 """The base class for decoders. It handles malformed frames, so a subclass only has to interpret valid ones.
 
-1. `feed` and `close` never raise. An exception inside them ends the stream with an error, after the events that precede
-   it. An ``LLMError``, such as the framing's ``StreamError``, is reported unchanged; any other exception becomes a
+1. `feed` and `close` never raise. If an exception occurs, they return the events so far, and end the stream with an
+   error. An ``LLMError``, such as the framing's ``StreamError``, is reported unchanged; any other exception becomes a
    ``malformed_event``.
 2. ``[DONE]`` ends the stream, with an error if it is the first frame. Frames after the end are ignored.
 3. JSON that does not match the expected type is parsed again with Python's ``json``, this time accepting strings as
@@ -37,7 +37,7 @@ _HALVES = re.compile(
     rb'(?P<pair>\\ud[89ab]..\\ud[c-f]..)|(?P<high>\\ud[89ab]..(?="))|(?<=[^\\]")(?P<low>\\ud[c-f]..)|\\.',
     re.DOTALL | re.IGNORECASE,
 )
-"""Matches JSON escapes. `high`, at the end of a string, and `low`, at the start of one, are halves of split pairs."""
+"""Matches JSON escapes. If a surrogate pair is split, one string ends with `high` and a later one begins with `low`."""
 
 
 class Framing(Protocol):
@@ -156,9 +156,9 @@ class FrameDecoder(ABC):
                 self.read_unfit(kind, data, text)
 
     def _joined(self, frame: bytes) -> bytes:
-        """Return `frame` with the pending half of a surrogate pair restored.
+        """Join surrogate pairs that are split between frames.
 
-        A half at the end of a string is removed and becomes the new pending half.
+        A first half at the end of a string is held back until the second half arrives.
         """
         if b"\\ud" not in frame.lower():
             return frame
@@ -197,7 +197,7 @@ class FrameDecoder(ABC):
 
 
 def unreadable(error: Exception, provider: str) -> StreamError:
-    """Return the ``StreamError`` for a frame that raised `error` when it was read."""
+    """Convert `error`, which was raised while reading a frame, to a ``StreamError``."""
     message = f"a frame cannot be read: {type(error).__name__}: {str(error)[:200]}"
     failure = StreamError("malformed_event", message, provider=provider)
     failure.__cause__ = error
@@ -205,7 +205,7 @@ def unreadable(error: Exception, provider: str) -> StreamError:
 
 
 def raw_kind(kind: str) -> str:
-    """Return the kind of a frame's ``RawChunk``. It is never ``"usage"``, which would be read as token counts."""
+    """Return a ``RawChunk``'s kind. ``"usage"`` is replaced, because rxllm would read such a chunk as token counts."""
     return "chunk" if kind in ("message", "usage") else kind
 
 

@@ -31,13 +31,13 @@ before     ``[``                       Go to *between*. Anything before the brac
 between    a comma or whitespace       Skip it.
 between    ``{``, ``[`` or ``"``       Go to *inside*.
 between    ``]``                       Go to *ended*.
-between    anything else               Go to *odd*: it is a number, a word, or nonsense.
-odd        a comma or ``]``            Return what precedes it as an element, and go to *between*.
+between    anything else               Go to *odd*. The input is a number, a word, or nonsense.
+odd        a comma or ``]``            Return the bytes before it as an element, and go to *between*.
 inside     the end of the element      Return the element's bytes as they were sent, and go to *between*.
 ended      anything                    Ignore it.
 =========  ==========================  =====================================================================
 
-Brackets inside strings have no effect. Each byte is scanned only once, however many reads an element is spread over.
+Brackets inside strings have no effect. Each byte is scanned only once, even if an element arrives in many reads.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ _Frame = TypeVar("_Frame")
 
 
 class PendingFrame:
-    """Base class for framings: buffers an unfinished frame.
+    """Base class for framings. Buffers an unfinished frame.
 
-    An oversized frame raises an error once the frames before it have been returned.
+    If a frame is oversized, the earlier frames are returned first, and then an error is raised.
     """
 
     def __init__(self, *, max_frame: int = MAX_FRAME) -> None:

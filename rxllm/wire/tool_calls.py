@@ -6,7 +6,7 @@ table shows which call a delta belongs to:
 ===================  ===================  =====================================================================
 delta's index        delta's id           the delta belongs to
 ===================  ===================  =====================================================================
-known                missing, or equal    the call with that index
+known                missing or the same  the call with that index
 known                new                  a new call, if the delta has a name or the old call's arguments are
                                           complete; otherwise the call with that index, because some servers
                                           invent an id for every delta
@@ -14,7 +14,7 @@ new                  known                the call with that id, or a new call i
 new                  missing, or new      a new call
 missing or negative  known                the call with that id
 missing or negative  new                  a new call
-missing or negative  missing              the latest call, or a new call if the delta's name requires that
+missing or negative  missing              the latest call, unless the delta's name starts a new call
 ===================  ===================  =====================================================================
 
 A call starts once its id and name are known and all earlier calls have started. Until then, its deltas are held back.
@@ -86,7 +86,7 @@ class CallTracker:
 
     @classmethod
     def after(cls, messages: Iterable[Message]) -> CallTracker:
-        """Return a tracker for the response to `messages`. The ids of their tool calls are taken."""
+        """Return a tracker for the response to `messages`. It does not reuse the ids of their tool calls."""
         return cls(call.id for message in messages for call in message.tool_calls)
 
     def feed(
@@ -123,7 +123,7 @@ class CallTracker:
         return call.id if call is not None else ""
 
     def complete(self, index: int) -> list[Event]:
-        """Complete the call at `index` and return the events. Only some APIs report the end of a call."""
+        """Complete the call at `index` and return the events. Call this if the API reports the end of a call."""
         call = self._by_index.get(index)
         return self._start(force=True) + self._complete(call) if call is not None else []
 

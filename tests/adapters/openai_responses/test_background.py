@@ -12,12 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import rxllm
 from rxllm import AdapterError, ErrorEvent, Event, MessageCompleted, StreamError, TextDelta, stream_generate
 from rxllm import operators as ops
 from rxllm.adapters import AzureResponses, OpenAIResponses
 from rxllm.adapters.openai_responses.background import BackgroundDecoder
 from rxllm.adapters.openai_responses.decoder import ResponsesDecoder
-from rxllm.testing.loopback import STALL, Cut, Loopback, Reply
+from rxllm.telemetry import CallFinished, CallStarted, FirstToken, Reattached
+from rxllm.testing import World, simulate
+from rxllm.testing.loopback import STALL, Cut, Loopback, Pause, Reply
 from tests.adapters.openai_responses.keeping import (
     AT_ONCE,
     SCRIPTS,
@@ -428,3 +431,48 @@ def positions() -> Iterator[int]:
 
 def test_the_scripts_number_every_frame() -> None:
     assert list(positions()) == list(range(len(PRIMES)))
+
+
+# Telemetry, and the timeline
+
+
+class Paused(Keeper):
+    """A `Keeper` that is cut off after a second, and sends the last frame of the rest a second late."""
+
+    def _reply(self, frames: Any) -> Reply:
+        if len(frames) == len(PRIMES):
+            return Reply([*frames[:5], Pause(1.0), Cut.RESET])
+        return Reply([*frames[:-1], Pause(1.0), frames[-1]])
+
+
+async def timed_answer(world: World) -> tuple[list[Any], Any]:
+    seen: list[Any] = []
+    server = world.serve(Paused(PRIMES))
+    patient = engine(server, retry={"base_delay": 3.0, "jitter": 0.0}, observers=[seen.append])
+    return seen, await stream_generate(patient, "Hi").pipe(ops.timed()).to_list()
+
+
+def test_observers_see_the_gap() -> None:
+    seen, _ = simulate(timed_answer, faults=()).value
+    assert [type(value) for value in seen] == [CallStarted, FirstToken, Reattached, CallFinished]
+    started, _, reattached, finished = seen
+    assert (reattached.id, reattached.request_id, reattached.model) == (started.id, started.request_id, "m")
+    assert reattached.seconds == pytest.approx(3.0, abs=0.1)
+    assert reattached.error.reason == "network_error"
+    assert (finished.outcome, finished.details.attempts) == ("completed", 1)
+
+
+def test_a_timeline_shows_the_gap() -> None:
+    _, items = simulate(timed_answer, faults=()).value
+    (row,) = rxllm.timeline(items).rows
+    waiting, before, lost, after = row.bars
+    assert [waiting.kind, before.kind, lost.kind, after.kind] == ["waiting", "text", "lost", "text"]
+    seconds = [bar.end - bar.start for bar in (before, lost, after)]
+    assert seconds == pytest.approx([1.0, 3.0, 1.0], abs=0.1)
+    assert lost.title.startswith("re-attached: ")
+    assert "was cut off" in lost.title
+    assert [len(bar.ticks) for bar in (before, lost, after)] == [2, 0, 1]
+
+
+def test_an_answer_without_times_has_no_gaps_in_its_metadata() -> None:
+    assert events_of(Keeper(PRIMES, [CUT])) == WHOLE
