@@ -100,7 +100,7 @@ class EventRules:
         if following == "start":
             self._begin_step()
         elif following == "message" and isinstance(event, ev.ToolExecutionStarted | ev.ToolExecutionCompleted):
-            self._response.check_complete(event.id)
+            self._response.check_runs(event)
             self._check_agents(event)
         elif isinstance(event, ev.Nested) and following == "message":
             id, inner = unnest(event)
@@ -310,10 +310,12 @@ class _Response:
         self.ids.add(event.id)
         self._calls[event.id] = (event.name, [])
 
-    def check_complete(self, id: str) -> None:
-        """Raise `BrokenRule` unless the tool call `id` is complete, so that its tool may run."""
-        if id not in self.ids or id in self._calls:
-            raise BrokenRule("tool_started", f"tool call {id!r} is not complete")
+    def check_runs(self, event: ev.ToolExecutionStarted | ev.ToolExecutionCompleted) -> None:
+        """Raise `BrokenRule` if the call has not begun, or if its tool ends before the call is complete."""
+        if event.id not in self.ids:
+            raise BrokenRule("tool_started", f"tool call {event.id!r} has not begun")
+        if event.id in self._calls and isinstance(event, ev.ToolExecutionCompleted) and event.error is None:
+            raise BrokenRule("tool_started", f"tool call {event.id!r} is not complete")
 
     def _call(self, id: str) -> tuple[str, list[str]]:
         if id not in self._calls:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from msgspec.structs import replace
 from reactivex import Observable, abc
@@ -14,11 +14,22 @@ from reactivex.scheduler import VirtualTimeScheduler
 
 from rxllm.collector import StreamCollector, joined
 from rxllm.engine import as_engine
-from rxllm.events import ErrorEvent, Event, StepCompleted, StepRestarted, ToolApprovalRequested, ToolCallCompleted
+from rxllm.events import (
+    ErrorEvent,
+    Event,
+    StepCompleted,
+    StepRestarted,
+    ToolApprovalRequested,
+    ToolCallCompleted,
+    ToolCallDelta,
+    ToolCallStarted,
+)
+from rxllm.operators._argument_feed import ArgumentFeed
 from rxllm.operators._event_operators import EVENTS, not_an_event, operate
 from rxllm.operators._steering import until_sentence
 from rxllm.operators._step_tools import EarlyRecord, StepTools, recalled_key
 from rxllm.runtime import (
+    Hold,
     RecallingJournal,
     ScopedObserver,
     Stream,
@@ -30,6 +41,7 @@ from rxllm.runtime import (
     current_scope,
     fail,
     new_id,
+    paced,
     running_loop,
     within,
 )
@@ -45,6 +57,7 @@ from rxllm.tools import (
 )
 from rxllm.values import (
     EngineError,
+    FunctionTool,
     LLMError,
     StepResult,
     Thread,
@@ -176,12 +189,16 @@ class _Step(abc.DisposableBase):
         self._gate = current_gate()
         self._tools: StepTools | None = None  # created late: it refers to this object, and a cycle delays clean-up
         self._early = EarlyRecord(self._scope, thread, settings.session_id)
+        self._hold: Hold | None = None
+        self._feeds: dict[str, ArgumentFeed] = {}  # the calls whose arguments the model is still writing, by id
         self._eager: dict[str, ToolCall] = {}  # the calls that are about to start early, by id
         self._waiting = WaitingCalls()
         self._metadata: dict[str, Any] = {}
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
         source = self._early.recall() or source
+        if any(map(self._may_stream, self._settings.tools)):
+            source = paced(source, self._hold_source())
         if self._is_steered is not None:
             source = until_sentence(source, self._is_steered, self._recall_cut, self._keep_cut)
         with within(self._scope):
@@ -215,8 +232,49 @@ class _Step(abc.DisposableBase):
         elif type(event) is StepRestarted:
             self._void("the response was restarted")
         self._emit(event)
-        if type(event) is ToolCallCompleted:
+        match event:
+            case ToolCallStarted(id=id, name=name):
+                tool, is_server = self._settings.tools_by_name.get(name), event.metadata.get("server")
+                if tool is not None and not is_server and self._may_stream(tool) and self._is_serial():
+                    self._feeds[id] = ArgumentFeed(tool, id, self._open_source)
+            case ToolCallDelta(id=id, arguments_delta=delta) if id in self._feeds:
+                self._feed(id, delta)
+            case ToolCallCompleted():
+                self._end_call(event)
+            case _:
+                pass
+
+    def _feed(self, id: str, delta: str) -> None:
+        feed = self._feeds[id]
+        feed.feed(delta)
+        if feed.is_ready and id not in self._eager:
+            tool, state = feed.tool, self._state
+            call = self._eager[id] = ToolCall(id, tool.name, feed.arguments)
+            self._schedule(partial(self._begin_early, tool, call, state, feed))
+
+    def _end_call(self, event: ToolCallCompleted) -> None:
+        feed = self._feeds.pop(event.id, None)
+        if feed is not None and feed.has_started:
+            feed.end(event)
+            self._step_tools().complete(event.id)
+        else:
+            if feed is not None:  # all arguments are here, so the tool gets them at once
+                self._eager.pop(event.id, None)
             self._start_early(event)
+
+    def _may_stream(self, tool: Tool) -> TypeGuard[FunctionTool[..., Any]]:
+        """Whether `tool` can start while the model is still writing its arguments."""
+        # A journal identifies a call by its whole arguments. Under virtual time, no loop can run the tool.
+        is_possible = self._scope.journal is None and not isinstance(self._scheduler, VirtualTimeScheduler)
+        return self._settings.streams_arguments(tool) and self._settings.is_eager(tool) and is_possible
+
+    def _hold_source(self) -> Hold:
+        self._hold = Hold(is_full=lambda: any(feed.is_full for feed in self._feeds.values()))
+        return self._hold
+
+    def _open_source(self) -> None:
+        if self._hold is not None:
+            self._hold.open()
 
     def _emit(self, event: Event) -> None:
         try:
@@ -236,14 +294,23 @@ class _Step(abc.DisposableBase):
             return
         state = self._state
         call = self._eager[event.id] = state.current_tool_calls[event.id]
+        self._schedule(partial(self._begin_early, tool, call, state, None))
 
-        def start(scheduler: abc.SchedulerBase, _: Any) -> None:
-            tools = self._step_tools()
-            if self._eager.get(call.id) is call and tools.add(tool, call):
-                self._early.keep(call, state)
-                self._run(tools)
-
-        self._schedule(start)
+    def _begin_early(
+        self,
+        tool: Tool,
+        call: ToolCall,
+        state: StreamCollector,
+        feed: ArgumentFeed | None,
+        scheduler: abc.SchedulerBase,
+        _: Any,
+    ) -> None:
+        tools = self._step_tools()
+        if self._eager.get(call.id) is call and tools.add(tool, call, feed):
+            if feed is not None:
+                feed.has_started = True
+            self._early.keep(call, state)
+            self._run(tools)
 
     def _may_start_early(self, tool: Tool, event: ToolCallCompleted) -> bool:
         if not self._settings.is_eager(tool) or "error" in event.metadata or event.metadata.get("server"):
@@ -252,13 +319,16 @@ class _Step(abc.DisposableBase):
             # An agent is idempotent because it is journaled, whatever its tools do. A discarded agent would leave
             # records of its own in the journal.
             return False
+        return self._is_serial() and self._early.is_possible
+
+    def _is_serial(self) -> bool:
         # If the source emits on other threads, its events could overlap with the tool's events.
-        is_serial = isinstance(self._scheduler, VirtualTimeScheduler) or running_loop() is call_loop()
-        return is_serial and self._early.is_possible
+        return isinstance(self._scheduler, VirtualTimeScheduler) or running_loop() is call_loop()
 
     def _void(self, reason: str) -> None:
         """Stop the tools that have started early, and drop their results."""
         self._eager.clear()
+        self._feeds.clear()
         self._early.discard()
         if self._tools is not None:
             for event in self._tools.void(f"{reason}, so the tool was stopped and its result is not used"):

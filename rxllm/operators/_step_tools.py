@@ -5,8 +5,8 @@ A tool's events are emitted as follows:
 =======================  ================================================  =============================================
 event                    before the response has ended (an early start)    after the response has ended
 =======================  ================================================  =============================================
-start, progress, end,    at once                                           at once
-an agent's events
+start, progress, end,    at once, but the end not before the end of the    at once
+an agent's events        call, if the model is still writing its arguments
 any other outcome        when the response has ended, in the order of      at once
                          the calls
 a halt                   when all tools have ended, in the order of the    when all tools have ended, in the order of
@@ -34,6 +34,7 @@ from rxllm.events import (
     ToolExecutionStarted,
     ToolProgress,
 )
+from rxllm.operators._argument_feed import ArgumentFeed
 from rxllm.runtime import Bounded, EagerJournal, Scope
 from rxllm.tools import ToolSettings, execution, idempotency_key, is_halting
 from rxllm.values import Request, Thread, Tool, ToolCall, ToolError, request_key
@@ -70,6 +71,8 @@ class StepTools(abc.DisposableBase):
         self._known: set[str] = set()
         self._running: dict[str, ToolCall] = {}
         self._outcomes: dict[str, list[Event]] = {}
+        self._feeds: dict[str, ArgumentFeed] = {}
+        self._incomplete: set[str] = set()  # the calls that the model is still writing
         self._halts: dict[str, Event] = {}
         self._order: dict[str, int] | None = None  # the place of each call in the response, once it has ended
         self._queue = _Queue()
@@ -78,14 +81,32 @@ class StepTools(abc.DisposableBase):
         )
         self._bounded.is_open = True
 
-    def add(self, tool: Tool, call: ToolCall) -> bool:
-        """Add a call to those that `start` runs. Return False if the call was added before."""
+    def add(self, tool: Tool, call: ToolCall, feed: ArgumentFeed | None = None) -> bool:
+        """Add a call to those that `start` runs. Return False if the call was added before.
+
+        `feed` has the arguments that the model is still writing, until `complete` is called.
+        """
         if call.id in self._known:
             return False
+        if feed is not None:
+            self._feeds[call.id] = feed
+            self._incomplete.add(call.id)
         self._known.add(call.id)
         self._calls.append(call)
-        self._queue.sources.append(execution(tool, call, self._settings, self._thread, self._scope))
+        self._queue.sources.append(self._execution(tool, call, feed))
         return True
+
+    def _execution(self, tool: Tool, call: ToolCall, feed: ArgumentFeed | None) -> Observable[Event]:
+        streams = None if feed is None else feed.streams
+        return execution(tool, call, self._settings, self._thread, self._scope, streams=streams)
+
+    def complete(self, id: str) -> None:
+        """Emit the end of a tool that has waited for the end of its call."""
+        self._incomplete.discard(id)
+        outcomes = self._outcomes.get(id, [])
+        if outcomes and isinstance(outcomes[0], ToolExecutionCompleted):
+            self._running.pop(id, None)
+            self._deliver(outcomes.pop(0))
 
     def start(self) -> None:
         """Start the calls that have been added, up to the concurrency limit."""
@@ -103,7 +124,7 @@ class StepTools(abc.DisposableBase):
         """Stop all tools, and drop their outcomes. Return an end for each tool that was running."""
         running = list(self._running.values())
         if self._calls:
-            self._bounded.dispose()
+            self.dispose()
             self._begin()
         return [
             ToolExecutionCompleted(
@@ -116,16 +137,24 @@ class StepTools(abc.DisposableBase):
 
     def dispose(self) -> None:
         self._bounded.dispose()
+        for feed in self._feeds.values():
+            feed.close()
 
     def _receive(self, index: int, event: Event) -> None:
         call = self._calls[index]
         if isinstance(event, ToolExecutionStarted):
             self._running[call.id] = call
+            if call.id in self._feeds:
+                self._feeds[call.id].is_running = True
         elif isinstance(event, ToolExecutionCompleted):
-            self._running.pop(call.id, None)
+            if (feed := self._feeds.pop(call.id, None)) is not None:
+                feed.close()
+            if call.id not in self._incomplete:
+                self._running.pop(call.id, None)
+        is_complete = call.id not in self._incomplete or not isinstance(event, ToolExecutionCompleted)
         if is_halting(event):
             self._halts[call.id] = event
-        elif self._order is not None or isinstance(event, _AT_ONCE):
+        elif self._order is not None or (isinstance(event, _AT_ONCE) and is_complete):
             self._deliver(event)
         else:
             self._outcomes.setdefault(call.id, []).append(event)

@@ -155,6 +155,7 @@ class Stream(StreamMethods[T]):
     """
 
     _origin = _UNKNOWN
+    _takes_argument = True  # `values`, which cannot import this class, recognizes a tool's parameters by it
 
     def __init__(self, subscribe: abc.Subscription[T] | None = None) -> None:
         self._not_encodable = _NOT_ENCODABLE

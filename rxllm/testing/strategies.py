@@ -361,6 +361,11 @@ def _early(
         step.append(event)
         if isinstance(event, ev.ToolCallCompleted) and event.id in executions and draw(st.booleans()):
             running.append(executions[event.id])
+        if isinstance(event, ev.ToolCallDelta) and draw(st.booleans()):
+            begun = executions.get(event.id, [])[:1]  # a tool can read its arguments while they are written
+            if begun and isinstance(begun[0], ev.ToolExecutionStarted):
+                step += begun
+                del executions[event.id][:1]
         for execution in running:
             most = sum(not isinstance(event, ev.ToolResultEncoded) for event in execution)
             count = draw(st.integers(0, most))

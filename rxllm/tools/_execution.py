@@ -20,7 +20,7 @@ decision to the caller, the stream completes without an outcome.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from copy import deepcopy
 from dataclasses import replace
@@ -62,6 +62,7 @@ def execution(
     scope: Scope,
     edited_call: ToolCall | None = None,
     resumed: tuple[Thread, Any] | None = None,
+    streams: Mapping[str, Any] | None = None,
 ) -> Stream[Event]:
     """Return a stream that runs `call`, and emits its start, progress, completion and outcome.
 
@@ -71,6 +72,8 @@ def execution(
     If an agent halts because it needs an answer from the caller, there is no completion and no outcome. To continue the
     agent, pass its thread and the caller's answers as `resumed`. Tools that ask the user a question, and are called
     again with the answer, work in the same way; see ``_approval``.
+
+    If the model is still writing some arguments, `streams` are the streams that the tool receives for them.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -78,6 +81,7 @@ def execution(
         run = kind(tool, call, settings, thread, scope, observer, scheduler, resumed)
         if edited_call is not None:
             run.edit(edited_call)
+        run.streams = streams
         run.start()
         return run
 
@@ -110,6 +114,7 @@ class ToolExecution(abc.DisposableBase):
         self._path = scope.path
         self._has_begun = False
         self._resumed = resumed
+        self.streams: Mapping[str, Any] | None = None
         reply, state = read_reply(resumed)
         self._context = ToolContext(
             tool_call=copy_for_user(call),
@@ -208,7 +213,7 @@ class ToolExecution(abc.DisposableBase):
             self._finish(repeat_question(self._resumed[0], self._call))
             return
         try:
-            handler = self._settings.bind(self._tool, self._context)
+            handler = self._settings.bind(self._tool, self._context, self.streams)
         except ToolError as error:
             self._fail(error)
             return

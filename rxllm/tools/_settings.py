@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from inspect import iscoroutinefunction
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeGuard, cast
 
 import msgspec
+from reactivex import from_iterable
 
+from rxllm.runtime import Stream
 from rxllm.values import FunctionTool, Tool, ToolCall, ToolContext, ToolError, ValidationError, described, schema_faults
 from rxllm.values.argument_checks import check, invalid_option, is_count, is_positive, must_be, shown
 from rxllm.values.errors import Path
@@ -106,8 +109,8 @@ class ToolSettings(msgspec.Struct, frozen=True):
         """Return `tool`'s timeout in seconds, or None if it has no limit."""
         return self.tool_timeout if tool.timeout == "default" else tool.timeout
 
-    def bind(self, tool: Tool, context: ToolContext) -> Callable[[], Any]:
-        """Return a function that runs the tool call in `context`.
+    def bind(self, tool: Tool, context: ToolContext, streams: Mapping[str, Any] | None = None) -> Callable[[], Any]:
+        """Return a function that runs the tool call in `context`. For `streams`, see `execution`.
 
         Raises ``ToolError("invalid_arguments")`` if the tool does not accept the arguments.
         """
@@ -116,7 +119,17 @@ class ToolSettings(msgspec.Struct, frozen=True):
         if self.executor is not None:
             executor = self.executor
             return lambda: executor(tool, call.arguments, context)
-        return tool.bind(call.arguments, context)
+        if not isinstance(tool, FunctionTool) or not tool.streams:
+            return tool.bind(call.arguments, context)
+        if streams:
+            return tool.bind(call.arguments, context, streams)
+        bound = cast("partial[Any]", tool.bind(call.arguments, context))  # checks the whole arguments
+        whole = {name: _stream_of(bound.keywords[name]) for name in tool.streams}
+        return partial(bound, **whole)
+
+    def streams_arguments(self, tool: Tool) -> TypeGuard[FunctionTool[..., Any]]:
+        """Whether `tool` can be fed while the model writes its arguments."""
+        return isinstance(tool, FunctionTool) and bool(tool.streams) and self.executor is None
 
     def check_call(self, tool: Tool, call: ToolCall) -> None:
         """Raise ``ToolError("invalid_arguments")`` unless `call`'s arguments match the tool's schema."""
@@ -153,6 +166,12 @@ class ToolSettings(msgspec.Struct, frozen=True):
             return self.encode({"error": text}, call)
         except ToolError:
             return encode_result({"error": text})
+
+
+def _stream_of(argument: Any) -> Stream[Any]:
+    """Return a stream of a whole argument: a text, or the items of a list."""
+    items = [argument] if isinstance(argument, str) and argument else argument
+    return Stream.of(from_iterable(items))
 
 
 def _not_encoded(call: ToolCall, why: str) -> ToolError:

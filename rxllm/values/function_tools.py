@@ -73,7 +73,10 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     dataclass, a ``TypedDict``, a msgspec or pydantic model, and lists, dicts and unions of such types. The model
     receives a schema with each parameter's type, its default, its bounds from ``Annotated[int, Field(ge=1)]``, and its
     description from ``Annotated[str, "text"]`` or from a Google-style ``Args:`` section. The function receives objects
-    of the annotated types. rxllm fills in parameters annotated with ``ToolContext``; the model does not see them.
+    of the annotated types. rxllm fills in parameters annotated with ``ToolContext``; the model does not see them. An
+    ``async def`` function can read an argument while the model writes it: annotate the last parameters with
+    ``Stream[str]`` for a text, or ``Stream[T]`` for an array. With `eager`, the tool starts when the first of them
+    begins; otherwise, it gets them whole.
 
     Raises ``TypeError`` if the signature cannot be expressed as a JSON schema, and ``ValidationError("invalid_tool")``
     if the tool has no name (a lambda has none) or if the arguments conflict.

@@ -95,6 +95,36 @@ def arguments_schema(name: str, signature: Iterable[tuple[Signed, Any]]) -> tupl
         raise TypeError(f"the tool {name!r} has a parameter whose type has no JSON schema: {fault}") from error
 
 
+def argument_streams(
+    name: str, function: Callable[..., Any], signature: list[tuple[Signed, Any]]
+) -> tuple[dict[str, Parameter], list[tuple[Signed, Any]]]:
+    """Return the type of the items of each parameter annotated with ``Stream``, and the signature without ``Stream``.
+
+    In the returned signature, ``Stream[str]`` is ``str``, and any other ``Stream[T]`` is ``list[T]``. Raises
+    ``TypeError`` if such a parameter cannot be fed while the model writes.
+    """
+    streams: dict[str, Parameter] = {}
+    plain: list[tuple[Signed, Any]] = []
+    for signed, hint in signature:
+        inner, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        if not getattr(get_origin(inner) or inner, "_takes_argument", False):
+            if streams:
+                fault = f"has the parameter {signed.name!r} after a Stream, too late for the start of the tool"
+                raise TypeError(f"the tool {name!r} {fault}; put it before {next(iter(streams))!r}")
+            plain.append((signed, hint))
+            continue
+        if not get_args(inner) or signed.default is not signed.empty:
+            remedy = "write Stream[str] for a text or Stream[T] for a list, without a default"
+            raise TypeError(f"the tool {name!r} cannot have the parameter {signed}: {remedy}")
+        if not (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)):
+            raise TypeError(f"the tool {name!r} has a parameter annotated with Stream; write async def")
+        (item,) = get_args(inner)
+        whole: Any = str if item is str else list[item]
+        streams[signed.name] = Parameter.of(item)
+        plain.append((signed, Annotated[(whole, *metadata)] if metadata else whole))
+    return streams, plain
+
+
 def convert(parameters: Mapping[str, Parameter], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the value of each parameter, or raise a ``ValidationError("invalid_request")`` that lists every fault."""
     values: dict[str, Any] = {}

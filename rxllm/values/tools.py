@@ -36,7 +36,15 @@ from rxllm.values.codec import encode_result
 from rxllm.values.errors import ToolError, ValidationError
 from rxllm.values.json_text import described, read_arguments
 from rxllm.values.pickles import by_value, portable, travels_by_value
-from rxllm.values.tool_schemas import Parameter, arguments_schema, convert, docstring_of, parameter_docs, signature_of
+from rxllm.values.tool_schemas import (
+    Parameter,
+    argument_streams,
+    arguments_schema,
+    convert,
+    docstring_of,
+    parameter_docs,
+    signature_of,
+)
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -200,6 +208,7 @@ class FunctionTool(Tool, Generic[P, R]):
 
     parameters: Mapping[str, Parameter] = field(default_factory=dict[str, Parameter], repr=False, compare=False)
     context: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    streams: Mapping[str, Parameter] = field(default_factory=dict[str, Parameter], repr=False, compare=False)
     unbound: bool = field(default=False, repr=False, compare=False)
 
     def __copy__(self) -> Self:
@@ -232,18 +241,22 @@ class FunctionTool(Tool, Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:  # pyright: ignore[reportIncompatibleMethodOverride]
         return cast(Callable[P, R], self.handler)(*args, **kwargs)
 
-    def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> Callable[[], Any]:
+    def bind(
+        self, arguments: Mapping[str, Any], context: ToolContext, streams: Mapping[str, Any] | None = None
+    ) -> Callable[[], Any]:
         """Return the function with its arguments converted to the annotated types and bound by keyword.
 
+        `streams` are the arguments for parameters annotated with ``Stream``, if the model is still writing them.
         Raises ``ToolError("invalid_arguments")`` if an argument is missing or has the wrong type.
         """
+        streams = streams or {}
         try:
-            keywords = convert(self.parameters, arguments)
+            keywords = convert({n: p for n, p in self.parameters.items() if n not in streams}, arguments)
         except ValidationError as error:
             message = f"the arguments do not fit: {shorten(described(list(error.errors)), 400)}"
             call_id = context.tool_call.id
             raise ToolError("invalid_arguments", message, tool_name=self.name, tool_call_id=call_id) from error
-        keywords |= dict.fromkeys(self.context, context)
+        keywords |= {**dict.fromkeys(self.context, context), **streams}
         return partial(cast(Callable[..., Any], self.handler), **keywords)
 
 
@@ -265,13 +278,15 @@ def from_function(
             message = f"the tool {name!r} cannot have the parameter {signed}: the model passes arguments by name"
             raise TypeError(message)
     context = tuple(signed.name for signed, hint in signature if _is_context(hint))
-    parameters, schema = arguments_schema(name, [pair for pair in signature if not _is_context(pair[1])])
+    signature = [pair for pair in signature if not _is_context(pair[1])]
+    streams, signature = argument_streams(name, function, signature)
+    parameters, schema = arguments_schema(name, signature)
     docstring = docstring_of(function)
     for parameter, text in parameter_docs(docstring).items():
         if parameter in schema["properties"]:
             schema["properties"][parameter].setdefault("description", text)
     description = description or re.split(r"\n\s*\n|\n\s*Args:", docstring)[0].strip()
-    known: dict[str, Any] = {"parameters": parameters, "context": context, "unbound": unbound}
+    known: dict[str, Any] = {"parameters": parameters, "context": context, "streams": streams, "unbound": unbound}
     return FunctionTool(name, description, schema, function, **flags, **known)
 
 

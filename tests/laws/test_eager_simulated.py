@@ -86,6 +86,57 @@ async def app(world: World) -> Any:
     return result.halted_reason
 
 
+def dictation(request: Request) -> Reply:
+    if b"tool_result" in request.body:
+        return answer(request)
+    content = {"type": "tool_use", "id": "call_save", "name": "save", "input": {}}
+    pieces = ['{"path": "a", "text": "', *["word "] * 20, '"}']
+    deltas = [
+        frame("content_block_delta", index=0, delta={"type": "input_json_delta", "partial_json": piece})
+        for piece in pieces
+    ]
+    begun = frame("content_block_start", index=0, content_block=content)
+    body = [piece for delta in deltas for piece in (delta, Pause(0.05))]
+    return Reply([START, begun, *body, frame("content_block_stop", index=0), *end("tool_use")])
+
+
+async def dictated(world: World) -> Any:
+    running = 0
+    saved: list[str] = []
+
+    @tool(eager=True, timeout=None)
+    async def save(path: str, text: rxllm.Stream[str]) -> int:
+        nonlocal running
+        running += 1
+        try:
+            async for piece in text:
+                saved.append(piece)
+                await asyncio.sleep(0.1)  # slower than the model
+        finally:
+            running -= 1
+        return len(saved)
+
+    adapter = rxllm.Anthropic(base_url=world.serve(dictation).url, api_key="k")
+    try:
+        result = await rxllm.chat(rxllm.Engine(adapter, model="m", retry=False), "Hi", tools=[save], timeout=30)
+    finally:
+        await asyncio.sleep(0.1)
+        assert running == 0
+    if result.halted_reason == "completed":
+        assert "".join(saved) == "word " * 20
+    return result.halted_reason
+
+
+def test_a_dictation_may_be_cancelled_at_every_await() -> None:
+    steps = simulate(dictated, faults=()).steps
+    for step in range(1, steps, 9):
+        simulate(dictated, faults=(), cancel=step)
+
+
+def test_dictations_in_worlds_with_faults() -> None:
+    assert "completed" in [run.value for run in simulate_many(dictated, range(8))]
+
+
 @pytest.mark.parametrize(("eager", "seconds"), [(False, 6.0), (None, 5.0)])
 def test_three_slow_tools_end_sooner(eager: bool | None, seconds: float) -> None:
     """The response takes 3 s, and each tool takes 3 s; the last call is complete after 2 s."""
@@ -118,5 +169,7 @@ def test_early_tools_in_worlds_with_faults() -> None:
 @pytest.mark.timeout(600)
 def test_early_tools_in_a_thousand_worlds() -> None:
     simulate_many(app, range(1000))
+    simulate_many(dictated, range(300))
+    simulate_cancels(dictated)
     for seed in range(1, 6):
         simulate_cancels(app, seed, faults=("slow", "reorder"))

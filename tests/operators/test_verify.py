@@ -168,7 +168,7 @@ PLANTED: dict[str, tuple[str, int, list[Any]]] = {
     "an end after an error": ("terminal", 5, [START, *HI, FAILED, END]),
     "an error after an end": ("terminal", 5, [START, *HI, END, FAILED]),
     "a tool without its call": ("tool_started", 1, [START, RUN]),
-    "a tool before its call is complete": ("tool_started", 4, [START, *CALL, RUN]),
+    "a tool's end before its call is complete": ("tool_started", 5, [START, *CALL, RUN, RAN]),
     "a tool twice": ("tool_started", 6, [START, *CALL, CALLED, RUN, RUN]),
     "a tool twice in a step": ("tool_started", 7, [*CALLING, RUN, RUN]),
     "a tool's end without its beginning": ("tool_started", 5, [START, *CALL, CALLED, RAN]),
@@ -328,6 +328,7 @@ LAWFUL: dict[str, list[Event]] = {
         *(ToolExecutionCompleted("c", "f", error=ToolError("handler_raised")), STEP, CHAT),
     ],
     "a tool that starts early": [START, *CALL, CALLED, RUN, RAN, CALLS, ToolResultEncoded("c", "1"), STEP, CHAT],
+    "a tool that starts within its call": [START, *CALL, RUN, CALLED, RAN, CALLS, STEP, CHAT],
     "a tool that starts within a text": [
         *(START, *CALL, CALLED, HI[0], RUN, *HI[1:], ToolProgress("c", "f", 1)),
         MessageCompleted(

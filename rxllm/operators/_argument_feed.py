@@ -1,0 +1,175 @@
+"""Feed a tool with its arguments while the model is still writing them.
+
+=========================================  ============================================================================
+the model writes                           effect
+=========================================  ============================================================================
+an argument that is not a stream           It is kept until the tool starts.
+the beginning of a stream's argument       The tool can start if all its other arguments are complete. Without an
+                                           optional one, the tool waits for the end of the call.
+a piece of a string                        The ``Stream[str]`` emits it.
+an element of an array                     The ``Stream[T]`` emits it as a T.
+the end of an argument                     Its stream completes.
+an invalid element                         Every open stream fails with ``ToolError("invalid_arguments")``.
+the end of the call                        A stream that is still open or has no argument fails in the same way.
+=========================================  ============================================================================
+
+While `MOST` items wait in a stream, the model's socket is not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any
+
+from rxllm.events import ToolCallCompleted
+from rxllm.operators._json_scanner import JSONScanner, Key
+from rxllm.runtime import Stream, from_async_iter
+from rxllm.values import FunctionTool, ToolError, described
+from rxllm.values.json_text import faults_of, unescaped
+from rxllm.values.partials import Pieces
+
+MOST = 64
+"""The maximum number of items that wait in a stream while the model's socket is read."""
+
+
+class ArgumentFeed:
+    """The arguments of one call so far. ``on_room()`` is called when a full stream has room again."""
+
+    def __init__(self, tool: FunctionTool[..., Any], id: str, on_room: Callable[[], None]) -> None:
+        self.tool, self._id = tool, id
+        self.arguments: dict[str, Any] = {}
+        self._items = {name: _Items(on_room) for name in tool.streams}
+        self._missing = set(tool.parameters)
+        self._scanner = JSONScanner(self)
+        self._text = Pieces()
+        self._open: list[tuple[Key, int]] = []  # the key and the start of each open value
+        self._has_stream = self._is_over = False
+        self.has_started = False  # True as well while the tool waits for others to end
+        self.is_running = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the tool can start: a stream has begun, and all plain arguments are complete."""
+        return self._has_stream and not self._is_over and self._missing <= self._items.keys()
+
+    @property
+    def is_full(self) -> bool:
+        return self.is_running and any(len(items.waiting) >= MOST for items in self._items.values())
+
+    @property
+    def streams(self) -> dict[str, Stream[Any]]:
+        """The streams to pass to the tool. Each can be read once."""
+        return {name: from_async_iter(items.read) for name, items in self._items.items()}
+
+    def feed(self, delta: str) -> None:
+        self._text.append(delta)
+        self._scanner.feed(delta)
+
+    def end(self, event: ToolCallCompleted) -> None:
+        """End the streams. `event` completes the call."""
+        if "error" in event.metadata:
+            self._fail(f"the arguments are not complete: {event.metadata['error']}")
+        for name in self._missing & self._items.keys():
+            self._fail(f"{name} is missing, but required")
+        self._fail("the arguments ended too early")  # affects only streams that are still open
+
+    def close(self) -> None:
+        """Drop all items: the tool has ended."""
+        self._is_over = True
+        for items in self._items.values():
+            items.close()
+
+    def _fail(self, fault: str) -> None:
+        message = f"the arguments do not fit: {fault}"
+        error = ToolError("invalid_arguments", message, tool_name=self.tool.name, tool_call_id=self._id)
+        for items in self._items.values():
+            items.end(error)
+
+    def on_open(self, kind: str, key: Key, at: int) -> None:
+        self._open.append((key, at))
+        items = self._items.get(str(key)) if len(self._open) == 2 else None
+        if items is None:
+            return
+        expected, form = ('"', "a string") if self._is_text(str(key)) else ("[", "an array")
+        if kind != expected or str(key) not in self._missing:
+            self._fail(f"{key} must be {form}, written once")
+        self._missing.discard(str(key))
+        self._has_stream = True
+
+    def on_text(self, raw: str) -> None:
+        if len(self._open) == 2 and (name := str(self._open[1][0])) in self._items and self._is_text(name):
+            self._items[name].add(unescaped(raw))
+
+    def on_close(self, at: int) -> None:
+        key, start = self._open.pop()
+        if len(self._open) == 1:
+            self._end_argument(str(key), start, at)
+        elif len(self._open) == 2 and (name := str(self._open[1][0])) in self._items:
+            self._add_element(name, key, start, at)
+
+    def _end_argument(self, name: str, start: int, end: int) -> None:
+        if name in self._items:
+            self._items[name].end()
+        elif not self.has_started:
+            with suppress(ValueError, RecursionError):  # the tool then waits for the end of the call
+                self.arguments[name] = json.loads(self._text.slice(start, end))
+                self._missing.discard(name)
+
+    def _add_element(self, name: str, index: Key, start: int, end: int) -> None:
+        try:
+            item = self.tool.streams[name].read(json.loads(self._text.slice(start, end)))
+        except Exception as error:  # a validator in the type can raise any error
+            faults = [((name, index, *path), fault) for path, fault in faults_of(error)]
+            self._fail(described(faults))
+        else:
+            self._items[name].add(item)
+
+    def _is_text(self, name: str) -> bool:
+        return self.tool.streams[name].hint is str
+
+
+class _Items:
+    """The items of one stream that the tool has not read yet."""
+
+    def __init__(self, on_room: Callable[[], None]) -> None:
+        self.waiting = deque[Any]()
+        self._on_room = on_room
+        self._error: ToolError | None = None
+        self._has_ended = self._is_closed = self._is_read = False
+        self._changed = asyncio.Event()
+
+    def add(self, item: Any) -> None:
+        if not (self._has_ended or self._is_closed):
+            self.waiting.append(item)
+            self._changed.set()
+
+    def end(self, error: ToolError | None = None) -> None:
+        if not self._has_ended:
+            self._has_ended, self._error = True, error
+            self._changed.set()
+
+    def close(self) -> None:
+        self._is_closed = True
+        self.waiting.clear()
+        self._on_room()
+
+    async def read(self) -> AsyncIterator[Any]:
+        if self._is_read:
+            raise RuntimeError("the arguments of a call can be read only once; keep what you have read")
+        self._is_read = True
+        while True:
+            while self.waiting:
+                item = self.waiting.popleft()
+                if len(self.waiting) == MOST // 2:
+                    self._on_room()
+                yield item
+            if self._error is not None:
+                raise self._error
+            if self._has_ended or self._is_closed:
+                return
+            self._changed.clear()
+            await self._changed.wait()

@@ -1,0 +1,446 @@
+"""Tools that read their arguments while the model writes them."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reactivex import of
+
+import rxllm
+from rxllm import Stream, ToolContext, halt, tool
+from rxllm import operators as ops
+from rxllm.events import (
+    ErrorEvent,
+    Event,
+    MessageCompleted,
+    MessageStarted,
+    StepCompleted,
+    TextDelta,
+    ToolCallCompleted,
+    ToolCallDelta,
+    ToolCallStarted,
+    ToolExecutionCompleted,
+    ToolExecutionStarted,
+    ToolHalt,
+    ToolProgress,
+    ToolResultEncoded,
+)
+from rxllm.values import Message, StepResult, StreamError, Tool, ToolError
+from tests.examples import examples
+from tests.operators.journal import KeepingJournal
+from tests.operators.tools import contents
+
+SECONDS = 5.0
+
+Model = Callable[[Any, Any], AsyncIterator[Event]]
+
+
+@dataclass
+class Line:
+    number: int
+    text: str
+
+
+def saving(**flags: Any) -> tuple[Tool, list[Any]]:
+    """A tool that notes what it reads, and when."""
+    read: list[Any] = []
+
+    @tool(eager=True, **flags)
+    async def save(path: str, text: Stream[str]) -> str:
+        """Write a file."""
+        read.append(path)
+        async for piece in text:
+            read.append(piece)
+        return f"{path}: {''.join(read[1:])}"
+
+    return save, read
+
+
+def pieces_of(arguments: Any, *cuts: int) -> list[str]:
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    ends = sorted({cut for cut in cuts if 0 < cut < len(text)})
+    return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
+
+
+def dictating(name: str, *pieces: str, until: Callable[[int], Any] = lambda number: asyncio.sleep(0)) -> Model:
+    """A model that writes the arguments of one call in pieces, and waits after each."""
+
+    async def model(request: Any, call: Any) -> AsyncIterator[Event]:
+        yield ToolCallStarted("c1", name)
+        for number, piece in enumerate(pieces):
+            yield ToolCallDelta("c1", piece)
+            await until(number)
+        raw = "".join(pieces)
+        try:
+            yield ToolCallCompleted("c1", name, json.loads(raw), raw)
+        except ValueError:
+            yield ToolCallCompleted("c1", name, {}, raw, {"error": "invalid_json"})
+        yield TextDelta("So.")
+
+    return model
+
+
+def stepped(model: Model, *tools: Tool, **options: Any) -> list[Event]:
+    options = {"timeout": SECONDS, "tool_timeout": SECONDS, **options}
+    return list(rxllm.stream_step(model, "Hi", tools=tools, **options).pipe(ops.verify()))
+
+
+def result(events: list[Event]) -> StepResult:
+    assert isinstance(events[-1], StepCompleted)
+    return events[-1].result
+
+
+def kinds(events: list[Event]) -> list[type[Event]]:
+    return [type(event) for event in events]
+
+
+def error_of(events: list[Event]) -> ToolError:
+    (completed,) = [event for event in events if isinstance(event, ToolExecutionCompleted)]
+    assert isinstance(completed.error, ToolError)
+    return completed.error
+
+
+# How they are declared
+
+
+def test_the_model_is_told_a_string_or_an_array() -> None:
+    @tool
+    async def save(path: str, text: Annotated[Stream[str], "The text."], lines: Stream[Line]) -> None: ...
+
+    properties = save.schema["properties"]
+    assert properties["text"] == {"type": "string", "description": "The text."}
+    assert properties["lines"]["type"] == "array"
+    assert save.schema["required"] == ["path", "text", "lines"]
+
+
+async def plain_after(text: Stream[str], path: str) -> None: ...
+def not_async(text: Stream[str]) -> None: ...
+async def with_default(text: Stream[str] = None) -> None: ...  # type: ignore[assignment]
+async def of_nothing(text: Stream) -> None: ...  # type: ignore[type-arg]
+
+
+@pytest.mark.parametrize(
+    ("function", "remedy"),
+    [
+        (plain_after, "put it before 'text'"),
+        (not_async, "write async def"),
+        (with_default, r"write Stream\[str\]"),
+        (of_nothing, r"write Stream\[str\]"),
+    ],
+)
+def test_what_cannot_be_fed_is_refused_with_a_remedy(function: Any, remedy: str) -> None:
+    with pytest.raises(TypeError, match=remedy):
+        tool(function)
+
+
+def test_a_declared_tool_stays_a_function() -> None:
+    save, _ = saving()
+
+    async def call() -> str:
+        return await save("a", Stream.of(of("b", "c")))  # type: ignore[operator]
+
+    assert asyncio.run(call()) == "a: bc"
+
+
+# How they are fed
+
+
+def test_a_tool_reads_while_the_model_writes() -> None:
+    save, read = saving()
+
+    async def until(number: int) -> None:
+        async with asyncio.timeout(SECONDS):
+            while len(read) < number + 1:  # the model waits until the tool has read what it has written
+                await asyncio.sleep(0)
+
+    events = stepped(
+        dictating(
+            "save", '{"path": "a", "text": "', "One. ", "Two. ", "Three.", '"}', until=lambda n: until(min(n, 3))
+        ),
+        save,
+    )
+    assert read == ["a", "One. ", "Two. ", "Three."]
+    assert contents(result(events)) == {"c1": "a: One. Two. Three."}
+    order = kinds(events)
+    assert order.index(ToolExecutionStarted) < order.index(ToolCallCompleted) < order.index(ToolExecutionCompleted)
+    assert order.index(MessageCompleted) < order.index(ToolResultEncoded)
+
+
+def test_it_starts_with_its_plain_arguments() -> None:
+    save, _ = saving()
+    (started,) = [
+        e
+        for e in stepped(dictating("save", '{"path": "a", "text": "', 'b"}'), save)
+        if isinstance(e, ToolExecutionStarted)
+    ]
+    assert started.arguments == {"path": "a"}
+
+
+def test_an_array_is_fed_item_by_item() -> None:
+    seen: list[Any] = []
+
+    @tool(eager=True)
+    async def write(lines: Stream[Line]) -> int:
+        async for line in lines:
+            seen.append(line)
+        return len(seen)
+
+    async def until(number: int) -> None:
+        async with asyncio.timeout(SECONDS):
+            while len(seen) < min(number, 2):
+                await asyncio.sleep(0)
+
+    parts = [
+        '{"lines": [',
+        '{"number": 1, "text": "a"}',
+        ', {"number": 2, "text": "}]\\""}',
+        ', {"number": 3, "text": ""}]}',
+    ]
+    events = stepped(dictating("write", *parts, until=until), write)
+    assert seen == [Line(1, "a"), Line(2, '}]"'), Line(3, "")]
+    assert contents(result(events)) == {"c1": "3"}
+
+
+def test_an_item_of_the_wrong_type_fails_the_call() -> None:
+    @tool(eager=True)
+    async def write(lines: Stream[Line]) -> None:
+        async for _ in lines:
+            pass
+
+    events = stepped(dictating("write", '{"lines": [{"number": 1, "text": "a"}, ', '{"number": "x"}', "]}"), write)
+    assert error_of(events).reason == "invalid_arguments"
+    assert "lines.1" in error_of(events).message
+
+
+@pytest.mark.parametrize("flags", [{}, {"eager": False}])
+def test_whole_arguments_are_fed_at_once(flags: Any) -> None:
+    save, read = saving()
+    save = dataclasses.replace(save, **flags)
+
+    async def whole(request: Any, call: Any) -> AsyncIterator[Event]:
+        yield ToolCallStarted("c1", "save")
+        raw = '{"path": "a", "text": "b"}'
+        yield ToolCallDelta("c1", raw)
+        yield ToolCallCompleted("c1", "save", json.loads(raw), raw)
+
+    assert contents(result(stepped(whole, save))) == {"c1": "a: b"}
+    assert read == ["a", "b"]
+
+
+def test_a_tool_that_is_not_declared_waits_for_the_response() -> None:
+    save, _ = saving()
+    events = stepped(dictating("save", '{"path": "a", "text": "', 'b"}'), dataclasses.replace(save, eager=False))
+    order = kinds(events)
+    assert order.index(MessageCompleted) < order.index(ToolExecutionStarted)
+
+
+def test_in_a_journaled_stream_it_gets_its_arguments_at_once() -> None:
+    save, read = saving()
+    model = rxllm.Fake([rxllm.ToolCall("c1", "save", {"path": "a", "text": "bc"})], "Done.")
+    rxllm.stream(model, "Hi", tools=[save]).pipe(ops.journaled(KeepingJournal())).run()
+    assert read == ["a", "bc"]
+
+
+def test_a_stream_that_begins_before_the_plain_arguments_waits_for_them() -> None:
+    save, read = saving()
+    events = stepped(dictating("save", '{"text": "One. ', 'Two.", "pa', 'th": "a"', "}"), save)
+    assert contents(result(events)) == {"c1": "a: One. Two."}
+    assert read[0] == "a"
+
+
+law = settings(deadline=None, max_examples=examples(100))
+words = st.text(max_size=12)
+
+
+@law
+@given(words, words, st.lists(st.integers(), max_size=4), st.lists(st.integers(1, 80), max_size=8), st.booleans())
+def test_however_it_is_cut_it_reads_what_is_written(
+    path: str, text: str, numbers: list[int], cuts: list[int], escaped: bool
+) -> None:
+    """Law: fed in any pieces, a tool returns what it returns when it is fed at once."""
+    raw = json.dumps({"path": path, "text": text, "numbers": numbers}, ensure_ascii=escaped)
+
+    @tool(eager=True)
+    async def save(path: str, text: Stream[str], numbers: Stream[int]) -> list[Any]:
+        return [path, "".join([piece async for piece in text]), [number async for number in numbers]]
+
+    events = stepped(dictating("save", *pieces_of(raw, *cuts)), save)
+    late = stepped(dictating("save", raw), save, eager=False)
+    assert (
+        contents(result(events))
+        == contents(result(late))
+        == {"c1": json.dumps([path, text, numbers], ensure_ascii=False, separators=(",", ":"))}
+    )
+    assert result(events) == result(late)
+
+
+# What fails
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        '{"path": "a", "text": "b',
+        '{"path": "a", "text": "b\\q"}',
+        '{"path": "a", "text": "b"]',
+        '{"path": "a", "text": "b", }',
+    ],
+)
+def test_malformed_json_fails_the_stream_with_a_typed_error(raw: str) -> None:
+    seen: list[str] = []
+
+    @tool(eager=True)
+    async def save(path: str, text: Stream[str]) -> str:
+        async for piece in text:
+            seen.append(piece)
+        return "saved"
+
+    events = stepped(dictating("save", raw[:24], raw[24:]), save)
+    completed = [event for event in events if isinstance(event, ToolExecutionCompleted)]
+    assert len(completed) == 1
+    if completed[0].error is not None:
+        assert error_of(events).reason == "invalid_arguments"
+    else:  # the text was over before the fault
+        assert seen == ["b"]
+
+
+@pytest.mark.parametrize("text", ["1", '["b"]', "null", '{"b": 1}'])
+def test_a_value_of_another_type_fails_the_call(text: str) -> None:
+    save, _ = saving()
+    events = stepped(dictating("save", '{"path": "a", "text": ', text, "}"), save)
+    assert error_of(events).reason == "invalid_arguments"
+
+
+def test_an_optional_argument_that_is_not_there_yet_makes_it_wait_for_the_call() -> None:
+    @tool(eager=True)
+    async def save(path: str, mode: str = "w", *, text: Stream[str]) -> str:
+        return mode + "".join([piece async for piece in text])
+
+    late = stepped(dictating("save", '{"path": "a", "text": "b', 'c"', ', "mode": "x"}'), save)
+    assert [e.arguments for e in late if isinstance(e, ToolExecutionStarted)] == [{"path": "a", "mode": "x"}]
+    omitted = stepped(dictating("save", '{"path": "a", "text": "b', 'c"', "}"), save)
+    assert kinds(omitted).index(ToolCallCompleted) < kinds(omitted).index(ToolExecutionStarted)
+    assert [contents(result(events))["c1"] for events in (late, omitted)] == ["xbc", "wbc"]
+
+
+def test_a_missing_stream_fails_the_call() -> None:
+    @tool(eager=True)
+    async def save(text: Stream[str], more: Stream[str]) -> list[str]:
+        return [*[piece async for piece in text], *[piece async for piece in more]]
+
+    assert "more is missing" in error_of(stepped(dictating("save", '{"text": "', 'b"}'), save)).message
+
+
+def test_a_response_that_fails_stops_the_tool() -> None:
+    save, read = saving()
+
+    async def model(request: Any, call: Any) -> AsyncIterator[Event]:
+        yield MessageStarted(Message("assistant"))
+        yield ToolCallStarted("c1", "save")
+        yield ToolCallDelta("c1", '{"path": "a", "text": "b')
+        while not read:
+            await asyncio.sleep(0)
+        yield ToolCallCompleted("c1", "save", {}, '{"path": "a", "text": "b', {"error": "incomplete"})
+        yield ErrorEvent(StreamError("truncated"))
+
+    events = stepped(model, save)
+    assert isinstance(error_of(events), ToolError)
+    assert result(events).tool_results == ()
+
+
+def test_an_argument_can_be_read_once() -> None:
+    @tool(eager=True)
+    async def save(text: Stream[str]) -> str:
+        assert [piece async for piece in text] == ["b"]
+        return "".join([piece async for piece in text])
+
+    assert "read only once" in error_of(stepped(dictating("save", '{"text": "', 'b"}'), save)).message
+
+
+# A tool that ends early
+
+
+def test_a_tool_that_ends_early_does_not_stop_the_model() -> None:
+    @tool(eager=True)
+    async def save(path: str, text: Stream[str], context: ToolContext) -> Any:
+        context.progress("that is enough")
+        return halt("enough", path)
+
+    long = ["x" * 10] * 500
+    events = stepped(dictating("save", '{"path": "a", "text": "', *long, '"}'), save)
+    order = kinds(events)
+    assert order.index(ToolProgress) < order.index(ToolCallCompleted) < order.index(ToolExecutionCompleted)
+    assert kinds(events)[-2:] == [ToolHalt, StepCompleted]
+    assert result(events).response.output_text == "So."
+
+
+def test_a_tool_that_raises_early_is_an_ordinary_failure() -> None:
+    @tool(eager=True)
+    async def save(path: str, text: Stream[str]) -> None:
+        raise ToolError("handler_raised", "not there")
+
+    events = stepped(dictating("save", '{"path": "a", "text": "', "b", '"}'), save)
+    assert contents(result(events)) == {"c1": '{"error":"not there"}'}
+
+
+# Back-pressure
+
+
+def test_a_slow_tool_slows_the_model() -> None:
+    written = 0
+    most = 0
+
+    @tool(eager=True)
+    async def save(text: Stream[str]) -> int:
+        nonlocal most
+        count = 0
+        async for piece in text:
+            count += len(piece)
+            if count == 1:
+                for _ in range(2000):  # the model could write all of it meanwhile
+                    await asyncio.sleep(0)
+                most = written
+        return count
+
+    async def model(request: Any, call: Any) -> AsyncIterator[Event]:
+        nonlocal written
+        yield ToolCallStarted("c1", "save")
+        yield ToolCallDelta("c1", '{"text": "')
+        for _ in range(1000):
+            yield ToolCallDelta("c1", "x")
+            written += 1
+            await asyncio.sleep(0)
+        yield ToolCallDelta("c1", '"}')
+        yield ToolCallCompleted("c1", "save", {"text": "x" * 1000}, json.dumps({"text": "x" * 1000}))
+
+    assert contents(result(stepped(model, save))) == {"c1": "1000"}
+    assert 32 < most < 300
+
+
+def test_a_waiting_tool_does_not_hold_up_the_one_before_it() -> None:
+    """With one tool at a time, the second call's text waits, and the first one's may still arrive."""
+
+    @tool(eager=True)
+    async def save(text: Stream[str]) -> int:
+        return sum([len(piece) async for piece in text])
+
+    async def model(request: Any, call: Any) -> AsyncIterator[Event]:
+        for id in ("c1", "c2"):
+            yield ToolCallStarted(id, "save")
+            yield ToolCallDelta(id, '{"text": "')
+        for _ in range(500):
+            yield ToolCallDelta("c2", "x")
+            await asyncio.sleep(0)
+        for id, text in (("c1", ""), ("c2", "x" * 500)):
+            yield ToolCallDelta(id, '"}')
+            yield ToolCallCompleted(id, "save", {"text": text}, json.dumps({"text": text}))
+
+    assert contents(result(stepped(model, save, max_concurrency=1))) == {"c1": "0", "c2": "500"}
