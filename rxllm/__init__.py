@@ -25,11 +25,11 @@ Work with the answer
     `LLMError`: the base class of all errors
 
 You can leave these modules for later: `session` keeps conversations between turns. `serializer` converts values to JSON
-and back. `show` displays a stream in Jupyter, `timeline` draws a run over time, and `display` has other ways to display
-one. `images` generates images. `testing` helps you test programs, adapters and operators. `web` streams to browsers.
-`durable` keeps runs alive across restarts. `cluster` calls models from many machines. `mcp` adds tools from MCP
-servers. `telemetry` defines the values that observers receive, and `otel` writes traces. Types that you rarely need to
-name are in ``rxllm.values``, and base classes for adapters are in ``rxllm.adapters``.
+and back. `show` displays a stream in Jupyter, `timeline` draws a run over time, and `display` offers marble diagrams,
+progress bars and a chat panel. `images` generates images. `testing` helps you test programs, adapters and operators.
+`web` streams to browsers. `durable` keeps runs alive across restarts. `cluster` calls models from many machines. `mcp`
+adds tools from MCP servers. `telemetry` defines the values that observers receive, and `otel` writes traces. Types that
+you rarely need to name are in ``rxllm.values``, and base classes for adapters are in ``rxllm.adapters``.
 
 For more help, call ``help`` with any of these names, as in ``help(rxllm.generate)``. ``help(rxllm.operators)`` lists
 all operators, and ``help(rxllm.keys)`` explains how API keys are looked up. ``dir(rxllm)`` lists all names.
@@ -256,7 +256,7 @@ def _draw(value: Any) -> str | None:
 
 
 class _Module(_ModuleType):
-    """The class of this module. It rejects assignments to ``rxllm.api_key``, which would have no effect."""
+    """The class of this module. Assigning to ``rxllm.api_key`` raises an error, because the key would not be used."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "api_key":

@@ -13,7 +13,7 @@ def lazy_exports(
 ) -> Callable[[str], Any]:
     """Return a ``__getattr__`` function for `package`.
 
-    `files` maps each file to the names it exports, separated by spaces. A file in another package is given by its full
+    `files` maps each file to the names it exports, separated by spaces. For a file in another package, use the full
     module name. `refused` creates the error for an unknown name; by default, the error suggests similar names.
     """
     places = {name: file for file, names in files.items() for name in names.split()}

@@ -30,9 +30,9 @@ def connect(provider: str, model: str = "", **options: Any) -> Any:
     its key as described in ``rxllm.keys``. With `options`, such as `api_key` and `base_url`, each call returns a new
     adapter.
 
-    Raises an ``EngineError`` with reason ``unknown_provider`` (the message lists the known names), ``unknown_option``
-    (the message lists the adapter's options), or ``missing_dependency`` or ``invalid_engine`` (the message names the
-    package whose plugin failed).
+    Raises an ``EngineError``. If the reason is ``unknown_provider`` or ``unknown_option``, the message lists the valid
+    names. If a plugin fails, the reason is ``missing_dependency`` or ``invalid_engine``, and the message names the
+    plugin's package.
     """
     if provider in OWN or provider in PROFILES:
         _warn_of_taken_names()
@@ -64,7 +64,7 @@ def _class_of(provider: str) -> Any:
 
 
 def _settings(provider: str) -> tuple[Any, ...]:
-    """Return what a shared adapter depends on: the base URL from the environment, and the chosen transport."""
+    """Return the base URL from the environment and the chosen transport. A shared adapter depends on both."""
     if provider == "local":
         return ()
     variable = None if provider in PROFILES else _class_of(provider).base_url_variable

@@ -78,7 +78,7 @@ class HTTPAdapter(HTTPBase):
 
 
 class HTTPExchange:
-    """Provides what `http_stream` needs for one call: the client, the request, the decoder and the errors."""
+    """Provides `http_stream` with the client, the request, the decoder and the errors for one call."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build | None = None) -> None:
         self.provider, self.model, self.request_id = adapter.provider, request.model, call.request_id
@@ -267,7 +267,7 @@ _NO_SUCH_PATH = (404, 405, 501)
 
 
 def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> Stream[TokenCount]:
-    """Send the request that `build` returns, and emit the token count in the response's `field`.
+    """Send the request that `build` returns, read the token count from the response's `field`, and emit the count.
 
     If the server is not the provider's own and does not support the path, emit an estimate instead of an error.
     """
@@ -289,7 +289,7 @@ def _count_or_raise(item: Any) -> TokenCount:
 
 
 class _Counting(HTTPExchange):
-    """The exchange that requests a token count. It is also the decoder, which collects the body and reads the count."""
+    """Requests a token count. This class also decodes the response: it collects the body and reads the count."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> None:
         super().__init__(adapter, request, call, build)

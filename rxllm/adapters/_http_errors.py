@@ -4,8 +4,8 @@ Providers use different codes and statuses for the same error. The first of thes
 
 1. A code or message about an overlong context or filtered content. Neither error has a status of its own.
 2. A message about a rejected key. Some servers send it with status 400.
-3. If the status is 400 or unknown: the first code that maps to a reason other than ``invalid_request``.
-4. The status or, if it maps to no reason, the last known code.
+3. The first code with a reason other than ``invalid_request``, if the status is 400 or unknown.
+4. The status, if it is known; otherwise, the last code with a reason.
 """
 
 from __future__ import annotations

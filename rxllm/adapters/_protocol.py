@@ -47,10 +47,10 @@ class Adapter(Protocol):
 def as_adapter(adapter: Any) -> Adapter:
     """Return `adapter` as an object whose ``stream`` returns an Observable.
 
-    `adapter` can be an async generator function, or an object whose ``stream`` is one. If the generator leaves out the
-    bookends (``MessageStarted``, completions and ``MessageCompleted``), they are added. Instead of events, it may yield
-    `StreamChunk`s, plain mappings with the same fields, or `CompletionChunk`s; see ``rxllm.chunks``. Blocks without an
-    id are given one.
+    `adapter` can also be an async generator function, or an object with such a function as ``stream``. The generator
+    may leave out ``MessageStarted``, completions and ``MessageCompleted``, which are then added. Instead of events, it
+    may yield `StreamChunk`s, plain mappings with the same fields, or `CompletionChunk`s; see ``rxllm.chunks``. Blocks
+    without an id receive one.
 
     Raises ``EngineError("missing_adapter")`` if `adapter` is None, and ``EngineError("missing_stream_adapter")`` if it
     cannot stream.
@@ -123,7 +123,7 @@ class _EventCheck:
         self._usage: Usage | None = None  # the latest usage
 
     def read(self, event: Event, open_blocks: Reversible[BlockKey]) -> Event | None:
-        """Return the `current_form` of `event`, with its block's id if it belongs to a block.
+        """Return the `current_form` of `event`. An event in a block always receives an id.
 
         Return None for an old-style usage event that repeats the latest usage. Raises ``StreamError`` if the event is
         malformed.
@@ -199,7 +199,7 @@ async def _events(items: AsyncIterator[Any], request: Request) -> AsyncIterator[
 
 
 class _Bookends:
-    """Adds the events that a generator leaves out. Only one block is open at a time; other content closes it."""
+    """Adds the events that a generator leaves out. A block is completed before the next block or tool call begins."""
 
     def __init__(self) -> None:
         self._emitted: list[Event] = []

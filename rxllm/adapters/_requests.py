@@ -1,8 +1,8 @@
 """Helpers for building requests: choosing the parts to send, reading response formats, and merging options.
 
-Each ``request.py`` has a table that lists, for each role, the kinds of message parts that its API accepts. A request
-with any other part is rejected before anything is sent. The exception is assistant messages, which can contain parts
-that only another provider accepts. Such parts are left out, and logged at level DEBUG by the ``rxllm`` logger.
+Each ``request.py`` contains a table of the kinds of message parts that the API accepts from each role. A request with
+any other part is rejected before anything is sent. Assistant messages are an exception, because they can contain parts
+that only another provider accepts. Such parts are left out, and the ``rxllm`` logger logs them at level DEBUG.
 
 =========================================  =============================================================================
 kind                                       part
@@ -81,7 +81,7 @@ _MESSAGE_FIELDS = ("thought", "thoughtSignature")
 def select_parts(request: Request, wire: str, provider: str, carries: Carries) -> Request:
     """Return `request` with only the parts that `provider`'s API accepts. `wire` is the API's name in error messages.
 
-    Raises ``ValidationError("invalid_request")`` if a part is rejected. The error contains its path and suggests a fix.
+    Raises ``ValidationError("invalid_request")`` if a part is rejected. The error locates the part and suggests a fix.
     """
     if all(isinstance(message.content, str) for message in request.messages):
         return request

@@ -73,7 +73,7 @@ def metadata_of(part: Any) -> dict[str, Any]:
 
 
 def metadata_of_usage(counters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata in a usage object. Some servers, such as Groq, list timings among the counters."""
+    """Return the metadata in a usage object, including timings, which Groq and others put among the counters."""
     times = {name: counters[name] for name in _TIMES if name in counters}
     return metadata_of(counters) | ({"timings": times} if times else {})
 

@@ -1,7 +1,7 @@
 """The adapters for OpenAI's APIs on Azure: https://learn.microsoft.com/azure/ai-foundry/openai/api-version-lifecycle.
 
-The model in a request is the name of a deployment, chosen by its creator. Keys are sent in the header ``api-key``.
-Entra ID tokens, which are JSON Web Tokens, are sent as bearer tokens.
+Use the name of your deployment as the model. Keys are sent in the header ``api-key``. Entra ID tokens, which are JSON
+Web Tokens, are sent as bearer tokens.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class AzureChat(AzureKeys, OpenAIChat):
     """An `OpenAIChat` for deployments on Azure: ``"azure:my-deployment"``.
 
     Pass the address as `base_url`, such as ``https://NAME.openai.azure.com/openai/v1``, or set the environment variable
-    ``AZURE_OPENAI_ENDPOINT``, where you can omit ``/openai/v1``. For a dated API version, pass
+    ``AZURE_OPENAI_ENDPOINT``. In the variable, you can omit ``/openai/v1``. For a dated API version, pass
     ``.../openai/deployments/NAME?api-version=2024-10-21``.
 
     The key is looked up in the call, in `api_key`, and in ``AZURE_OPENAI_AD_TOKEN`` and ``AZURE_OPENAI_API_KEY``. With
-    ``rxllm[azure]``, it can also be a function from ``get_bearer_token_provider``. If there is no key and the address
-    is one of Azure's own, ``DefaultAzureCredential`` is used to log in.
+    ``rxllm[azure]``, it can also be a function from ``get_bearer_token_provider``. If there is no key and the server
+    is Azure's own, a token from ``DefaultAzureCredential`` is used.
     """
 
     def _is_openai(self) -> bool:
@@ -83,13 +83,13 @@ class AzureChat(AzureKeys, OpenAIChat):
 class AzureResponses(AzureKeys, OpenAIResponses):
     """An `OpenAIResponses` for deployments on Azure: ``"azure-responses:my-deployment"``.
 
-    For the address and the key, see `AzureChat`. If the deployment's name does not look like a reasoning model's, set
+    For the address and the key, see `AzureChat`. If a reasoning model's deployment is not named after the model, set
     `reasoning_effort` to request encrypted thoughts.
     """
 
 
 def entra_token() -> str:
-    """Return an Entra ID token for the login that azure-identity finds. The token is renewed before it expires.
+    """Return an Entra ID token from azure-identity, which renews tokens before they expire.
 
     Raises ``EngineError("missing_key")`` if azure-identity is not installed or finds no login.
     """

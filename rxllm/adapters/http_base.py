@@ -1,4 +1,4 @@
-"""`HTTPBase`, the base class of all HTTP adapters: it holds their connection settings and builds requests."""
+"""`HTTPBase`, the base class of all HTTP adapters. It stores the connection settings and builds requests."""
 
 from __future__ import annotations
 
@@ -240,8 +240,8 @@ class HTTPBase(ABC):
     ) -> LLMError:
         """Return the adapter's error for a request that the server rejected.
 
-        Unless the request is at fault, the message names the server: its address if the base_url could be wrong,
-        otherwise the provider and the model.
+        If the base_url could be wrong, the message contains the server's address. If the key, a rate limit or the
+        server caused the error, the message contains the provider and the model.
         """
         try:
             error = self.error(status, headers, body)
@@ -316,7 +316,7 @@ def _read_url(base_url: str, name: str = "base_url") -> str:
 
 
 def _public_part(wrong_url: str) -> str:
-    """Return an invalid URL without its user name and password, which can contain "/" or "#"."""
+    """Remove the user name and password from an invalid URL, even if they contain "/" or "#"."""
     return public_url(wrong_url.rpartition("@")[2])
 
 
@@ -334,7 +334,7 @@ def _check_headers(headers: Mapping[str, str]) -> None:
 
 
 def missing_model(provider: str, adapter: HTTPBase | None = None) -> EngineError:
-    """Return the error for a call without a model. If the adapter has a custom address, the suggested call keeps it."""
+    """Return the error for a call without a model. It suggests a call that keeps any custom address."""
     remedy = f'model="...", or "{provider}:..." as the engine'
     if adapter is not None and adapter.base_url != adapter.default_base_url and type(adapter).provider == provider:
         remedy = f'model="..." in the call, or Engine({type(adapter).__name__}(...), model="...")'

@@ -1,4 +1,4 @@
-"""The image adapter protocol, and the base class for HTTP image adapters, which can also fetch images by URL.
+"""The image adapter protocol, the base class for HTTP image adapters, and a class that fetches images by URL.
 
 Requests are sent and cancelled as described in ``rxllm.http.stream``. A response is read to its end and closed before
 its content is used.
@@ -59,7 +59,7 @@ class ImageAdapter(Protocol):
 
 
 def is_image_adapter(value: Any) -> TypeGuard[ImageAdapter]:
-    """Whether `value` is an image adapter. A class is not one, even if its instances are."""
+    """Whether `value` is an image adapter. For a class, return False, even if its instances are image adapters."""
     return isinstance(value, ImageAdapter) and not isinstance(value, type)
 
 
@@ -220,8 +220,8 @@ class Fetcher:
     async def send(self, request: httpx.Request, limit: int, seconds: float | None = None, **options: Any) -> Answer:
         """Send `request` and return the answer. `options` are passed to the client.
 
-        Raises an ``AdapterError`` with reason ``network_error``, ``timeout`` (the answer takes longer than
-        `seconds`) or ``malformed_response`` (its body is longer than `limit` bytes).
+        Raises an ``AdapterError`` with reason ``timeout`` if the answer takes longer than `seconds`,
+        ``malformed_response`` if it is longer than `limit` bytes, or ``network_error`` if the connection fails.
         """
         url = address(request)
         try:

@@ -83,7 +83,7 @@ def open_runs(
     Events are committed within `flush_after` seconds, or at once if a response ends or a tool runs. If a process dies,
     other processes can continue its runs after at most `lease` seconds. If `max_attempts` processes in a row die at the
     same place in a run, the run fails with ``RunError("too_many_attempts")``. After a third of that
-    number, the run is suspected of killing its process. Suspects are continued one at a time, so that few other runs are
+    number, the run is suspected of killing its process. Suspects are continued one at a time, so few other runs are
     affected.
 
     Raises ``ValidationError("invalid_option")`` if an argument is invalid.

@@ -30,7 +30,7 @@ _TAKES_BEARER = re.compile(r"https://bedrock-mantle\.[^/]+\.api\.aws(:\d+)?(/|$)
 VERSION = "2023-06-01"
 """The default API version.
 
-To use the newer version 2026-10-21, which has no temperature, set the header ``anthropic-version``.
+The newer version 2026-10-21 does not support a temperature. To use it, set the header ``anthropic-version``.
 """
 
 
@@ -45,13 +45,13 @@ class Anthropic(HTTPAdapter):
     ``Request.seed`` is not sent.
 
     Only the system messages at the start of a thread are sent as the body's ``system``. Later ones stay where they are,
-    so that the cached prefix remains valid. Models that obey messages with the role ``system`` receive them as such;
-    all others receive text between ``<system>`` tags, which a user could type too. To choose the form yourself, set the
-    option ``system_entries`` to True or False.
+    so that the cached prefix remains valid. If the model obeys them there, they keep the role ``system``. Otherwise,
+    they become text between ``<system>`` tags, which a user could type too. To keep the role, set the option
+    ``system_entries`` to True; for text, set it to False.
 
-    If a tool has ``metadata["strict"]``, its schema is enforced. A tool's ``metadata["anthropic"]`` is merged into its
-    entry in the body, as in ``{"eager_input_streaming": True}``. Tools that the server runs have a ``"type"`` there, as
-    in ``{"type": "web_search_20250305"}``; their entries have no description or schema. To mark the end of a cacheable
+    If a tool has ``metadata["strict"]``, its schema is enforced. You can set other fields of the tool in
+    ``metadata["anthropic"]``, as in ``{"eager_input_streaming": True}``. For a tool that the server runs, set the type,
+    as in ``{"type": "web_search_20250305"}``; its description and schema are not sent. To mark the end of a cacheable
     prefix, set ``metadata["cache"]`` on a part, a message or a tool to True, ``"5m"`` or ``"1h"``.
     """
 

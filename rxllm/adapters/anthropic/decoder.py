@@ -5,7 +5,7 @@ rules:
 
 * Usage is cumulative. A counter in ``message_delta`` that is not null replaces the one in ``message_start``.
 * The stream ends with ``message_stop`` or with an error. A stop reason does not end it.
-* The details of a stop reason become metadata, and so does the container, which the next request must name.
+* The details of a stop reason and the container become metadata. The next request must name the container.
 * Pings are skipped. A frame with an unknown type, or with fields of unexpected types, becomes a ``RawChunk``.
 * A server that does not stream sends the message as a single JSON document.
 

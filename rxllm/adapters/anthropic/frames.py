@@ -76,12 +76,12 @@ _SUMMED = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_
 def to_usage(counters: Mapping[str, Any]) -> Usage:
     """Return the counters of a ``usage`` object as `Usage`.
 
-    Anthropic's ``input_tokens`` excludes the tokens read from the cache or written to it; `Usage` includes them. Both
-    count thinking as output. See https://platform.claude.com/docs/en/build-with-claude/prompt-caching.
+    Anthropic's ``input_tokens`` excludes the tokens read from the cache or written to it; `Usage` includes them.
+    Thinking counts as output. See https://platform.claude.com/docs/en/build-with-claude/prompt-caching.
 
     ``iterations`` lists the usage of each request that the server made to produce the answer. Only this list includes
-    compactions and advisors, so if it is present, each count is the sum over its entries. `extra` then contains the
-    usage, type and model of each request, so that the cost can be computed.
+    compactions and advisors, so if it is present, its counts are added up. `extra` then contains the usage, type and
+    model of each request, so that the cost can be computed.
     """
     usage, parts = _to_usage(counters), [_to_usage(entry) for entry in dicts(counters.get("iterations"))]
     if not parts or len(parts) < len(counters["iterations"]) or any(part.total_tokens is None for part in parts):

@@ -1,10 +1,9 @@
 """Convert a request to the body of the Messages API: https://platform.claude.com/docs/en/api/messages.
 
 1. System messages at the start of the thread become ``system``. Later ones must not change that field, or the cached
-   prefix would become invalid. A later system message is added after the user turn that it follows. If it follows an
-   assistant turn, it is added after the next user turn or, if there is none, becomes a user turn itself. For models
-   that obey messages with the role ``system`` (see `takes_entries`), it keeps that role. For other models, it is text
-   between ``<system>`` tags at the end of the user turn.
+   prefix would become invalid. They are placed before the next assistant turn or, if there is none, at the end. If the
+   model obeys messages with the role ``system`` (see `takes_entries`), they keep that role. Otherwise, they become text
+   between ``<system>`` tags at the end of the user turn. Without a user turn before them, they become a user turn.
 2. Consecutive messages with the same role become one turn. The results of a turn's tool calls are placed together at
    the beginning of one user turn.
 3. The API rejects blank text, and whitespace at the end of a final assistant turn. Both are removed.
@@ -58,8 +57,8 @@ CARRIES: Carries = {
 def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
     """Return the JSON body for `request`. Opaque parts are included only if they are from `provider`.
 
-    `is_own` means that the server is Anthropic's own. If the option ``system_entries``, which is not sent, is True,
-    later system messages keep their role; if False, they become text. The default depends on the model and the server.
+    `is_own` means that the server is Anthropic's own. The option ``system_entries`` is not sent. If it is True, later
+    system messages keep their role; if it is False, they become text. The default depends on the model and the server.
     """
     request = select_parts(request, f"the Messages API of {provider}", provider, CARRIES)
     model = request.model or ""

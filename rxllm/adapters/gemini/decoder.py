@@ -3,7 +3,7 @@
 The API is described at https://ai.google.dev/api/generate-content. The module ``parts`` reads the content parts.
 The decoder follows these rules:
 
-* Only candidate 0 is read. A finish reason can be followed by content; the only end marker is a JSON array's ``]``.
+* Only candidate 0 is read. Content can follow a finish reason, so only the ``]`` of a JSON array marks the end.
 * Grounding, citations and fetched URLs become sources. The complete grounding data is put into the completed message's
   metadata.
 * If the prompt is blocked, the finish reason is ``content_filter``.
@@ -175,7 +175,7 @@ def _finish_error(reason: str, message: str | None) -> AdapterError:
 
 
 def sources_of(candidate: Candidate) -> Iterable[dict[str, Any]]:
-    """Yield the sources in one frame. Each has Gemini's fields, a ``"type"`` and, if it has a URL, a ``"url"``.
+    """Yield the sources in one frame. Each contains Gemini's fields, a ``"type"``, and its ``"url"`` if there is one.
 
     Later frames can repeat a source. The type of a grounding chunk is its kind: ``web``, ``maps``, ``retrievedContext``
     or ``image``. A ``grounding_support`` lists the indices of the grounding chunks that support a range of bytes in

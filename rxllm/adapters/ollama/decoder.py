@@ -5,11 +5,11 @@ these rules:
 
 * Text and thinking arrive in pieces. In responses from ``/api/generate``, they are top-level fields.
 * A tool call arrives whole, with its arguments as an object. Each entry in ``tool_calls`` is treated as a new call,
-  because versions before 0.12.10 send no ids, and some give every call the ``index`` 0.
+  because versions before 0.12.10 send no ids, and some versions send ``index`` 0 for every call.
 * The line with ``done`` is the last one, and contains the usage. A missing ``done_reason``, as sent by older servers,
   means ``stop``.
 * Log-probabilities are put into the metadata of the completed message, under ``reasoning_logprobs`` for thinking.
-* An ``error`` ends the stream. If its message is not recognized, it is treated as a failure of the model's runner.
+* An ``error`` ends the stream. An error with an unknown message is treated as a failure of the model's runner.
 * A line without any known field becomes a ``RawChunk``.
 """
 
