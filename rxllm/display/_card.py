@@ -289,7 +289,7 @@ def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list
 def rows_of(message: Message, row: Callable[[ToolCall], Row]) -> Iterator[Row]:
     """Yield the rows of a message, calling `row` for each of its tool calls.
 
-    A call's row takes the place of its `ToolCallPart`. Calls without such a part come last.
+    A call's row takes the place of its `ToolCallPart`. Calls without such a part are last.
     """
     calls = {call.id: call for call in message.tool_calls}
     for part in message.parts:

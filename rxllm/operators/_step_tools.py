@@ -183,7 +183,7 @@ class _Queue(Iterator[Observable[Event]]):
 
 
 class EarlyRecord:
-    """The record that a journal keeps about the tools of a step that start early, so that no later run starts them again.
+    """A journal's record of tools that start early, which keeps later runs from starting them again.
 
     A response is recorded when it ends. If the process dies before that, the response is lost, and the model would call
     the same tools again, under other ids. Therefore, before a tool starts early, the response so far is kept. A later
