@@ -325,7 +325,7 @@ class _LiveCalls:
         return True
 
     def settle(self) -> None:
-        """Add the arguments of calls without fragments. Fragments and updates without a call become raw events."""
+        """Add the arguments of calls that sent no fragments. Fragments for unknown calls become raw events."""
         for live in self._calls:
             arguments = live.call.arguments
             if not live.opened and arguments:

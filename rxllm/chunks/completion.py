@@ -137,8 +137,8 @@ def collect_completion() -> Callable[[Observable[CompletionChunk]], Stream[Compl
     >>> of(CompletionChunk.text("H"), CompletionChunk.text("i"), final).pipe(collect_completion()).run()
     CompletionResponse(content='Hi', usage=Usage(input_tokens=2, output_tokens=1))
 
-    Each call gets the latest id and name that arrived for it, and the joined pieces of its arguments. The usage and the
-    finish reason are those of the last chunk that is marked as final. If it contains no usage, all counts are zero. If
+    Each call gets the latest id and name that arrived for it, and the joined pieces of its arguments. The last chunk
+    that is marked as final gives the usage and the finish reason. If it contains no usage, all counts are zero. If
     it contains no finish reason, the reason is ``"stop"``.
 
     If the source fails with an ``LLMError``, the error keeps its class and reason. Any other error becomes the cause of

@@ -30,7 +30,7 @@ from rxllm.values.threads import unanswered, with_results
 
 
 class Unfinished:
-    """The open blocks and tool calls of a stream, including those of running agents.
+    """The open blocks and tool calls of a stream and of its running agents.
 
     Pass events to `see`. `close` returns the missing completions. Running tools are ended by the stream's error.
     """

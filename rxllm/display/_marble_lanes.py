@@ -205,7 +205,7 @@ TICKS = (
 
 
 def time_label(value: float) -> str:
-    """Return a time as text, in the largest unit that divides it evenly.
+    """Format a time as text, in the unit that gives the shortest exact number.
 
     >>> [time_label(value) for value in (0, 0.05, 0.5, 90, 3600)]
     ['0', '50 ms', '0.5 s', '90 s', '1 h']

@@ -169,7 +169,7 @@ class _Line:
         return self.edge + GAP + self._first_item(at)[1]
 
     def shift(self, at: float, x: float) -> float:
-        """Return the distance that the items at time `at` must move right of `x`, so that the first label fits."""
+        """Return the distance to the right of `x` at which the first label of the items at time `at` fits."""
         return self._spot(self._first_item(at)[0], x)[0]
 
     def put_group(self, at: float, x: float) -> None:

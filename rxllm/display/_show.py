@@ -344,7 +344,7 @@ _OUTPUTS = 200
 
 
 class _MarimoCell(Screen):
-    """A marimo cell, in which one output is redrawn."""
+    """A marimo cell that redraws a single output."""
 
     def __init__(self, html: Callable[[Cards, float], str] = cards_html) -> None:
         self._html = html

@@ -7,7 +7,7 @@ from typing import Literal
 from rxllm.values import AdapterError, StreamError
 
 Look = Literal["running", "waiting", "done", "stopped", "failed"]
-"""The look of a card. A ``waiting`` card is waiting for a person."""
+"""The look of a card. A ``waiting`` card needs an answer from a person."""
 
 _ENDINGS: dict[str | None, tuple[Look, str]] = {
     "length": ("stopped", "cut off at the token limit"),

@@ -120,7 +120,7 @@ async def _cancelled_call(place: Place) -> None:
     expect_same(len(await store.records(lease.run_id)), len(events) // 2, "the length of the journal")
 
 
-@rule("processes", "processes see each other's commits, wake each other's waits, and never hold the same lease")
+@rule("processes", "processes see each other's commits, wake each other's waiting calls, and never hold the same lease")
 async def _processes(place: Place) -> None:
     id = await place.create()
     context = multiprocessing.get_context("spawn")

@@ -33,7 +33,7 @@ WRITE_SECONDS = 60.0
 ERROR_BODY_SECONDS = 5.0
 """The number of seconds to wait for the body of an error response. The error omits any part that arrives later."""
 DRAIN_SECONDS = 0.25
-"""The number of seconds to wait for the end of a finished response, so that its connection can be reused."""
+"""The number of seconds to wait for the last bytes of a complete answer, so that its connection can be reused."""
 
 
 class Timeouts(msgspec.Struct, frozen=True):

@@ -224,7 +224,7 @@ class Questions(msgspec.Struct):
         params = self.requests[self.open[0]]
         shown = {"schema": params.get("requestedSchema"), "url": params.get("url")}
         page = f" {shown['url']}" if isinstance(shown["url"], str) else ""
-        text = f"{params.get('message') or 'The server asks for input.'}{page}{self.fault}"
+        text = f"{params.get('message') or 'The server requests input.'}{page}{self.fault}"
         options = {name: value for name, value in shown.items() if value is not None}
         return ask_user(text, calls_again=True, tool_state=msgspec.structs.asdict(self), **options)
 

@@ -276,7 +276,7 @@ class _QueuedCall(_Call):
         self._clock = clock(self.scheduler)
         self._context = contextvars.copy_context()  # needed because another call's end may start this one
         self._is_virtual = isinstance(self.scheduler, VirtualTimeScheduler)
-        # The times of all calls are compared, so all real schedulers use the same clock.
+        # The times of different calls are compared, so all real schedulers must share one clock.
         self.now = stopwatch(self.scheduler if self._is_virtual else None)
         is_on_a_loop = self.scheduler is None or isinstance(self.scheduler, LoopScheduler)
         self.loop = call_loop() if is_on_a_loop else None
@@ -402,7 +402,7 @@ class _Queue:
             if at - now > RESOLUTION:
                 self._expected = at
                 return call, at - now
-            # If the alarm was late, the calls after this one must not be late too.
+            # Even if the alarm was late, later calls must not be delayed.
             self._next = (self._next if self._expected == self._next else now) + self._interval
             self._requests.add(1, now, now)
             call.entry = self._tokens.add(call.reserved, now, now)

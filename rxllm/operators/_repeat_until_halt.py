@@ -221,7 +221,7 @@ class _Chat:
         try:
             while step is not None:
                 step = self._subscribe(step.pipe(errors_as_events()), self._on_next)
-        except BaseException as error:  # subscribing failed, and no caller would pass the error on
+        except BaseException as error:  # no caller could pass the error on
             fail(self._observer, error)
 
     def _subscribe(self, step: Observable[Event], on_next: Callable[[Event], None]) -> Observable[Event] | None:

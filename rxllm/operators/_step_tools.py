@@ -5,15 +5,15 @@ A tool's events are emitted as follows:
 =======================  ================================================  =============================================
 event                    before the response has ended (an early start)    after the response has ended
 =======================  ================================================  =============================================
-start, progress, end,    at once, but the end not before the end of the    at once
-an agent's events        call, if the model is still writing its arguments
+start, progress, end,    at once; if the model is still writing the        at once
+an agent's events        call's arguments, the end waits for them
 any other outcome        when the response has ended, in the order of      at once
                          the calls
 a halt                   when all tools have ended, in the order of the    when all tools have ended, in the order of
                          calls                                             the calls
 =======================  ================================================  =============================================
 
-So nothing that a discarded response has called can get into the thread.
+If a response is discarded, none of its calls or results reach the thread.
 """
 
 from __future__ import annotations

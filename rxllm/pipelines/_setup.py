@@ -190,7 +190,7 @@ class Setup(msgspec.Struct, frozen=True):
         }
 
     def call(self, request_id: str) -> Call:
-        """Return the `Call` for the adapter, with this id."""
+        """Return the adapter's `Call`, with `request_id` as its id."""
         return Call(
             request_id=request_id,
             api_key=self.options.get("api_key"),
@@ -263,7 +263,7 @@ _LEFT_OUT = (
     "structured_finalize",
     "on_event",
 )
-"""The call options that another engine does not receive. They depend on the provider or are in the request already."""
+"""The call options that are not passed to another engine: they depend on the provider or are already in the request."""
 
 
 def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:

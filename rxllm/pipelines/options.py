@@ -109,9 +109,9 @@ class PlainOptions(TypedDict, total=False):
     """The policy for retrying a call that fails before it produces content: a `RetryPolicy`, a mapping of its fields,
     True for the default policy, or False for no retries. Default: the engine's, which makes up to three attempts."""
     timeout: float | Timeouts | None
-    """The number of seconds that the model can stay silent during a response, or a `Timeouts`. A number also limits the
-    wait for bytes; a `Timeouts` does so only if it sets both `first` and `idle`. Default: only the connection's limit,
-    which is 600 seconds without a byte."""
+    """The number of seconds that may pass without model output during a response, or a `Timeouts`. A number also limits
+    the time between bytes, and so does a `Timeouts` with both `first` and `idle`. Default: only the connection's own
+    limit of 600 seconds without a byte."""
     emit_text_deltas: bool | None
     """Whether event streams include `TextDelta` events. Results are the same either way. Default: ``True``."""
     emit_tool_deltas: bool | None

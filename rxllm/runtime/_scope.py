@@ -107,7 +107,7 @@ class RecallingJournal(Journal, Protocol):
         ...
 
     def keep(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
-        """Keep `events`, and store them before anything that is recorded later."""
+        """Record `events`. They must be stored before anything that is recorded after them."""
         ...
 
 

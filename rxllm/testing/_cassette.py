@@ -240,7 +240,7 @@ class _Take(Recording):
 
     def end(self, kind: str, json: str) -> Exception | None:
         with self._lock:
-            if kind == "disposed" and self._is_answer:  # the subscriber unsubscribed after the complete answer
+            if kind == "disposed" and self._is_answer:  # unsubscribed after receiving the complete answer
                 kind = "completed"
             self._is_kept = self._keeps_all or (kind == "completed" and self._is_answer)
             return super().end(kind, json)

@@ -147,7 +147,7 @@ def _context(executor: Executor) -> None:
 
     events = _events(executor, [whoami], ToolCall("c", "whoami", {"x": 1}), context={"user": "ada"})
     results = [event.content for event in events if isinstance(event, ToolResultEncoded)]
-    expect(results == ["ada 1"], f"the tool, called for 'ada', returned {results}")
+    expect(results == ["ada 1"], f"the tool returned {results} for the user 'ada'")
 
 
 @EXECUTOR_RULES.rule("failure", "the tool's exception becomes the call's ToolError, and the chat continues")

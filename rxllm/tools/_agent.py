@@ -49,7 +49,7 @@ class AgentTool(Tool):
 
 
 class AgentCall(msgspec.Struct, frozen=True):
-    """One run of an agent. The `settings` and the `request_id` are those of the step that made the `call`.
+    """One run of an agent. The `settings` and the `request_id` belong to the step that made the `call`.
 
     If the run continues an earlier run, `halted` is the earlier run's thread, and `answers` are the caller's answers.
     """

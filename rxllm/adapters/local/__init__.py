@@ -134,7 +134,7 @@ class Local(OpenAIChat):
 
 
 def _in_background(request: Request) -> tuple[Request, dict[str, str]]:
-    """Return `request` without the option, which llama.cpp does not know, and the header that replaces it."""
+    """Return `request` without the option, which llama.cpp does not support, and the headers to send instead."""
     options = {name: value for name, value in request.options.items() if name != "background"}
     return replace(request, options=options), {HEADER: new_id()} if request.options["background"] else {}
 
