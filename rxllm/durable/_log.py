@@ -132,7 +132,7 @@ class Log:
         return self._at
 
     async def _find(self, number: int) -> None:
-        """Load the end of the step or chat in event `number`, and all earlier ends, unless they are in memory already."""
+        """Load the end of the step or chat in event `number`, and all earlier ends that are not in memory."""
         unknown: list[tuple[int, dict[str, Any]]] = []
         while number and number not in self._ends:
             (text,) = await self._store.events(self._id, number - 1, 1)
