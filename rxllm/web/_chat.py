@@ -16,10 +16,11 @@ with the path to the fault. Errors that are not the client's fault are logged, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+import logging
+from collections.abc import Awaitable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote, unquote
 
 import reactivex
@@ -44,8 +45,15 @@ from rxllm.web._response import Client, GoneError, Receive, Send, streaming_resp
 from rxllm.web._runs import Runs
 from rxllm.web._ui_request import from_ui, ui_id
 
+T = TypeVar("T")
+
+log = logging.getLogger("rxllm")
+
 PATIENCE = {"refuse": 1.0, "wait": 30.0}
 """The number of seconds that a request waits for an open turn. A turn that has just been stopped is soon saved."""
+
+STORE_SECONDS = 10.0
+"""The number of seconds after which a store that does not answer is considered unavailable."""
 
 RECOVERY = 1.0
 """The number of seconds between two searches for durable runs that have lost their process."""
@@ -152,6 +160,7 @@ class _Chat:
     background: bool
     max_body: int
     max_running: int
+    beginning: list[str] = field(default_factory=list[str])  # conversations whose next turn is about to be open
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -187,11 +196,12 @@ class _Chat:
         """Return the conversation's id and the methods that the address allows."""
         raw = scope.get("raw_path")  # the whole path, even if a framework has mounted this application below another
         path = quote(scope["path"]) if raw is None else raw.decode("latin-1").partition("?")[0]
-        _, found, rest = path.partition(quote(self.path))
-        if found and rest in ("", "/"):
+        mount, found, rest = path.partition(quote(self.path))
+        is_own = found and quote(scope.get("root_path", "")).startswith(mount)
+        if is_own and rest in ("", "/"):
             return "", ("POST",)
         with suppress(ValidationError):
-            if found and rest.startswith("/"):
+            if is_own and rest.startswith("/"):
                 return check_id(unquote(rest[1:].removesuffix("/stream"))), ("GET", "DELETE")
         raise RefusedError(404, "no such path", "not_found")
 
@@ -231,11 +241,11 @@ class _Chat:
         await exchange.reply(204)
 
     async def _open_run(self, id: str) -> str | None:
-        return (await self.runs.sessions.load(id)).run
+        return (await _in_time(self.runs.sessions.load(id))).run
 
     def _events(self, run: str) -> Stream[Event]:
         """Watch a run and, as long as it is watched, continue runs that have lost their process."""
-        recovering = lambda: self.recovery.subscribe(on_error=lambda error: None)  # noqa: E731
+        recovering = lambda: self.recovery.subscribe(on_error=_log_recovery)  # noqa: E731
         return Stream.of(reactivex.using(recovering, lambda _: self.runs.watch(run, folded=True)))
 
     def _parsed(self, body: bytes) -> tuple[str, Any]:
@@ -252,13 +262,17 @@ class _Chat:
         until = clock() + PATIENCE[self.busy]
         while True:
             await self._settle(id, receive, until - clock())
-            if len(self.runs.produced) >= self.max_running:
+            if len(self.runs.produced) + len(self.beginning) >= self.max_running:
                 raise RefusedError(503, "this server is busy", "busy", retry_after=1.0)
+            self.beginning.append(id)
             try:
                 return await self._begin(id, data)
             except RunError as error:
                 if error.reason != "conflict" or self.busy == "refuse" or clock() > until:
                     raise
+            finally:
+                self.beginning.remove(id)
+            await until_gone(receive, lambda: asyncio.sleep(0.05))
 
     async def _settle(self, id: str, receive: Receive, seconds: float) -> None:
         """Wait until no turn is open. Raises ``RunError("conflict")`` if that takes too long."""
@@ -278,7 +292,7 @@ class _Chat:
             raise RunError("conflict") from None
 
     async def _begin(self, id: str, data: Any) -> tuple[str, Any]:
-        saved = await self.runs.sessions.load(id)
+        saved = await _in_time(self.runs.sessions.load(id))
         session = saved.session
         if self.system is not None and not session.messages:
             session = session.with_thread(Thread().add_system(self.system))
@@ -292,7 +306,20 @@ class _Chat:
         answers: dict[str, Any] = {"approvals": incoming.approvals, "results": incoming.results}
         rxllm.stream_resume(self.engine.with_tools(*tools.values()), session.thread, **answers)  # checks the answers
         input = {**answers, "tools": [*tools.values()]}
-        return await self.runs.start(self.path, input, session=replace(saved, session=session)), encoder
+        return await _in_time(self.runs.start(self.path, input, session=replace(saved, session=session))), encoder
+
+
+async def _in_time(work: Awaitable[T]) -> T:
+    """Await the store. Raises ``RunError("store_unavailable")`` after `STORE_SECONDS`."""
+    try:
+        async with asyncio.timeout(STORE_SECONDS):
+            return await work
+    except TimeoutError:
+        raise RunError("store_unavailable", f"the store has not answered for {STORE_SECONDS:g} s") from None
+
+
+def _log_recovery(error: Exception) -> None:
+    log.warning("web.chat: the search for lost runs has failed", exc_info=error)
 
 
 def _refusal(error: RefusedError | LLMError) -> RefusedError:

@@ -24,8 +24,8 @@ log = logging.getLogger("rxllm")
 SECONDS = 60.0
 """The period for which a conversation's posts are counted."""
 
-_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
-"""Headers added by proxies, behind which any client looks like a local one."""
+_FORWARDED = ("forwarded", "via", "x-forwarded", "x-real-ip", "x-client-ip", "x-envoy", "true-client-ip", "cf-")
+"""The beginnings of headers that proxies add. Behind a proxy, any client looks like a local one."""
 
 _FOREIGN = "pages of other sites cannot use this endpoint; list the site in origins=, such as https://example.org"
 _LOCAL = "this endpoint serves only its own machine; to serve others, pass web.chat(..., allow=a function that decides)"
@@ -119,7 +119,8 @@ def _is_local(request: ChatRequest) -> bool:
         is_local = _is_loopback(host) and _is_loopback(request.client)
     except ValueError:  # neither a name nor an address
         return False
-    return is_local and not request.headers.keys() & {*_FORWARDED}
+    is_old = request.scope.get("http_version") == "1.0"  # the default of nginx, but of no browser
+    return is_local and not is_old and not any(name.startswith(_FORWARDED) for name in request.headers)
 
 
 def _is_loopback(name: str) -> bool:
