@@ -11,3 +11,8 @@ USUAL = int(WANTED or (10 if os.environ.get("RXLLM_JUDGES") == "none" else 40))
 def examples(of_a_hundred: int) -> int:
     """Return the number for a property that would have `of_a_hundred` where others have a hundred."""
     return max(5, of_a_hundred * USUAL // 100)
+
+
+def share(number: int) -> int:
+    """Return `number` if RXLLM_EXAMPLES asks for a number of examples, and a fifth of it otherwise."""
+    return number if WANTED else max(1, number // 5)

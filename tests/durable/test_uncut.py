@@ -18,6 +18,7 @@ from tests.adapters.openai_responses.keeping import Keeper, call, number, number
 from tests.adapters.openai_responses.test_decoder import COMPLETED, CREATED
 from tests.durable import uncut
 from tests.durable.support import in_loop, take_over
+from tests.examples import share
 from tests.programs import python
 from tests.runtime.support import ROOT, until
 
@@ -169,7 +170,7 @@ def test_kills_ask_for_each_answer_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(1, 21))
+@pytest.mark.parametrize("seed", range(1, 1 + share(20)))
 def test_two_hundred_kills_ask_for_each_answer_once(tmp_path: Path, seed: int) -> None:
     killed(tmp_path, 10, seed)
 

@@ -16,6 +16,7 @@ from rxllm import Engine, MessageCompleted, TextDelta, stream_generate, tool
 from rxllm.adapters.local import Local
 from rxllm.adapters.local.server import find_weights
 from rxllm.values import EngineError
+from tests.examples import share
 from tests.runtime.support import until
 
 pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
@@ -106,7 +107,7 @@ def essence(events: list[Any]) -> Any:
     return texts, [type(event) for event in events], last.message.text, last.finish_reason
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 20))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, share(20)))])
 def test_an_answer_over_a_line_that_is_cut_at_random_equals_the_uncut_one(local: Local, seed: int) -> None:
     async def main() -> None:
         drawn = cuts(seed, 5)

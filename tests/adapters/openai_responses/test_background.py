@@ -34,6 +34,7 @@ from tests.adapters.openai_responses.keeping import (
     recorded,
     text,
 )
+from tests.examples import share
 from tests.runtime.support import until
 
 BACKGROUND = {"background": True}
@@ -123,7 +124,7 @@ def test_a_decoder_that_is_cut_at_any_byte_reads_the_whole_answer(name: str, par
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(share(4)))
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_an_answer_that_is_cut_at_any_byte_equals_the_whole_answer(name: str, part: int) -> None:
     frames = number(SCRIPTS[name])

@@ -20,6 +20,7 @@ from rxllm.testing import Simulation, World, simulate_cancels, simulate_many
 from rxllm.testing.loopback import STALL, Cut, Loopback, Pause, Reply, Request
 from tests.adapters.openai_responses.keeping import AT_ONCE, Keeper, call, engine, number, text
 from tests.adapters.openai_responses.test_decoder import COMPLETED, CREATED, response
+from tests.examples import share
 
 USAGE = {"input_tokens": 3, "output_tokens": 5}
 PRIMES = number(text("2, ", "3, ", "5. ", "7.").removesuffix(COMPLETED) + response("completed", usage=USAGE))
@@ -265,7 +266,9 @@ def test_a_cancel_at_any_step_stops_the_answer() -> None:
 DROPS = ("cut", "slow", "reorder")
 
 
-@pytest.mark.parametrize("part", [pytest.param(part, marks=pytest.mark.long) if part else part for part in range(5)])
+@pytest.mark.parametrize(
+    "part", [pytest.param(part, marks=pytest.mark.long) if part else part for part in range(1 + share(4))]
+)
 def test_drops_anywhere_lose_nothing(part: int) -> None:
     seeds = range(250 * part - 225, 250 * part + 25) if part else range(25)
     runs = simulate_many(app, seeds, faults=DROPS)
@@ -274,7 +277,9 @@ def test_drops_anywhere_lose_nothing(part: int) -> None:
     assert any(run.value.keeper.gets for run in runs)
 
 
-@pytest.mark.parametrize("part", [pytest.param(part, marks=pytest.mark.long) if part else part for part in range(5)])
+@pytest.mark.parametrize(
+    "part", [pytest.param(part, marks=pytest.mark.long) if part else part for part in range(1 + share(4))]
+)
 def test_drops_and_cancels_anywhere_stop_what_nobody_reads(part: int) -> None:
     seeds = range(250 * part - 225, 250 * part + 25) if part else range(25)
     for run in simulate_many(app, seeds, faults=(*DROPS, "cancel")):
