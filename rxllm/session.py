@@ -77,12 +77,13 @@ class SavedSession(msgspec.Struct, frozen=True):
     `version` is 0 for a session that has never been saved, and every save increases it. `run` is the id of the durable
     run that is producing the open turn, or None. While a turn is open, `session` includes the turn's committed part:
     the user's message, the completed steps and the answer so far. The answer so far is a message with
-    ``metadata["partial"] == "cancelled"``.
+    ``metadata["partial"] == "cancelled"``. `begun` is the session with which the open turn began, or None.
     """
 
     session: Session
     version: int = 0
     run: str | None = None
+    begun: Session | None = None
 
 
 class SessionStore(Protocol):

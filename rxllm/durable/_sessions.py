@@ -65,7 +65,7 @@ async def load_session(store: Store, id: str) -> SavedSession:
             turn = turn_of(data)
         run = await _run(store, turn, data)
         if run.ended_at is None:
-            return SavedSession(await _session_after(store, turn), version, turn.run)
+            return SavedSession(await _session_after(store, turn), version, turn.run, turn.session)
         await settle(store, data)
 
 

@@ -25,6 +25,7 @@ from urllib.parse import quote, unquote
 
 import reactivex
 from msgspec.structs import replace
+from reactivex import operators as rx
 
 import rxllm
 from rxllm import Event, LLMError, RunError, Session, Stream, Thread, Tool, ValidationError
@@ -36,6 +37,7 @@ from rxllm.values.argument_checks import check, check_count, check_instance
 from rxllm.web._ag_ui_encoder import Encoder as AGUIEncoder
 from rxllm.web._ag_ui_request import AGUIInput, ag_ui_id, from_ag_ui
 from rxllm.web._chat_door import Allow, ChatRequest, Door
+from rxllm.web._chat_replay import events_before
 from rxllm.web._chat_turns import MemoryTurns, SessionRuns
 from rxllm.web._frames import frame_json
 from rxllm.web._openai_app import App, read_body
@@ -228,11 +230,13 @@ class _Chat:
             log_hidden(error, "web.chat: a turn was not stopped")
 
     async def _get(self, exchange: _Exchange, id: str) -> None:
-        if (run := await self._open_run(id)) is None:
+        saved = await self.runs.sessions.load(id)
+        if saved.run is None:
             await exchange.reply(204)
         else:
             encoder = AGUIEncoder(thread_id=id) if self.protocol == "ag-ui" else self.protocol
-            await exchange.stream(self._events(run), encoder)
+            before = [] if saved.begun is None else events_before(saved.begun.thread)
+            await exchange.stream(self._events(saved.run).pipe(rx.start_with(*before)), encoder)
 
     async def _delete(self, exchange: _Exchange, id: str) -> None:
         if (run := await self._open_run(id)) is not None:

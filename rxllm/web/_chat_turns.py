@@ -55,23 +55,26 @@ class MemoryTurns:
 
     def __init__(self, runs: Runs, store: SessionStore) -> None:
         self._runs, self._store = runs, store
-        self._open: dict[str, str] = {}  # the runs of the open turns, by session id
+        self._open: dict[
+            str, tuple[str, Session]
+        ] = {}  # by session id: the open turn's run, and the session it began with
         self.sessions: Any = self
 
     @property
     def produced(self) -> tuple[str, ...]:
-        return tuple(self._open.values())
+        return tuple(run for run, _ in self._open.values())
 
     def add_factory(self, name: str, factory: Build) -> None:
         self._build = factory
 
     async def load(self, id: str) -> SavedSession:
         saved = await self._store.load(id)
-        return replace(saved, run=self._open.get(id))
+        run, begun = self._open.get(id, (None, None))
+        return replace(saved, run=run, begun=begun)
 
     async def start(self, factory: str, input: Any, *, session: SavedSession) -> str:
         id, run = str(session.session.id), token_hex(16)
-        if self._open.setdefault(id, run) != run:
+        if self._open.setdefault(id, (run, session.session))[0] != run:
             raise RunError("conflict")
 
         async def keep(turn: Turn, outcome: str) -> None:

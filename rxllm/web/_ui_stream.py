@@ -12,6 +12,7 @@ event                                         frames
 ``ToolApprovalRequested``                     ``tool-approval-request``; the approval has the same id as the call
 ``ToolProgress``                              ``tool-output-available`` with ``preliminary``
 ``ToolExecutionCompleted``                    ``tool-output-available``, ``tool-output-error`` or ``tool-output-denied``
+``ToolResultEncoded``                         ``tool-output-available`` if the call has no output yet
 ``SourceAdded``                               ``source-url`` if the source has a URL
 ``FileAdded``                                 ``file``
 ``UsageUpdated``                              ``message-metadata`` with ``{"usage": ...}``
@@ -142,6 +143,8 @@ class Encoder:
             case ev.ToolProgress(id=id):
                 output = event_data(event)["data"]
                 return [{"type": "tool-output-available", "toolCallId": id, "output": output, "preliminary": True}]
+            case ev.ToolResultEncoded(id=id, content=content) if id in self._decoder.unanswered:
+                return [{"type": "tool-output-available", "toolCallId": id, "output": content}]
             case ev.ToolExecutionCompleted(id=id, error=None):
                 return [{"type": "tool-output-available", "toolCallId": id, "output": event_data(event).get("result")}]
             case ev.ToolExecutionCompleted(id=id, error=ToolError(reason="denied")):
@@ -213,6 +216,7 @@ class Decoder:
         self.blocks: dict[tuple[str, str], Block] = {}  # The open blocks, by kind and name.
         self.calls: dict[str, list[str]] = {}  # The argument pieces of each open call, by call id.
         self.names: dict[str, str] = {}  # The tool name of every call, by call id.
+        self.unanswered: set[str] = set()  # The ids of the complete calls without a result.
         self._covered = 0  # How many of the following frames must not become events.
         self._is_ended = False
         self._is_finished = False
@@ -252,6 +256,9 @@ class Decoder:
             case ev.ToolCallCompleted(id=id, name=name):
                 self.names[id] = name
                 self.calls.pop(id, None)
+                self.unanswered.add(id)
+            case ev.ToolExecutionCompleted(id=id) | ev.ToolResultEncoded(id=id):
+                self.unanswered.discard(id)
             case ev.ErrorEvent():
                 self._is_ended = True
                 self.calls.clear()

@@ -81,6 +81,24 @@ def test_an_approval_resumes_the_turn() -> None:
     visit(app, act)
 
 
+def test_a_repeated_call_gets_an_id_of_its_own() -> None:
+    """An old approval does not approve the new call."""
+    app, store = made(PAYS, "Paid.", ToolCall("c1", "pay", {"amount": 6}), "Paid again.")
+
+    async def act(page: Page) -> None:
+        await page.say("Pay 5.")
+        await page.post(approval())
+        halted = await page.say("Pay 6.")
+        (asked,) = [frame for frame in web.from_sse(halted.content) if frame["type"] == "tool-approval-request"]
+        assert asked["toolCallId"] != "c1"
+        assert ((await page.post(approval())).status_code, paid) == (400, [5])
+        assert text_of(await page.post(approval(asked["toolCallId"]))) == "Paid again."
+        assert paid == [5, 6]
+        assert (await store.load("c")).session.status == "completed"
+
+    visit(app, act)
+
+
 def test_a_message_instead_of_an_approval_denies_the_call() -> None:
     app, _ = made(PAYS, "As you like.")
 

@@ -1,0 +1,60 @@
+"""The events of messages that are already in a thread, for browsers that join a turn that continues these messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from rxllm import Event, Message, StreamCollector, Thread, ToolCall
+from rxllm import events as ev
+from rxllm.values import FilePart, Part, SourcePart, TextPart, ThinkingPart, ToolCallPart
+
+
+def events_before(thread: Thread) -> list[Event]:
+    """Return the events of the steps after the last user message of `thread`, with which a turn begins.
+
+    If an answer to a tool call resumed the turn, these are the steps up to the call. For a new message, there are none.
+    The events do not ask for approvals, because the turn has begun with the answers.
+    """
+    users = [place for place, message in enumerate(thread) if message.role == "user"]
+    events: list[Event] = []
+    state = StreamCollector(Thread())
+    for message in thread[users[-1] + 1 :] if users else ():
+        is_next = bool(events) and message.role == "assistant"
+        new = [*([ev.StepCompleted(state.to_step_result())] if is_next else ()), *_message_events(message)]
+        for event in new:
+            state = state.apply_event(event)
+        events += new
+    return [*events, ev.StepCompleted(state.to_step_result())] if events else []
+
+
+def _message_events(message: Message) -> Iterator[Event]:
+    if message.role == "tool":
+        yield ev.ToolResultEncoded(message.tool_call_id or "", message.text)
+    elif message.role == "assistant":
+        calls = {call.id: call for call in message.tool_calls}
+        placed = {part.id for part in message.parts if isinstance(part, ToolCallPart)}
+        yield ev.MessageStarted(Message("assistant"))
+        for part in (*message.parts, *(ToolCallPart(id) for id in calls if id not in placed)):
+            yield from _call_events(calls[part.id]) if isinstance(part, ToolCallPart) else _part_events(part)
+        yield ev.MessageCompleted(message, "tool_calls" if calls else "stop")
+
+
+def _part_events(part: Part) -> list[Event]:
+    match part:
+        case TextPart(text=text):
+            return [ev.TextDelta(text), ev.TextCompleted(text)]
+        case ThinkingPart(text=text, signature=signature):
+            return [ev.ThinkingDelta(text), ev.ThinkingCompleted(text, signature)]
+        case SourcePart(source=source):
+            return [ev.SourceAdded(source)]
+        case FilePart(file=file):
+            return [ev.FileAdded(file)]
+        case _:
+            return []
+
+
+def _call_events(call: ToolCall) -> list[Event]:
+    text = json.dumps(call.arguments) if call.raw_arguments is None else call.raw_arguments
+    completed = ev.ToolCallCompleted(call.id, call.name, call.arguments, text, call.metadata)
+    return [ev.ToolCallStarted(call.id, call.name, call.metadata), ev.ToolCallDelta(call.id, text), completed]
