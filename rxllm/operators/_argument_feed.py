@@ -13,7 +13,8 @@ an invalid element                         Every open stream fails with ``ToolEr
 the end of the call                        A stream that is still open or has no argument fails in the same way.
 =========================================  ============================================================================
 
-While `MOST` items wait in a stream, the model's socket is not read.
+While `MOST` items wait in a stream, the model's socket is not read, unless the tool waits for an item of another stream
+of the same call. A stream that the tool has stopped reading drops its items.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ class ArgumentFeed:
 
     @property
     def is_full(self) -> bool:
-        return self.is_running and any(len(items.waiting) >= MOST for items in self._items.values())
+        """Whether the model should pause. The item that the tool waits for may follow those that it does not read."""
+        streams = self._items.values()
+        is_awaited = any(items.is_awaited for items in streams)
+        return self.is_running and not is_awaited and any(len(items.waiting) >= MOST for items in streams)
 
     @property
     def streams(self) -> dict[str, Stream[Any]]:
@@ -137,6 +141,7 @@ class _Items:
 
     def __init__(self, on_room: Callable[[], None]) -> None:
         self.waiting = deque[Any]()
+        self.is_awaited = False  # whether the tool waits for the next item
         self._on_room = on_room
         self._error: ToolError | None = None
         self._has_ended = self._is_closed = self._is_read = False
@@ -161,15 +166,26 @@ class _Items:
         if self._is_read:
             raise RuntimeError("the arguments of a call can be read only once; keep what you have read")
         self._is_read = True
-        while True:
-            while self.waiting:
-                item = self.waiting.popleft()
-                if len(self.waiting) == MOST // 2:
-                    self._on_room()
-                yield item
-            if self._error is not None:
-                raise self._error
-            if self._has_ended or self._is_closed:
-                return
-            self._changed.clear()
+        try:
+            while True:
+                while self.waiting:
+                    item = self.waiting.popleft()
+                    if len(self.waiting) == MOST // 2:
+                        self._on_room()
+                    yield item
+                if self._error is not None:
+                    raise self._error
+                if self._has_ended or self._is_closed:
+                    return
+                await self._wait()
+        finally:
+            self.close()
+
+    async def _wait(self) -> None:
+        self._changed.clear()
+        self.is_awaited = True
+        self._on_room()
+        try:
             await self._changed.wait()
+        finally:
+            self.is_awaited = False

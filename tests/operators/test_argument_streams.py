@@ -425,6 +425,50 @@ def test_a_slow_tool_slows_the_model() -> None:
     assert 32 < most < 300
 
 
+async def reads_in_another_order(first: Stream[str], second: Stream[str]) -> str:
+    after = [piece async for piece in second]
+    return f"{len(''.join(after))} {len(''.join([piece async for piece in first]))}"
+
+
+async def reads_only_the_second(first: Stream[str], second: Stream[str]) -> str:
+    return f"{len(''.join([piece async for piece in second]))} 300"
+
+
+async def stops_reading_the_first(first: Stream[str], second: Stream[str]) -> str:
+    async for _ in first:
+        break
+    return f"{len(''.join([piece async for piece in second]))} 300"
+
+
+async def stops_reading_all(first: Stream[str], second: Stream[str]) -> str:
+    for stream in (first, second):
+        async for _ in stream:
+            break
+    while not WRITTEN.is_set():
+        await asyncio.sleep(0)
+    return "300 300"
+
+
+WRITTEN = asyncio.Event()
+
+
+@pytest.mark.parametrize(
+    "function", [reads_in_another_order, reads_only_the_second, stops_reading_the_first, stops_reading_all]
+)
+def test_a_stream_that_is_not_read_does_not_hold_up_the_other(function: Callable[..., Any]) -> None:
+    WRITTEN.clear()
+    pieces = ['{"first": "', *["x"] * 300, '", "second": "', *["y"] * 300, '"}']
+
+    async def until(number: int) -> None:
+        await asyncio.sleep(0)
+        if number == len(pieces) - 1:
+            WRITTEN.set()
+
+    declared = dataclasses.replace(tool(function), eager=True)
+    events = stepped(dictating(declared.name, *pieces, until=until), declared)
+    assert contents(result(events)) == {"c1": "300 300"}
+
+
 def test_a_waiting_tool_does_not_hold_up_the_one_before_it() -> None:
     """With one tool at a time, the second call's text waits, and the first one's may still arrive."""
 
