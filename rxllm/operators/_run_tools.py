@@ -255,7 +255,7 @@ class _Step(abc.DisposableBase):
     def _end_call(self, event: ToolCallCompleted) -> None:
         feed = self._feeds.pop(event.id, None)
         if feed is not None and feed.has_started:
-            feed.end(event)
+            feed.end(ToolCall(event.id, event.name, dict(event.arguments), event.raw_arguments, dict(event.metadata)))
             self._step_tools().complete(event.id)
         else:
             if feed is not None:  # all arguments are here, so the tool gets them at once

@@ -97,8 +97,7 @@ class StepTools(abc.DisposableBase):
         return True
 
     def _execution(self, tool: Tool, call: ToolCall, feed: ArgumentFeed | None) -> Observable[Event]:
-        streams = None if feed is None else feed.streams
-        return execution(tool, call, self._settings, self._thread, self._scope, streams=streams)
+        return execution(tool, call, self._settings, self._thread, self._scope, feed=feed)
 
     def complete(self, id: str) -> None:
         """Emit the end of a tool that has waited for the end of its call."""

@@ -126,7 +126,7 @@ class ToolContext:
         the conversation before the call, and the call as the model wrote it. If an agent makes the call, the hash also
         includes the key of the tool call that runs the agent. Without a `session_id`, two conversations with equal
         messages and equal call ids have equal keys. Some providers simply number their calls, so give each conversation
-        an id.
+        an id. Raises ``RuntimeError`` while the model is still writing the arguments, which the key is made from.
         """
         return self.make_key()
 

@@ -292,24 +292,14 @@ def test_however_it_is_cut_it_reads_what_is_written(
         '{"path": "a", "text": "b\\q"}',
         '{"path": "a", "text": "b"]',
         '{"path": "a", "text": "b", }',
+        '{"path": "a", "text": "b"}} and more',
     ],
 )
 def test_malformed_json_fails_the_stream_with_a_typed_error(raw: str) -> None:
-    seen: list[str] = []
-
-    @tool(eager=True)
-    async def save(path: str, text: Stream[str]) -> str:
-        async for piece in text:
-            seen.append(piece)
-        return "saved"
-
-    events = stepped(dictating("save", raw[:24], raw[24:]), save)
-    completed = [event for event in events if isinstance(event, ToolExecutionCompleted)]
-    assert len(completed) == 1
-    if completed[0].error is not None:
+    save, _ = saving()
+    for eager in (None, False):
+        events = stepped(dictating("save", raw[:24], raw[24:]), save, eager=eager)
         assert error_of(events).reason == "invalid_arguments"
-    else:  # the text was over before the fault
-        assert seen == ["b"]
 
 
 @pytest.mark.parametrize("text", ["1", '["b"]', "null", '{"b": 1}'])
@@ -317,6 +307,12 @@ def test_a_value_of_another_type_fails_the_call(text: str) -> None:
     save, _ = saving()
     events = stepped(dictating("save", '{"path": "a", "text": ', text, "}"), save)
     assert error_of(events).reason == "invalid_arguments"
+
+
+def test_a_stream_that_is_written_twice_fails_the_call() -> None:
+    save, _ = saving()
+    events = stepped(dictating("save", '{"path": "a", "text": "b', '", "text": "c"}'), save)
+    assert "text is written twice" in error_of(events).message
 
 
 def test_an_optional_argument_that_is_not_there_yet_makes_it_wait_for_the_call() -> None:
@@ -363,6 +359,86 @@ def test_an_argument_can_be_read_once() -> None:
         return "".join([piece async for piece in text])
 
     assert "read only once" in error_of(stepped(dictating("save", '{"text": "', 'b"}'), save)).message
+
+
+# What identifies the call
+
+
+def keyed(text: str, **options: Any) -> tuple[str, Any]:
+    """The key of a call whose streams have been read, and its arguments as its context has them."""
+    seen: list[Any] = []
+
+    @tool(eager=True)
+    async def save(context: ToolContext, path: str, text: Stream[str]) -> None:
+        async for _ in text:
+            pass
+        seen.extend((context.idempotency_key, context.tool_call.arguments))
+
+    stepped(dictating("save", '{"path": "a", "text": "', text, '"', "}"), save, **options)
+    return seen[0], seen[1]
+
+
+def test_a_call_has_the_same_key_and_arguments_early_and_late() -> None:
+    assert keyed("b") == keyed("b", eager=False)
+    assert keyed("b")[1] == {"path": "a", "text": "b"}
+    assert keyed("b")[0] != keyed("c")[0]
+
+
+def test_a_call_that_is_not_complete_has_no_key() -> None:
+    @tool(eager=True)
+    async def save(context: ToolContext, text: Stream[str]) -> str:
+        return context.idempotency_key
+
+    message = error_of(stepped(dictating("save", '{"text": "', "b", '"}'), save)).message
+    assert "has no idempotency key yet" in message
+    assert "read all streams to their end first" in message
+
+
+@pytest.mark.parametrize("eager", [None, False])
+def test_the_error_policy_sees_the_whole_arguments(eager: bool | None) -> None:
+    seen: list[Any] = []
+
+    @tool(eager=True)
+    async def save(path: str, text: Stream[str]) -> None:
+        async for _ in text:
+            pass
+        raise ToolError("handler_raised", "no")
+
+    def policy(call: Any, error: Any) -> Any:
+        seen.append(call.arguments)
+        return "continue"
+
+    stepped(dictating("save", '{"path": "a", "text": "', 'b"}'), save, eager=eager, on_tool_error=policy)
+    assert seen == [{"path": "a", "text": "b"}]
+
+
+def test_a_call_that_is_complete_before_its_tool_starts_is_whole() -> None:
+    """With one tool at a time, the second call is complete when its tool starts."""
+    keys: list[str] = []
+
+    @tool(eager=True)
+    async def save(context: ToolContext, text: Stream[str]) -> None:
+        if keys:
+            keys.append(context.idempotency_key)
+            return
+        keys.append("first")
+        while len(keys) < 2 and not WRITTEN.is_set():
+            await asyncio.sleep(0)
+
+    async def model(request: Any, call: Any) -> AsyncIterator[Event]:
+        for id in ("c1", "c2"):
+            yield ToolCallStarted(id, "save")
+            yield ToolCallDelta(id, '{"text": "')
+            yield ToolCallDelta(id, id)
+            await asyncio.sleep(0)
+            yield ToolCallDelta(id, '"}')
+            yield ToolCallCompleted(id, "save", {"text": id}, json.dumps({"text": id}))
+        await asyncio.sleep(0)
+        WRITTEN.set()
+
+    WRITTEN.clear()
+    stepped(model, save, max_concurrency=1)
+    assert len(keys) == 2
 
 
 # A tool that ends early
