@@ -205,10 +205,14 @@ class EarlyRecord:
         """Return the response that an earlier run kept last, or None if its response was recorded, or it kept none."""
         if self._journal is None:
             return None
-        key, last = recalled_key("eager", self._thread), None
+        key, last, is_used = recalled_key("eager", self._thread), None, False
         while (events := self._journal.recall(self._scope.path, key)) is not None:
-            last, self.is_possible = events, False
-        return from_iterable(last) if last else None
+            is_used, last, self.is_possible = events == last, events, False
+        if not last:
+            return None
+        if not is_used:  # kept twice, it is not replaced by any response
+            self._journal.keep(self._scope.path, key, last)
+        return from_iterable(last)
 
     def keep(self, call: ToolCall, state: StreamCollector) -> None:
         """Keep the response so far, whose last event completes `call`. The tool starts after this."""

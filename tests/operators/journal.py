@@ -9,6 +9,7 @@ from typing import Any
 from reactivex import Observable, from_iterable, throw
 
 from rxllm import LLMError, Stream, StreamCollector, serializer
+from rxllm.durable._journal import settle_beginning
 from rxllm.events import Event
 from rxllm.runtime import ToolRecord
 from rxllm.values import ToolCall
@@ -84,6 +85,11 @@ class KeepingJournal(MemoryJournal):
         for kind, key, text in starts_with:
             if kind == "kept":
                 self._kept[key].append(text)
+            elif kind == "response":
+                for known in self._kept.values():
+                    found = deque(map(serializer.from_json, known))
+                    settle_beginning(found, serializer.from_json(text))
+                    known.extend("[]" for _ in range(len(found) - len(known)))
 
     @property
     def left(self) -> int:
