@@ -247,7 +247,7 @@ class StoredJournal:
             if record.kind == "kept" and name.startswith("eager "):
                 beginnings[place] = known
             elif record.kind == "response":
-                settle_beginning(beginnings.get(place.rpartition("/")[0], deque[Any]()), entry)
+                _settle_beginning(beginnings.get(place.rpartition("/")[0], deque[Any]()), entry)
         self._counts: Counter[str] = Counter()
         self._guard = threading.Lock()
         self._is_closed = False
@@ -439,7 +439,7 @@ def _read(run_id: str, record: Record) -> Any:
                 return record.data
 
 
-def settle_beginning(kept: deque[Any], outcome: Any) -> None:
+def _settle_beginning(kept: deque[Any], outcome: Any) -> None:
     """Append an empty list to `kept` if the recorded response `outcome` is the whole of what was kept last.
 
     The process may have died before it noted this. A beginning that was kept twice has been used in place of its
