@@ -43,6 +43,7 @@ from rxllm.values.tool_schemas import (
     convert,
     docstring_of,
     parameter_docs,
+    refuse_bounds,
     signature_of,
 )
 
@@ -281,6 +282,7 @@ def from_function(
     signature = [pair for pair in signature if not _is_context(pair[1])]
     streams, signature = argument_streams(name, function, signature)
     parameters, schema = arguments_schema(name, signature)
+    refuse_bounds(name, streams, schema)
     docstring = docstring_of(function)
     for parameter, text in parameter_docs(docstring).items():
         if parameter in schema["properties"]:

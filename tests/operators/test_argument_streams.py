@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import msgspec
+import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -122,9 +124,24 @@ def test_the_model_is_told_a_string_or_an_array() -> None:
 
 
 async def plain_after(text: Stream[str], path: str) -> None: ...
+def test_the_items_of_a_stream_can_have_bounds() -> None:
+    @tool(eager=True)
+    async def add(numbers: Stream[Annotated[int, msgspec.Meta(le=5)]]) -> int:
+        return sum([number async for number in numbers])
+
+    for eager in (None, False):
+        events = stepped(dictating("add", '{"numbers": [1', ", 6, 1]}"), add, eager=eager)
+        assert "numbers.1" in error_of(events).message
+
+
 def not_async(text: Stream[str]) -> None: ...
 async def with_default(text: Stream[str] = None) -> None: ...  # type: ignore[assignment]
 async def of_nothing(text: Stream) -> None: ...  # type: ignore[type-arg]
+async def or_none(text: Stream[str] | None) -> None: ...
+async def in_a_list(text: list[Stream[str]]) -> None: ...
+async def bounded_text(text: Annotated[Stream[str], msgspec.Meta(max_length=5)]) -> None: ...
+async def bounded_list(numbers: Annotated[Stream[int], msgspec.Meta(min_length=1)]) -> None: ...
+async def bounded_by_pydantic(text: Annotated[Stream[str], pydantic.Field(pattern="a+")]) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -134,6 +151,11 @@ async def of_nothing(text: Stream) -> None: ...  # type: ignore[type-arg]
         (not_async, "write async def"),
         (with_default, r"write Stream\[str\]"),
         (of_nothing, r"write Stream\[str\]"),
+        (or_none, r"write Stream\[str\].*without None"),
+        (in_a_list, r"write Stream\[str\].*not inside another type"),
+        (bounded_text, "maxLength.*check it in the function"),
+        (bounded_list, "minItems.*check it in the function"),
+        (bounded_by_pydantic, "pattern.*check it in the function"),
     ],
 )
 def test_what_cannot_be_fed_is_refused_with_a_remedy(function: Any, remedy: str) -> None:
