@@ -29,6 +29,7 @@ from typing import Any
 
 from rxllm.operators._json_scanner import JSONScanner, Key
 from rxllm.runtime import Stream, from_async_iter
+from rxllm.tools import READ_TWICE
 from rxllm.values import FunctionTool, ToolCall, ToolError, described
 from rxllm.values.json_text import faults_of, unescaped
 from rxllm.values.partials import Pieces
@@ -97,6 +98,7 @@ class ArgumentFeed:
     def close(self) -> None:
         """Drop all items: the tool has ended."""
         self._is_over = True
+        self._use = None
         for items in self._items.values():
             items.close()
 
@@ -183,11 +185,12 @@ class _Items:
     def close(self) -> None:
         self._is_closed = True
         self.waiting.clear()
-        self._on_room()
+        on_room, self._on_room = self._on_room, lambda: None  # it refers to the step, and a cycle delays clean-up
+        on_room()
 
     async def read(self) -> AsyncIterator[Any]:
         if self._is_read:
-            raise RuntimeError("the arguments of a call can be read only once; keep what you have read")
+            raise RuntimeError(READ_TWICE)
         self._is_read = True
         try:
             while True:

@@ -209,6 +209,7 @@ class _Step(abc.DisposableBase):
 
     def dispose(self) -> None:
         self._eager.clear()
+        self._feeds.clear()
         self._source.dispose()
         self._early.settle(is_used=False)  # only after disposing the source, because a journal records that first
         self._scheduled.dispose()

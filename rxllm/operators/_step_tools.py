@@ -138,6 +138,7 @@ class StepTools(abc.DisposableBase):
         self._bounded.dispose()
         for feed in self._feeds.values():
             feed.close()
+        self._feeds.clear()
 
     def _receive(self, index: int, event: Event) -> None:
         call = self._calls[index]

@@ -110,9 +110,7 @@ def argument_streams(
         inner, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         if not _is_stream(inner):
             if _has_stream(inner):
-                remedy = (
-                    "write Stream[str] for a text or Stream[T] for a list, without None and not inside another type"
-                )
+                remedy = "write Stream[str] for a text or Stream[T] for a list, without None or another type around it"
                 raise TypeError(f"the tool {name!r} cannot have the parameter {signed}: {remedy}")
             if streams:
                 fault = f"has the parameter {signed.name!r} after a Stream, too late for the start of the tool"
@@ -135,9 +133,7 @@ def refuse_bounds(name: str, streams: Iterable[str], schema: Mapping[str, Any]) 
     """Raise ``TypeError`` if a stream of the tool has bounds, because only a whole argument could be checked."""
     for stream in streams:
         if bounds := sorted(_BOUNDS & schema["properties"][stream].keys()):
-            fault = (
-                f"has the parameter {stream!r} with {', '.join(bounds)}, which cannot be checked while it is written"
-            )
+            fault = f"has the parameter {stream!r} with {', '.join(bounds)}, which cannot be checked in pieces"
             raise TypeError(f"the tool {name!r} {fault}; check it in the function, and tell the model in a description")
 
 
