@@ -19,7 +19,7 @@ from reactivex import Observable, concat, throw
 
 from rxllm import LLMError, RunError, Stream, StreamCollector, ToolCall, from_async_iter, serializer
 from rxllm.durable._store import Ending, Lease, Record, Store, reading
-from rxllm.events import EVENT_CLASSES, Event
+from rxllm.events import EVENT_CLASSES, Event, MessageCompleted
 from rxllm.runtime import ToolRecord, current_scope, scoped
 
 log = logging.getLogger("rxllm")
@@ -235,12 +235,19 @@ class StoredJournal:
     def __init__(self, records: Iterable[Record], writer: Writer) -> None:
         self._writer = writer
         self._known: defaultdict[tuple[str, str], deque[Any]] = defaultdict(deque)
+        beginnings: dict[str, deque[Any]] = {}  # the responses that were kept when a tool started early, by chat
         for record in records:
             if record.kind == "void":
                 self._known.pop(("begin", record.key), None)
                 self._known.pop(("finish", record.key), None)
-            else:
-                self._known[record.kind, record.key].append(_read(writer.run_id, record))
+                continue
+            entry, known = _read(writer.run_id, record), self._known[record.kind, record.key]
+            known.append(entry)
+            place, _, name = record.key.rpartition("/")
+            if record.kind == "kept" and name.startswith("eager "):
+                beginnings[place] = known
+            elif record.kind == "response":
+                _settle_beginning(beginnings.get(place.rpartition("/")[0], deque[Any]()), entry)
         self._counts: Counter[str] = Counter()
         self._guard = threading.Lock()
         self._is_closed = False
@@ -430,6 +437,22 @@ def _read(run_id: str, record: Record) -> Any:
                 return left.seconds, _events(serializer.from_json(left.events, local_files=True))
             case _:
                 return record.data
+
+
+def _settle_beginning(kept: deque[Any], outcome: Any) -> None:
+    """Append an empty list to `kept` if the recorded response `outcome` is the whole of what was kept last.
+
+    The process may have died before it noted this. A beginning that was kept twice has been used in place of its
+    response, so it stays.
+    """
+    if kept and kept[-1] and not (len(kept) > 1 and kept[-1] == kept[-2]) and not isinstance(outcome, LLMError):
+        calls = _calls_of(outcome)
+        if all(call in calls for call in _calls_of(kept[-1])):
+            kept.append([])
+
+
+def _calls_of(events: Sequence[Event]) -> tuple[ToolCall, ...]:
+    return tuple(call for event in events if isinstance(event, MessageCompleted) for call in event.message.tool_calls)
 
 
 def _events(items: Any) -> Sequence[Event]:

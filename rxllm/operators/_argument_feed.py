@@ -8,12 +8,14 @@ the beginning of a stream's argument       The tool can start if all its other a
                                            optional one, the tool waits for the end of the call.
 a piece of a string                        The ``Stream[str]`` emits it.
 an element of an array                     The ``Stream[T]`` emits it as a T.
-the end of an argument                     Its stream completes.
+the end of an argument                     Its stream completes when the next argument begins or the call ends, so that
+                                           a fault after the last argument still reaches the tool.
 an invalid element                         Every open stream fails with ``ToolError("invalid_arguments")``.
 the end of the call                        A stream that is still open or has no argument fails in the same way.
 =========================================  ============================================================================
 
-While `MOST` items wait in a stream, the model's socket is not read.
+While `MOST` items wait in a stream, the model's socket is not read, unless the tool waits for an item of another stream
+of the same call. A stream that the tool has stopped reading drops its items.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
 
-from rxllm.events import ToolCallCompleted
 from rxllm.operators._json_scanner import JSONScanner, Key
 from rxllm.runtime import Stream, from_async_iter
-from rxllm.values import FunctionTool, ToolError, described
+from rxllm.tools import READ_TWICE
+from rxllm.values import FunctionTool, ToolCall, ToolError, described
 from rxllm.values.json_text import faults_of, unescaped
 from rxllm.values.partials import Pieces
 
@@ -47,6 +49,9 @@ class ArgumentFeed:
         self._scanner = JSONScanner(self)
         self._text = Pieces()
         self._open: list[tuple[Key, int]] = []  # the key and the start of each open value
+        self._written: _Items | None = None  # the stream whose argument has ended last
+        self._call: ToolCall | None = None  # the whole call, once it is complete
+        self._use: Callable[[ToolCall], None] | None = None
         self._has_stream = self._is_over = False
         self.has_started = False  # True as well while the tool waits for others to end
         self.is_running = False
@@ -58,7 +63,10 @@ class ArgumentFeed:
 
     @property
     def is_full(self) -> bool:
-        return self.is_running and any(len(items.waiting) >= MOST for items in self._items.values())
+        """Whether the model should pause. The item that the tool waits for may follow those that it does not read."""
+        streams = self._items.values()
+        is_awaited = any(items.is_awaited for items in streams)
+        return self.is_running and not is_awaited and any(len(items.waiting) >= MOST for items in streams)
 
     @property
     def streams(self) -> dict[str, Stream[Any]]:
@@ -69,17 +77,28 @@ class ArgumentFeed:
         self._text.append(delta)
         self._scanner.feed(delta)
 
-    def end(self, event: ToolCallCompleted) -> None:
-        """End the streams. `event` completes the call."""
-        if "error" in event.metadata:
-            self._fail(f"the arguments are not complete: {event.metadata['error']}")
+    def when_complete(self, use: Callable[[ToolCall], None]) -> None:
+        """Call ``use(call)`` with the whole call as soon as it is complete."""
+        self._use = use
+        if self._call is not None:
+            use(self._call)
+
+    def end(self, call: ToolCall) -> None:
+        """End the streams: `call` is complete."""
+        self._call = call
+        if self._use is not None:
+            self._use(call)
+        if "error" in call.metadata:
+            self._fail(f"the arguments are not complete: {call.metadata['error']}")
         for name in self._missing & self._items.keys():
             self._fail(f"{name} is missing, but required")
+        self._end_written()
         self._fail("the arguments ended too early")  # affects only streams that are still open
 
     def close(self) -> None:
         """Drop all items: the tool has ended."""
         self._is_over = True
+        self._use = None
         for items in self._items.values():
             items.close()
 
@@ -91,13 +110,18 @@ class ArgumentFeed:
 
     def on_open(self, kind: str, key: Key, at: int) -> None:
         self._open.append((key, at))
-        items = self._items.get(str(key)) if len(self._open) == 2 else None
-        if items is None:
-            return
-        expected, form = ('"', "a string") if self._is_text(str(key)) else ("[", "an array")
-        if kind != expected or str(key) not in self._missing:
-            self._fail(f"{key} must be {form}, written once")
-        self._missing.discard(str(key))
+        if len(self._open) == 2:
+            if str(key) in self._items:
+                self._begin_stream(kind, str(key))
+            self._end_written()
+
+    def _begin_stream(self, kind: str, name: str) -> None:
+        expected, form = ('"', "a string") if self._is_text(name) else ("[", "an array")
+        if kind != expected:
+            self._fail(f"{name} must be {form}")
+        elif name not in self._missing:
+            self._fail(f"{name} is written twice")
+        self._missing.discard(name)
         self._has_stream = True
 
     def on_text(self, raw: str) -> None:
@@ -113,11 +137,16 @@ class ArgumentFeed:
 
     def _end_argument(self, name: str, start: int, end: int) -> None:
         if name in self._items:
-            self._items[name].end()
+            self._written = self._items[name]
         elif not self.has_started:
             with suppress(ValueError, RecursionError):  # the tool then waits for the end of the call
                 self.arguments[name] = json.loads(self._text.slice(start, end))
                 self._missing.discard(name)
+
+    def _end_written(self) -> None:
+        if self._written is not None:
+            self._written.end()
+            self._written = None
 
     def _add_element(self, name: str, index: Key, start: int, end: int) -> None:
         try:
@@ -137,6 +166,7 @@ class _Items:
 
     def __init__(self, on_room: Callable[[], None]) -> None:
         self.waiting = deque[Any]()
+        self.is_awaited = False  # whether the tool waits for the next item
         self._on_room = on_room
         self._error: ToolError | None = None
         self._has_ended = self._is_closed = self._is_read = False
@@ -155,21 +185,33 @@ class _Items:
     def close(self) -> None:
         self._is_closed = True
         self.waiting.clear()
-        self._on_room()
+        on_room, self._on_room = self._on_room, lambda: None  # it refers to the step, and a cycle delays clean-up
+        on_room()
 
     async def read(self) -> AsyncIterator[Any]:
         if self._is_read:
-            raise RuntimeError("the arguments of a call can be read only once; keep what you have read")
+            raise RuntimeError(READ_TWICE)
         self._is_read = True
-        while True:
-            while self.waiting:
-                item = self.waiting.popleft()
-                if len(self.waiting) == MOST // 2:
-                    self._on_room()
-                yield item
-            if self._error is not None:
-                raise self._error
-            if self._has_ended or self._is_closed:
-                return
-            self._changed.clear()
+        try:
+            while True:
+                while self.waiting:
+                    item = self.waiting.popleft()
+                    if len(self.waiting) == MOST // 2:
+                        self._on_room()
+                    yield item
+                if self._error is not None:
+                    raise self._error
+                if self._has_ended or self._is_closed:
+                    return
+                await self._wait()
+        finally:
+            self.close()
+
+    async def _wait(self) -> None:
+        self._changed.clear()
+        self.is_awaited = True
+        self._on_room()
+        try:
             await self._changed.wait()
+        finally:
+            self.is_awaited = False

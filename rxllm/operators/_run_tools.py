@@ -209,6 +209,7 @@ class _Step(abc.DisposableBase):
 
     def dispose(self) -> None:
         self._eager.clear()
+        self._feeds.clear()
         self._source.dispose()
         self._early.settle(is_used=False)  # only after disposing the source, because a journal records that first
         self._scheduled.dispose()
@@ -255,7 +256,7 @@ class _Step(abc.DisposableBase):
     def _end_call(self, event: ToolCallCompleted) -> None:
         feed = self._feeds.pop(event.id, None)
         if feed is not None and feed.has_started:
-            feed.end(event)
+            feed.end(ToolCall(event.id, event.name, dict(event.arguments), event.raw_arguments, dict(event.metadata)))
             self._step_tools().complete(event.id)
         else:
             if feed is not None:  # all arguments are here, so the tool gets them at once

@@ -97,8 +97,7 @@ class StepTools(abc.DisposableBase):
         return True
 
     def _execution(self, tool: Tool, call: ToolCall, feed: ArgumentFeed | None) -> Observable[Event]:
-        streams = None if feed is None else feed.streams
-        return execution(tool, call, self._settings, self._thread, self._scope, streams=streams)
+        return execution(tool, call, self._settings, self._thread, self._scope, feed=feed)
 
     def complete(self, id: str) -> None:
         """Emit the end of a tool that has waited for the end of its call."""
@@ -139,6 +138,7 @@ class StepTools(abc.DisposableBase):
         self._bounded.dispose()
         for feed in self._feeds.values():
             feed.close()
+        self._feeds.clear()
 
     def _receive(self, index: int, event: Event) -> None:
         call = self._calls[index]
@@ -206,10 +206,14 @@ class EarlyRecord:
         """Return the response that an earlier run kept last, or None if its response was recorded, or it kept none."""
         if self._journal is None:
             return None
-        key, last = recalled_key("eager", self._thread), None
+        key, last, is_used = recalled_key("eager", self._thread), None, False
         while (events := self._journal.recall(self._scope.path, key)) is not None:
-            last, self.is_possible = events, False
-        return from_iterable(last) if last else None
+            is_used, last, self.is_possible = events == last, events, False
+        if not last:
+            return None
+        if not is_used:  # kept twice, it is not replaced by any response
+            self._journal.keep(self._scope.path, key, last)
+        return from_iterable(last)
 
     def keep(self, call: ToolCall, state: StreamCollector) -> None:
         """Keep the response so far, whose last event completes `call`. The tool starts after this."""

@@ -113,7 +113,11 @@ class RecallingJournal(Journal, Protocol):
 
 @runtime_checkable
 class EagerJournal(RecallingJournal, Protocol):
-    """A `RecallingJournal` that can also drop records. With any other journal, tools wait for the response to end."""
+    """A `RecallingJournal` that can also drop records. With any other journal, tools wait for the response to end.
+
+    A response that was recorded whole replaces its beginning, which was kept in the same chat under a key that starts
+    with "eager", unless that was kept twice. Later runs then recall an empty list last.
+    """
 
     def void(self, path: Sequence[str], key: str) -> None:
         """Drop what is recorded about this tool call so far, because its response was discarded."""

@@ -4,11 +4,22 @@ from rxllm.tools._agent import AgentCall, AgentChat, AgentTool, chats, run_with
 from rxllm.tools._approval import QUESTION, WAITING, WaitingCalls, denied, edited, is_question
 from rxllm.tools._caller import idempotency_key
 from rxllm.tools._execution import execution, failed, is_halting
-from rxllm.tools._settings import PROMPT, Approval, Approve, Encoder, Executor, OnToolError, ToolSettings, encode_result
+from rxllm.tools._settings import (
+    PROMPT,
+    READ_TWICE,
+    Approval,
+    Approve,
+    Encoder,
+    Executor,
+    OnToolError,
+    ToolSettings,
+    encode_result,
+)
 
 __all__ = [
     "PROMPT",
     "QUESTION",
+    "READ_TWICE",
     "WAITING",
     "AgentCall",
     "AgentChat",

@@ -25,7 +25,7 @@ from contextvars import copy_context
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from reactivex import abc, of
 from reactivex.disposable import Disposable, SerialDisposable
@@ -54,6 +54,17 @@ MOST_DEEP = 16
 """The maximum number of tool calls that can enclose an agent; Python's stack would overflow at about 40."""
 
 
+class Feed(Protocol):
+    """The arguments of a call that the model is still writing: the streams that the tool receives for them."""
+
+    @property
+    def streams(self) -> Mapping[str, Any]: ...
+
+    def when_complete(self, use: Callable[[ToolCall], None]) -> None:
+        """Call ``use(call)`` with the whole call as soon as it is complete."""
+        ...
+
+
 def execution(
     tool: Tool,
     call: ToolCall,
@@ -62,7 +73,7 @@ def execution(
     scope: Scope,
     edited_call: ToolCall | None = None,
     resumed: tuple[Thread, Any] | None = None,
-    streams: Mapping[str, Any] | None = None,
+    feed: Feed | None = None,
 ) -> Stream[Event]:
     """Return a stream that runs `call`, and emits its start, progress, completion and outcome.
 
@@ -73,7 +84,7 @@ def execution(
     agent, pass its thread and the caller's answers as `resumed`. Tools that ask the user a question, and are called
     again with the answer, work in the same way; see ``_approval``.
 
-    If the model is still writing some arguments, `streams` are the streams that the tool receives for them.
+    If the model is still writing some arguments, pass their `feed`.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -81,7 +92,8 @@ def execution(
         run = kind(tool, call, settings, thread, scope, observer, scheduler, resumed)
         if edited_call is not None:
             run.edit(edited_call)
-        run.streams = streams
+        if feed is not None:
+            run.read_from(feed)
         run.start()
         return run
 
@@ -114,7 +126,12 @@ class ToolExecution(abc.DisposableBase):
         self._path = scope.path
         self._has_begun = False
         self._resumed = resumed
-        self.streams: Mapping[str, Any] | None = None
+        self._streams: Mapping[str, Any] | None = None
+        self._is_whole = True  # False while the model is writing the arguments
+        self._key_of = partial(
+            idempotency_key, thread=thread, session_id=settings.session_id, enclosing_key=scope.tool_key
+        )
+        self._models_call = call
         reply, state = read_reply(resumed)
         self._context = ToolContext(
             tool_call=copy_for_user(call),
@@ -125,7 +142,7 @@ class ToolExecution(abc.DisposableBase):
             progress=self._progress,
             reply=reply,
             tool_state=state,
-            make_key=cache(partial(idempotency_key, call, thread, settings.session_id, scope.tool_key)),
+            make_key=cache(self._make_key),
         )
         below = scope.below_model().under(getattr(settings.engine, "operators", ()), scope.chat)
         self._caller = Caller(call, below, scheduler, self._context.cancelled, self._progress, self._on_failure)
@@ -134,6 +151,24 @@ class ToolExecution(abc.DisposableBase):
         """Run `call`, whose arguments were edited, instead of the model's call."""
         self._call = call
         self._context = replace(self._context, tool_call=copy_for_user(call))
+
+    def read_from(self, feed: Feed) -> None:
+        """Pass the streams of `feed` to the tool, and use the whole call as soon as it is complete."""
+        self._streams, self._is_whole = feed.streams, False
+        feed.when_complete(self._complete)
+
+    def _complete(self, call: ToolCall) -> None:
+        self._call = self._models_call = call
+        self._is_whole = True
+        # The tool may already have the context, so it is not replaced.
+        object.__setattr__(self._context, "tool_call", copy_for_user(call))
+
+    def _make_key(self) -> str:
+        if not self._is_whole:
+            fault = "has no idempotency key yet: it is made from the arguments, which the model is still writing"
+            remedy = "read all streams to their end first, or declare the tool without eager=True"
+            raise RuntimeError(f"the call of {self._tool.name!r} {fault}; {remedy}")
+        return self._key_of(self._models_call)
 
     def start(self) -> None:
         record = None if self._journal is None else self._journal.tool(self._path, self._context.idempotency_key)
@@ -213,7 +248,7 @@ class ToolExecution(abc.DisposableBase):
             self._finish(repeat_question(self._resumed[0], self._call))
             return
         try:
-            handler = self._settings.bind(self._tool, self._context, self.streams)
+            handler = self._settings.bind(self._tool, self._context, self._streams)
         except ToolError as error:
             self._fail(error)
             return

@@ -9,9 +9,9 @@ from inspect import iscoroutinefunction
 from typing import Any, Literal, TypeGuard, cast
 
 import msgspec
-from reactivex import from_iterable
+from reactivex import Observable, from_iterable
 
-from rxllm.runtime import Stream
+from rxllm.runtime import Deferred, Stream
 from rxllm.values import FunctionTool, Tool, ToolCall, ToolContext, ToolError, ValidationError, described, schema_faults
 from rxllm.values.argument_checks import check, invalid_option, is_count, is_positive, must_be, shown
 from rxllm.values.errors import Path
@@ -38,6 +38,8 @@ the reason.
 """
 
 TOO_DEEP = "nested too deeply"
+
+READ_TWICE = "the arguments of a call can be read only once; keep what you have read"
 
 RESERVED_HALTS = frozenset(
     {
@@ -169,9 +171,18 @@ class ToolSettings(msgspec.Struct, frozen=True):
 
 
 def _stream_of(argument: Any) -> Stream[Any]:
-    """Return a stream of a whole argument: a text, or the items of a list."""
+    """Return a stream of a whole argument: a text, or the items of a list. Like a piecewise one, it is read once."""
     items = [argument] if isinstance(argument, str) and argument else argument
-    return Stream.of(from_iterable(items))
+    is_read = False
+
+    def read() -> Observable[Any]:
+        nonlocal is_read
+        if is_read:
+            raise RuntimeError(READ_TWICE)
+        is_read = True
+        return from_iterable(items)
+
+    return Deferred(read)
 
 
 def _not_encoded(call: ToolCall, why: str) -> ToolError:

@@ -34,6 +34,7 @@ Default = Callable[[], Any]
 
 _DATETIME = Annotated[datetime, msgspec.Meta(extra_json_schema={"format": "date-time"})]
 _GENERICS = (list, dict, set, frozenset, tuple)
+_BOUNDS = frozenset({"minLength", "maxLength", "pattern", "minItems", "maxItems", "uniqueItems"})
 
 
 class Parameter(msgspec.Struct, frozen=True, eq=False):
@@ -107,7 +108,10 @@ def argument_streams(
     plain: list[tuple[Signed, Any]] = []
     for signed, hint in signature:
         inner, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        if not getattr(get_origin(inner) or inner, "_takes_argument", False):
+        if not _is_stream(inner):
+            if _has_stream(inner):
+                remedy = "write Stream[str] for a text or Stream[T] for a list, without None or another type around it"
+                raise TypeError(f"the tool {name!r} cannot have the parameter {signed}: {remedy}")
             if streams:
                 fault = f"has the parameter {signed.name!r} after a Stream, too late for the start of the tool"
                 raise TypeError(f"the tool {name!r} {fault}; put it before {next(iter(streams))!r}")
@@ -123,6 +127,22 @@ def argument_streams(
         streams[signed.name] = Parameter.of(item)
         plain.append((signed, Annotated[(whole, *metadata)] if metadata else whole))
     return streams, plain
+
+
+def refuse_bounds(name: str, streams: Iterable[str], schema: Mapping[str, Any]) -> None:
+    """Raise ``TypeError`` if a stream of the tool has bounds, because only a whole argument could be checked."""
+    for stream in streams:
+        if bounds := sorted(_BOUNDS & schema["properties"][stream].keys()):
+            fault = f"has the parameter {stream!r} with {', '.join(bounds)}, which cannot be checked in pieces"
+            raise TypeError(f"the tool {name!r} {fault}; check it in the function, and tell the model in a description")
+
+
+def _is_stream(hint: Any) -> bool:
+    return getattr(get_origin(hint) or hint, "_takes_argument", False)
+
+
+def _has_stream(hint: Any) -> bool:
+    return _is_stream(hint) or any(map(_has_stream, get_args(hint)))
 
 
 def convert(parameters: Mapping[str, Parameter], arguments: Mapping[str, Any]) -> dict[str, Any]:

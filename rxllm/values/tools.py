@@ -43,6 +43,7 @@ from rxllm.values.tool_schemas import (
     convert,
     docstring_of,
     parameter_docs,
+    refuse_bounds,
     signature_of,
 )
 
@@ -126,7 +127,7 @@ class ToolContext:
         the conversation before the call, and the call as the model wrote it. If an agent makes the call, the hash also
         includes the key of the tool call that runs the agent. Without a `session_id`, two conversations with equal
         messages and equal call ids have equal keys. Some providers simply number their calls, so give each conversation
-        an id.
+        an id. Raises ``RuntimeError`` while the model is still writing the arguments, which the key is made from.
         """
         return self.make_key()
 
@@ -281,6 +282,7 @@ def from_function(
     signature = [pair for pair in signature if not _is_context(pair[1])]
     streams, signature = argument_streams(name, function, signature)
     parameters, schema = arguments_schema(name, signature)
+    refuse_bounds(name, streams, schema)
     docstring = docstring_of(function)
     for parameter, text in parameter_docs(docstring).items():
         if parameter in schema["properties"]:

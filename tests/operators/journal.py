@@ -9,7 +9,7 @@ from typing import Any
 from reactivex import Observable, from_iterable, throw
 
 from rxllm import LLMError, Stream, StreamCollector, serializer
-from rxllm.events import Event
+from rxllm.events import Event, MessageCompleted
 from rxllm.runtime import ToolRecord
 from rxllm.values import ToolCall
 
@@ -84,6 +84,11 @@ class KeepingJournal(MemoryJournal):
         for kind, key, text in starts_with:
             if kind == "kept":
                 self._kept[key].append(text)
+            elif kind == "response" and not isinstance(whole := serializer.from_json(text), LLMError):
+                for known in self._kept.values():
+                    used = list(known)[-1:] == list(known)[-2:-1]
+                    if known and not used and _calls_of(serializer.from_json(known[-1])) <= _calls_of(whole):
+                        known.append("[]")
 
     @property
     def left(self) -> int:
@@ -101,3 +106,7 @@ class KeepingJournal(MemoryJournal):
 
     def void(self, path: Sequence[str], key: str) -> None:
         self.entries.append(("void", key, ""))
+
+
+def _calls_of(events: Sequence[Event]) -> set[str]:
+    return {call.id for event in events if isinstance(event, MessageCompleted) for call in event.message.tool_calls}

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import msgspec
+import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -121,10 +123,25 @@ def test_the_model_is_told_a_string_or_an_array() -> None:
     assert save.schema["required"] == ["path", "text", "lines"]
 
 
+def test_the_items_of_a_stream_can_have_bounds() -> None:
+    @tool(eager=True)
+    async def add(numbers: Stream[Annotated[int, msgspec.Meta(le=5)]]) -> int:
+        return sum([number async for number in numbers])
+
+    for eager in (None, False):
+        events = stepped(dictating("add", '{"numbers": [1', ", 6, 1]}"), add, eager=eager)
+        assert "numbers.1" in error_of(events).message
+
+
 async def plain_after(text: Stream[str], path: str) -> None: ...
 def not_async(text: Stream[str]) -> None: ...
 async def with_default(text: Stream[str] = None) -> None: ...  # type: ignore[assignment]
 async def of_nothing(text: Stream) -> None: ...  # type: ignore[type-arg]
+async def or_none(text: Stream[str] | None) -> None: ...
+async def in_a_list(text: list[Stream[str]]) -> None: ...
+async def bounded_text(text: Annotated[Stream[str], msgspec.Meta(max_length=5)]) -> None: ...
+async def bounded_list(numbers: Annotated[Stream[int], msgspec.Meta(min_length=1)]) -> None: ...
+async def bounded_by_pydantic(text: Annotated[Stream[str], pydantic.Field(pattern="a+")]) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -134,6 +151,11 @@ async def of_nothing(text: Stream) -> None: ...  # type: ignore[type-arg]
         (not_async, "write async def"),
         (with_default, r"write Stream\[str\]"),
         (of_nothing, r"write Stream\[str\]"),
+        (or_none, r"write Stream\[str\].*without None"),
+        (in_a_list, r"write Stream\[str\].*or another type around it"),
+        (bounded_text, "maxLength.*check it in the function"),
+        (bounded_list, "minItems.*check it in the function"),
+        (bounded_by_pydantic, "pattern.*check it in the function"),
     ],
 )
 def test_what_cannot_be_fed_is_refused_with_a_remedy(function: Any, remedy: str) -> None:
@@ -292,24 +314,14 @@ def test_however_it_is_cut_it_reads_what_is_written(
         '{"path": "a", "text": "b\\q"}',
         '{"path": "a", "text": "b"]',
         '{"path": "a", "text": "b", }',
+        '{"path": "a", "text": "b"}} and more',
     ],
 )
 def test_malformed_json_fails_the_stream_with_a_typed_error(raw: str) -> None:
-    seen: list[str] = []
-
-    @tool(eager=True)
-    async def save(path: str, text: Stream[str]) -> str:
-        async for piece in text:
-            seen.append(piece)
-        return "saved"
-
-    events = stepped(dictating("save", raw[:24], raw[24:]), save)
-    completed = [event for event in events if isinstance(event, ToolExecutionCompleted)]
-    assert len(completed) == 1
-    if completed[0].error is not None:
+    save, _ = saving()
+    for eager in (None, False):
+        events = stepped(dictating("save", raw[:24], raw[24:]), save, eager=eager)
         assert error_of(events).reason == "invalid_arguments"
-    else:  # the text was over before the fault
-        assert seen == ["b"]
 
 
 @pytest.mark.parametrize("text", ["1", '["b"]', "null", '{"b": 1}'])
@@ -317,6 +329,12 @@ def test_a_value_of_another_type_fails_the_call(text: str) -> None:
     save, _ = saving()
     events = stepped(dictating("save", '{"path": "a", "text": ', text, "}"), save)
     assert error_of(events).reason == "invalid_arguments"
+
+
+def test_a_stream_that_is_written_twice_fails_the_call() -> None:
+    save, _ = saving()
+    events = stepped(dictating("save", '{"path": "a", "text": "b', '", "text": "c"}'), save)
+    assert "text is written twice" in error_of(events).message
 
 
 def test_an_optional_argument_that_is_not_there_yet_makes_it_wait_for_the_call() -> None:
@@ -356,13 +374,95 @@ def test_a_response_that_fails_stops_the_tool() -> None:
     assert result(events).tool_results == ()
 
 
-def test_an_argument_can_be_read_once() -> None:
+@pytest.mark.parametrize("eager", [None, False])
+def test_an_argument_can_be_read_once(eager: bool | None) -> None:
     @tool(eager=True)
     async def save(text: Stream[str]) -> str:
         assert [piece async for piece in text] == ["b"]
         return "".join([piece async for piece in text])
 
-    assert "read only once" in error_of(stepped(dictating("save", '{"text": "', 'b"}'), save)).message
+    events = stepped(dictating("save", '{"text": "', 'b"}'), save, eager=eager)
+    assert "read only once" in error_of(events).message
+
+
+# What identifies the call
+
+
+def keyed(text: str, **options: Any) -> tuple[str, Any]:
+    """The key of a call whose streams have been read, and its arguments as its context has them."""
+    seen: list[Any] = []
+
+    @tool(eager=True)
+    async def save(context: ToolContext, path: str, text: Stream[str]) -> None:
+        async for _ in text:
+            pass
+        seen.extend((context.idempotency_key, context.tool_call.arguments))
+
+    stepped(dictating("save", '{"path": "a", "text": "', text, '"', "}"), save, **options)
+    return seen[0], seen[1]
+
+
+def test_a_call_has_the_same_key_and_arguments_early_and_late() -> None:
+    assert keyed("b") == keyed("b", eager=False)
+    assert keyed("b")[1] == {"path": "a", "text": "b"}
+    assert keyed("b")[0] != keyed("c")[0]
+
+
+def test_a_call_that_is_not_complete_has_no_key() -> None:
+    @tool(eager=True)
+    async def save(context: ToolContext, text: Stream[str]) -> str:
+        return context.idempotency_key
+
+    message = error_of(stepped(dictating("save", '{"text": "', "b", '"}'), save)).message
+    assert "has no idempotency key yet" in message
+    assert "read all streams to their end first" in message
+
+
+@pytest.mark.parametrize("eager", [None, False])
+def test_the_error_policy_sees_the_whole_arguments(eager: bool | None) -> None:
+    seen: list[Any] = []
+
+    @tool(eager=True)
+    async def save(path: str, text: Stream[str]) -> None:
+        async for _ in text:
+            pass
+        raise ToolError("handler_raised", "no")
+
+    def policy(call: Any, error: Any) -> Any:
+        seen.append(call.arguments)
+        return "continue"
+
+    stepped(dictating("save", '{"path": "a", "text": "', 'b"}'), save, eager=eager, on_tool_error=policy)
+    assert seen == [{"path": "a", "text": "b"}]
+
+
+def test_a_call_that_is_complete_before_its_tool_starts_is_whole() -> None:
+    """With one tool at a time, the second call is complete when its tool starts."""
+    keys: list[str] = []
+
+    @tool(eager=True)
+    async def save(context: ToolContext, text: Stream[str]) -> None:
+        if keys:
+            keys.append(context.idempotency_key)
+            return
+        keys.append("first")
+        while len(keys) < 2 and not WRITTEN.is_set():
+            await asyncio.sleep(0)
+
+    async def model(request: Any, call: Any) -> AsyncIterator[Event]:
+        for id in ("c1", "c2"):
+            yield ToolCallStarted(id, "save")
+            yield ToolCallDelta(id, '{"text": "')
+            yield ToolCallDelta(id, id)
+            await asyncio.sleep(0)
+            yield ToolCallDelta(id, '"}')
+            yield ToolCallCompleted(id, "save", {"text": id}, json.dumps({"text": id}))
+        await asyncio.sleep(0)
+        WRITTEN.set()
+
+    WRITTEN.clear()
+    stepped(model, save, max_concurrency=1)
+    assert len(keys) == 2
 
 
 # A tool that ends early
@@ -423,6 +523,50 @@ def test_a_slow_tool_slows_the_model() -> None:
 
     assert contents(result(stepped(model, save))) == {"c1": "1000"}
     assert 32 < most < 300
+
+
+async def reads_in_another_order(first: Stream[str], second: Stream[str]) -> str:
+    after = [piece async for piece in second]
+    return f"{len(''.join(after))} {len(''.join([piece async for piece in first]))}"
+
+
+async def reads_only_the_second(first: Stream[str], second: Stream[str]) -> str:
+    return f"{len(''.join([piece async for piece in second]))} 300"
+
+
+async def stops_reading_the_first(first: Stream[str], second: Stream[str]) -> str:
+    async for _ in first:
+        break
+    return f"{len(''.join([piece async for piece in second]))} 300"
+
+
+async def stops_reading_all(first: Stream[str], second: Stream[str]) -> str:
+    for stream in (first, second):
+        async for _ in stream:
+            break
+    while not WRITTEN.is_set():
+        await asyncio.sleep(0)
+    return "300 300"
+
+
+WRITTEN = asyncio.Event()
+
+
+@pytest.mark.parametrize(
+    "function", [reads_in_another_order, reads_only_the_second, stops_reading_the_first, stops_reading_all]
+)
+def test_a_stream_that_is_not_read_does_not_hold_up_the_other(function: Callable[..., Any]) -> None:
+    WRITTEN.clear()
+    pieces = ['{"first": "', *["x"] * 300, '", "second": "', *["y"] * 300, '"}']
+
+    async def until(number: int) -> None:
+        await asyncio.sleep(0)
+        if number == len(pieces) - 1:
+            WRITTEN.set()
+
+    declared = dataclasses.replace(tool(function), eager=True)
+    events = stepped(dictating(declared.name, *pieces, until=until), declared)
+    assert contents(result(events)) == {"c1": "300 300"}
 
 
 def test_a_waiting_tool_does_not_hold_up_the_one_before_it() -> None:

@@ -176,3 +176,16 @@ def test_agents_wait_for_the_response() -> None:
     model = Fake([ToolCall("c0", "agent", {"prompt": "Go"}), ("delay", 0.02), "Outer."], "Done.")
     kinds = [type(event) for event in chat(model, agent, journal=KeepingJournal())]
     assert kinds.index(ToolExecutionStarted) > kinds.index(rxllm.MessageCompleted)
+
+
+def test_after_a_crash_a_recorded_response_wins_over_its_kept_beginning() -> None:
+    """The process dies after the response was recorded, and before what was kept of it was given up."""
+    RAN.clear()
+    journal = KeepingJournal()
+    turn = ["First. ", CALL, ("delay", 0.02), "Second. ", ToolCall("c1", "look", {}, "{}")]
+    first = chat(Fake(turn, "Done."), looking(), journal=journal).pipe(ops.to_chat_result()).run()
+    kinds = [kind for kind, _, _ in journal.entries]
+    result, again = recovered(journal.entries[: kinds.index("response") + 1])
+    assert [len(message.tool_calls) for message in result.thread] == [0, 2, 0, 0, 0]
+    assert [message.text for message in result.thread] == [message.text for message in first.thread]
+    assert again.left == 0
