@@ -100,6 +100,9 @@ class HTTPExchange:
         self._built = self._convert_errors(lambda: self._build(self._request, self._call))
         return client, self._built
 
+    async def client(self) -> httpx.AsyncClient:
+        return await self._adapter._clients.get()  # pyright: ignore[reportPrivateUsage]
+
     def decoder(self) -> Decoder:
         decoder = self._convert_errors(lambda: self._adapter.decoder(self._request, raw=self._call.raw))
         if self._built is not None:

@@ -102,7 +102,7 @@ async def read_first(
             failure = exchange.discreet(refusal)
         if not rules.allows(failure, attempt):
             log.warning("request %s: sent again, as its answer %s is lost: %s", exchange.request_id, id, failure)
-            await stop_answer(exchange, answer, client, pump)
+            await stop_answer(exchange, answer, client, pump, is_lost=True)
             break
         await asyncio.sleep(rules.delay(failure, attempt))
         attempt += 1
@@ -135,14 +135,14 @@ async def read_rest(
         exchange.note_drop(failure)
         await asyncio.sleep(seconds)
         answer.drop_partial()
-        position, has_resumed = answer.position, True
+        emitted, has_resumed = pump.emitted, True
         try:
             failure = await read(await exchange.rebuild(answer.resume))
         except LLMError as refusal:
             if pump.refused:
                 raise
             failure = exchange.discreet(refusal)
-        attempt = 1 if answer.position != position else attempt + 1
+        attempt = 1 if pump.emitted != emitted else attempt + 1  # keep-alives must not continue it without end
     return None if has_resumed else dropped
 
 
@@ -158,24 +158,31 @@ def _lost(exchange: Exchange, answer: KeptAnswer, failure: LLMError, dropped: Ad
     return error
 
 
-async def stop_answer(exchange: Exchange, answer: KeptAnswer, client: httpx.AsyncClient, pump: Pump[Any]) -> None:
-    """Ask the provider to stop `answer`. If that fails, log a warning."""
+async def stop_answer(
+    exchange: Exchange, answer: KeptAnswer, client: httpx.AsyncClient, pump: Pump[Any], *, is_lost: bool = False
+) -> None:
+    """Ask the provider to stop `answer`. If that fails, log a warning.
+
+    If `is_lost` is True, the provider may have forgotten the answer.
+    """
     is_cancelled = False
     problem: object = "the event loop ended"
     with pump.holding():
-        for _ in range(2):  # the end of the event loop cancels the first request
+        for _ in range(3):  # the end of the event loop cancels a request, and the adapter's `aclose` closes the client
             try:
-                request = await exchange.rebuild(answer.stop)
                 async with asyncio.timeout(STOP_SECONDS):
+                    client = await exchange.client() if client.is_closed else client
+                    request = await exchange.rebuild(answer.stop)
                     response = await client.send(request, follow_redirects=False)
-                is_refused = response.status_code >= 300 and response.status_code != 404  # nothing to stop
-                problem = f"HTTP {response.status_code}" if is_refused else None
+                has_nothing = response.status_code == 404 and (is_lost or request.method == "DELETE")
+                problem = None if response.status_code < 300 or has_nothing else f"HTTP {response.status_code}"
                 break
             except asyncio.CancelledError:
                 is_cancelled = True
             except Exception as error:
                 problem = type(error).__name__
-                break
+                if not client.is_closed:
+                    break
     if problem is not None:
         where = (exchange.request_id, exchange.provider, answer.id)
         log.warning("request %s: %s did not stop the answer %s, which may still cost money: %s", *where, problem)

@@ -93,7 +93,7 @@ class Exchange(Protocol):
     policy. `discreet` removes the call's secrets from an error. If the provider keeps the answer that the last decoder
     reads, `kept_answer` returns it; ``rebuild(build)`` builds another request about it. `saved_id` returns its id if an
     earlier process has asked for it, and `hands_over` returns whether a later process will read it.
-    `note_drop` is called before each wait for the rest.
+    `note_drop` is called before each wait for the rest. `client` returns another client if the first one is closed.
     """
 
     provider: str
@@ -103,6 +103,8 @@ class Exchange(Protocol):
     retry: Any
 
     async def open(self) -> tuple[httpx.AsyncClient, httpx.Request]: ...
+
+    async def client(self) -> httpx.AsyncClient: ...
 
     def decoder(self) -> Decoder: ...
 
@@ -144,7 +146,8 @@ async def discreetly(discreet: Callable[[LLMError], LLMError], work: Awaitable[T
 
 async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
     client, request = await exchange.open()
-    with request_log(exchange.request_id, request, exchange.provider, exchange.model) as note:
+    logged = request_log(exchange.request_id, request, exchange.provider, exchange.model)
+    with in_use(client), logged as note:  # in use even while a kept answer waits for its next connection
         await _exchange(exchange, client, request, pump, note)
 
 
@@ -168,6 +171,9 @@ async def _exchange(
     finally:
         if answer is not None and answer.is_running and not exchange.hands_over(has_loop_ended):
             await stop_answer(exchange, answer, client, pump)
+        elif answer is not None and pump.disposed and answer.id is None and answer.position is None:
+            where = (exchange.request_id, exchange.provider)
+            log.warning("request %s: disposed before %s sent the answer's id; the answer may still cost money", *where)
 
 
 async def _read(
@@ -211,20 +217,19 @@ async def opened(
 ) -> AsyncGenerator[httpx.Response, None]:
     """Send `request`, yield the response, and close it at the end of the block.
 
-    The body is not read. `options` are passed to the client's ``send`` method.
+    The body is not read. The caller counts the call with `in_use`. `options` are passed to the client's ``send``.
     """
     extensions = request.extensions
-    with in_use(client):
+    try:
+        response = await _send(client, request, pump, options)
         try:
-            response = await _send(client, request, pump, options)
-            try:
-                yield response
-            finally:
-                with pump.holding():
-                    await response.aclose()
-                    await asyncio.sleep(0)  # aiohttp's socket is closed on the loop's next turn
+            yield response
         finally:
-            request.extensions = extensions  # in case the request is sent again
+            with pump.holding():
+                await response.aclose()
+                await asyncio.sleep(0)  # aiohttp's socket is closed on the loop's next turn
+    finally:
+        request.extensions = extensions  # in case the request is sent again
 
 
 async def _send(

@@ -23,17 +23,22 @@ HEADER = "x-conversation-id"
 
 
 class CountingDecoder:
-    """A decoder that counts the bytes that it reads. `is_over` is True once the answer has ended."""
+    """A decoder that counts the bytes that it reads.
+
+    `has_ended` is True once nothing more can be read, and `is_complete` is True if the whole answer has been read.
+    """
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self.count = 0
-        self.is_over = False
+        self.has_ended = False
+        self.is_complete = False
 
     def feed(self, data: bytes) -> list[Event]:
         self.count += len(data)
         events = self._decoder.feed(data)
-        self.is_over = self.is_over or (bool(events) and isinstance(events[-1], ErrorEvent | MessageCompleted))
+        self.has_ended = self.has_ended or (bool(events) and isinstance(events[-1], ErrorEvent | MessageCompleted))
+        self.is_complete = self.is_complete or (bool(events) and isinstance(events[-1], MessageCompleted))
         return events
 
     def close(self) -> list[Event]:
@@ -58,11 +63,11 @@ class LocalAnswer:
 
     @property
     def is_running(self) -> bool:
-        return not self._decoder.is_over
+        return not self._decoder.is_complete
 
     @property
     def can_resume(self) -> bool:
-        return not self._decoder.is_over
+        return not self._decoder.has_ended
 
     def reopen(self, id: str | None) -> None:
         """Do nothing: other processes have servers of their own."""

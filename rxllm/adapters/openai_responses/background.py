@@ -17,6 +17,7 @@ On the first connection, every frame is read. If its numbers do not count up by 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -32,6 +33,10 @@ from rxllm.wire.framing import SSEDecoder
 
 if TYPE_CHECKING:
     import httpx
+
+
+_ID = re.compile(r"[\w.:-]*\w[\w.:-]*", re.ASCII)
+"""Matches ids that are one segment of a path, unlike ``..``."""
 
 
 class NumberedFrame(Frame):
@@ -62,9 +67,16 @@ class BackgroundDecoder(ResponsesDecoder):
             response = to_item(frame.response)
             # A server that ignores the option does not keep the answer.
             id = response.get("id")
-            self.id = id if isinstance(id, str) and response.get("background") is not False else None
+            is_kept = isinstance(id, str) and _ID.fullmatch(id) and response.get("background") is not False
+            self.id = id if is_kept else None
         super().read(kind, frame, data)
-        self.is_over = self.is_over or frame.type in ENDED or "error" in (kind, frame.type)
+        # An error without a number concerns the connection, so the answer may continue.
+        is_failure = "error" in (kind, frame.type) and type(frame.sequence_number) is int
+        self.is_over = self.is_over or frame.type in ENDED or is_failure
+
+    def end(self, *, over: bool) -> None:
+        self.is_over = self.is_over or over
+        super().end(over=over)
 
     def read_unknown(self, data: Any) -> None:
         if self._is_new(as_item(data).get("sequence_number")):

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 import rxllm
 from rxllm import AdapterError, ErrorEvent, Event, MessageCompleted, StreamError, TextDelta, stream_generate
 from rxllm import operators as ops
-from rxllm.adapters import AzureResponses, OpenAIResponses
+from rxllm.adapters import AzureResponses, Local, OpenAIChat, OpenAIResponses
+from rxllm.adapters.local.background import CountingDecoder, LocalAnswer
 from rxllm.adapters.openai_responses.background import BackgroundDecoder
 from rxllm.adapters.openai_responses.decoder import ResponsesDecoder
+from rxllm.http import pools, reattach
 from rxllm.telemetry import CallFinished, CallStarted, FirstToken, Reattached
 from rxllm.testing import World, simulate
 from rxllm.testing.loopback import STALL, Cut, Loopback, Pause, Reply
@@ -243,7 +245,8 @@ def test_a_failed_connection_is_an_attempt(failures: list[Reply]) -> None:
 
 def test_new_events_reset_the_count_of_attempts() -> None:
     keeper = Keeper(PRIMES, [len(part) + 1 for part in PRIMES[:-1]])
-    assert events_of(keeper, retry=AT_ONCE | {"max_attempts": 2}) == WHOLE
+    assert len(PRIMES) > 4
+    assert events_of(keeper, retry=AT_ONCE | {"max_attempts": 4}) == WHOLE
     assert (len(keeper.posts), keeper.gets) == (1, list(range(len(PRIMES) - 1)))
 
 
@@ -477,3 +480,115 @@ def test_a_timeline_shows_the_gap() -> None:
 
 def test_an_answer_without_times_has_no_gaps_in_its_metadata() -> None:
     assert events_of(Keeper(PRIMES, [CUT])) == WHOLE
+
+
+# Stops that could be missed
+
+
+def test_a_wait_for_the_rest_uses_the_client() -> None:
+    """A pool without calls may close its client during the wait."""
+
+    async def main() -> None:
+        adapter = OpenAIResponses(base_url=server.url, api_key="k")
+        events = stream_generate(adapter, "Hi", model="m", options=BACKGROUND, retry={"base_delay": 20.0})
+        subscription = events.subscribe()
+        await until(lambda: bool(server.connections) and server.connections[0].closed_at is not None)
+        await asyncio.sleep(0.05)
+        assert pools._loads[adapter._clients.any()].calls == 1
+        subscription.dispose()
+        await until(lambda: keeper.stops == ["r1"])
+
+    with Loopback(keeper := Keeper(PRIMES, [CUT])) as server:
+        asyncio.run(main())
+
+
+def test_closing_the_adapter_after_a_dispose_does_not_prevent_the_stop() -> None:
+    async def main() -> None:
+        adapter = OpenAIResponses(base_url=server.url, api_key="k")
+        async for event in stream_generate(adapter, "Hi", model="m", options=BACKGROUND):
+            if isinstance(event, TextDelta):
+                break
+        await adapter.aclose()
+
+    with Loopback(keeper := Keeper(PRIMES, [CUT], ends=[STALL])) as server:
+        asyncio.run(main())
+        assert keeper.stops == ["r1"]
+
+
+def test_a_dispose_before_the_id_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        subscription = stream_generate(engine(server), "Hi").subscribe()
+        await until(lambda: len(server.requests) == 1)
+        await asyncio.sleep(0.05)
+        subscription.dispose()
+        await until(lambda: "before openai sent the answer's id" in caplog.text)
+
+    with Loopback(Keeper(PRIMES, [0], ends=[STALL])) as server:
+        asyncio.run(main())
+
+
+def test_a_stop_of_an_unknown_answer_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    keeper = Keeper([*PRIMES[:5], b"data: {oops\n\n"], stop=REFUSED["forgotten"][0])
+    events_of(keeper)
+    assert keeper.stops == ["r1"]
+    assert "may still cost money: HTTP 404" in caplog.text
+
+
+def test_an_error_of_a_connection_does_not_end_the_answer() -> None:
+    failure = b'event: error\ndata: {"type":"error","error":{"code":"server_error","message":"again"}}\n\n'
+    keeper = Keeper(PRIMES, [CUT], rest=lambda frames, after: [failure])
+    assert isinstance(events_of(keeper)[-1], ErrorEvent)
+    assert keeper.stops == ["r1"]
+
+
+def test_the_end_marker_ends_the_answer() -> None:
+    keeper = Keeper([*PRIMES[:-1], b"data: [DONE]\n\n"])
+    events_of(keeper)
+    assert (keeper.gets, keeper.stops) == ([], [])
+
+
+@pytest.mark.parametrize("id", ["", ".", "..", "../x?y", "a/../b"])
+def test_an_id_that_would_change_the_path_is_not_used(id: str) -> None:
+    frames = [part.replace(b'"id":"r1"', b'"id":"%b"' % id.encode()) for part in PRIMES]
+    with Loopback(Reply([b"".join(frames[:5]), Cut.RESET])) as server:
+        stream_generate(engine(server), "Hi").to_list().run()
+    assert [request.path for request in server.requests] == ["/responses"]
+
+
+def test_connections_that_bring_only_keep_alives_are_attempts() -> None:
+    def ping(frames: list[bytes], after: int) -> list[bytes]:
+        return [b'data: {"sequence_number":%d,"type":"keepalive"}\n\n' % (after + 1)]
+
+    keeper = Keeper(PRIMES, [CUT], rest=ping)
+    assert error_of(events_of(keeper, retry=AT_ONCE | {"max_attempts": 3})).reason == "truncated"
+    assert (len(keeper.gets), keeper.stops) == (2, ["r1"])
+
+
+def test_a_key_that_does_not_arrive_does_not_delay_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reattach, "STOP_SECONDS", 0.1)
+    keys: list[str] = []
+
+    async def key() -> str:
+        if keys:
+            await asyncio.Event().wait()
+        keys.append("k")
+        return "k"
+
+    async def main() -> None:
+        adapter = OpenAIResponses(base_url=server.url, api_key=key)
+        async for event in stream_generate(adapter, "Hi", model="m", options=BACKGROUND):
+            if isinstance(event, TextDelta):
+                break
+        await until(lambda: "may still cost money: TimeoutError" in caplog.text)
+
+    with Loopback(Keeper(PRIMES, [CUT], ends=[STALL])) as server:
+        asyncio.run(main())
+
+
+def test_a_local_answer_that_becomes_unreadable_is_stopped() -> None:
+    decoder = CountingDecoder(OpenAIChat().decoder(rxllm.Request(), raw=False))
+    answer = LocalAnswer(Local(), "a", decoder)
+    decoder.feed(b"data: {oops\n\n")
+    assert (answer.is_running, answer.can_resume) == (True, False)
