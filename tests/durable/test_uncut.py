@@ -171,7 +171,7 @@ def test_kills_ask_for_each_answer_once(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(1, 1 + share(20)))
-def test_two_hundred_kills_ask_for_each_answer_once(tmp_path: Path, seed: int) -> None:
+def test_many_kills_ask_for_each_answer_once(tmp_path: Path, seed: int) -> None:
     killed(tmp_path, 10, seed)
 
 

@@ -13,6 +13,7 @@ import rxllm
 from rxllm import tool
 from rxllm.testing import World, simulate, simulate_cancels, simulate_many
 from rxllm.testing.loopback import Pause, Reply, Request
+from tests.examples import share
 
 
 def frame(type: str, **fields: Any) -> bytes:
@@ -167,9 +168,9 @@ def test_early_tools_in_worlds_with_faults() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_early_tools_in_a_thousand_worlds() -> None:
-    simulate_many(app, range(1000))
-    simulate_many(dictated, range(300))
+def test_early_tools_in_many_worlds() -> None:
+    simulate_many(app, range(share(1000)))
+    simulate_many(dictated, range(share(300)))
     simulate_cancels(dictated)
     for seed in range(1, 6):
         simulate_cancels(app, seed, faults=("slow", "reorder"))

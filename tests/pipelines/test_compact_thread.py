@@ -371,9 +371,9 @@ def test_a_count_that_is_no_number_is_the_developer_s_error() -> None:
 @pytest.mark.parametrize(
     ("opts", "fault"),
     [
-        ({"at": 0}, "at must be a whole number"),
-        ({"keep": 0}, "keep must be a whole number"),
-        ({"keep": "all"}, "keep must be a whole number"),
+        ({"at": 0}, "at must be an integer >= 1"),
+        ({"keep": 0}, "keep must be an integer >= 1"),
+        ({"keep": "all"}, "keep must be an integer >= 1"),
         ({"on_error": "ignore"}, 'on_error must be "raise" or "continue"'),
         ({"instructions": None}, "instructions must be a string"),
         ({"count": 3}, "count must be a function"),
