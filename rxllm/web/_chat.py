@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from reactivex import operators as rx
 
 import rxllm
-from rxllm import Event, LLMError, RunError, Session, Stream, Thread, Tool, ValidationError
+from rxllm import Event, LLMError, RunError, Session, Stream, Thread, Tool, ValidationError, serializer
 from rxllm import operators as ops
 from rxllm.engine import Engine, as_engine
 from rxllm.runtime import log_hidden
@@ -57,6 +57,9 @@ PATIENCE = {"refuse": 1.0, "wait": 30.0}
 STORE_SECONDS = 10.0
 """The number of seconds after which a store that does not answer is considered unavailable."""
 
+MAX_SESSION = 16_000_000
+"""The default of `max_session`. Such a session takes a fraction of a second to load and save."""
+
 RECOVERY = 1.0
 """The number of seconds between two searches for durable runs that have lost their process."""
 
@@ -78,6 +81,7 @@ def chat(
     background: bool = False,
     runs: Runs | SessionRuns | None = None,
     max_body: int = MAX_BYTES,
+    max_session: int = MAX_SESSION,
     max_per_minute: int = 30,
     max_running: int = 100,
 ) -> App:
@@ -101,6 +105,7 @@ def chat(
         runs: The runs to use, a `Runs` by default. Turns in ``durable.open_runs(...)`` survive their process; pass
             ``runs.sessions`` as `store`.
         max_body: The maximum length of a request, in bytes.
+        max_session: The maximum length of a conversation's JSON, in characters.
         max_per_minute: The maximum number of posts to a conversation in a minute.
         max_running: The maximum number of turns that run in this process at a time.
 
@@ -113,6 +118,7 @@ def chat(
     check_instance("system", system, str | None, "text or None")
     check("client_tools", client_tools, not isinstance(client_tools, str), "a list of tool names")
     check_count("max_body", max_body)
+    check_count("max_session", max_session)
     check_count("max_running", max_running)
     is_store = all(callable(getattr(store, method, None)) for method in ("load", "save", "delete"))
     check("store", store, is_store, "a session store, such as rxllm.session.MemorySessions()")
@@ -127,7 +133,7 @@ def chat(
         return stream_resume(engine.with_tools(*answers["tools"]), session, approvals=approvals, results=results)
 
     kept.add_factory(path, build)
-    options = protocol, path, system, tuple(client_tools), busy, background, max_body, max_running
+    options = protocol, path, system, tuple(client_tools), busy, background, max_body, max_session, max_running
     return _Chat(engine, kept, Stream.of(kept.recover(every=RECOVERY)).share(), door, *options)
 
 
@@ -161,6 +167,7 @@ class _Chat:
     busy: str
     background: bool
     max_body: int
+    max_session: int
     max_running: int
     beginning: list[str] = field(default_factory=list[str])  # conversations whose next turn is about to be open
 
@@ -307,6 +314,8 @@ class _Chat:
             own = {tool.name for tool in self.engine.tools}
             tools = {tool.name: tool for tool in incoming.tools if tool.name not in own}
             encoder = incoming.encoder()
+        if len(await asyncio.to_thread(serializer.to_json, session)) > self.max_session:
+            raise RefusedError(413, "this conversation is too long; begin another one", "conversation_too_long")
         answers: dict[str, Any] = {"approvals": incoming.approvals, "results": incoming.results}
         rxllm.stream_resume(self.engine.with_tools(*tools.values()), session.thread, **answers)  # checks the answers
         input = {**answers, "tools": [*tools.values()]}

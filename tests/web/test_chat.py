@@ -491,7 +491,14 @@ def test_a_models_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> None
     "options",
     [
         *({"protocol": "rxllm"}, {"busy": "later"}, {"path": "api"}, {"path": "/api/"}, {"path": ""}, {"system": 3}),
-        *({"client_tools": "locate"}, {"max_body": 0}, {"max_running": 0}, {"max_per_minute": 0}, {"allow": True}),
+        *(
+            {"client_tools": "locate"},
+            {"max_body": 0},
+            {"max_session": 0},
+            {"max_running": 0},
+            {"max_per_minute": 0},
+            {"allow": True},
+        ),
         *({"origins": "https://example.org"}, {"origins": ["*"]}, {"origins": ["https://example.org/"]}),
         {"store": {}},
     ],

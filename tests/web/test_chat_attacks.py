@@ -123,3 +123,14 @@ def test_below_a_mount_the_path_follows_it() -> None:
         return text_of(await page.post(says("Hi")))
 
     assert visit(mounted, act) == "You wrote Hi"
+
+
+def test_a_conversation_does_not_grow_for_ever() -> None:
+    app, store = made(max_session=3_000)
+
+    async def act(page: Page) -> list[int]:
+        statuses = [(await page.say("x" * 1_000)).status_code for _ in range(4)]
+        return [*statuses, (await Page(page.client, "another").say("Hi")).status_code]
+
+    assert visit(app, act) == [200, 413, 413, 413, 200]
+    assert len(in_time(store.load("c")).session.messages) == 2
