@@ -71,7 +71,7 @@ class Server:
 
     def kill(self) -> None:
         self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
+        self._process.wait(timeout=30)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ SECONDS = 60.0
 """The period for which a conversation's posts are counted."""
 
 _FORWARDED = ("forwarded", "via", "x-forwarded", "x-real-ip", "x-client-ip", "x-envoy", "true-client-ip", "cf-")
-"""The beginnings of headers that proxies add. Behind a proxy, any client looks like a local one."""
+"""The beginnings of headers that proxies add. Behind a proxy, any client appears to be local."""
 
 _FOREIGN = "pages of other sites cannot use this endpoint; list the site in origins=, such as https://example.org"
 _LOCAL = "this endpoint serves only its own machine; to serve others, pass web.chat(..., allow=a function that decides)"
