@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 from urllib.parse import quote, unquote
 
 import reactivex
@@ -38,7 +38,7 @@ from rxllm.web._ag_ui_encoder import Encoder as AGUIEncoder
 from rxllm.web._ag_ui_request import AGUIInput, ag_ui_id, from_ag_ui
 from rxllm.web._chat_door import Allow, ChatRequest, Door
 from rxllm.web._chat_replay import events_before
-from rxllm.web._chat_turns import MemoryTurns, SessionRuns
+from rxllm.web._chat_turns import MemoryTurns, SessionRuns, in_time
 from rxllm.web._frames import frame_json
 from rxllm.web._openai_app import App, read_body
 from rxllm.web._openai_errors import RefusedError
@@ -47,15 +47,10 @@ from rxllm.web._response import Client, GoneError, Receive, Send, streaming_resp
 from rxllm.web._runs import Runs
 from rxllm.web._ui_request import from_ui, ui_id
 
-T = TypeVar("T")
-
 log = logging.getLogger("rxllm")
 
 PATIENCE = {"refuse": 1.0, "wait": 30.0}
 """The number of seconds that a request waits for an open turn. A turn that has just been stopped is soon saved."""
-
-STORE_SECONDS = 10.0
-"""The number of seconds after which a store that does not answer is considered unavailable."""
 
 MAX_SESSION = 16_000_000
 """The default of `max_session`. Such a session takes a fraction of a second to load and save."""
@@ -252,7 +247,7 @@ class _Chat:
         await exchange.reply(204)
 
     async def _open_run(self, id: str) -> str | None:
-        return (await _in_time(self.runs.sessions.load(id))).run
+        return (await in_time(self.runs.sessions.load(id))).run
 
     def _events(self, run: str) -> Stream[Event]:
         """Watch a run and, as long as it is watched, continue runs that have lost their process."""
@@ -303,7 +298,7 @@ class _Chat:
             raise RunError("conflict") from None
 
     async def _begin(self, id: str, data: Any) -> tuple[str, Any]:
-        saved = await _in_time(self.runs.sessions.load(id))
+        saved = await in_time(self.runs.sessions.load(id))
         session = saved.session
         if self.system is not None and not session.messages:
             session = session.with_thread(Thread().add_system(self.system))
@@ -319,16 +314,7 @@ class _Chat:
         answers: dict[str, Any] = {"approvals": incoming.approvals, "results": incoming.results}
         rxllm.stream_resume(self.engine.with_tools(*tools.values()), session.thread, **answers)  # checks the answers
         input = {**answers, "tools": [*tools.values()]}
-        return await _in_time(self.runs.start(self.path, input, session=replace(saved, session=session))), encoder
-
-
-async def _in_time(work: Awaitable[T]) -> T:
-    """Await the store. Raises ``RunError("store_unavailable")`` after `STORE_SECONDS`."""
-    try:
-        async with asyncio.timeout(STORE_SECONDS):
-            return await work
-    except TimeoutError:
-        raise RunError("store_unavailable", f"the store has not answered for {STORE_SECONDS:g} s") from None
+        return await in_time(self.runs.start(self.path, input, session=replace(saved, session=session))), encoder
 
 
 def _log_recovery(error: Exception) -> None:

@@ -12,9 +12,10 @@ loses its process            The new message is saved.                   A proce
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from secrets import token_hex
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import reactivex
 from msgspec.structs import replace
@@ -25,6 +26,11 @@ from rxllm import operators as ops
 from rxllm.session import SavedSession, SessionStore
 from rxllm.values import Turn
 from rxllm.web._runs import Runs
+
+T = TypeVar("T")
+
+STORE_SECONDS = 10.0
+"""The number of seconds after which a store that does not answer is considered unavailable."""
 
 Build = Callable[[Mapping[str, Any], Session], Stream[Event]]
 """A function that builds a session's next turn from the answers to its pending calls, and the session."""
@@ -79,7 +85,7 @@ class MemoryTurns:
 
         async def keep(turn: Turn, outcome: str) -> None:
             try:
-                await self._store.save(turn.session, begun.version)
+                await in_time(self._store.save(turn.session, begun.version))
             finally:
                 del self._open[id]
 
@@ -101,3 +107,12 @@ class MemoryTurns:
 
     def recover(self, *, every: float) -> Observable[Any]:
         return reactivex.never()
+
+
+async def in_time(work: Awaitable[T]) -> T:
+    """Await the store. Raises ``RunError("store_unavailable")`` after `STORE_SECONDS`."""
+    try:
+        async with asyncio.timeout(STORE_SECONDS):
+            return await work
+    except TimeoutError:
+        raise RunError("store_unavailable", f"the store has not answered for {STORE_SECONDS:g} s") from None

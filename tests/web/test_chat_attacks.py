@@ -9,7 +9,7 @@ import pytest
 
 from rxllm import Engine, Fake, RunError, Session, web
 from rxllm.session import MemorySessions
-from rxllm.web import _chat
+from rxllm.web import _chat, _chat_turns
 from tests.web.chats import Page, browser, in_time, made, says, text_of, visit
 
 
@@ -33,7 +33,7 @@ class Hanging(MemorySessions):
 
 @pytest.mark.parametrize("method", ["load", "save"])
 def test_a_store_that_hangs_is_unavailable_and_locks_nothing(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_chat, "STORE_SECONDS", 0.05)
+    monkeypatch.setattr(_chat_turns, "STORE_SECONDS", 0.05)
     store = Hanging()
 
     async def act(page: Page) -> list[int]:
@@ -43,6 +43,22 @@ def test_a_store_that_hangs_is_unavailable_and_locks_nothing(method: str, monkey
         return [*statuses, (await page.say("Hi")).status_code, (await page.stop()).status_code]
 
     assert visit(web.chat(Fake("a", "b"), store), act) == [503, 200, 204]
+
+
+def test_a_store_that_hangs_at_the_end_of_a_turn_locks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_chat_turns, "STORE_SECONDS", 0.05)
+    store = Hanging()
+
+    def answer(request: Any) -> list[str]:
+        store.hangs = "save" if request.messages[-1].text == "Hang" else None
+        return ["Hi"]
+
+    async def act(page: Page) -> list[int]:
+        statuses = [(await page.say("Hang")).status_code]
+        store.hangs = None
+        return [*statuses, (await page.say("Again")).status_code]
+
+    assert visit(web.chat(Fake(answer), store), act) == [200, 200]
 
 
 def test_posts_at_the_same_moment_do_not_pass_the_limit_on_running_turns() -> None:
