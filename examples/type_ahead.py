@@ -86,11 +86,13 @@ class TypeAhead(App[None]):
         self.engines = engines
         self.questions = Subject[str]()
         self.race: Race | None = None
+        self.lanes = Static("\n".join(engines), id="lanes", markup=False)
+        self.answer = Static(id="answer", markup=False)
 
     def compose(self) -> ComposeResult:
         yield Input(placeholder="Ask a question, and keep typing")
-        yield Static("\n".join(self.engines), id="lanes", markup=False)
-        yield Static(id="answer", markup=False)
+        yield self.lanes
+        yield self.answer
 
     def on_mount(self) -> None:
         self.set_interval(0.1, self.draw_lanes)
@@ -111,12 +113,12 @@ class TypeAhead(App[None]):
         return self.race.answers
 
     def show(self, answer: Response) -> None:
-        self.query_one("#answer", Static).update(str(answer.error or answer.output_text))
+        self.answer.update(str(answer.error or answer.output_text))
         self.draw_lanes(answer)
 
     def draw_lanes(self, answer: Response | None = None) -> None:
         if self.race is not None:
-            self.query_one("#lanes", Static).update(self.race.lanes(answer))
+            self.lanes.update(self.race.lanes(answer))
             if answer is not None and answer.error is not None:
                 self.race = None  # the clocks stop
 
