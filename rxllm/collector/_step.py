@@ -191,6 +191,9 @@ PAUSE = "pause_turn"
 STEERED = "steered"
 """The raw finish reason of a response that was cut short, after a sentence, by a new user message."""
 
+VETOED = "vetoed"
+"""The raw finish reason of a response that was cut short by a tool, while the model wrote the tool's arguments."""
+
 
 def answer(response: Response[Any]) -> tuple[Message, ...]:
     """Return the messages that `response` adds to its thread: the message, or nothing if the message would be empty.
@@ -206,13 +209,18 @@ def answer(response: Response[Any]) -> tuple[Message, ...]:
         message = replace(message, content=content_of(tuple(part for part in parts if part is not None)))
     kept = tuple(call for call in message.tool_calls if is_server(call)) + response.tool_calls
     kept = kept if response.finish_reason == "tool_calls" else tuple(call for call in kept if is_server(call))
-    if kept == message.tool_calls:
+    if kept == message.tool_calls and response.raw_finish_reason != VETOED:
         return (message,) if message.content or kept else ()
     ids = {call.id for call in kept}
-    calls = tuple(call for call in message.tool_calls if call.id in ids)
+    calls = tuple(without_cut_text(call) for call in message.tool_calls if call.id in ids)
     parts = tuple(part for part in message.parts if not isinstance(part, ToolCallPart) or part.id in ids)
     content = content_of(parts)
     return (replace(message, content=content, tool_calls=calls),) if content or calls else ()
+
+
+def without_cut_text(call: ToolCall) -> ToolCall:
+    """Return `call` without the text of arguments that a veto has cut off: it is not JSON, so providers reject it."""
+    return replace(call, raw_arguments=None) if call.metadata.get("vetoed") else call
 
 
 def unsigned(part: Part) -> Part | None:
@@ -283,5 +291,5 @@ def is_server(call: ToolCall) -> bool:
 
 
 def is_incomplete(call: ToolCall) -> bool:
-    """Whether the stream ended before the call was complete."""
-    return call.metadata.get("error") == "incomplete"
+    """Whether the stream ended before the call was complete. A vetoed call has a result, so it counts as complete."""
+    return call.metadata.get("error") == "incomplete" and not call.metadata.get("vetoed")

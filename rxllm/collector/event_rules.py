@@ -31,6 +31,8 @@ over       a tool's event, ``ErrorEvent`` for an unknown tool  tools
 over       ``StepCompleted``                                   step
 tools      a tool's event                                      tools
 tools      ``StepCompleted``                                   step
+tools      ``ChatCompleted``, for a tool that asks and is      chat
+           called again with the answer
 failed     ``StepCompleted``                                   step
 step       ``MessageStarted``                                  message
 step       ``ErrorEvent``                                      lost
@@ -177,6 +179,8 @@ class EventRules:
             and "pending_question" in event.result.metadata
         ):
             return "step"  # the resumed chat has an open question
+        if self._phase == "tools" and isinstance(event, ev.ChatCompleted) and _asks_alone(event):
+            return "chat"
         return _NEXT[self._phase].get(type(event))
 
     def _error(self, broken: BrokenRule, event: Any) -> StreamError:
@@ -246,6 +250,11 @@ _FAULTS = {
     "chat": ("chat_completed", "nothing can follow ChatCompleted", ""),
 }
 """For each phase: the rule that a misplaced event breaks, the reason, and the rule that an early end breaks."""
+
+
+def _asks_alone(event: ev.ChatCompleted) -> bool:
+    """Whether a tool, and not an agent, asks the user: it has no steps."""
+    return event.result.pending_question is not None and not event.result.steps
 
 
 class _Response:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rxllm.collector._message import BlockKey, block_key, content_of
-from rxllm.collector._step import is_server, nest, unnest, unsigned, with_agents_so_far
+from rxllm.collector._step import is_server, nest, unnest, unsigned, with_agents_so_far, without_cut_text
 from rxllm.collector._stream_collector import StreamCollector
 from rxllm.events import (
     ErrorEvent,
@@ -125,5 +125,5 @@ def _without_loose_ends(message: Message, answered: set[str]) -> Message:
     end = marks[-1] if marks else 0
     kept = parts[:end] + [part for part in map(unsigned, parts[end:]) if part is not None]
     ids = {part.id for part in kept if isinstance(part, ToolCallPart)}
-    calls = tuple(call for call in message.tool_calls if call.id in ids)
+    calls = tuple(without_cut_text(call) for call in message.tool_calls if call.id in ids)
     return replace(message, content=content_of(tuple(kept)), tool_calls=calls)

@@ -6,7 +6,8 @@ A tool's events are emitted as follows:
 event                    before the response has ended (an early start)    after the response has ended
 =======================  ================================================  =============================================
 start, progress, end,    at once; if the model is still writing the        at once
-an agent's events        call's arguments, the end waits for them
+an agent's events        call's arguments, the end waits for them, but
+                         an error or a halt ends the response
 any other outcome        when the response has ended, in the order of      at once
                          the calls
 a halt                   when all tools have ended, in the order of the    when all tools have ended, in the order of
@@ -23,19 +24,20 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
-from reactivex import Observable, abc, from_iterable
+from reactivex import Observable, abc, empty, from_iterable
 
 from rxllm.collector import StreamCollector, Unfinished, fold_message
 from rxllm.events import (
     Event,
     MessageCompleted,
     Nested,
+    ToolCallCompleted,
     ToolExecutionCompleted,
     ToolExecutionStarted,
     ToolProgress,
 )
 from rxllm.operators._argument_feed import ArgumentFeed
-from rxllm.runtime import Bounded, EagerJournal, Scope
+from rxllm.runtime import Bounded, Deferred, EagerJournal, Scope
 from rxllm.tools import ToolSettings, execution, idempotency_key, is_halting
 from rxllm.values import Request, Thread, Tool, ToolCall, ToolError, request_key
 
@@ -48,8 +50,9 @@ INTERRUPTED = "interrupted"
 class StepTools(abc.DisposableBase):
     """Runs the tool calls of one step. Each call runs once. After `void`, a call with the same id is a new call.
 
-    ``deliver(event)`` emits an event. ``done()`` is called when the response and all tools have ended, and
-    ``fail(error)`` if the caller's code is at fault.
+    ``deliver(event)`` emits an event. ``veto(call)`` is called when a tool fails or halts while the model is still
+    writing its call, ``done()`` when the response and all tools have ended, and ``fail(error)`` if the caller's code is
+    at fault.
     """
 
     def __init__(
@@ -59,11 +62,12 @@ class StepTools(abc.DisposableBase):
         scope: Scope,
         scheduler: abc.SchedulerBase | None,
         deliver: Callable[[Event], None],
+        veto: Callable[[ToolCall], None],
         done: Callable[[], None],
         fail: Callable[[Any], None],
     ) -> None:
         self._settings, self._thread, self._scope, self._scheduler = settings, thread, scope, scheduler
-        self._deliver, self._done, self._fail = deliver, done, fail
+        self._deliver, self._veto, self._done, self._fail = deliver, veto, done, fail
         self._begin()
 
     def _begin(self) -> None:
@@ -73,6 +77,7 @@ class StepTools(abc.DisposableBase):
         self._outcomes: dict[str, list[Event]] = {}
         self._feeds: dict[str, ArgumentFeed] = {}
         self._incomplete: set[str] = set()  # the calls that the model is still writing
+        self._stopped: set[str] = set()  # the incomplete calls of a response that was ended by a veto
         self._halts: dict[str, Event] = {}
         self._order: dict[str, int] | None = None  # the place of each call in the response, once it has ended
         self._queue = _Queue()
@@ -97,7 +102,8 @@ class StepTools(abc.DisposableBase):
         return True
 
     def _execution(self, tool: Tool, call: ToolCall, feed: ArgumentFeed | None) -> Observable[Event]:
-        return execution(tool, call, self._settings, self._thread, self._scope, feed=feed)
+        events = execution(tool, call, self._settings, self._thread, self._scope, feed=feed)
+        return events if feed is None else Deferred(lambda: empty() if call.id in self._stopped else events)
 
     def complete(self, id: str) -> None:
         """Emit the end of a tool that has waited for the end of its call."""
@@ -119,47 +125,61 @@ class StepTools(abc.DisposableBase):
             for event in self._outcomes.pop(call.id, ()):
                 self._deliver(event)
 
+    def cut(self, vetoed: ToolCall, message: str) -> list[Event]:
+        """Stop the other tools with incomplete calls, and drop their outcomes. Return the ends of all these tools."""
+        self._incomplete.discard(vetoed.id)
+        self._running.pop(vetoed.id, None)
+        ends = [self._outcomes[vetoed.id].pop(0)]
+        for index, call in enumerate(self._calls):
+            if call.id in self._incomplete:
+                self._stopped.add(call.id)
+                self._bounded.stop(index)
+                self._close_feed(call.id)
+                self._outcomes.pop(call.id, None)
+                if self._running.pop(call.id, None) is not None:
+                    ends.append(_cancelled(call, message))
+        return ends
+
     def void(self, message: str) -> list[Event]:
         """Stop all tools, and drop their outcomes. Return an end for each tool that was running."""
         running = list(self._running.values())
         if self._calls:
             self.dispose()
             self._begin()
-        return [
-            ToolExecutionCompleted(
-                call.id,
-                call.name,
-                error=ToolError("cancelled", message, tool_name=call.name, tool_call_id=call.id),
-            )
-            for call in running
-        ]
+        return [_cancelled(call, message) for call in running]
 
     def dispose(self) -> None:
         self._bounded.dispose()
-        for feed in self._feeds.values():
+        for id in list(self._feeds):
+            self._close_feed(id)
+
+    def _close_feed(self, id: str) -> None:
+        if (feed := self._feeds.pop(id, None)) is not None:
             feed.close()
-        self._feeds.clear()
 
     def _receive(self, index: int, event: Event) -> None:
         call = self._calls[index]
+        is_end = isinstance(event, ToolExecutionCompleted)
+        is_incomplete = call.id in self._incomplete
         if isinstance(event, ToolExecutionStarted):
             self._running[call.id] = call
             if call.id in self._feeds:
                 self._feeds[call.id].is_running = True
-        elif isinstance(event, ToolExecutionCompleted):
-            if (feed := self._feeds.pop(call.id, None)) is not None:
-                feed.close()
-            if call.id not in self._incomplete:
-                self._running.pop(call.id, None)
-        is_complete = call.id not in self._incomplete or not isinstance(event, ToolExecutionCompleted)
+        elif is_end and not is_incomplete:
+            self._running.pop(call.id, None)
         if is_halting(event):
             self._halts[call.id] = event
-        elif self._order is not None or (isinstance(event, _AT_ONCE) and is_complete):
+        elif self._order is not None or (isinstance(event, _AT_ONCE) and not (is_end and is_incomplete)):
             self._deliver(event)
         else:
             self._outcomes.setdefault(call.id, []).append(event)
+        if is_incomplete and not isinstance(event, _AT_ONCE):
+            end = self._outcomes[call.id][0]
+            if is_halting(event) or (isinstance(end, ToolExecutionCompleted) and end.error is not None):
+                self._veto(call)
 
     def _end(self, index: int, error: Exception | None) -> None:
+        self._close_feed(self._calls[index].id)
         if error is not None:
             self._fail(error)
 
@@ -219,7 +239,8 @@ class EarlyRecord:
         """Keep the response so far, whose last event completes `call`. The tool starts after this."""
         if self._journal is not None:
             self._void_discarded(self._journal)
-            self._journal.keep(self._scope.path, recalled_key("eager", self._thread), _ended(state))
+            events = [*replace(state, executions={}).to_events(), *close_response(state, INTERRUPTED)]
+            self._journal.keep(self._scope.path, recalled_key("eager", self._thread), events)
             self._begun.append(idempotency_key(call, self._thread, self._session_id, self._scope.tool_key))
             self._is_kept = True
 
@@ -249,11 +270,23 @@ def recalled_key(kind: str, thread: Thread) -> str:
     return f"{kind} {request_key(Request(thread.messages))}"
 
 
-def _ended(state: StreamCollector) -> list[Event]:
-    """Return the events of the response so far, ended as if the model had written nothing more."""
-    events = replace(state, executions={}).to_events()
+def close_response(state: StreamCollector, reason: str, vetoed: ToolCall | None = None) -> list[Event]:
+    """Return events that end the response so far, as if the model had written nothing more.
+
+    The call `vetoed` keeps the arguments that its tool has received whole. `reason` is the raw finish reason.
+    """
     unfinished = Unfinished()
+    events = replace(state, executions={}).to_events()
     for event in events:
         unfinished.see(event)
-    events += unfinished.close()
-    return [*events, MessageCompleted(fold_message(events), "tool_calls", INTERRUPTED)]
+    completions = unfinished.close()
+    for place, event in enumerate(completions):
+        if vetoed is not None and isinstance(event, ToolCallCompleted) and event.id == vetoed.id:
+            metadata = {**event.metadata, "vetoed": True}
+            completions[place] = replace(event, arguments=vetoed.arguments, metadata=metadata)
+    return [*completions, MessageCompleted(fold_message([*events, *completions]), "tool_calls", reason)]
+
+
+def _cancelled(call: ToolCall, message: str) -> ToolExecutionCompleted:
+    error = ToolError("cancelled", message, tool_name=call.name, tool_call_id=call.id)
+    return ToolExecutionCompleted(call.id, call.name, error=error)

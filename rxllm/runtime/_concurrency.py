@@ -62,6 +62,12 @@ class Bounded(abc.DisposableBase, Generic[T]):
         if self._exhausted and not self._running and not self._disposed:
             self._on_done()
 
+    def stop(self, index: int) -> None:
+        """Dispose a source if it is running. Its place is free from the next `start` on; `on_end` is not called."""
+        if (subscription := self._live.pop(index, None)) is not None:
+            self._running -= 1
+            subscription.dispose()
+
     def dispose(self) -> None:
         self._disposed = True
         while self._live:  # other threads can remove entries during the loop

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from reactivex import of
 
 import rxllm
-from rxllm import Stream, ToolContext, halt, tool
+from rxllm import Stream, ToolContext, ask_user, tool
 from rxllm import operators as ops
 from rxllm.events import (
     ErrorEvent,
@@ -31,7 +31,6 @@ from rxllm.events import (
     ToolCallStarted,
     ToolExecutionCompleted,
     ToolExecutionStarted,
-    ToolHalt,
     ToolProgress,
     ToolResultEncoded,
 )
@@ -468,27 +467,30 @@ def test_a_call_that_is_complete_before_its_tool_starts_is_whole() -> None:
 # A tool that ends early
 
 
-def test_a_tool_that_ends_early_does_not_stop_the_model() -> None:
+def test_a_tool_that_returns_early_does_not_stop_the_model() -> None:
     @tool(eager=True)
     async def save(path: str, text: Stream[str], context: ToolContext) -> Any:
         context.progress("that is enough")
-        return halt("enough", path)
+        return path
 
     long = ["x" * 10] * 500
     events = stepped(dictating("save", '{"path": "a", "text": "', *long, '"}'), save)
     order = kinds(events)
     assert order.index(ToolProgress) < order.index(ToolCallCompleted) < order.index(ToolExecutionCompleted)
-    assert kinds(events)[-2:] == [ToolHalt, StepCompleted]
+    assert kinds(events)[-2:] == [ToolResultEncoded, StepCompleted]
     assert result(events).response.output_text == "So."
 
 
-def test_a_tool_that_raises_early_is_an_ordinary_failure() -> None:
-    @tool(eager=True)
-    async def save(path: str, text: Stream[str]) -> None:
-        raise ToolError("handler_raised", "not there")
+def test_a_tool_that_asks_to_be_called_again_does_not_stop_the_model() -> None:
+    """It needs its whole arguments when it is called with the answer."""
 
-    events = stepped(dictating("save", '{"path": "a", "text": "', "b", '"}'), save)
-    assert contents(result(events)) == {"c1": '{"error":"not there"}'}
+    @tool(eager=True)
+    async def save(text: Stream[str]) -> Any:
+        return ask_user("Which?", calls_again=True)
+
+    events = stepped(dictating("save", '{"text": "', *["x" * 10] * 500, '"}'), save)
+    assert result(events).response.output_text == "So."
+    assert result(events).metadata["pending_question"] == "Which?"
 
 
 # Back-pressure
