@@ -115,7 +115,7 @@ METADATA = frozenset(
     {
         # Entries of messages and responses, followed by entries of tool calls.
         *("id", "model", "logprobs", "budget", "partial"),
-        *("server", "error", "interrupted"),
+        *("server", "error", "vetoed", "interrupted"),
         # Entries of steps and chats.
         *("mode", "halted_reason", "halt_tool_call_id", "halt_result", "pending_tool_call_id", "pending_question"),
         *("ask_user_opts", "manual_tool_calls", "approval_tool_calls"),

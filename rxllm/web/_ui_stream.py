@@ -8,7 +8,7 @@ event                                         frames
 ``ThinkingDelta``, ``ThinkingCompleted``      ``reasoning-start``, ``-delta``, ``-end``, with the signature
 ``ToolCallStarted``, ``-Delta``               ``tool-input-start``, ``tool-input-delta``; tools are always ``dynamic``
 ``ToolCallCompleted``                         ``tool-input-available``, or ``tool-input-error`` if the arguments are not
-                                              a JSON object
+                                              a JSON object; a vetoed call is available
 ``ToolApprovalRequested``                     ``tool-approval-request``; the approval has the same id as the call
 ``ToolProgress``                              ``tool-output-available`` with ``preliminary``
 ``ToolExecutionCompleted``                    ``tool-output-available``, ``tool-output-error`` or ``tool-output-denied``
@@ -135,9 +135,9 @@ class Encoder:
                 return [_call("tool-input-start", id, name, metadata)]
             case ev.ToolCallDelta(id=id, arguments_delta=delta):
                 return [{"type": "tool-input-delta", "toolCallId": id, "inputTextDelta": delta}]
-            case ev.ToolCallCompleted(id=id, name=name, metadata={"error": error} as metadata):
+            case ev.ToolCallCompleted(id=id, name=name, metadata={"error": error} as own) if "vetoed" not in own:
                 raw = event.raw_arguments
-                return [_call("tool-input-error", id, name, metadata, input=raw, errorText=str(error))]
+                return [_call("tool-input-error", id, name, own, input=raw, errorText=str(error))]
             case ev.ToolCallCompleted(id=id, name=name, metadata=metadata):
                 return [_call("tool-input-available", id, name, metadata, input=event_data(event)["arguments"])]
             case ev.ToolProgress(id=id):

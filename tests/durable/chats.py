@@ -13,7 +13,7 @@ from secrets import token_hex
 from typing import Any, NamedTuple
 
 import rxllm
-from rxllm import AdapterError, Budget, Engine, Fake, Request, ToolCall, ToolContext, Usage, tool
+from rxllm import AdapterError, Budget, Engine, Fake, Request, ToolCall, ToolContext, ToolError, Usage, tool
 from rxllm import operators as ops
 from rxllm.testing.loopback import Loopback, Reply
 from rxllm.values import Halt
@@ -208,6 +208,18 @@ def early(name: str, operators: Any = (), *more: Any) -> Callable[[Any], Any]:
     return build
 
 
+@tool(eager=True)
+async def dictate(text: rxllm.Stream[str]) -> str:
+    effect("dictate", f"dictate text={''.join([piece async for piece in text])}")
+    raise ToolError("handler_raised", "refused")
+
+
+def build_refused(input: Any) -> Any:
+    """A tool that refuses what is dictated. In a durable run, the whole text has been dictated before it starts."""
+    calls = [ToolCall("c0", "note", {"text": "beside"}), ToolCall("c1", "dictate", {"text": "one"})]
+    return start(Engine(turns("refused", ["I@ ", *calls], ["Well@ ", "then. "]), tools=[dictate, note]), input)
+
+
 TOOL_OF = {"one": "note", "two": "stamp", "three": "deep_note"}
 EARLY = [
     replace(later_note, eager=True),
@@ -231,6 +243,7 @@ CHATS: dict[str, Chat] = {
     "race": Chat(build_race, open=2),
     "compacted": Chat(build_compacted, open=2),
     "early": Chat(early("early"), is_cut=True),
+    "refused": Chat(build_refused, is_cut=True),
     "asks": Chat(build_asks, replies={"c0/question": "window"}),
 }
 

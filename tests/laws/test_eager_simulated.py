@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -128,6 +128,51 @@ async def dictated(world: World) -> Any:
     return result.halted_reason
 
 
+async def refused(world: World) -> Any:
+    """A tool refuses the path while the model still dictates, beside a tool that has not ended."""
+    ended: Counter[str] = Counter()
+
+    @tool(eager=True)
+    async def save(path: str, text: rxllm.Stream[str]) -> None:
+        async for _ in text:
+            await asyncio.sleep(0.1)
+            ended["save"] += 1
+            raise rxllm.ToolError("handler_raised", "not there")
+
+    async def look(arguments: Any) -> str:
+        await asyncio.sleep(0.5)
+        ended["look"] += 1
+        return "seen"
+
+    def two_calls(request: Request) -> Reply:
+        if b"tool_result" in request.body:
+            return answer(request)
+        _, *rest = cast(list[Any], dictation(request).body)
+        shifted = [piece.replace(b'"index": 0', b'"index": 1') if isinstance(piece, bytes) else piece for piece in rest]
+        return Reply([START, *call(0, "look"), *shifted])
+
+    adapter = rxllm.Anthropic(base_url=world.serve(two_calls).url, api_key="k")
+    tools = [save, tool(name="look", handler=look, eager=True)]
+    result = await rxllm.chat(rxllm.Engine(adapter, model="m", retry=False), "Hi", tools=tools, timeout=30)
+    assert all(times == 1 for times in ended.values()), ended
+    if result.halted_reason == "completed":
+        first, *_ = result.steps
+        assert [message.text for message in first.tool_results] == ["seen", '{"error":"not there"}']
+        is_vetoed = first.response.raw_finish_reason == "vetoed"  # unless all bytes have arrived at once
+        text = {} if is_vetoed else {"text": "word " * 20}
+        assert first.thread[-3].tool_calls[1].arguments == {"path": "a", **text}
+        return "vetoed" if is_vetoed else "completed"
+    return result.halted_reason
+
+
+def test_a_veto_may_be_cancelled_at_every_await() -> None:
+    simulate_cancels(refused)
+
+
+def test_vetoes_in_worlds_with_faults() -> None:
+    assert "vetoed" in [run.value for run in simulate_many(refused, range(12))]
+
+
 def test_a_dictation_may_be_cancelled_at_every_await() -> None:
     steps = simulate(dictated, faults=()).steps
     for step in range(1, steps, 9):
@@ -171,6 +216,7 @@ def test_early_tools_in_worlds_with_faults() -> None:
 def test_early_tools_in_many_worlds() -> None:
     simulate_many(app, range(share(1000)))
     simulate_many(dictated, range(share(300)))
+    simulate_many(refused, range(share(1000)))
     simulate_cancels(dictated)
     for seed in range(1, 6):
         simulate_cancels(app, seed, faults=("slow", "reorder"))

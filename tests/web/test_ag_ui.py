@@ -52,6 +52,7 @@ from rxllm.values import ThinkingPart
 from tests.examples import examples
 from tests.judges import absent, node
 from tests.laws import scripts
+from tests.operators.test_veto import NO, Dictation, refusing
 from tests.web.streams import DECODERS, of_recordings, of_script
 
 JUDGE = Path(__file__).parent / "judges" / "ag_ui.mjs"
@@ -342,7 +343,17 @@ def agents_and_a_correction() -> list[Event]:
     )
 
 
+def vetoed() -> list[Event]:
+    return run(Dictation(TextDelta("I save.")).write, tools=[refusing(NO)])
+
+
+def halted() -> list[Event]:
+    return run(Dictation().write, tools=[refusing(rxllm.halt("enough", 7))])
+
+
 SCENES = [
+    vetoed,
+    halted,
     *(add_twice, wait_for_approval, wait_for_the_client, ask_the_user, mid_stream_error, cancelled),
     *(begun_again, begun_again_twice, agents_and_a_correction),
 ]

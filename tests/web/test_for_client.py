@@ -53,6 +53,7 @@ from rxllm.values import ProviderPart, TextPart, ThinkingPart
 from rxllm.web._codec import PROTOCOLS
 from tests.examples import examples
 from tests.laws import scripts
+from tests.operators.test_veto import NO, Dictation, refusing
 from tests.web.streams import DECODERS, of_recordings, of_script
 
 CANARY = "CANARY"
@@ -322,3 +323,13 @@ def test_a_browser_that_returns_is_asked_for_the_approvals_again() -> None:
 
 def innermost(event: Event) -> Event:
     return event.event if isinstance(event, Nested) else event
+
+
+def test_a_client_folds_a_vetoed_call_with_its_result() -> None:
+    events = list(rxllm.stream(Dictation().write, "Hi", tools=[refusing(NO)]).pipe(web.for_client()))
+    state = StreamCollector()
+    for event in events:
+        state = state.apply_event(event)
+    (call,) = state.steps[0].response.tool_calls
+    assert (call.id, call.arguments) == ("c1", {"path": "a"})
+    assert [message.tool_call_id for message in state.steps[0].tool_results] == ["c1"]

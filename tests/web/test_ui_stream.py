@@ -48,6 +48,7 @@ from rxllm.web._ui_stream import Decoder, Encoder
 from tests.examples import examples
 from tests.judges import absent, node
 from tests.laws import scripts
+from tests.operators.test_veto import NO, Dictation, refusing
 from tests.web.streams import DECODERS, of_recordings, of_script
 
 JUDGES = Path(__file__).parent / "judges"
@@ -177,7 +178,8 @@ def assert_folds_equal(result: Any, events: list[Event], name: str = "") -> None
     assert set(theirs) >= set(calls), name
     for id, call in calls.items():
         assert theirs[id]["toolName"] == call.name, name
-        assert theirs[id]["input"] == (call.raw_arguments if "error" in call.metadata else dict(call.arguments)), name
+        is_text = "error" in call.metadata and "vetoed" not in call.metadata
+        assert theirs[id]["input"] == (call.raw_arguments if is_text else dict(call.arguments)), name
     for event in events:
         if isinstance(event, rxllm.ToolExecutionCompleted) and event.error is None:
             assert (theirs[event.id]["state"], theirs[event.id].get("output")) == ("output-available", event.result), (
@@ -351,7 +353,15 @@ def by_hand() -> list[Event]:
     )
 
 
-SCENES = [add_twice, mid_stream_error, begun_again, stopped, by_hand]
+def vetoed() -> list[Event]:
+    return run(Dictation(TextDelta("I save.")).write, tools=[refusing(NO)])
+
+
+def halted() -> list[Event]:
+    return run(Dictation().write, tools=[refusing(rxllm.halt("enough", 7))])
+
+
+SCENES = [add_twice, mid_stream_error, begun_again, stopped, by_hand, vetoed, halted]
 
 
 @pytest.mark.parametrize("scene", SCENES)
@@ -409,6 +419,20 @@ def test_what_the_client_shows_of_a_scene_by_hand() -> None:
         },
     ]
     assert result["message"]["metadata"] == {"usage": {"input_tokens": 1, "output_tokens": 2}}
+
+
+def test_the_client_shows_a_vetoed_call_with_the_arguments_that_its_tool_had() -> None:
+    call, ended = [
+        next(part for part in parts_of(result) if part["type"] == "dynamic-tool")
+        for result in judged([framed(vetoed()), framed(halted())])
+    ]
+    own = {"type": "dynamic-tool", "toolName": "save", "input": {"path": "a"}}
+    assert {name: call[name] for name in (*own, "state")} == {**own, "state": "output-error"}
+    assert {name: ended[name] for name in (*own, "state", "output")} == {
+        **own,
+        "state": "output-available",
+        "output": 7,
+    }
 
 
 @pytest.mark.parametrize(("approved", "state"), [(True, "output-available"), (False, "output-denied")])
