@@ -9,7 +9,8 @@ follows these rules:
 3. A text or thinking block ends with its completion, which is emitted before the next block or call begins. The
    completion holds the whole text, so dropping the deltas does not change the results.
 4. Every open block is closed before an `ErrorEvent`. An unfinished call is completed with the ``metadata``
-   ``{"error": "incomplete"}``.
+   ``{"error": "incomplete"}``. If its own tool has ended the response, ``{"vetoed": True}`` is added: the call then
+   has the arguments that the tool received whole, and a result.
 5. The same bytes always give equal events, no matter where the reads split them.
 
 Each block has an `id` that is unique within its response: the provider's id, or ``block_0``, ``block_1`` and so on. If
