@@ -20,6 +20,7 @@ from tests.benchmarks import (
     cpu,
     decode,
     display,
+    early,
     first,
     live,
     numbers,
@@ -50,6 +51,7 @@ TABLES: dict[str, Callable[[Effort], list[Table]]] = {
     "n": cluster.measure,
     "o": stores.measure,
     "p": runs.measure,
+    "q": early.measure,
 }
 
 
