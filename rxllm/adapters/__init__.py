@@ -1,9 +1,8 @@
 """The adapters, one package per provider API.
 
-An adapter encodes a request as HTTP and decodes the response into events. In most packages, ``request`` builds the HTTP
-body, ``decoder`` turns frames into events and maps error codes, and ``frames`` defines the frame types and usage
-counters. Some packages also contain an image adapter, in ``images``. The modules ``http_base``, ``images`` and
-``profiles`` are also used outside this package.
+An adapter turns a request into HTTP, and the response into events. In most packages, ``request`` builds the body,
+``decoder`` turns frames into events, and ``frames`` defines frames and usage counters. Some packages have an image
+adapter in ``images``. Other packages use ``http_base``, ``images`` and ``profiles`` too.
 """
 
 from typing import TYPE_CHECKING
@@ -64,9 +63,9 @@ __all__ = [
     "select_parts",
 ]
 
-# Hide `__getattr__` from type checkers: if they saw it, they would accept any name.
+# Type checkers would accept any name if they saw `__getattr__`.
 if not TYPE_CHECKING:
-    # A program needs only one or two adapters, so each adapter's module is imported on first use.
+    # Each adapter is imported on first use.
     __getattr__ = lazy_exports(
         __name__,
         {

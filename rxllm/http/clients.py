@@ -262,7 +262,7 @@ class Clients:
         return self._by_loop[loop].pick()
 
     def any(self) -> httpx.AsyncClient:
-        """Return a client that builds requests. Any client can send them."""
+        """Return a client that builds requests. Any client can send its requests."""
         loop = running_loop()
         if self._client is not None:
             return self._client

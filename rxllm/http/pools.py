@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 CALLS = 4
-"""The maximum number of calls per client of rxllm's own.
+"""The maximum number of calls per client.
 
 A lower maximum would cost more in clients than it saves.
 """

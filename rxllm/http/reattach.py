@@ -84,7 +84,7 @@ async def read_first(
     client: httpx.AsyncClient,
     pump: Pump[Any],
 ) -> AdapterError | None:
-    """Read the earlier process's answer, or the answer to `request`.
+    """Read an earlier process's answer, or the answer to `request`.
 
     Return the failure of the connection, if any. Stop an earlier answer that cannot be read.
     """
