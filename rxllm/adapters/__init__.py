@@ -1,8 +1,8 @@
 """The adapters, one package per provider API.
 
 An adapter turns a request into HTTP, and the response into events. In most packages, ``request`` builds the body,
-``decoder`` turns frames into events, and ``frames`` defines frames and usage counters. Some packages have an image
-adapter in ``images``. Other packages use ``http_base``, ``images`` and ``profiles`` too.
+``decoder`` reads the frames, and ``frames`` defines them. Some packages have an image adapter in ``images``. Other
+rooms import ``http_base``, ``images`` and ``profiles``.
 """
 
 from typing import TYPE_CHECKING

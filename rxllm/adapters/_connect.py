@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 def connect(provider: str, model: str = "", **options: Any) -> Any:
-    """Return the adapter for one of `providers`.
+    """Return the adapter for `provider`, one of `providers`.
 
-    Without `options`, callers with the same name share an adapter and its connections. It finds its key as described in
+    Without `options`, callers that pass the same name share an adapter. It looks up its key as described in
     ``rxllm.keys``. With `options`, such as `api_key`, each call returns a new adapter.
 
-    Raises ``EngineError``. For ``unknown_provider`` and ``unknown_option``, the message lists the valid names. For
-    ``missing_dependency`` and ``invalid_engine``, it names the plugin's package.
+    Raises ``EngineError``. The reason is ``unknown_provider`` or ``unknown_option``, and the message lists the valid
+    names. If a plugin fails, it is ``missing_dependency`` or ``invalid_engine``, and the message names the package.
     """
     if provider in OWN or provider in PROFILES:
         _warn_of_taken_names()
@@ -105,7 +105,7 @@ class Compatible(OpenAIChat):
 
 
 def _fit_ids(message: Message, pattern: str) -> Message:
-    # Some ids of other providers do not match the pattern.
+    # Another provider's ids may not match the pattern.
     calls = tuple(replace(call, id=_fit_id(call.id, pattern)) for call in message.tool_calls)
     result_id = message.tool_call_id
     return replace(message, tool_calls=calls, tool_call_id=result_id and _fit_id(result_id, pattern))

@@ -199,8 +199,8 @@ class _GuardedDecoder:
 class _KeptDecoder:
     """Wraps the decoder of a kept answer.
 
-    It bookmarks the answer's id and place as soon as the id arrives. It reports each gap between connections, and adds
-    timed gaps to the metadata.
+    It puts the answer's id and place into the bookmark as soon as the id arrives. It reports each gap between
+    connections. If the reader keeps times, the metadata lists the gaps.
     """
 
     def __init__(self, decoder: Decoder, answer: KeptAnswer, bookmark: Bookmark | None, call: Call) -> None:
@@ -272,7 +272,7 @@ _NO_SUCH_PATH = (404, 405, 501)
 def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> Stream[TokenCount]:
     """Send the request from `build`, and emit the count in `field`.
 
-    A server that is not the provider's may lack the path. In that case, emit an estimate.
+    If a server other than the provider's lacks the path, emit an estimate.
     """
     counts: Any = http_stream(lambda: _Counting(adapter, request, call, build, field))
 

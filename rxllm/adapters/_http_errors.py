@@ -112,7 +112,7 @@ _BY_CODE = {
 }
 _REASONS = {code: reason for reason, codes in _BY_CODE.items() for code in codes}
 LONGEST_WAIT = 366 * 86_400.0
-"""The upper limit for ``retry_after``, in seconds. Timers overflow above it."""
+"""The upper limit for ``retry_after``, in seconds. More would overflow timers."""
 _SPECIFIC = ("context_length_exceeded", "content_filter")
 
 
@@ -160,7 +160,7 @@ def provider_error(
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds in ``retry-after-ms`` or ``retry-after``.
 
-    A date is compared with the ``date`` header or, without one, with now.
+    If ``retry-after`` is a date, it is compared with the ``date`` header or, without one, with now.
     """
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:
@@ -176,7 +176,8 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _flatten(payload: Any) -> dict[str, Any]:
-    # The forms are: {"error": {...}}, {"error": "..."}, {"detail": ...}, {"message": ...}, [{"error": ...}], "..."
+    # A payload has one of these forms: {"error": {...}}, {"error": "..."}, {"detail": ...}, {"message": ...},
+    # [{"error": ...}], "..."
     if isinstance(payload, list):
         return _flatten(cast(list[Any], payload)[0]) if payload else {}
     if not isinstance(payload, dict):
@@ -248,7 +249,7 @@ def _retry_delay(details: list[dict[str, Any]]) -> float | None:
 
 
 def _parse_seconds(text: str, unit: int = 1) -> float:
-    """Return at most `LONGEST_WAIT` seconds. Raises ``ValueError`` for other text."""
+    """Return the seconds, at most `LONGEST_WAIT`. Raises ``ValueError`` for bad text."""
     seconds = float(text) / unit
     if math.isnan(seconds):
         raise ValueError("not a time")

@@ -47,7 +47,7 @@ class Adapter(Protocol):
 def as_adapter(adapter: Any) -> Adapter:
     """Return an object whose ``stream`` returns an Observable.
 
-    `adapter` is such an object, or an async generator function, alone or as ``stream``. A generator may leave out
+    `adapter` can be an async generator function, or have one as its ``stream``. The generator may leave out
     ``MessageStarted``, completions and ``MessageCompleted``. It may yield `StreamChunk`s, mappings with their fields,
     or `CompletionChunk`s; see ``rxllm.chunks``. Blocks without an id get one.
 
@@ -80,13 +80,12 @@ class _ObjectAdapter:
 
 
 def _has_own_decoder(adapter: Adapter) -> bool:
-    """Return whether its events need no checks."""
     decoder = getattr(type(adapter), "decoder", None)
     return getattr(decoder, "__module__", "").startswith("rxllm.adapters.")
 
 
 def _check_events(source: Observable[Event]) -> Stream[Event]:
-    """Emit checked events. Malformed ones end the stream with an error."""
+    """Emit checked events. A malformed event ends the stream with an error."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         unfinished, event_check = Unfinished(), _EventCheck()
@@ -124,7 +123,8 @@ class _EventCheck:
     def read(self, event: Event, open_blocks: Reversible[BlockKey]) -> Event | None:
         """Return the event in its current form, with an id in blocks.
 
-        Return None for a repeated old-style usage event. Raises ``StreamError`` for a malformed event.
+        Return None for an old-style usage event that repeats the last one. Raises ``StreamError`` for a malformed
+        event.
         """
         if fault := event_fault(event):
             raise StreamError("malformed_event", fault)
@@ -150,7 +150,6 @@ class _EventCheck:
 
 
 def failure_events(error: LLMError, unfinished: Unfinished, has_begun: bool) -> list[Event]:
-    """Return completions for open blocks and calls, then the error."""
     start = [] if has_begun else [MessageStarted(Message("assistant"))]
     return [*start, *unfinished.close(), ErrorEvent(error)]
 
@@ -227,7 +226,6 @@ class _Bookends:
         return self._emit([*missing, *self._complete_before(checked), checked])
 
     def _complete_before(self, event: Event) -> list[Event]:
-        """Return the completion that must precede `event`, if any."""
         match event:
             case TextDelta() | ThinkingDelta():
                 block = (type(event), event.id)
@@ -245,14 +243,12 @@ class _Bookends:
                 return self._close_block()
 
     def fail(self, error: LLMError) -> list[Event]:
-        """Return completions for open blocks and calls, then the error."""
         unfinished = Unfinished()
         for event in self._emitted:
             unfinished.see(event)
         return self._emit(failure_events(error, unfinished, self.started))
 
     def close(self) -> list[Event]:
-        """Return the final events that the generator left out."""
         start = [] if self.started else [MessageStarted(Message("assistant"))]
         last = self._emit([*start, *self._close_block()])
         message = fold_message(self._emitted)

@@ -1,7 +1,7 @@
 """Choose the parts to send, read response formats, and merge options.
 
-Each ``request.py`` lists the kinds of parts that its API accepts from each role. Other parts are rejected before
-sending. An assistant's parts for another provider are left out instead, and logged at DEBUG level.
+Each ``request.py`` lists the kinds of parts that its API accepts from each role. Other parts raise an error before
+anything is sent. In assistant messages, other providers' parts are left out and logged at DEBUG level.
 
 =========================================  =============================================================================
 kind                                       part
@@ -77,9 +77,10 @@ _MESSAGE_FIELDS = ("thought", "thoughtSignature")
 
 
 def select_parts(request: Request, wire: str, provider: str, carries: Carries) -> Request:
-    """Keep the parts that the API accepts. `wire` is its name.
+    """Keep the parts that the API accepts.
 
-    Raises ``ValidationError("invalid_request")`` if a part is rejected, with its place and a remedy.
+    `wire` is the API's name in errors. Raises ``ValidationError("invalid_request")`` if a part is rejected. The error
+    locates the part and suggests a fix.
     """
     if all(isinstance(message.content, str) for message in request.messages):
         return request
@@ -113,7 +114,7 @@ def select_parts(request: Request, wire: str, provider: str, carries: Carries) -
 
 
 def kind_of(part: Part, provider: str) -> str:
-    """Return the kind of `part` in a request to `provider`.
+    """Return the kind of a part.
 
     >>> kind_of(FilePart({"mime_type": "application/pdf", "url": "https://example.org/a.pdf"}), "anthropic")
     'pdf by url'
@@ -139,12 +140,11 @@ def kind_of(part: Part, provider: str) -> str:
 
 
 def mime_type_of(file: Mapping[str, Any]) -> str:
-    """Return a file's MIME type, without parameters."""
     return str(file.get("mime_type") or "application/octet-stream").partition(";")[0].strip().lower()
 
 
 def name_of(file: Mapping[str, Any]) -> str:
-    """Return a file's name, or one with the type's extension."""
+    """Return a file's name. The default has the type's extension."""
     return str(file.get("name") or f"file{mimetypes.guess_extension(mime_type_of(file)) or ''}")
 
 
@@ -171,7 +171,6 @@ def _is_utf_8(data: bytes) -> bool:
 
 
 def _decode_data_uri(part: Part) -> Part:
-    """Decode an image given as a data URI."""
     match part:
         case ImagePart(image=Image(source="url", data=str(url))) if url.startswith("data:"):
             return replace(part, image=Image.from_data_uri(url))
@@ -246,7 +245,8 @@ def response_format(request: Request) -> dict[str, Any] | None:
                                                  copied if they are set
     ===========================================  ===================================================================
 
-    Raises ``ValidationError("invalid_request")`` for anything else. ``Request.options`` takes a provider's own formats.
+    Raises ``ValidationError("invalid_request")`` for anything else. Put a format that only one provider supports into
+    ``Request.options``.
 
     >>> response_format(Request(response_format={"type": "json_schema", "schema": {}, "strict": True}))
     {'name': 'answer', 'type': 'json_schema', 'strict': True, 'schema': {}}
@@ -272,7 +272,6 @@ def invalid_field(name: str, value: object, expected: str) -> ValidationError:
 
 
 def image_url(image: Image) -> str:
-    """Return the URL of `image`, or a data URI."""
     return str(image.data) if image.source == "url" else image.to_data_uri()
 
 

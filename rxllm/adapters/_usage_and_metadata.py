@@ -73,7 +73,6 @@ def metadata_of(part: Any) -> dict[str, Any]:
 
 
 def metadata_of_usage(counters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata in a usage object, such as Groq's timings."""
     times = {name: counters[name] for name in _TIMES if name in counters}
     return metadata_of(counters) | ({"timings": times} if times else {})
 
@@ -126,7 +125,7 @@ def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) 
 def costs_beside(part: Any) -> dict[str, Any]:
     """Return costs outside the usage object, as counters for `to_usage`.
 
-    Venice sends ``{"cost": {"usd": ..., "diem": ...}}``, and GitHub Copilot ``copilot_usage``. Vercel sends text:
+    Venice sends ``{"cost": {"usd": ..., "diem": ...}}``. GitHub Copilot sends ``copilot_usage``. Vercel sends
     ``{"provider_metadata": {"gateway": {"cost": "0.0045"}}}``.
     """
     match part:
@@ -169,10 +168,8 @@ def _count_thoughts_as_output(usage: Usage) -> Usage:
 
 
 def dicts(value: Any) -> list[dict[str, Any]]:
-    """Return the objects in `value`, if it is a list."""
     return [item for item in cast(list[Any], value) if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def text_of(value: Any) -> str:
-    """Return `value` if it is a string, or ""."""
     return value if isinstance(value, str) else ""

@@ -1,6 +1,6 @@
 """The adapters for OpenAI's APIs on Azure: https://learn.microsoft.com/azure/ai-foundry/openai/api-version-lifecycle.
 
-The model is the name of your deployment. Keys are sent as ``api-key``, and Entra ID tokens as bearer tokens.
+The model is the name of your deployment. Keys are sent in ``api-key``. Entra ID tokens are sent as bearer tokens.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ class AzureKeys(HTTPBase):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Add ``/openai/v1`` unless the path contains ``/openai``."""
         url = text.rstrip("/")
         return url if re.search(r"/openai(/|\?|$)", url) else f"{url}/openai/v1"
 
@@ -66,13 +65,13 @@ class AzureKeys(HTTPBase):
 class AzureChat(AzureKeys, OpenAIChat):
     """An `OpenAIChat` for deployments on Azure: ``"azure:my-deployment"``.
 
-    Pass a `base_url` such as ``https://NAME.openai.azure.com/openai/v1``, or set ``AZURE_OPENAI_ENDPOINT``. The
-    variable may omit ``/openai/v1``. For a dated API version, pass
+    Pass a `base_url` such as ``https://NAME.openai.azure.com/openai/v1``, or set ``AZURE_OPENAI_ENDPOINT``. You can
+    omit ``/openai/v1`` in the variable. For a dated API version, pass
     ``.../openai/deployments/NAME?api-version=2024-10-21``.
 
-    The key is the call's, `api_key`, ``AZURE_OPENAI_AD_TOKEN`` or ``AZURE_OPENAI_API_KEY``. With ``rxllm[azure]``, it
-    can be a function from ``get_bearer_token_provider``. Without a key, Azure's own server gets a token from
-    ``DefaultAzureCredential``.
+    The key is looked up in the call, in `api_key`, and in ``AZURE_OPENAI_AD_TOKEN`` and ``AZURE_OPENAI_API_KEY``. With
+    ``rxllm[azure]``, it can be a function from ``get_bearer_token_provider``. Without a key, Azure's own servers
+    receive a token from ``DefaultAzureCredential``.
     """
 
     def _is_openai(self) -> bool:
@@ -82,13 +81,13 @@ class AzureChat(AzureKeys, OpenAIChat):
 class AzureResponses(AzureKeys, OpenAIResponses):
     """An `OpenAIResponses` for deployments on Azure: ``"azure-responses:my-deployment"``.
 
-    The address and the key are as in `AzureChat`. If the deployment does not have a reasoning model's name, set
-    `reasoning_effort` to get encrypted thoughts.
+    For the address and the key, see `AzureChat`. If a reasoning model's deployment has another name, set
+    `reasoning_effort` to request encrypted thoughts.
     """
 
 
 def entra_token() -> str:
-    """Return an Entra ID token. azure-identity renews it.
+    """Return an Entra ID token from azure-identity.
 
     Raises ``EngineError("missing_key")`` without azure-identity or a login.
     """

@@ -46,8 +46,8 @@ class HTTPBase(ABC):
     With ``http2=True``, disposing a call does not stop it on the server.
 
     `api_key` can be a function that returns the key; see ``rxllm.keys``. `headers` are sent with every request. A
-    call's `headers` override them. `timeout` limits the model's silence, in seconds. Keep-alive messages do not reset
-    it.
+    call's `headers` override them. `timeout` is how many seconds the model may stay silent. Keep-alive messages do not
+    reset it.
     """
 
     provider: str
@@ -105,7 +105,6 @@ class HTTPBase(ABC):
         return (*(name for name, is_secret in secret.items() if is_secret), *self._own_secrets())
 
     def _own_secrets(self) -> tuple[str, ...]:
-        """Return a subclass's secret attributes, such as ``session_token``."""
         names = (name for name, value in self._settings().items() if value and is_secret_name(name))
         return tuple(name for name in names if name != "_api_key" and not hasattr(HTTPBase, name))
 
@@ -157,7 +156,7 @@ class HTTPBase(ABC):
     def key(self, call: Call) -> str | None:
         """Return the API key for `call`, or None.
 
-        Raises ``EngineError("missing_key")`` if the provider's own server needs one.
+        Raises ``EngineError("missing_key")`` if the provider's own server needs one and there is none.
         """
         # When a request is built, `call` already has the key.
         key = (isinstance(call.api_key, str) and call.api_key.strip()) or self._find_key(call)
@@ -172,16 +171,16 @@ class HTTPBase(ABC):
         return key
 
     def key_headers(self, key: str) -> dict[str, str]:
-        """Return the header for `key`."""
+        """Return the headers that carry `key`."""
         return {"authorization": f"Bearer {key}"}
 
     async def with_key(self, call: Call) -> Call:
-        """Add the key that `build` needs. Call `api_key` if it is a function."""
+        """Add the key that `build` needs. Call it if it is a function."""
         key = self._find_key(call)
         return call if key is None else replace(call, api_key=await keys.resolved(self.provider, key))
 
     def _check_model(self, model: str | None) -> None:
-        """Raise ``ValidationError`` for an engine's name, such as ``"openai:gpt-5"``."""
+        """Raise ``ValidationError`` if `model` names an engine."""
         # Other servers can have such models, like Ollama's "mistral:7b".
         prefix, colon, _ = (model or "").partition(":")
         if colon and self.needs_key and self.base_url == self.default_base_url and prefix in providers():
@@ -189,7 +188,7 @@ class HTTPBase(ABC):
             raise invalid_option("model", fault)
 
     def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
-        """Build a POST of `body` as JSON.
+        """Build a POST request with `body` as JSON.
 
         `path` follows the base URL. A whole URL replaces it.
         """
@@ -197,17 +196,17 @@ class HTTPBase(ABC):
         return self._build("POST", path, call, sent, content=json_bytes(body))
 
     def get(self, path: str, call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
-        """Build a GET of `path` below the base URL."""
+        """Build a GET request."""
         return self._build("GET", path, call, headers)
 
     def delete(self, path: str, call: Call) -> httpx.Request:
-        """Build a DELETE of `path` below the base URL."""
+        """Build a DELETE request."""
         return self._build("DELETE", path, call, {})
 
     def post_form(
         self, path: str, fields: Mapping[str, Any], files: Sequence[File], call: Call, *, headers: Mapping[str, str]
     ) -> httpx.Request:
-        """Build a POST of a form with files."""
+        """Build a POST request with a form and files."""
         data = {name: well_formed(text) if isinstance(text, str) else text for name, text in fields.items()}
         return self._build("POST", path, call, headers, data=data, files=list(files))
 
@@ -238,7 +237,8 @@ class HTTPBase(ABC):
     ) -> LLMError:
         """Return the adapter's error for a rejected request.
 
-        The message also has the server's address, or the provider and model.
+        If the base_url could be wrong, the message has the server's address. Otherwise, it may have the provider and
+        the model.
         """
         try:
             error = self.error(status, headers, body)
@@ -260,7 +260,6 @@ class HTTPBase(ABC):
         return with_origin(located, error)
 
     def _secrets(self, request: Request | ImageRequest, call: Call, built: httpx.Request | None) -> list[str]:
-        """Return the strings that errors must not contain."""
         key = self._find_key(call)
         sources = [self.headers, call.headers, dict(built.headers) if built else {}, request.options]
         urls = [self.base_url, *([str(built.url)] if built else [])]
@@ -313,7 +312,6 @@ def _read_url(base_url: str, name: str = "base_url") -> str:
 
 
 def _public_part(wrong_url: str) -> str:
-    """Remove the user and password, even if they contain "/"."""
     return public_url(wrong_url.rpartition("@")[2])
 
 

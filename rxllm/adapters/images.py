@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class ImageAdapter(Protocol):
-    """Turns a request into one response. Failures go to ``on_error``.
+    """Turns a request into a stream of one response.
 
-    `operations` lists the supported ones of ``"generate"``, ``"edit"`` and ``"variation"``. Another operation fails
-    with ``ImageAdapterError("unsupported_operation")`` before any I/O.
+    Failures go to ``on_error``. `operations` lists which of ``"generate"``, ``"edit"`` and ``"variation"`` are
+    supported. Any other operation fails with ``ImageAdapterError("unsupported_operation")`` before any I/O.
     """
 
     @property
@@ -219,8 +219,8 @@ class Fetcher:
     async def send(self, request: httpx.Request, limit: int, seconds: float | None = None, **options: Any) -> Answer:
         """Send `request` and return the answer. The client gets `options`.
 
-        Raises ``AdapterError`` with reason ``timeout`` after `seconds`, ``malformed_response`` above `limit` bytes, or
-        ``network_error``.
+        Raises ``AdapterError`` with reason ``timeout`` after `seconds`, or ``malformed_response`` after `limit` bytes.
+        If the connection fails, the reason is ``network_error``.
         """
         url = address(request)
         try:

@@ -15,11 +15,11 @@ __all__ = ["PROFILES", "Profile", "providers"]
 
 @dataclass(frozen=True)
 class Profile:
-    """An OpenAI-compatible server and its differences from OpenAI's.
+    """An OpenAI-compatible server.
 
-    `key_variable` is None for a server without keys. `options` are merged into the body, under the caller's options.
-    None removes a field. `names` maps request fields to the server's names. Tool call ids must match the pattern
-    `call_id`. `thoughts_field` is the field for sending thoughts back, if the server needs them.
+    `key_variable` is None for a server without keys. `options` are merged into the body. The caller's options override
+    them, and None removes a field. `names` maps request fields to the server's names. Every tool call id must match the
+    pattern `call_id`. `thoughts_field` is the message field for thoughts, if the server needs them.
     """
 
     base_url: str
@@ -39,7 +39,7 @@ PROFILES: dict[str, Profile] = {
     "huggingface": Profile("https://router.huggingface.co/v1", "HF_TOKEN"),
     "llamacpp": Profile("http://localhost:8080/v1", None),
     "lmstudio": Profile("http://localhost:1234/v1", None),
-    # MiniMax puts thoughts into the text, and has deprecated max_tokens.
+    # MiniMax puts thoughts into the text by default. It has deprecated max_tokens.
     "minimax": Profile(
         "https://api.minimax.io/v1",
         "MINIMAX_API_KEY",
@@ -101,7 +101,6 @@ _MODEL_PATTERNS = {
 
 
 def unknown_provider(provider: str, model: str) -> str:
-    """Return the error message for an unknown provider."""
     if package := PACKAGES.get(provider):
         return f"{provider} is in a package of its own: run pip install {package}"
     name, known = f"{provider}:{model}" if model else provider, providers()

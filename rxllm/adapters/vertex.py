@@ -1,6 +1,6 @@
 """The adapter for Gemini and Claude on Vertex AI: https://docs.cloud.google.com/vertex-ai/generative-ai/docs.
 
-Bodies are as in `Gemini` and `Anthropic`. The path has the project, the location and the model.
+The request bodies are the same as in `Gemini` and `Anthropic`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ CLAUDE_VERSION = "vertex-2023-10-16"
 
 
 class GoogleToken:
-    """Returns an access token, and renews it before it expires.
+    """Returns an access token. It is renewed before it expires.
 
-    `credentials` are from google-auth. The default are the application default credentials. All calls share one token.
+    The default `credentials` are the application default credentials. All calls share one token.
     """
 
     def __init__(self, credentials: Any = None) -> None:
@@ -90,15 +90,16 @@ default_token = GoogleToken()
 class Vertex(HTTPAdapter):
     """An adapter for Gemini and Claude on Vertex AI.
 
-    The models are ``"vertex:gemini-2.5-pro"`` or ``"vertex:claude-sonnet-4-5"``, for example. `location` is a region,
-    ``"us"``, ``"eu"`` or ``"global"``. Defaults are ``GOOGLE_CLOUD_PROJECT`` and ``GOOGLE_CLOUD_LOCATION``, then the
-    credentials' project and ``"global"``. Claude first tries ``ANTHROPIC_VERTEX_PROJECT_ID`` and ``CLOUD_ML_REGION``.
+    Name the model as in ``"vertex:gemini-2.5-pro"`` or ``"vertex:claude-sonnet-4-5"``. The default `project` is in
+    ``GOOGLE_CLOUD_PROJECT`` or the credentials. The default `location` is in ``GOOGLE_CLOUD_LOCATION``, or else
+    ``"global"``. It can be a region, ``"us"``, ``"eu"`` or ``"global"``. Claude first tries
+    ``ANTHROPIC_VERTEX_PROJECT_ID`` and ``CLOUD_ML_REGION``.
 
-    `credentials` are from google-auth, which ``rxllm[vertex]`` installs. The default are the application default
+    Create `credentials` with google-auth, which ``rxllm[vertex]`` installs. The default is the application default
     credentials. You can pass an access token or an API key as `api_key` instead. Without a project, an API key selects
     express mode, and ``GOOGLE_API_KEY`` is read too.
 
-    ``Request.options`` is as in `Gemini` and `Anthropic`. Claude also takes ``anthropic_version`` there.
+    ``Request.options`` works as in `Gemini` and `Anthropic`. For Claude, you can set ``anthropic_version`` there.
     """
 
     provider = PROVIDER
@@ -156,7 +157,6 @@ class Vertex(HTTPAdapter):
         return {"x-goog-api-key": key} if key.startswith(API_KEYS) else super().key_headers(key)
 
     def _root(self, location: str, is_claude: bool) -> str:
-        """Return the address and version, or the version below a `base_url`."""
         version, base = "v1" if is_claude else "v1beta1", self.base_url.partition("?")[0]
         if base != self.default_base_url:
             return versioned(base, version).removeprefix(base)
@@ -170,7 +170,7 @@ class Vertex(HTTPAdapter):
     def _find_key(self, call: Call) -> ApiKey | None:
         if {name.lower() for name in (*self.headers, *call.headers)} & {"authorization", "x-goog-api-key"}:
             return None
-        # An environment's API key is for express mode, without a project.
+        # An API key in the environment is for express mode.
         if keys.source(self.provider) in ("environment", "dotenv") and self._setting("project", is_claude=True):
             return call.api_key or self._api_key or default_token
         return super()._find_key(call) or default_token
@@ -189,7 +189,7 @@ _VARIABLES = {
     "project": ("ANTHROPIC_VERTEX_PROJECT_ID", "GOOGLE_CLOUD_PROJECT"),
     "location": ("CLOUD_ML_REGION", "GOOGLE_CLOUD_LOCATION"),
 }
-"""The environment variables of each setting. Only Claude reads the first."""
+"""The environment variables of each setting. The first is Claude's."""
 
 
 def _is_claude(request: Request) -> bool:
@@ -197,7 +197,6 @@ def _is_claude(request: Request) -> bool:
 
 
 def _gemini_parts(request: Request, is_count: bool) -> tuple[str, dict[str, Any], dict[str, str]]:
-    """Return path, body and headers for Google's models."""
     path = model_path(request.model or "")
     path = f"publishers/google/{path}" if path.startswith("models/") else path
     if is_count:
@@ -206,7 +205,6 @@ def _gemini_parts(request: Request, is_count: bool) -> tuple[str, dict[str, Any]
 
 
 def _claude_parts(request: Request, is_count: bool) -> tuple[str, dict[str, Any], dict[str, str]]:
-    """Return path, body and headers for Claude."""
     # Every platform accepts thinking that another has signed:
     # https://platform.claude.com/docs/en/build-with-claude/extended-thinking.
     body = (claude.count_body if is_count else claude.messages_body)(request)

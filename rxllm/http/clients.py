@@ -83,7 +83,7 @@ def aiohttp_client() -> httpx.AsyncClient:
 
 
 def _session_without_cookies(transport: Any) -> Any:
-    """Replace aiohttp's cookie jar, because httpx has its own."""
+    """Replace aiohttp's cookie jar."""
     import aiohttp
 
     transport.client = None
@@ -109,7 +109,6 @@ _PROXIES = "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY; a SOCKS proxy needs pip insta
 
 
 def client_settings(max_connections: int | None, library: str = "httpx") -> dict[str, Any]:
-    """Return the ``AsyncClient`` arguments for `library`."""
     from http.cookiejar import CookieJar, DefaultCookiePolicy
 
     httpx = import_module(library)
@@ -119,8 +118,8 @@ def client_settings(max_connections: int | None, library: str = "httpx") -> dict
         "limits": httpx.Limits(
             max_connections=max_connections, max_keepalive_connections=100, keepalive_expiry=KEEPALIVE_SECONDS
         ),
-        "headers": {"accept-encoding": "gzip, deflate"},  # ``decompression`` reads these
-        "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),  # calls must not share cookies
+        "headers": {"accept-encoding": "gzip, deflate"},  # The encodings that ``decompression`` reads.
+        "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),  # Calls must not share cookies.
     }
 
 
@@ -164,7 +163,7 @@ VARIABLE = "RXLLM_TRANSPORT"
 
 
 class Transport(NamedTuple):
-    """A client factory, its maximum calls per client, and its imports."""
+    """A client factory and its limits."""
 
     make: Callable[[], httpx.AsyncClient]
     calls: int | None = None
@@ -184,13 +183,13 @@ _chosen: str | None = None
 
 
 def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
-    """Use transport `name` from now on, or restore the default.
+    """Use the transport `name` from now on. None restores the default.
 
     ::
 
         rxllm.http.use_transport("aiohttp")      # or, without a line of code: RXLLM_TRANSPORT=aiohttp
 
-    ``RXLLM_TRANSPORT`` sets the default. Without it, the default is httpx.
+    Without it, ``RXLLM_TRANSPORT`` sets the transport. The default is httpx.
 
     The choice applies to rxllm's own clients, except in ``"local"``. Engines such as ``"provider:model"`` use it at
     once. An existing adapter uses it on event loops where it has made no call. It does not affect an adapter's `client`
@@ -219,7 +218,6 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
 
 
 def chosen_transport() -> Transport:
-    """Return the transport for new clients."""
     if _chosen is not None:
         return _TRANSPORTS[_chosen]
     return _find(VARIABLE, os.environ.get(VARIABLE, "").strip().lower() or "httpx")

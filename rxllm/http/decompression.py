@@ -28,7 +28,6 @@ class DecompressionError(ValueError):
 
 
 def is_decompressed_here(response: httpx.Response) -> bool:
-    """Return whether `body_of` decompresses this body itself."""
     return not response.is_stream_consumed and all(name in _NAMES for name in _encodings(response))
 
 

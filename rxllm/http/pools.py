@@ -66,8 +66,9 @@ def in_use(client: httpx.AsyncClient) -> Generator[None]:
 class Pools:
     """The clients of an adapter on one event loop.
 
-    `make` creates a client for up to `calls` calls, or unlimited if None. `by_loop` maps loops to pools. Closed pools
-    remove themselves from it. The garbage collector cannot close connections, so pools can outlive their adapter.
+    `make` creates a client. At most `calls` calls share it; None means no limit. `by_loop` maps loops to pools, and
+    loses closed ones. Pools outlive their adapter until they are closed, because the garbage collector cannot close
+    connections.
     """
 
     def __init__(
@@ -93,7 +94,6 @@ class Pools:
         return self._clients[0]
 
     def pick(self) -> httpx.AsyncClient:
-        """Return the first client with room, or a new one."""
         for client in self._clients:
             if self._calls is None or _loads[client].calls < self._calls:
                 return client
@@ -106,7 +106,6 @@ class Pools:
         await self._lifetime.aclose()
 
     async def close_dead(self) -> None:
-        """Close the clients of a loop that is already closed."""
         self._finalizer.detach()
         with contextlib.suppress(AttributeError):  # uvloop closes all connections itself
             cast(Any, self._loop).call_soon = _call_close

@@ -60,7 +60,7 @@ class KeptAnswer(Protocol):
     def can_resume(self) -> bool: ...
 
     def reopen(self, id: str | None) -> None:
-        """Expect the whole answer `id` of an earlier process, or a new answer."""
+        """Expect the whole answer `id`, or a new answer if it is None."""
         ...
 
     def drop_partial(self) -> None:

@@ -35,7 +35,6 @@ _HARMLESS = frozenset(
 async def followed(
     client: httpx.AsyncClient, response: httpx.Response, send: Callable[..., Awaitable[httpx.Response]]
 ) -> httpx.Response:
-    """Follow redirects, and return the final response."""
     for _ in range(client.max_redirects):
         redirect = response.next_request
         if redirect is None:

@@ -54,15 +54,12 @@ class RequestLog:
         self._after(f"status {status}")
 
     def watched(self, decoder: Decoder) -> Decoder:
-        """Return a decoder that also logs its first event."""
         return _Watched(decoder, self) if self._is_on else decoder
 
     def see(self, items: list[Any]) -> None:
-        """Remember the last item for the final line."""
         self._last = items[-1] if items else self._last
 
     def see_events(self, events: list[Any]) -> None:
-        """Log the first event, and remember the last."""
         if events and self._last is None:
             self._after("first event")
         self.see(events)

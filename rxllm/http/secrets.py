@@ -90,7 +90,7 @@ def _is_secret_parameter(name: str) -> bool:
 
 
 def without(value: Any, secrets: Iterable[str]) -> Any:
-    """Mask `secrets` in all strings and bytes of `value`."""
+    """Mask `secrets` in all strings and bytes."""
     forms = {form for secret in secrets if len(secret) >= SECRET_LENGTH for form in _forms(secret)}
     return _without(value, sorted(forms, key=len, reverse=True))
 
@@ -115,7 +115,6 @@ def redacted(error: E, secrets: str | Iterable[str] | None) -> E:
 
 
 def hide_in_log(record: logging.LogRecord) -> bool:
-    """Mask secrets in the URLs that httpx logs."""
     if isinstance(record.args, tuple):
         record.args = tuple(_hidden_url(arg) if type(arg).__name__ == "URL" else arg for arg in record.args)
     return True
@@ -126,13 +125,12 @@ def _hidden_url(url: object) -> object:
 
 
 def _text_of_causes(error: BaseException) -> str:
-    """Return the text of all causes, even suppressed ones."""
     cause = error.__cause__ or error.__context__
     return f"{cause!r} {cause} {_text_of_causes(cause)}" if cause is not None else ""
 
 
 def _forms(secret: str) -> set[str]:
-    """Return `secret` as text, URL and JSON spell it."""
+    """Return `secret` as it looks in text, URLs and JSON."""
     sent = secret.encode(errors="replace")  # a lone surrogate becomes a question mark
     return {secret, quote(sent), quote(sent, safe=""), quote_plus(sent), json.dumps(secret)[1:-1]}
 

@@ -6,7 +6,7 @@
                │
                └──> bytes ──> decoder.feed ──> events ──> ... ──> close ──> decoder.close ──> events ──> on_completed
 
-An error before the status reaches ``on_error``. The decoder emits later ones as an ``ErrorEvent``.
+An error before the status ends the stream in ``on_error``. Later ones become an ``ErrorEvent``.
 
 httpcore 1.0.9 cannot cancel every call safely, so `_send` holds the pump:
 
@@ -66,9 +66,8 @@ _CANCELLABLE = frozenset({"http11.send_request_headers.started", "http2.receive_
 """The httpcore events that mark a call as safe to cancel."""
 
 _LEFT_OPEN = (
-    "the call to %s ended early over HTTP/2, where httpx cannot cancel a single response: the server might keep "
-    "sending it, and after many such calls, new ones stall or are refused; create the client without http2=True, so "
-    "that each call has its own connection"
+    "the call to %s ended early over HTTP/2, where httpx cannot cancel it, so the server might keep sending; "
+    "create the client without http2=True"
 )
 
 _LAST = frozenset({ErrorEvent, MessageCompleted})
@@ -83,12 +82,12 @@ class Decoder(Protocol):
 
 
 class Exchange(Protocol):
-    """A call, as its adapter sends and reads it.
+    """An adapter's call, for the HTTP source.
 
-    If `content_only` is True, pings do not restart the idle timer. `discreet` removes the call's secrets from an error.
-    `kept_answer` is the answer that the provider keeps, if any. ``rebuild(build)`` builds another request about it.
-    `saved_id` is its id if an earlier process asked for it. `hands_over` is True if a later process will read it. The
-    source calls `note_drop` before each wait for the rest. `client` replaces a closed client.
+    If `content_only` is True, pings do not restart the idle timer. `discreet` removes secrets from an error.
+    `kept_answer` is the answer that the provider keeps. `saved_id` is its id from an earlier process.
+    ``rebuild(build)`` builds another request about it. `hands_over` is True if a later process will read it.
+    `note_drop` is called before each wait for the rest. `client` returns a new client if the first is closed.
     """
 
     provider: str
@@ -131,18 +130,17 @@ def http_stream(exchange: Callable[[], Exchange]) -> Stream[Event]:
 
 
 async def discreetly(discreet: Callable[[LLMError], LLMError], work: Awaitable[T]) -> T:
-    """Await `work`, and remove secrets from its error."""
     try:
         return await work
     except LLMError as error:
         redacted = discreet(error)
-    raise redacted  # outside ``except``, so the original does not become its context
+    raise redacted  # outside ``except``, so that the key is not in the context
 
 
 async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
     client, request = await exchange.open()
     logged = request_log(exchange.request_id, request, exchange.provider, exchange.model)
-    with in_use(client), logged as note:  # a kept answer uses it even between connections
+    with in_use(client), logged as note:  # a kept answer needs the client between connections too
         await _exchange(exchange, client, request, pump, note)
 
 
@@ -179,9 +177,9 @@ async def _read(
     note: RequestLog,
     request: httpx.Request,
 ) -> AdapterError | None:
-    """Send `request` and emit its events. Return a later failure.
+    """Send `request` and emit its events.
 
-    Raises failures that occur before the response begins.
+    An error before the response begins is raised. A later one is returned.
     """
     began = time.monotonic()
     streaming = False
@@ -263,12 +261,10 @@ async def _send(
 
 
 def may_be_page(headers: Mapping[str, str]) -> bool:
-    """Return whether the response's content type is HTML."""
     return "html" in headers.get("content-type", "").lower()
 
 
 def begins_page(data: bytes) -> bool:
-    """Return whether `data` starts an HTML page."""
     return data.lstrip()[:1] == b"<"
 
 
@@ -317,7 +313,6 @@ async def _deliver(
 
 
 def _take_read_timeout(request: httpx.Request) -> float | None:
-    """Remove the read timeout from `request`, and return its seconds."""
     # httpcore reads it again for the body. aiohttp does not.
     limits: Mapping[str, float | None] = request.extensions.get("timeout", {})
     request.extensions["timeout"] = {**limits, "read": None}
@@ -332,7 +327,7 @@ async def _drain(reads: AsyncGenerator[bytes, None], pump: Pump[Any]) -> None:
 
 
 async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
-    """Return the error body that arrives within `ERROR_BODY_SECONDS`."""
+    """Return the part of the error body that arrives in time."""
     body = b""
     with contextlib.suppress(Exception):  # the status matters more than a complete body
         async with IdleTimeout(pump, ERROR_BODY_SECONDS):
@@ -344,7 +339,6 @@ async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
 
 
 def _explained(events: list[Event], failure: AdapterError) -> list[Event]:
-    """Replace a ``truncated`` error with one that describes `failure`."""
     match events:
         case [*rest, ErrorEvent(error=StreamError(reason="truncated"))]:
             reason = "timeout" if failure.reason == "timeout" else "truncated"

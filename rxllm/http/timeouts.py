@@ -87,8 +87,8 @@ class IdleTimeoutError(TimeoutError):
 class IdleTimeout:
     """Raise `IdleTimeoutError` in its block after a long silence.
 
-    Silence begins at `since`, a ``time.monotonic()`` value, or at the start. Call `restart` when bytes arrive. None
-    `seconds` means no limit.
+    Silence begins at `since`, a ``time.monotonic()`` value, or with the block. Call `restart` when bytes arrive. If
+    `seconds` is None, there is no limit.
 
     A held pump is not interrupted, because httpcore 1.0.9 may be closing a connection.
     """
@@ -118,11 +118,9 @@ class IdleTimeout:
             raise IdleTimeoutError(f"{self._seconds:g} s") from error
 
     def restart(self) -> None:
-        """Count silence from now."""
         self._since = time.monotonic()
 
     def pause(self) -> None:
-        """Stop counting until the next `restart`."""
         self._since = None
 
     def _arm(self, seconds: float, *, last: bool = False) -> None:

@@ -53,8 +53,8 @@ Some older servers never answer it.
 """
 
 _OLD_TRANSPORT = (
-    "the MCP server does not accept POST at this URL (405 Method Not Allowed); it may use the 2024 HTTP+SSE "
-    "transport, which rxllm does not support; use the server's streamable HTTP URL, often /mcp instead of /sse"
+    "the MCP server does not accept POST at this URL (405 Method Not Allowed); "
+    "use its streamable HTTP URL, often /mcp instead of /sse"
 )
 
 Json = dict[str, Any]
@@ -89,7 +89,7 @@ class Connection(ABC):
 
     @abstractmethod
     def send(self, version: str, message: Json, headers: Mapping[str, str]) -> Stream[Json]:
-        """Send `message`, and return the replies. A response is last."""
+        """Send `message`, and return the replies, the response last."""
 
     @abstractmethod
     def listen(self, version: str) -> Stream[Json]:
@@ -154,7 +154,7 @@ class Connection(ABC):
         return self.send(version, request(version, id, "subscriptions/listen", params), {})
 
     async def version(self) -> str:
-        """Return the protocol version. The first caller negotiates it."""
+        """Return the protocol version to use with the server."""
         while True:
             with self._guard:
                 future, is_first = self._version, self._version is None
@@ -257,7 +257,6 @@ class Connection(ABC):
             await self._notify(version, response(message, result), self._timeout)
 
     async def _notify(self, version: str, message: Json, seconds: float) -> None:
-        """Send a message that needs no reply."""
         async with asyncio.timeout(seconds), to_async_iter(self.send(version, message, {})) as received:
             async for _ in received:
                 pass
@@ -296,10 +295,7 @@ def _client_info() -> Json:
 
 
 def response(message: Json, result: Json | None) -> Json:
-    """Return the response to a server's request.
-
-    If `result` is None, only a ping succeeds.
-    """
+    """Refuse everything but a ping if `result` is None."""
     if result is None and message.get("method") != "ping":
         error = {"code": METHOD_NOT_FOUND, "message": "this client does not support the method"}
         return {"jsonrpc": "2.0", "id": message.get("id"), "error": error}
@@ -329,7 +325,6 @@ def _is_too_deep(data: Any) -> bool:
 
 
 def object_of(data: Any) -> Json:
-    """Return `data` if it is a mapping, otherwise an empty one."""
     return cast(Json, data) if isinstance(data, dict) else {}
 
 
@@ -338,7 +333,6 @@ def is_response_to(message: Json, id: int | str) -> bool:
 
 
 def is_about_another(message: Json, id: int | str) -> bool:
-    """Return whether `message` belongs to another request."""
     token = object_of(message.get("params")).get("progressToken")
     return "method" not in message or (message["method"] == "notifications/progress" and token != id)
 
@@ -348,7 +342,6 @@ def has_result(response: Json) -> bool:
 
 
 def error_of(message: Any, status: int | None = None) -> AdapterError:
-    """Return the error in a response without a result."""
     match message:
         case {"error": {"code": int(code), **fields}}:
             text, data = str(fields.get("message", ""))[:500], fields.get("data")

@@ -62,10 +62,10 @@ _of_parent: list[Process] = []
 class Stdio(Connection):
     """A connection to a server process on this machine.
 
-    The first call starts ``command *arguments``, and so does the next call after an end. The server inherits only
-    `PATH`, `HOME` and similar variables, so it sees no keys. Add variables with `env`. `timeout`, in seconds, applies
-    to the start and to requests, but not to tool calls. ``version="2025-11-25"`` uses that version, even if the server
-    supports a later one.
+    The first call starts ``command *arguments``. If the server ends, the next call starts it again. The server inherits
+    only `PATH`, `HOME` and similar variables, so it sees no keys. Add variables with `env`. `timeout`, in seconds,
+    applies to the start and to requests, but not to tool calls. ``version="2025-11-25"`` uses that version, even if the
+    server supports a later one.
     """
 
     def __init__(
@@ -113,7 +113,6 @@ class Stdio(Connection):
             await process.aclose()
 
     def _leave_to_parent(self) -> None:
-        """Forget a server that belongs to the parent process."""
         if self._process is not None and self._process.owner != os.getpid():
             _of_parent.append(self._process)
             self._process = None
@@ -150,7 +149,6 @@ class Inbox:
                 self._loop.call_soon_threadsafe(self._wake.set)
 
     async def get(self) -> Json:
-        """Return the next message, or raise the server's failure."""
         while not self._items:
             self._wake.clear()
             await self._wake.wait()
@@ -175,7 +173,7 @@ class Process(asyncio.SubprocessProtocol):
         self._env = {**env, "RXLLM_MCP_PROCESS": self._mark}
         self._lock = threading.Lock()
         self._inboxes: dict[Any, Inbox] = {}
-        """By request number, subscription id or, for listeners, the inbox itself."""
+        """Keys are request numbers, subscription ids or, for listeners, inboxes."""
         self._framing = NDJSONDecoder()
         self._stderr = b""
         self._is_over = asyncio.Event()
@@ -307,7 +305,7 @@ class Process(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         self._has_exited.set()
-        # Read earlier output first. A descendant may keep it open.
+        # Wait for earlier output. A descendant may keep it open.
         code = self._transport.get_returncode()
         self._loop.call_later(0.05, self._fail, "has ended" if code is None else f"has ended with exit code {code}")
 

@@ -104,7 +104,6 @@ class _Call:
         return text if text or structured is None else structured
 
     def _text(self, block: Json) -> str:
-        """Return a content block as text. Report files as progress."""
         match block:
             case {"type": "text", "text": str(text)}:
                 return text
@@ -141,8 +140,8 @@ class NeedsUserError(Exception):
 class Questions(msgspec.Struct):
     """A server's questions in a tool call.
 
-    `requests` and `responses` have the same keys. `state` is the server's own. If `is_inline` is True, the server waits
-    during the call, and keys are numbers.
+    `requests` has the parameters and `responses` the answers so far, by key. `state` is the server's own. If
+    `is_inline` is True, the server waits during the call, and keys are question numbers.
     """
 
     requests: dict[str, Json] = {}
@@ -190,7 +189,6 @@ class Questions(msgspec.Struct):
         return cls(params_by_key, {key: known.responses[key] for key in same if key in known.responses}, state)
 
     def is_forgotten(self, error: AdapterError) -> bool:
-        """Return whether the server no longer knows its own state."""
         return self.state is not None and error.reason == "invalid_request" and "requestState" in error.message
 
     @property
@@ -199,7 +197,6 @@ class Questions(msgspec.Struct):
         return [key for key in self.requests if key not in self.responses]
 
     def params(self) -> Json:
-        """Return the parameters for the next request."""
         own = {} if self.is_inline else {"inputResponses": self.responses or None, "requestState": self.state}
         return {name: value for name, value in own.items() if value is not None}
 
@@ -218,7 +215,6 @@ class Questions(msgspec.Struct):
         raise NeedsUserError
 
     def ask(self) -> Halt:
-        """Ask the user the next question."""
         params = self.requests[self.open[0]]
         shown = {"schema": params.get("requestedSchema"), "url": params.get("url")}
         page = f" {shown['url']}" if isinstance(shown["url"], str) else ""
@@ -228,7 +224,6 @@ class Questions(msgspec.Struct):
 
 
 def _check_page(params: Json) -> Json:
-    """Raise ``ValidationError`` unless the URL is a web address."""
     url = params.get("url")
     is_page = isinstance(url, str) and _PAGE.fullmatch(url)
     if not is_page and (url is not None or params.get("mode") == "url"):
@@ -238,7 +233,7 @@ def _check_page(params: Json) -> Json:
 
 
 def _response(reply: str, params: Json) -> Json | None:
-    """Convert the user's reply, or return None."""
+    """Return None if the reply does not fit."""
     try:
         data: Json | None = msgspec.json.decode(reply, type=Json)
     except (ValueError, RecursionError):
@@ -270,7 +265,7 @@ def _fault(answer: Json, params: Json) -> str:
 
 
 def _convert_reply(reply: str, kind: Any) -> Any:
-    """Convert `reply`. Raises ``ValueError`` or ``KeyError``."""
+    """Raises ``ValueError`` or ``KeyError`` for an unfit reply."""
     match kind:
         case "boolean":
             return _TRUTHS[reply.strip().lower()]

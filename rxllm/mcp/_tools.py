@@ -121,7 +121,6 @@ async def _list_tools(connection: Connection, prefix: str, allow_changes: bool) 
 
 
 def _is_listed(known: dict[str, str], tool: Tool, allow_changes: bool) -> bool:
-    """Return whether `tool` is unchanged or may change."""
     definition = json.dumps([tool.description, tool.schema, tool.metadata], sort_keys=True)
     digest = hashlib.sha256(definition.encode()).hexdigest()
     if known.get(tool.name, digest) != digest and not allow_changes:
@@ -184,10 +183,7 @@ class _Handler(partial[Any]):
 
 
 def _legal_name(name: str) -> str:
-    """Return `name` in a form that providers accept.
-
-    It has at most 64 letters, digits, "_" and "-". It does not start with a digit or "-".
-    """
+    """Providers accept 64 letters, digits, "_" and "-". A digit or "-" cannot be first."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
     return name if re.match(r"[A-Za-z_]", name) else f"_{name}"[:64]
 

@@ -180,7 +180,7 @@ def unpaced(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase | None:
 def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
     """Return a function that returns the time in seconds.
 
-    The time is monotonic, except with another library's scheduler.
+    The time is monotonic, unless `scheduler` has its own clock.
     """
     if scheduler is None or isinstance(scheduler, LoopScheduler):
         return time.perf_counter

@@ -59,7 +59,7 @@ class Backlog(ABC, Generic[T, R]):
         return CompositeDisposable(subscription, self._timer)
 
     def wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        """Release the items that are due. Runs on the clock."""
+        """Release the items that are due. The clock calls this."""
         with self._lock:
             try:
                 self._release()

@@ -39,7 +39,7 @@ T = TypeVar("T")
 Body = Callable[["Pump[T]"], Awaitable[None]]
 
 HOLD_SECONDS = 15.0
-"""The longest delay of a cancellation during a connect."""
+"""The maximum delay of a cancellation while connecting."""
 
 
 def pumped(body: Body[T]) -> Stream[T]:
@@ -144,7 +144,7 @@ class Pump(abc.DisposableBase, Generic[T]):
         self._holding = True
 
     def release(self) -> None:
-        """End a hold. Cancel the task if it is disposed."""
+        """End a hold, and cancel a disposed task."""
         self._holding = False
         if self.disposed:
             self._cancel()

@@ -111,9 +111,9 @@ class _Race:
         self._observer = observer
         self._scheduler = scheduler
         self._scope = current_scope.get()
-        self._guard = threading.Lock()  # covers decisions only
-        self._entries: dict[int, SingleAssignmentDisposable] = {}  # one per source that is still in the race
-        self._timers: dict[int, SingleAssignmentDisposable] = {}  # one per source that has not started
+        self._guard = threading.Lock()
+        self._entries: dict[int, SingleAssignmentDisposable] = {}  # The sources that are still in the race.
+        self._timers: dict[int, SingleAssignmentDisposable] = {}  # The sources that have not started.
         self._winner: int | None = None
         self._delivering = False  # new events must wait during a release
         self._end: Callable[[], None] | None = None
@@ -248,7 +248,6 @@ class _Race:
         return round(self._seconds() - self._start, 6)
 
     def _take_next(self) -> int | None:
-        """Return the next source if all running ones failed."""
         if self._timers.keys() != self._entries.keys():
             return None
         next_index = min(self._timers, key=self._delays.__getitem__)
@@ -257,8 +256,6 @@ class _Race:
 
 
 def _add_note(event: Event, note: Mapping[str, Any]) -> Event:
-    """Add `note` to the metadata of an event's result."""
-
     def annotate(response: Response[Any]) -> Response[Any]:
         return replace(response, metadata={**response.metadata, **note})
 

@@ -41,7 +41,7 @@ _FORKED = "this process was forked while the stream was being read, and the call
 
 
 def to_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int | None = None) -> Items[T]:
-    """Iterate over `source`, with ``with to_iter(source) as items:``.
+    """Iterate over `source`: ``with to_iter(source) as items:``.
 
     A source waits at `maxsize` unread items, or at `limit` if that is lower. A source that cannot wait is cut off at
     `limit` (65,536 by default). The iterator returns those items, then raises ``StreamError("overflow")``.
@@ -51,7 +51,7 @@ def to_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int | N
 
 
 def to_async_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int | None = None) -> AsyncItems[T]:
-    """Iterate over `source`, with ``async with to_async_iter(source) as items:``.
+    """Iterate over `source`: ``async with to_async_iter(source) as items:``.
 
     `maxsize` and `limit` are as in `to_iter`.
     """
@@ -62,7 +62,7 @@ def to_async_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: i
 class Buffer(abc.ObserverBase[T]):
     """A subscription's unread items.
 
-    It does not refer to the iterator, so a dropped one is collected.
+    It has no reference to the iterator, so a dropped iterator is collected.
     """
 
     def __init__(self, maxsize: int, limit: int | None, wake: Callable[[], object]) -> None:
@@ -111,7 +111,6 @@ class Buffer(abc.ObserverBase[T]):
         self._wake()
 
     def close(self) -> None:
-        """Drop the items, and wake waiting sources."""
         self.ended = True
         self.gate.waiting.clear()
         self.gate.open()
@@ -340,7 +339,7 @@ class _Waiter(abc.ObserverBase[T]):
         self.take_error(error)
 
     def take_error(self, error: BaseException) -> bool:
-        """Keep the first error. Return False if none waits."""
+        """Keep the first error. Return False if no caller waits."""
         if self.awaited and self._error is None:
             self._error = error
             self._wake()

@@ -57,7 +57,7 @@ class Plan(Protocol):
         ...
 
     def note(self, times: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return metadata for an attempt after failed ones.
+        """Return metadata for an attempt that follows failed ones.
 
         `times` is empty unless events are timed; see ``ops.timed``.
         """
@@ -88,7 +88,7 @@ class Attempts:
         return CompositeDisposable(self._source, self._timer)
 
     def events_to_emit(self, events: list[Event]) -> list[Event]:
-        """Return the events of an attempt at its content or error."""
+        """Return an attempt's events once it has content or fails."""
         if self.begun and isinstance(events[-1], ErrorEvent):
             return events[-1:]  # the earlier attempt's events stay valid
         self.begun = True
@@ -115,8 +115,8 @@ class Attempts:
         self._count += 1
         self._began = self._seconds()
         attempt = _Attempt(self, self._plan.late)
-        subscription = self._source.disposable = SingleAssignmentDisposable()  # assigned before the source can fail
-        with within(self._scope):  # a retry starts in the failed attempt's context
+        subscription = self._source.disposable = SingleAssignmentDisposable()  # Assigned before the source can fail.
+        with within(self._scope):  # A retry starts in the failed attempt's context.
             source = self._plan.source(self._count)
             source = source.map(self._annotate) if self._count > 1 else source
             subscription.disposable = source.subscribe(
@@ -155,9 +155,9 @@ class _Attempt:
         self._pending: list[Event] | None = []
         self._pass: Callable[[Event], object] = self._pass_late if late else self._observer.on_next
         self._releasing = False
-        self._failed = False  # set once the failure is handled
-        self._delivering = False  # stays True if the subscriber raises
-        self._end: Callable[[], None] | None = None  # an end that arrived during the release
+        self._failed = False
+        self._delivering = False  # Stays True if the subscriber raises.
+        self._end: Callable[[], None] | None = None  # An end that arrived during the release.
 
     def on_next(self, event: Event) -> None:
         if self._pending is None:
@@ -234,9 +234,9 @@ def attempting(make: Callable[[], Plan]) -> Stream[Event]:
 class RetryPolicy(msgspec.Struct, frozen=True):
     """The rules for retrying a failed call.
 
-    `max_attempts` includes the first attempt. The first wait lasts `base_delay` seconds. Later waits double, up to
-    `max_delay`. Each wait gets up to `jitter` random seconds. A longer Retry-After header prevails. Above
-    `max_retry_after` seconds, the call is not retried.
+    `max_attempts` includes the first attempt. The first wait lasts `base_delay` seconds. Each later wait is twice as
+    long, up to `max_delay`. A random time of up to `jitter` seconds is added. A longer Retry-After header takes
+    precedence. If it asks for more than `max_retry_after` seconds, the call is not retried.
 
     Only an `AdapterError` or a `StreamError` with a reason in `retry_on` is retried. An account without credit is never
     retried.
@@ -269,7 +269,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
             raise invalid_option(("retry", "retry_on"), _unknown_reasons(unknown))
 
     def delay(self, error: LLMError, attempt: int) -> float:
-        """Return the seconds to wait after `attempt`, which counts from 1."""
+        """Return the seconds to wait after `attempt`, counted from 1."""
         backoff = min(self.max_delay, self.base_delay * 2.0 ** min(attempt - 1, 64))
         return max(self._retry_after(error), backoff) + random.uniform(0.0, self.jitter)
 
@@ -298,7 +298,7 @@ OnRetry = Callable[[int, float, LLMError], None]
 def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
     """Convert the ``retry`` option of an engine or a call.
 
-    False means no retries. A mapping overrides fields of `base`, or of the default if that is False.
+    False means no retries. A mapping overrides fields of `base` (or of the default, if `base` is False).
 
     >>> policy({"max_attempts": 5}).max_attempts
     5

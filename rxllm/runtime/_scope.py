@@ -1,7 +1,7 @@
 """The chat, step and tool call of a subscription.
 
-A context variable holds the scope. An operator sets it while it subscribes, and calls read it. For its own subscriber,
-an operator restores the scope; see `ScopedObserver`. Events do not contain it, so they cannot leak prompts.
+An operator puts the scope into a context variable while it subscribes, and calls read it. For its own subscriber, it
+restores the scope; see `ScopedObserver`. Events do not contain the scope, so they cannot leak prompts.
 
 ==================================  ==============================  ===================================================
 field of `Scope`                    written by                      read by
@@ -53,8 +53,8 @@ T = TypeVar("T")
 class ToolRecord(msgspec.Struct, frozen=True):
     """A journal's record of a tool call.
 
-    `call` has the arguments, and `events` is the outcome. `events` is None for an interrupted tool. `call` is None for
-    a denied one.
+    `call` has the arguments, and `events` is the outcome. If the tool was interrupted, `events` is None. If it was
+    denied, `call` is None.
     """
 
     call: ToolCall | None = None
@@ -64,15 +64,15 @@ class ToolRecord(msgspec.Struct, frozen=True):
 class Journal(Protocol):
     """A record of a stream's answers and tool calls; see ``operators.journaled``.
 
-    It holds entries of earlier runs and of this one. `path` has the ids of the enclosing tool calls, outermost first. A
-    call has the same path and key in every run. Calls with equal keys get the entries in order. Any thread or loop can
-    call the methods. With the methods of `RecallingJournal`, it also keeps ``steer`` corrections.
+    It has entries from earlier runs and from this one. `path` is the ids of the enclosing tool calls, outermost first.
+    The same call has the same path and key in every run. Calls with equal keys get their entries in order. Any thread
+    or loop can call the methods. A `RecallingJournal` also keeps ``steer`` corrections.
     """
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
-        """Return the recorded answer, or record and emit `events`.
+        """Return the recorded answer, or emit and record `events`.
 
-        Each subscription calls this once. Equal keys are used in the same order in every run. `key` is like
+        Each subscription calls this once. In every run, calls with equal keys have the same order. `key` is like
         ``rxllm.values.request_key``, but ignores tools' descriptions.
         """
         ...
@@ -109,10 +109,11 @@ class RecallingJournal(Journal, Protocol):
 
 @runtime_checkable
 class EagerJournal(RecallingJournal, Protocol):
-    """A `RecallingJournal` that can drop records of tools.
+    """A `RecallingJournal` that can also drop records.
 
-    With any other journal, tools wait for the response's end. A whole response replaces its beginning, kept under an
-    "eager" key, unless that was kept twice. Later runs then recall an empty list last.
+    With other journals, tools wait for the end of the response. A response that was recorded whole replaces its
+    beginning, which was kept under a key that starts with "eager". Later runs then recall an empty list last. A
+    beginning that was kept twice is not replaced.
     """
 
     def void(self, path: Sequence[str], key: str) -> None:
@@ -145,8 +146,8 @@ class Ask(Protocol):
 class EngineCall(msgspec.Struct, frozen=True):
     """The engine call whose operators are being applied.
 
-    `request` has all options, and `call` the settings outside a request. `provider` is the adapter's name. `before` is
-    the usage of the chat's earlier steps, and `chat` holds its budgets. ``ask(engine)`` returns another engine's answer
+    `request` has all options, and `call` has the settings outside a request. `provider` is the adapter's name. `before`
+    is the usage of earlier steps, and `chat` has the chat's budgets. ``ask(engine)`` returns another engine's answer,
     as a cold Observable.
     """
 
@@ -178,16 +179,16 @@ def applying_operators(call: EngineCall) -> Setting[EngineCall | None]:
 
 
 def provider_name(adapter: Any) -> str:
-    """Return the adapter's provider or, without one, its name."""
+    """Return the adapter's provider, or else its own name."""
     return getattr(adapter, "provider", None) or getattr(adapter, "__name__", None) or type(adapter).__name__
 
 
 class Scope(msgspec.Struct, frozen=True):
     """The chat, step and tool call of a subscription.
 
-    `path` has the ids of the enclosing tool calls, outermost first. `tool_key` returns the innermost call's idempotency
-    key. Each ``before_retry(error, seconds)`` returns its shortest wait. `queued` is the seconds that a call waited to
-    start. The table above lists the fields.
+    `path` is the ids of the enclosing tool calls, outermost first. `tool_key` returns the innermost call's idempotency
+    key. ``before_retry(error, seconds)`` returns the shortest wait that it allows. `queued` is how many seconds the
+    call waited.
     """
 
     request_id: str | None = None
@@ -218,7 +219,7 @@ class Scope(msgspec.Struct, frozen=True):
         )
 
     def under(self, operators: Iterable[Any], chat: dict[Any, Budget] | None) -> Scope:
-        """Add the budgets of `operators`. `chat` holds its own."""
+        """Add the budgets of `operators`. `chat` has the chat's own."""
         holders = [operator for operator in operators if isinstance(operator, HoldsBudget)]
         if not holders:
             return self

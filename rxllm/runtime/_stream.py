@@ -68,12 +68,11 @@ class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
         loop = running_loop()
         # `run` blocks the running loop, and uses another.
         self._loop = loop if chosen_loop() is loop else None
-        self._thread = get_ident()  # faster than finding the running loop on Python 3.11
-        self._waiting: deque[Callable[[], None]] = deque()  # an item stays first until it is delivered
+        self._thread = get_ident()  # Finding the running loop is slower on Python 3.11.
+        self._waiting: deque[Callable[[], None]] = deque()  # An item stays first until it is delivered.
 
     @property
     def entry(self) -> abc.ObserverBase[S]:
-        """The observer for the source."""
         return self._observer if self._loop is None else self
 
     def on_next(self, value: S) -> None:
@@ -130,7 +129,6 @@ class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
 
 
 def as_observer(on_next: Any, on_error: abc.OnError | None, on_completed: abc.OnCompleted | None) -> Any:
-    """Make a reactivex observer from an observer or functions."""
     if callable(getattr(on_next, "on_next", None)):
         return AutoDetachObserver(on_next.on_next, on_next.on_error, on_next.on_completed)
     return AutoDetachObserver(on_next, on_error, on_completed)

@@ -40,7 +40,7 @@ class Endings:
         self._is_expected = False
 
     def expect(self) -> None:
-        """Record that a function may be called on disposal."""
+        """Record that a function may run on disposal."""
         self._is_expected = True
 
     def begin(self) -> Callable[[], None]:

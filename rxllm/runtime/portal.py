@@ -1,6 +1,6 @@
 """Choose a call's event loop.
 
-The portal is a daemon thread with an event loop, for programs without one.
+The portal is a daemon thread with a loop for programs without one.
 
 =============================================  ===================================================================
 use of a stream                                event loop of its call
@@ -180,7 +180,7 @@ class Starts:
 def subscribing() -> contextlib.AbstractContextManager[None]:
     """Delay calls on other loops until the block ends.
 
-    Otherwise, ``take(1)`` might dispose a subscription that it does not have yet.
+    Otherwise, ``take(1)`` might need a disposable that it does not have yet.
     """
     place = current_place.get()
     outer = place.starts
@@ -206,7 +206,6 @@ def _hold_starts(place: Place) -> Generator[None]:
 def start_on(
     loop: asyncio.AbstractEventLoop, fn: Callable[[], object], context: contextvars.Context | None = None
 ) -> None:
-    """Call `fn` soon on another thread's `loop`."""
     context = context or contextvars.copy_context()
     starts = current_place.get().starts
     if starts is not None and starts.is_subscribing:

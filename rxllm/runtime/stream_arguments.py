@@ -33,7 +33,7 @@ def check_streams(name: str, streams: Sequence[Any]) -> None:
 def check_operators(operators: Iterable[Any]) -> None:
     """Raise ``ValidationError("invalid_option")`` unless all are operators.
 
-    ``ops.text`` is not one, but makes one.
+    ``ops.text`` makes an operator, but is none itself.
     """
     for place, operator in enumerate(operators):
         fault = _fault(operator)
@@ -91,11 +91,9 @@ class Origin(NamedTuple):
     call: tuple[Any, Mapping[str, Any]] | None = None
 
     def piped(self) -> Origin:
-        """Return the origin of a Stream from an operator."""
         return self if self.items == "items" else self._replace(items="items", call=None)
 
     def describe(self) -> str:
-        """Return the repr of the Stream."""
         items = self.items if isinstance(self.items, str) else f"one {self.items.__name__}"
         source = f" from {self.function}" if self.function else ""
         model = f" with {self.model}" if self.model else ""
@@ -104,7 +102,6 @@ class Origin(NamedTuple):
         return f"<Stream of {items}{source}{model}; nothing is sent until {readings}>"
 
     def missing_attribute(self, name: str, methods: Iterable[str]) -> str:
-        """Explain a missing attribute, perhaps with a suggestion."""
         fault = f"'Stream' object has no attribute {name!r}"
         if name.startswith("_"):
             return fault
@@ -119,7 +116,6 @@ class Origin(NamedTuple):
         return f"{fault}: {advice('Stream', 'attribute')}"
 
     def still_to_run(self, fault: str) -> str:
-        """Explain that only a result supports an operation."""
         call = f"{self.function}(...)" if self.function else "the stream"
         return f"{fault}: {advice('Stream', 'item', call=call)}"
 

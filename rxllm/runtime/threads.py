@@ -54,15 +54,14 @@ class _Worker(threading.Thread):
 
 
 def is_daemon_worker() -> bool:
-    """Return whether the current thread is one of rxllm's."""
     return isinstance(threading.current_thread(), _Worker)
 
 
 class DaemonThreads(ThreadPoolExecutor):
     """An executor that never delays interpreter exit.
 
-    A hanging job blocks only its own thread. Jobs can start during exit, because one thread is always ready. `running`
-    counts unfinished jobs. `left` counts jobs whose callers stopped waiting.
+    A job that hangs blocks only its own thread. One thread is always ready, because none can start during exit.
+    `running` counts unfinished jobs. `left` counts abandoned jobs that still run.
     """
 
     running = 0
@@ -155,8 +154,7 @@ def daemon_threads() -> DaemonThreads:
 async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
     """Run a blocking function in a thread.
 
-    It uses the caller's context. After a cancellation, `fn` keeps running without a result. `what` names `fn` in the
-    log.
+    `fn` runs in the caller's context. It keeps running if the caller is cancelled. `what` is its name in the log.
     """
     job = daemon_threads().submit(contextvars.copy_context().run, fn)
     try:
@@ -221,7 +219,6 @@ class Drain:
                 return
 
     async def cancel(self) -> None:
-        """Cancel everything, and wait up to `CLOSE_SECONDS`."""
         _name_current_task()
         tasks = _tasks()
         for pending in (*tasks, *self._live.timers):

@@ -30,22 +30,23 @@ _TAKES_BEARER = re.compile(r"https://bedrock-mantle\.[^/]+\.api\.aws(:\d+)?(/|$)
 VERSION = "2023-06-01"
 """The default API version.
 
-Version 2026-10-21 supports no temperature. The header ``anthropic-version`` selects it.
+To use version 2026-10-21, set the header ``anthropic-version``. It does not support a temperature.
 """
 
 
 class Anthropic(HTTPAdapter):
     """An adapter for Anthropic's Messages API or a compatible server.
 
-    It uses ``POST {base_url}/messages``. Only Anthropic's own server needs a key. The key is the call's, `api_key` or
-    ``ANTHROPIC_API_KEY``. Without a `base_url`, ``ANTHROPIC_BASE_URL`` plus ``/v1`` is used.
+    It sends ``POST {base_url}/messages`` requests. Only Anthropic's own server needs a key. It is looked up in the
+    call, in `api_key` and in ``ANTHROPIC_API_KEY``. The default `base_url` is ``ANTHROPIC_BASE_URL`` plus ``/v1``.
 
     ``Request.options`` is merged into the body. None removes a field. ``betas``, a list of names, is sent as the header
-    ``anthropic-beta``. ``Request.seed`` is not sent, because the API has none.
+    ``anthropic-beta``. The API has no seed, so ``Request.seed`` is not sent.
 
-    System messages at the start are sent as ``system``. Later ones stay in place, so the cached prefix remains valid.
-    They keep the role ``system`` if the model obeys it there. Otherwise, they become text between ``<system>`` tags,
-    which users could type too. The option ``system_entries`` forces the role (True) or the text (False).
+    System messages at the start are sent as ``system``. Later ones stay where they are, so that the cached prefix
+    remains valid. If the model obeys them there, they keep the role ``system``. Otherwise, they become text between
+    ``<system>`` tags, which a user could type too. The option ``system_entries`` keeps the role if True. If it is
+    False, they become text.
 
     A tool's ``metadata["strict"]`` enforces its schema. ``metadata["anthropic"]`` sets other fields, such as
     ``{"eager_input_streaming": True}``. For a server's tool, set the type, as in ``{"type": "web_search_20250305"}``.

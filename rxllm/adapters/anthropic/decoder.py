@@ -2,13 +2,13 @@
 
 See https://platform.claude.com/docs/en/build-with-claude/streaming. The rules are:
 
-* Usage is cumulative. Counters in ``message_delta`` replace those in ``message_start``, unless they are null.
-* ``message_stop`` or an error ends the stream. A stop reason does not.
+* Usage is cumulative. A counter in ``message_delta`` replaces the one in ``message_start``.
+* The stream ends with ``message_stop`` or an error.
 * Stop details and the container become metadata. The next request must name the container.
-* Pings are skipped. Unknown frames become a ``RawChunk``.
+* An unknown frame becomes a ``RawChunk``.
 * A server that does not stream sends one JSON document.
 
-A block has a start frame, deltas and a stop frame. Start frames are read too, because some servers send no deltas.
+A block begins with a start frame, and ends with a stop frame. The start frame may have the whole block.
 
 =====================  ==============================================================================================
 block                  events
@@ -48,7 +48,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
     "refusal": "content_filter",
-    # Both pauses become "other", like an unknown reason. Only `pause_turn` needs another request.
+    # Only `pause_turn` requires another request.
     "pause_turn": "other",
     "compaction": "other",
 }
@@ -189,7 +189,6 @@ class Content:
         self._calls = 0
 
     def start(self, index: int, data: dict[str, Any]) -> None:
-        """Open a block, and stop one that is still open there."""
         if index in self._open:
             self.stop(index)
         self._blocks.close_block()
@@ -212,7 +211,7 @@ class Content:
                 pass
 
     def add(self, index: int, delta: Delta) -> bool:
-        """Add a delta. Return False for an unknown kind."""
+        """Return False if the delta's kind is unknown."""
         if delta.text is not None:
             self._blocks.text(delta.text)
         elif delta.thinking is not None:
@@ -231,7 +230,6 @@ class Content:
         return True
 
     def add_unknown(self, index: int, delta: dict[str, Any]) -> bool:
-        """Add an unknown delta to an opaque block, or return False."""
         block = self._open.get(index)
         if block is None or not block.is_opaque:
             return False
@@ -247,7 +245,7 @@ class Content:
                 self._blocks.complete_call(block.position)
 
     def flush(self) -> None:
-        """Report the rest of open blocks. Calls stay incomplete."""
+        """Report the rest of open blocks."""
         for block in self._open.values():
             self._blocks.close_block()
             self._add_rest(block)
@@ -278,7 +276,7 @@ class Content:
 
 
 def _pages(content: Any) -> Iterable[dict[str, Any]]:
-    # Pages' text is encrypted or long, so it stays in the part.
+    # The message part keeps a page's text.
     for page in dicts(content if isinstance(content, list) else [content]):
         if isinstance(page.get("url"), str):
             yield {k: v for k, v in page.items() if k not in ("encrypted_content", "content") and v is not None}

@@ -76,11 +76,11 @@ _SUMMED = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_
 def to_usage(counters: Mapping[str, Any]) -> Usage:
     """Return a ``usage`` object as `Usage`.
 
-    Anthropic's ``input_tokens`` excludes tokens from the cache and into it. `Usage` includes them. Thinking counts as
-    output. See https://platform.claude.com/docs/en/build-with-claude/prompt-caching.
+    `Usage` counts cached tokens as input, which Anthropic's ``input_tokens`` excludes. Thinking counts as output. See
+    https://platform.claude.com/docs/en/build-with-claude/prompt-caching.
 
-    ``iterations`` has the usage of each request by the server. Only their sum includes compactions and advisors.
-    `extra` has each one's usage, type and model.
+    ``iterations`` has the usage of each request that the server made. Its sum also includes compactions and advisors.
+    `extra` has each request's usage, type and model.
     """
     usage, parts = _to_usage(counters), [_to_usage(entry) for entry in dicts(counters.get("iterations"))]
     if not parts or len(parts) < len(counters["iterations"]) or any(part.total_tokens is None for part in parts):

@@ -1,14 +1,13 @@
 """Convert a request to the body of the Messages API: https://platform.claude.com/docs/en/api/messages.
 
-1. System messages at the start become ``system``. Later ones must not change it, or the cached prefix becomes invalid.
-They go before the next assistant turn, or to the end. They keep the role if the model obeys it (see `takes_entries`).
-Otherwise, they become ``<system>`` text at the end of a user turn.
-2. Consecutive messages of a role become one turn. Results of a turn's calls begin one user turn.
-3. The API rejects blank text, and whitespace at the end of a final assistant turn. Both are removed.
-4. Other providers' parts are left out, and so are unsigned thinking and incomplete server-tool calls. Anthropic's own
-parts are sent back unchanged. A file by id needs a beta header:
+1. System messages at the start become ``system``. Later ones must not change it, or the cached prefix would become
+invalid. They go before the next assistant turn, or at the end.
+2. Consecutive messages with the same role become one turn. Tool results begin a user turn.
+3. The API rejects blank text, and whitespace at the end. Both are removed.
+4. Other providers' parts are left out. Anthropic's own parts are sent back unchanged, except unsigned thinking and
+incomplete server-tool calls. To send a file by its id, set the beta header in
 https://platform.claude.com/docs/en/build-with-claude/files.
-5. Ids contain letters, digits, ``_`` and ``-``. Other characters become ``_`` in calls and results.
+5. Ids have only letters, digits, ``_`` and ``-``. Other characters become ``_``.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ Block = dict[str, Any]
 
 _FILES = {f"{kind}{by}" for kind in ("image", "pdf") for by in ("", " by url", " by id")}
 
-# Search results go back in their own parts, citations with their text.
+# Citations are sent back with their text.
 _SOURCES = {f"source {kind}" for kind in ("web_search_result", "web_fetch_result", *CITATIONS)}
 
 CARRIES: Carries = {
@@ -53,8 +52,8 @@ CARRIES: Carries = {
 def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
     """Return the JSON body. Other providers' opaque parts are left out.
 
-    `is_own` means Anthropic's own server. The option ``system_entries`` is not sent. True keeps the role of later
-    system messages, and False makes them text. The default depends on the model and the server.
+    `is_own` means that the server is Anthropic's own. The option ``system_entries`` decides whether later system
+    messages keep their role. Its default depends on the model and the server.
     """
     request = select_parts(request, f"the Messages API of {provider}", provider, CARRIES)
     model = request.model or ""
@@ -94,7 +93,6 @@ COUNTED = (
 
 
 def count_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
-    """Return the JSON body to count the tokens of `request`."""
     body = messages_body(request, provider=provider, is_own=is_own)
     return {name: body[name] for name in COUNTED if name in body}
 
@@ -102,8 +100,9 @@ def count_body(request: Request, *, provider: str = "anthropic", is_own: bool = 
 def default_max_tokens(model: str) -> int:
     """Return the default for ``max_tokens``, which the API requires.
 
-    Every model of a generation accepts it: 4,096 for Claude 3 and unknown models, and 32,000 from Claude 4 on
-    (https://platform.claude.com/docs/en/about-claude/models/overview). Unused tokens cost nothing.
+    Every model of a generation accepts it: 4,096 for Claude 3, and 32,000 from Claude 4 on
+    (https://platform.claude.com/docs/en/about-claude/models/overview). Unknown models get 4,096. Unused tokens cost
+    nothing.
     """
     return 32_000 if "claude" in model and not re.search(r"claude-(3|instant|v?2)", model) else 4096
 
@@ -111,8 +110,8 @@ def default_max_tokens(model: str) -> int:
 def effort_fields(effort: str | None, model: str, limit: int) -> dict[str, Any]:
     """Return ``thinking`` and ``output_config`` for an effort.
 
-    Claude 4.6 and later take a level: https://platform.claude.com/docs/en/build-with-claude/effort. Other models take a
-    budget of at least 1,024 tokens. It must leave part of `limit` for the answer.
+    Claude 4.6 and later accept a level: https://platform.claude.com/docs/en/build-with-claude/effort. Other models
+    accept a budget of at least 1,024 tokens. It must leave part of `limit` for the answer.
     """
     if effort is None:
         return {}
@@ -189,7 +188,6 @@ def takes_entries(model: str) -> bool:
 
 
 def system_of(messages: Iterable[Message]) -> str | list[Block]:
-    """Return ``system`` as text, or as blocks with cache marks."""
     blocks = [block for message in messages for block in _mark_cached(message, _text_blocks(message))]
     if any("cache_control" in block for block in blocks):
         return blocks
@@ -199,8 +197,7 @@ def system_of(messages: Iterable[Message]) -> str | list[Block]:
 def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = False) -> list[Block]:
     """Return the turns. Other providers' opaque parts are left out.
 
-    With `entries`, system messages stay messages. Otherwise, they become text. Earlier turns do not change as a thread
-    grows.
+    If `entries` is True, system messages remain messages. Otherwise, they become text. Earlier turns never change.
     """
     turns: list[Block] = []
     instructions: list[Block] = []  # added after the current turn
@@ -227,7 +224,6 @@ def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = Fals
 
 
 def _add_instructions(turns: list[Block], instructions: list[Block], *, entries: bool) -> None:
-    """Add the waiting system messages after the last turn."""
     if not instructions:
         return
     follows_user = bool(turns) and turns[-1]["role"] == "user"
@@ -244,7 +240,6 @@ def _add_instructions(turns: list[Block], instructions: list[Block], *, entries:
 
 
 def cache_control(metadata: Mapping[str, Any]) -> Block:
-    """Return the cache mark for True or a time to live."""
     match metadata.get("cache"):
         case None | False:
             return {}
@@ -368,7 +363,7 @@ def _tool_call(call: ToolCall, provider: str) -> list[Block]:
 
 
 def _call_arguments(call: ToolCall) -> dict[str, Any]:
-    # The API requires an object. Its docs wrap invalid JSON like this.
+    # The API requires an object. Its docs suggest this one.
     if call.metadata.get("error") and not call.arguments and call.raw_arguments:
         return {"INVALID_JSON": call.raw_arguments}
     return call.arguments

@@ -34,7 +34,7 @@ from rxllm.wire.tool_calls import CallTracker
 __all__ = ["Fake"]
 
 Piece = str | ToolCall | Usage | BaseException | Event | tuple[str, Any]
-Turn = Piece | Sequence[Piece]  # must be a list; a Sequence accepts list[str] in type checkers
+Turn = Piece | Sequence[Piece]  # A list. The type is wider for type checkers.
 
 _WORDS = ("text", "thinking", "tool_call", "tool_call_delta", "usage", "raw_chunk", "delay", "error", "finish")
 _DELTA_FIELDS = {"id", "name", "arguments_delta"}
@@ -43,7 +43,7 @@ _DELTA_FIELDS = {"id", "name", "arguments_delta"}
 class Fake:
     """An adapter that plays scripted turns instead of calling a model.
 
-    One turn answers every call. With several, each subscription plays the next one.
+    One turn answers every call. If there are several, each subscription plays the next one.
 
     >>> from rxllm import generate
     >>> generate(Fake("Hello"), "Hi").run().output_text
@@ -109,8 +109,6 @@ class Fake:
         return Stream(subscribe)
 
     def _play_async(self, function: Callable[[Request], Awaitable[Turn]], request: Request) -> Stream[Event]:
-        """Await the function's turn and play it."""
-
         async def body(pump: Pump[list[Piece]]) -> None:
             pump.emit((pieces_of(await function(request)),))
 
@@ -209,7 +207,7 @@ class _Play:
 
 
 def pieces_of(turn: Any) -> list[Piece]:
-    """Return a turn's pieces. Raises ``ValidationError`` for an invalid one."""
+    """Raises ``ValidationError`` for an invalid piece."""
     pieces = cast(list[Piece], turn) if isinstance(turn, list) else [cast(Piece, turn)]
     for piece in pieces:
         if not _is_valid(piece):
@@ -267,7 +265,7 @@ def _call_of(name: str, id: str = "", **fields: Any) -> ToolCall:
 def perform(pieces: list[Any], request: Request) -> Iterator[list[Event] | float]:
     """Yield each piece's events, and each delay in seconds.
 
-    Raises an exception that is the first piece.
+    If the first piece is an exception, it is raised.
     """
     if pieces and isinstance(pieces[0], BaseException):
         raise pieces[0]

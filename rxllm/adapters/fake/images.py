@@ -17,13 +17,13 @@ from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResp
 from rxllm.values.argument_checks import is_seconds, shown
 
 Piece = Image | ImageUsage | ImageResponse | BaseException | tuple[str, Any]
-Turn = Piece | Sequence[Piece]  # must be a list; a Sequence accepts list[Image] in type checkers
+Turn = Piece | Sequence[Piece]  # A list. The type is wider for type checkers.
 
 
 class FakeImages:
     """An image adapter that plays scripted turns instead of calling a model.
 
-    One turn answers every call. With several, each subscription plays the next one.
+    One turn answers every call. If there are several, each subscription plays the next one.
 
     >>> from rxllm.pipelines import generate_image
     >>> dot = Image.from_data_uri("data:image/gif;base64,R0lGODlhAQABAAAAACw=")
@@ -99,7 +99,6 @@ def _pieces(turn: Any) -> list[Piece]:
 
 
 def _check_piece(piece: Any) -> Piece:
-    """Check a piece, and convert its usage."""
     match piece:
         case Image() | ImageUsage() | ImageResponse() | BaseException():
             return piece
@@ -127,7 +126,6 @@ def _play(
     observer: abc.ObserverBase[ImageResponse],
     scheduler: abc.SchedulerBase | None,
 ) -> abc.DisposableBase:
-    """Emit the response after the turn's delays."""
     pieces: list[Piece]
     try:
         pieces = next_turn(request)

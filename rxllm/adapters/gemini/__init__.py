@@ -26,7 +26,7 @@ __all__ = ["Gemini"]
 GOOGLE = "https://generativelanguage.googleapis.com/v1beta"
 
 API_KEYS = ("AIza", "AQ.")
-"""Prefixes of API keys. Vertex AI's other keys are access tokens."""
+"""The prefixes of API keys. Any other key is an access token."""
 
 _IS_VERTEX = re.compile(r"https://([\w-]+-)?aiplatform\.((us|eu)\.rep\.)?googleapis\.com(:\d+)?([/?]|$)")
 
@@ -58,14 +58,14 @@ class GoogleKeys(HTTPBase):
 class Gemini(GoogleKeys, HTTPAdapter):
     """An adapter for the Gemini API or Vertex AI.
 
-    It uses ``POST {base_url}/models/{model}:streamGenerateContent?alt=sse``. The key is the call's, `api_key`,
-    ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``. Without a `base_url`, ``GOOGLE_GEMINI_BASE_URL`` plus ``/v1beta`` is used.
-    For Vertex AI, see `Vertex`.
+    It sends ``POST {base_url}/models/{model}:streamGenerateContent?alt=sse`` requests. The key is looked up in the
+    call, in `api_key`, and in ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``. The default `base_url` is
+    ``GOOGLE_GEMINI_BASE_URL`` plus ``/v1beta``. For Vertex AI, see `Vertex`.
 
-    ``Request.options`` is merged into the body with nested objects, as in ``{"generationConfig": {"topP": 0.9}}``. None
-    removes a field. The option ``tools``, such as ``[{"googleSearch": {}}]``, adds to the request's functions.
-    ``{"generationConfig": {"responseLogprobs": True, "logprobs": 2}}`` requests log-probabilities. They arrive in
-    ``Response.metadata["logprobs"]``.
+    ``Request.options`` is merged into the body, including nested objects, as in ``{"generationConfig": {"topP":
+    0.9}}``. None removes a field. Tools in the option ``tools``, such as ``[{"googleSearch": {}}]``, are added to the
+    request's functions. ``{"generationConfig": {"responseLogprobs": True, "logprobs": 2}}`` requests log-probabilities.
+    They arrive in ``Response.metadata["logprobs"]``.
     """
 
     def build(self, request: Request, call: Call) -> httpx.Request:
@@ -91,7 +91,7 @@ class Gemini(GoogleKeys, HTTPAdapter):
 
 
 def model_path(model: str) -> str:
-    """Return the path, with ``models/`` unless it has a collection.
+    """Return the URL path for `model`.
 
     >>> model_path("gemini-2.5-pro"), model_path("tunedModels/mine"), model_path("a/b?c")
     ('models/gemini-2.5-pro', 'tunedModels/mine', 'models/a%2Fb%3Fc')

@@ -2,14 +2,13 @@
 
 See https://ai.google.dev/api/generate-content. ``parts`` reads the content parts. The rules are:
 
-* Only candidate 0 is read. Content can follow a finish reason, so only the ``]`` of a JSON array is an end.
-* Grounding, citations and fetched URLs become sources. Grounding data is also in the message's metadata.
-* A blocked prompt finishes with ``content_filter``.
-* The last usage object counts.
-* Log-probabilities are metadata in OpenAI's format.
-* A finish reason that means failure, such as ``MALFORMED_FUNCTION_CALL``, ends the stream with an error. It is the
-  error's code.
-* An error in the stream ends it. An unknown chunk or part becomes a ``RawChunk``.
+* Only candidate 0 is read. Content can follow a finish reason.
+* Grounding, citations and fetched URLs become sources. The metadata has all grounding data.
+* If the prompt is blocked, the finish reason is ``content_filter``.
+* Only the last usage object counts.
+* Log-probabilities become metadata, in OpenAI's format.
+* A finish reason that means failure, such as ``MALFORMED_FUNCTION_CALL``, ends the stream with an error.
+* An unknown chunk or part becomes a ``RawChunk``.
 """
 
 from __future__ import annotations
@@ -173,10 +172,10 @@ def _finish_error(reason: str, message: str | None) -> AdapterError:
 
 
 def sources_of(candidate: Candidate) -> Iterable[dict[str, Any]]:
-    """Yield the sources in a frame, with ``"type"`` and perhaps ``"url"``.
+    """Yield a frame's sources, with their ``"type"``.
 
     Later frames can repeat a source. A grounding chunk has the type ``web``, ``maps``, ``retrievedContext`` or
-    ``image``. ``grounding_support`` lists the chunks that support a range of bytes.
+    ``image``. A ``grounding_support`` lists the chunks that support a range of bytes.
     """
     grounding = candidate.grounding_metadata or {}
     for chunk in dicts(grounding.get("groundingChunks")):

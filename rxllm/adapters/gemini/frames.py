@@ -98,7 +98,7 @@ def to_usage(counters: Mapping[str, Any]) -> Usage:
     """Return a ``usageMetadata`` object as `Usage`.
 
     ``promptTokenCount`` includes cached tokens, but not ``toolUsePromptTokenCount``. ``candidatesTokenCount`` excludes
-    thoughts. ``totalTokenCount`` is the sum. Other counters go into `extra`.
+    thoughts. ``totalTokenCount`` is the sum of all. Other counters go into `extra`.
     """
     prompt, tools = whole(counters.get("promptTokenCount")), whole(counters.get("toolUsePromptTokenCount"))
     thoughts = whole(counters.get("thoughtsTokenCount"))

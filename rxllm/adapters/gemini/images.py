@@ -1,6 +1,6 @@
 """The adapter for images from Google's Gemini models.
 
-Images are parts of a chat answer: https://ai.google.dev/gemini-api/docs/image-generation. Input images follow the
+Images arrive as parts of a chat answer: https://ai.google.dev/gemini-api/docs/image-generation. Input images follow the
 prompt.
 """
 
@@ -45,12 +45,13 @@ _TOLERANCE = 0.05
 class GeminiImages(GoogleKeys, HTTPImageAdapter):
     """An adapter for images from the Gemini API or Vertex AI.
 
-    It uses ``POST {base_url}/models/{model}:generateContent``. The key is as in `Gemini`. For Vertex AI, pass an access
-    token and the `base_url` ``https://aiplatform.googleapis.com/v1/projects/P/locations/L/publishers/google``.
+    It sends ``POST {base_url}/models/{model}:generateContent`` requests. For the key, see `Gemini`. For Vertex AI, pass
+    an access token and the `base_url`
+    ``https://aiplatform.googleapis.com/v1/projects/P/locations/L/publishers/google``.
 
-    A size in pixels requests the nearest aspect ratio. ``"16:9"`` and ``"2K"`` are sizes too. Describe quality, style
-    and background in the prompt, because they have no fields. ``ImageRequest.options`` is merged into the body, with
-    nested objects.
+    A size in pixels requests the nearest aspect ratio. You can also write ``"16:9"`` or ``"2K"``. There are no fields
+    for quality, style or background, so describe them in the prompt. ``ImageRequest.options`` is merged into the body,
+    including nested objects.
     """
 
     operations = ("generate", "edit")
@@ -94,7 +95,6 @@ class GeminiImages(GoogleKeys, HTTPImageAdapter):
 
 
 def image_body(request: ImageRequest) -> dict[str, Any]:
-    """Return the JSON body, a chat message."""
     message = user([TextPart(request.prompt or ""), *(ImagePart(image) for image in request.input_images)])
     config = {
         "responseModalities": ["TEXT", "IMAGE"],
@@ -153,7 +153,6 @@ def _parts(answer: FirstChunk) -> Iterator[Part]:
 
 
 def _no_image(answer: FirstChunk) -> ImageAdapterError:
-    """Return the error for an answer without images."""
     blocked = (answer.prompt_feedback or {}).get("blockReason")
     reasons = [str(item.finish_reason) for item in answer.candidates or () if item.finish_reason is not None]
     filtered = any(FINISH_REASONS.get(reason.upper()) == "content_filter" for reason in reasons)

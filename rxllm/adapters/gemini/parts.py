@@ -2,12 +2,11 @@
 
 See https://ai.google.dev/api/caching#Part and https://ai.google.dev/gemini-api/docs/thought-signatures. The rules are:
 
-* A call arrives whole, or value by value (``partialArgs``), and mostly without an id.
-* A whole call waits for the next part. A ``functionResponse`` means that Gemini ran it on an MCP server, even after a
-  finish reason. Otherwise, the client runs it.
-* A ``thoughtSignature`` is sent back with its part. The call's metadata, the file, the thinking or a ``ProviderPart``
-  after the text keeps it. Signed and unsigned text are never joined.
-* Server tools become calls with the metadata ``{"server": True}``. ``ProviderPart``s send them and their results back.
+* A call arrives whole, or value by value (``partialArgs``). Most calls have no id.
+* A whole call is held back until the next part. A ``functionResponse`` shows that Gemini ran the call itself.
+  Otherwise, the client must run it.
+* A ``thoughtSignature`` is kept, so that it can be sent back with its part. Signed and unsigned text are never joined.
+* Gemini's own tools become calls with the metadata ``{"server": True}``. Their parts are kept as ``ProviderPart``s.
 * An unknown part becomes a ``RawChunk``.
 """
 
@@ -34,7 +33,7 @@ class PartReader:
         self._blocks = blocks
         self._calls = 0  # also the index of the next call
         self._partial: tuple[int, PartialArguments] | None = None
-        self._waiting: list[tuple[FunctionCall, str | None]] = []  # complete calls and their signatures
+        self._waiting: list[tuple[FunctionCall, str | None]] = []
         self._reported: bytes | None = None  # the last frame that became a RawChunk
 
     def read(self, part: Part, frame: bytes) -> None:
@@ -70,7 +69,6 @@ class PartReader:
         blocks.close_block()
 
     def settle(self) -> None:
-        """Report waiting calls, which the client must run."""
         waiting, self._waiting = self._waiting, []
         for call, signature in waiting:
             self._blocks.complete_call(self._begin_call(call, signature, call.args))
@@ -109,7 +107,6 @@ class PartReader:
             self._report_unknown(frame)  # a piece of a call that never began
 
     def flush(self) -> None:
-        """Report pending calls. An incomplete one keeps its arguments."""
         self.settle()
         self._end_partial(is_complete=False)
 

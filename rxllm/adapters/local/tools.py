@@ -1,6 +1,6 @@
 """Tool calls for models without tools in their chat template.
 
-The prompt shows tools as examples, and the model replies with JSON. The last messages decide the prompt:
+The tools are examples in the prompt, and the model replies with JSON. The prompt depends on the last messages:
 
 ======================================================  ===========================================================
 thread                                                  prompt and reply
@@ -13,11 +13,11 @@ It ends with tool results.                              The prompt has the quest
 It ends in any other way.                               The prompt is the text of the thread. The reply is text.
 ======================================================  ===========================================================
 
-Under ``tool_choice="none"``, no tool can be called. SmolLM2-135M chooses well from examples, but badly from a list in
-the system prompt. It cannot choose between a call and an answer, so ``"auto"`` always calls.
+SmolLM2-135M chooses tools well from examples, but badly from a list. It cannot choose between a call and an answer, so
+under ``"auto"`` it always calls a tool. Under ``"none"``, it calls none.
 
-The JSON is ``{"name": "add", "arguments": {...}}``, in this order. Closing braces wait, because the last one ends the
-outer object. Other text is emitted as text.
+The JSON is ``{"name": "add", "arguments": {...}}``, in this order. Closing braces are held back, because the last one
+closes the outer object. A reply that is not a call is emitted as text.
 """
 
 from __future__ import annotations
@@ -54,13 +54,12 @@ ANSWERS = (
 ANSWER_TOKENS = 200
 """The default `max_tokens` for a model that might never end."""
 
-# A small model that repeats itself would never close a string or list.
+# A model that repeats itself would never close a string.
 MAX_LENGTH = 200
 MAX_ITEMS = 8
 
 
 def must_call(request: Request) -> bool:
-    """Return whether the reply must be a tool call."""
     return bool(_select_tools(request)) and not _latest_results(request.messages)
 
 
@@ -105,7 +104,6 @@ def _call_schema(tool: Tool, shared: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_bounds(schema: Any, prefix: str) -> Any:
-    """Limit lengths, close empty objects, and prefix references."""
     if isinstance(schema, list):
         return [_add_bounds(item, prefix) for item in cast(list[Any], schema)]
     if not isinstance(schema, Mapping):
@@ -136,7 +134,6 @@ def _select_tools(request: Request) -> tuple[Tool, ...]:
 
 
 def _count_shared_words(tool: Tool, messages: tuple[Message, ...]) -> int:
-    """Count words shared with the question, plus one for numbers."""
     question = next((message.text for message in reversed(messages) if message.role == "user"), "")
     properties: dict[str, dict[str, Any] | bool] = tool.schema.get("properties", {})
     fields = (field for field in properties.values() if isinstance(field, dict))
@@ -150,7 +147,6 @@ def _words(text: str) -> set[str]:
 
 
 def _latest_results(messages: tuple[Message, ...]) -> list[Message]:
-    """Return the tool results after the last user message."""
     results: list[Message] = []
     for message in reversed(messages):
         if message.role == "user":

@@ -26,12 +26,13 @@ PORT = 11434
 class Ollama(HTTPAdapter):
     """An adapter for Ollama's own API.
 
-    It uses ``POST {base_url}/api/chat``. Only ollama.com needs a key. Without a `base_url`, ``OLLAMA_HOST`` is used.
-    Ollama accepts forms such as ``my-gpu``, ``:11500``, ``0.0.0.0`` or ``https://ollama.example/proxy``.
+    It sends ``POST {base_url}/api/chat`` requests. Only ollama.com needs a key. The default `base_url` is
+    ``OLLAMA_HOST``, in any form that Ollama accepts, such as ``my-gpu``, ``:11500``, ``0.0.0.0`` or
+    ``https://ollama.example/proxy``.
 
-    ``Request.options`` is merged into the body with nested objects, as in ``{"keep_alive": "5m", "options": {"num_ctx":
-    8192}}``. None removes a field. ``{"logprobs": True, "top_logprobs": 2}`` requests log-probabilities. They arrive in
-    ``Response.metadata["logprobs"]``.
+    ``Request.options`` is merged into the body, including nested objects, as in ``{"keep_alive": "5m", "options":
+    {"num_ctx": 8192}}``. None removes a field. ``{"logprobs": True, "top_logprobs": 2}`` requests log-probabilities.
+    They arrive in ``Response.metadata["logprobs"]``.
     """
 
     provider = "ollama"
@@ -66,8 +67,8 @@ _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 def host_url(host: str) -> str:
     """Return the URL that Ollama reads from ``OLLAMA_HOST``.
 
-    Without a scheme, the port is 11434 (see envconfig/config.go in https://github.com/ollama/ollama). Raises
-    ``ValueError`` unless the port is a number.
+    Without a scheme, the default port is 11434 (see envconfig/config.go in https://github.com/ollama/ollama). Raises
+    ``ValueError`` if the port is not a number.
 
     >>> host_url("my-gpu"), host_url("0.0.0.0:11500"), host_url("https://ollama.example/proxy/")
     ('http://my-gpu:11434', 'http://127.0.0.1:11500', 'https://ollama.example/proxy')

@@ -2,12 +2,12 @@
 
 See https://docs.ollama.com/api/chat. Each line is a JSON object. The rules are:
 
-* Text and thinking arrive in pieces. ``/api/generate`` has them at the top level.
-* A call arrives whole. Each entry in ``tool_calls`` is a new call, because versions before 0.12.10 send no ids, and
-  some send ``index`` 0 for every call.
-* The last line has ``done`` and the usage. Without a ``done_reason``, it means ``stop``.
-* Log-probabilities become metadata, under ``reasoning_logprobs`` for thinking.
-* An ``error`` ends the stream. An unknown one is the runner's failure.
+* Text and thinking arrive in pieces. ``/api/generate`` sends them as top-level fields.
+* A tool call arrives whole. Each entry in ``tool_calls`` is a new call, because old versions send no ids or the same
+  ``index``.
+* The line with ``done`` is the last one. A missing ``done_reason`` means ``stop``.
+* Log-probabilities become metadata.
+* An ``error`` ends the stream.
 * An unknown line becomes a ``RawChunk``.
 """
 

@@ -24,7 +24,7 @@ CARRIES: Carries = {
 def ollama_body(request: Request) -> dict[str, Any]:
     """Return the JSON body for `request`.
 
-    The tool choice only selects tools: none, one or all.
+    Ollama has no field for the tool choice, so only the chosen tools are sent.
     """
     request = select_parts(request, "Ollama", PROVIDER, CARRIES)
     body = {

@@ -28,12 +28,15 @@ _IS_OPENAI = re.compile(r"https://(api\.openai\.com|[^/]+\.(openai|cognitiveserv
 class OpenAIChat(HTTPAdapter):
     """An adapter for Chat Completions from OpenAI or a compatible server.
 
-    It uses ``POST {base_url}/chat/completions``. Only OpenAI's own server needs a key. The key is the call's, `api_key`
-    or ``OPENAI_API_KEY``. Without a `base_url`, ``OPENAI_BASE_URL`` is used. For Azure, see `AzureChat`.
+    It sends ``POST {base_url}/chat/completions`` requests. Only OpenAI's own server needs a key. It is looked up in the
+    call, in `api_key` and in ``OPENAI_API_KEY``. The default `base_url` is in ``OPENAI_BASE_URL``. For Azure, see
+    `AzureChat`.
 
     ``Request.options`` is merged into the body. None removes a field. ``{"logprobs": True, "top_logprobs": 2}``
-    requests log-probabilities. They arrive in ``Response.metadata["logprobs"]``. ``Tool("patch", metadata={"openai":
-    {"type": "custom"}})`` is a custom tool. The model calls it with free text, and its handler gets ``{"input": ...}``.
+    requests log-probabilities. They arrive in ``Response.metadata["logprobs"]``.
+
+    ``Tool("patch", metadata={"openai": {"type": "custom"}})`` is a custom tool. The model calls it with free text, and
+    its handler receives ``{"input": ...}``.
     """
 
     provider = "openai"

@@ -2,18 +2,18 @@
 
 See https://platform.openai.com/docs/api-reference/chat-streaming. The rules are:
 
-* Only choice 0 is read. A chunk without choices has the usage, or nothing.
-* Some servers send thinking twice. The first of ``reasoning_content``, ``reasoning`` and ``reasoning_details`` counts.
-* Opaque ``reasoning_details``, such as signatures, are kept to send them back.
-* A refusal becomes text with the finish reason ``content_filter``.
-* Log-probabilities and other details become metadata, under ``reasoning_logprobs`` for thoughts.
-* ``message`` is read without a ``delta``, or if nothing is streamed. With both, it repeats the text so far. Azure's
-  older "On Your Data" answers have ``messages``.
-* A custom tool's text becomes ``{"input": ...}``. The call's metadata keeps Gemini's signature to send it back.
-* A tool that Groq runs (``executed_tools``) becomes a call with the metadata ``{"server": True}``. Its result is in the
-  message's metadata.
-* An error or ``[DONE]`` ends the stream. A finish reason does not, unless it means failure, like ``network_error``.
-* An unknown or malformed chunk becomes a ``RawChunk``.
+* Only choice 0 is read.
+* Some servers send thinking twice. Only the first of ``reasoning_content``, ``reasoning`` and ``reasoning_details`` is
+  read.
+* Opaque ``reasoning_details``, such as signatures, are kept to be sent back.
+* A refusal becomes text. The finish reason becomes ``content_filter``.
+* Log-probabilities and other details become metadata.
+* ``message`` is read if there is no ``delta``. If a stream has both, ``message`` repeats the text so far. Azure's older
+  "On Your Data" answers have ``messages``.
+* A custom tool's text becomes ``{"input": ...}``.
+* A tool that Groq runs (``executed_tools``) becomes a call with the metadata ``{"server": True}``.
+* An error or ``[DONE]`` ends the stream, and so does a finish reason that means failure.
+* An unknown chunk becomes a ``RawChunk``.
 """
 
 from __future__ import annotations
@@ -145,7 +145,6 @@ class ChatDecoder(FrameDecoder):
         self._note(chunk, *choices, *(choice.get(name) for choice in choices for name in ("delta", "message")))
 
     def _note(self, *parts: Any) -> None:
-        """Collect metadata, and costs outside the usage object."""
         for part in parts:
             if found := metadata_of(part):
                 self.blocks.note(found)

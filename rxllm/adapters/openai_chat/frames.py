@@ -53,7 +53,7 @@ class Delta(msgspec.Struct, gc=False):
 class AzureMessage(Delta, gc=False):
     """A message in an older "On Your Data" answer of Azure.
 
-    A streamed one has a delta. The tool's message has the citations.
+    If the answer is streamed, it has a delta. The tool's message has the citations.
     """
 
     role: str | None = None
@@ -116,7 +116,7 @@ USAGE = {
 
 
 def to_logprobs(logprobs: Any) -> Iterable[tuple[str, list[Any]]]:
-    """Yield each list of tokens with its metadata name.
+    """Yield each list of tokens, with its name in the metadata.
 
     The usual form is ``{"content": [{"token", "logprob", "bytes", "top_logprobs"}, ...], "refusal": [...]}``. The
     legacy form ``{"tokens": [...], "token_logprobs": [...], ...}`` is converted to it.
@@ -140,7 +140,6 @@ def texts_of(parts: list[Any]) -> str:
 
 
 def file_of(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert an ``image_url`` part to a file."""
     value = part.get("image_url")
     url = str(cast(dict[str, Any], value).get("url") if isinstance(value, dict) else value)
     head, _, text = url.partition(";base64,")
@@ -150,8 +149,7 @@ def file_of(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def audio_of(fields: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """Join a response's audio deltas into a file."""
-    # Streamed audio is always 16-bit PCM. Each piece is separate base64.
+    # The API streams only 16-bit PCM. Each piece is separate base64.
     audio = {name: values[-1] for name, values in fields.items()}
     audio["data"] = b"".join(decode_base64(str(piece)) for piece in fields.get("data", ()))
     audio["transcript"] = "".join(str(piece) for piece in fields.get("transcript", ()))
@@ -159,13 +157,11 @@ def audio_of(fields: Mapping[str, list[Any]]) -> dict[str, Any]:
 
 
 def azure_citations(content: Any) -> Iterable[dict[str, Any]]:
-    """Return the citations that Azure's tool sends as JSON."""
     found = read_arguments(content) if isinstance(content, str) else None
     return dicts((found or {}).get("citations"))
 
 
 def executed_sources(tool: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """Return the pages that Groq's own tool visited."""
     found = tool.get("search_results")
     results = cast(dict[str, Any], found).get("results") if isinstance(found, dict) else None
     return [*dicts(results), *dicts(tool.get("browser_results"))]

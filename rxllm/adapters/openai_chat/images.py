@@ -1,7 +1,7 @@
 """The adapter for OpenAI's image API and compatible servers.
 
-See https://platform.openai.com/docs/api-reference/images. Generation requests are JSON. Edits and variations are forms
-with files. A model's `Family` decides its operations and fields.
+See https://platform.openai.com/docs/api-reference/images. Generation requests are sent as JSON, and other requests as
+forms. A model's `Family` decides which operations and fields it accepts.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ _FAMILIES = {
 class OpenAIImages(HTTPImageAdapter):
     """An adapter for OpenAI's image API or a compatible server.
 
-    It uses ``POST {base_url}/images/...``. The key is the call's, `api_key` or ``OPENAI_API_KEY``. Fields that the
-    model's family does not accept are left out. ``ImageRequest.options`` is merged into the body, with fields such as
-    ``output_format``, ``moderation`` and ``user``. None removes a field. An input URL is fetched and sent as a file.
+    It sends ``POST {base_url}/images/...`` requests. The key is looked up in the call, in `api_key` and in
+    ``OPENAI_API_KEY``. Fields that the model's family does not accept are left out. ``ImageRequest.options`` is merged
+    into the body, to set fields such as ``output_format``, ``moderation`` and ``user``. None removes a field. An input
+    image given as a URL is fetched and sent as a file.
     """
 
     provider = "openai"
@@ -102,7 +103,6 @@ class OpenAIImages(HTTPImageAdapter):
 
 
 def image_body(request: ImageRequest) -> dict[str, Any]:
-    """Return the fields of the body or form, without files."""
     optional = {
         "quality": request.quality,
         "style": request.style,
@@ -169,7 +169,6 @@ def _files(request: ImageRequest) -> Iterator[File]:
 
 
 def _file(image: Image, path: tuple[str | int, ...]) -> tuple[str, bytes, str]:
-    """Return an image's file name, bytes and MIME type."""
     if image.mime_type is None:
         raise ValidationError("invalid_image_request", errors=[(path, "missing_mime_type")])
     extension = image.mime_type.partition("/")[2].partition("+")[0]

@@ -1,6 +1,6 @@
 """Convert a request to the JSON body of Chat Completions.
 
-OpenAI accepts PDF files, but no other documents, and no URLs. Text files are sent as text. See
+OpenAI accepts PDF files, but no other documents. Text files are sent as text. See
 https://developers.openai.com/api/docs/guides/file-inputs and https://developers.openai.com/api/docs/guides/audio.
 """
 
@@ -48,8 +48,8 @@ def chat_body(
 ) -> dict[str, Any]:
     """Return the JSON body. Other providers' opaque parts are left out.
 
-    With `is_openai`, it has ``max_completion_tokens`` instead of ``max_tokens``, and no ``reasoning_details``.
-    `thoughts_field` is the field for thoughts, if the server needs them.
+    OpenAI's own server expects ``max_completion_tokens`` instead of ``max_tokens``, and rejects ``reasoning_details``.
+    `thoughts_field` is the message field for thoughts, if the server needs them.
     """
     carries: Carries = CARRIES if is_openai else OTHERS_CARRY
     if thoughts_field:
@@ -148,7 +148,7 @@ def _thoughts(message: Message) -> str:
 
 
 def _reasoning_details(message: Message) -> Iterable[dict[str, Any]]:
-    # The decoder keeps only opaque fields. The part has the text.
+    # The decoder keeps only opaque fields.
     for part in message.parts:
         if not isinstance(part, ThinkingPart) or not part.provider_data:
             continue
@@ -158,10 +158,7 @@ def _reasoning_details(message: Message) -> Iterable[dict[str, Any]]:
 
 
 def _custom(tool: Tool, provider: str) -> dict[str, Any] | None:
-    """Return a custom tool's fields, or None for a function.
-
-    Its metadata is in the Responses API's format.
-    """
+    """Convert a custom tool's fields from the Responses API's format."""
     own: dict[str, Any] = tool.metadata.get(provider) or {}
     if own.get("type") != "custom":
         return None

@@ -28,24 +28,24 @@ __all__ = ["OpenAIResponses"]
 class OpenAIResponses(HTTPAdapter):
     """An adapter for the Responses API of OpenAI or a compatible server.
 
-    It uses ``POST {base_url}/responses``. Only OpenAI's own server needs a key. The key is the call's, `api_key` or
-    ``OPENAI_API_KEY``. For Azure, see `AzureResponses`.
+    It sends ``POST {base_url}/responses`` requests. Only OpenAI's own server needs a key. It is looked up in the call,
+    in `api_key` and in ``OPENAI_API_KEY``. For Azure, see `AzureResponses`.
 
     Every request contains the whole thread, so the server is asked to store nothing (``"store": False``). Reasoning
     models are asked for encrypted thoughts, which can be sent back. With ``previous_response_id``, ``conversation`` or
     ``background``, ``store`` is sent only if you set it.
 
-    ``Request.options`` is merged into the body. None removes a field. Objects are merged too, so ``{"reasoning":
-    {"summary": "auto"}}`` adds to a `reasoning_effort`. ``{"include": ["message.output_text.logprobs"], "top_logprobs":
-    2}`` requests log-probabilities. They arrive in ``Response.metadata["logprobs"]``.
+    ``Request.options`` is merged into the body. None removes a field. Objects are merged too, so you can combine
+    ``{"reasoning": {"summary": "auto"}}`` with a `reasoning_effort`. ``{"include": ["message.output_text.logprobs"],
+    "top_logprobs": 2}`` requests log-probabilities. They arrive in ``Response.metadata["logprobs"]``.
 
-    With ``{"background": True}``, OpenAI keeps the answer. A dropped connection is replaced after the waits of the
-    call's `retry` policy. Nothing is lost or repeated. Disposing the call stops the answer. Other servers answer as
-    usual. See ``docs/errors.md``.
+    With ``{"background": True}``, OpenAI keeps the answer while it writes it. If the connection drops, the rest is read
+    over another one, after the waits of the call's `retry` policy. Nothing is lost or repeated. Disposing the call asks
+    OpenAI to stop the answer. Servers that ignore the option answer as usual. See ``docs/errors.md``.
 
-    For the provider's own tools, pass the option ``{"tools": [{"type": "web_search"}]}``, or ``Tool("web_search",
-    metadata={"openai": {"type": "web_search"}})``. Only ``apply_patch``, ``local_shell`` and ``computer`` need a
-    handler, because they run on your machine.
+    To use the provider's own tools, pass the option ``{"tools": [{"type": "web_search"}]}`` or the tool
+    ``Tool("web_search", metadata={"openai": {"type": "web_search"}})``. Only ``apply_patch``, ``local_shell`` and
+    ``computer`` need a handler, because they run on your machine.
     """
 
     provider = "openai"

@@ -73,7 +73,7 @@ _SILENT = frozenset(
 
 
 class ResponsesDecoder(FrameDecoder):
-    """Decodes one response. `offered` are the request's tool names.
+    """Decodes one response. `offered` has the request's tool names.
 
     With `raw`, it also emits ``RawChunk`` events.
     """
@@ -116,7 +116,6 @@ class ResponsesDecoder(FrameDecoder):
             self.read(kind, parsed, repaired)
 
     def read_unknown(self, data: Any) -> None:
-        """Report a frame that does not fit, even after repairs."""
         self.blocks.raw("chunk", data)
 
     def _read_other(self, kind: str, frame: Frame, fields: Item) -> None:

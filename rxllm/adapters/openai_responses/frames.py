@@ -48,12 +48,10 @@ USAGE = {
 
 
 def item_id(item: Item) -> str:
-    """Return the id that frames use for the item."""
     return str(item.get("id") or item.get("call_id") or "")
 
 
 def is_call(item: Item) -> bool:
-    """Return whether the item is a tool call."""
     kind = str(item.get("type"))
     return kind.endswith("_call") or kind in ("mcp_list_tools", "program")
 
@@ -61,7 +59,7 @@ def is_call(item: Item) -> bool:
 def is_server(item: Item, offered: Collection[str]) -> bool:
     """Return whether the provider itself runs the call.
 
-    xAI's own searches are calls to custom tools that are not `offered`.
+    xAI reports its own searches as custom tools that are not `offered`.
     """
     match item:
         case {"type": "function_call" | "computer_call" | "local_shell_call" | "apply_patch_call"}:
@@ -104,7 +102,6 @@ def call_sources(item: Item) -> Iterable[Item]:
 
 
 def call_files(item: Item) -> Iterable[Item]:
-    """Yield the images that a call generated."""
     if item.get("type") == "image_generation_call" and item.get("result"):
         details = {name: item[name] for name in ("id", "revised_prompt", "size") if item.get(name)}
         yield {**image_of(str(item["result"]), item), **details}
@@ -114,7 +111,6 @@ def call_files(item: Item) -> Iterable[Item]:
 
 
 def image_of(text: str, fields: Mapping[str, Any]) -> Item:
-    """Return the image in a base64 string."""
     return {"mime_type": f"image/{fields.get('output_format') or 'png'}", "data": decode_base64(text)}
 
 
@@ -125,15 +121,12 @@ def source_key(source: Item) -> str:
 
 
 def to_item(raw: msgspec.Raw) -> Item:
-    """Parse a frame's item or response."""
     return as_item(read_json(raw) if raw else None)
 
 
 def as_item(value: Any) -> Item:
-    """Return `value` if it is a mapping, or an empty one."""
     return cast(Item, value) if isinstance(value, dict) else {}
 
 
 def as_items(value: Any) -> list[Item]:
-    """Return the mappings in `value`, if it is a list."""
     return [as_item(entry) for entry in cast(list[Any], value)] if isinstance(value, list) else []

@@ -1,13 +1,13 @@
 """Convert a response's output items to events, in their order.
 
-1. A frame's id finds its item, or else its index finds the latest one. Some servers invent an id for each frame, and
-others send index 0 for everything.
-2. ``response.output_item.done`` has the final item. Only it has valid ciphertext, which differs in every frame. If a
-server omits deltas or items, the missing text is emitted here or at the end.
-3. Each text or thought is a block. After an interruption, the rest is a new block, so nothing is overwritten. If a
-server announces parts, a delta of another part continues the open block.
-4. A tool that the provider runs becomes a call with the metadata ``{"server": True}``. A message part sends the whole
-item back.
+1. A frame belongs to the item with its id, or else to the latest item with its index. Some servers invent an id for
+each frame, and others send index 0 for everything.
+2. ``response.output_item.done`` has the final item. Ciphertext is read only from this frame, because it differs in
+every frame. Missing text is emitted here or at the end.
+3. Each text or thought is a block. After an interruption, the rest is a new block. An unannounced part continues the
+open block.
+4. A tool that the provider runs becomes a call with the metadata ``{"server": True}``. Its whole item becomes a message
+part.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Output:
         self._slots: list[Slot] = []
         self._by_id: dict[str, Slot] = {}
         self._by_index: dict[int, Slot] = {}
-        self._calls: dict[str, Slot] = {}  # by `wire_id`
-        self._open: tuple[str, int, int] | None = None  # the last delta's kind, slot and part
+        self._calls: dict[str, Slot] = {}  # By `wire_id`.
+        self._open: tuple[str, int, int] | None = None  # The last delta's kind, slot and part.
         self._open_id = ""
         self._begun: Counter[str] = Counter()  # blocks with each id, ignoring suffixes
         self._sources: set[str] = set()
@@ -57,7 +57,7 @@ class Output:
         """End each of the `items` that no frame has ended."""
         slots = [self._slot_of(item) for item in items]
         known = {*slots}
-        # An item with a newly invented id belongs to the next unmatched slot of its kind.
+        # A renamed item belongs to the next unmatched slot of its kind.
         others: defaultdict[str, deque[Slot]] = defaultdict(deque)
         for slot in self._slots:
             if slot not in known:
@@ -69,7 +69,6 @@ class Output:
                 self._end_item(slot, item)
 
     def _slot_of(self, item: Item) -> Slot | None:
-        """Return the slot with the item's id or call id."""
         slots = (self._by_id.get(item_id(item)), self._calls.get(str(item.get("call_id"))))
         return next((slot for slot in slots if slot is not None and slot.kind == item.get("type")), None)
 
@@ -115,7 +114,6 @@ class Output:
             report(frame.delta, self._block(kind, slot, part))
 
     def _block(self, kind: str, slot: Slot, part: int) -> str:
-        """Return the id of the block for this part."""
         key = (kind, slot.number, part)
         is_unannounced = kind != "summary" and bool(slot.parts) and part not in slot.parts
         if key == self._open or (is_unannounced and self._open is not None and self._open[:2] == key[:2]):
@@ -272,8 +270,9 @@ class Output:
 class Slot:
     """An output item that is still being streamed.
 
-    `pieces` has the deltas of each kind, and `parts` the announced indices. In a tool call's slot, `tool` is its name,
-    `call_id` its id in events, and `open_argument` gets free text. `call` is the call's slot, also for a result.
+    `pieces` has the deltas of each kind. `parts` has the indices of the announced parts. For a tool call, `tool` is its
+    name, and `call_id` is its id in events. `open_argument` is the argument that receives free text. `call` is the slot
+    itself or, for a result, the slot of its call.
     """
 
     def __init__(self, number: int, item: Item) -> None:
@@ -291,7 +290,7 @@ class Slot:
         self.open_argument = ""
 
     def missing(self, kind: str, texts: Sequence[str]) -> list[str]:
-        """Return the parts of the final texts that no delta had.
+        """Return the part of each final text that no delta had.
 
         It compares texts, because some servers' indices are wrong.
 
@@ -309,7 +308,7 @@ class Slot:
             elif text.startswith(streamed):
                 rest, streamed = text[len(streamed) :], ""
             elif any("".join(texts[later:]).startswith(streamed) for later in range(place, len(texts))):
-                rest = text  # the deltas skipped this text
+                rest = text
             else:  # the deltas had it, perhaps worded differently
                 streamed = streamed.partition(text)[2] or streamed
             rests.append(rest)

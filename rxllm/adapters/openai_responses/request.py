@@ -2,10 +2,10 @@
 
 Messages become input items:
 
-1. Texts and calls have no server ids. For an id, the server expects the stored item, or its reasoning before it.
-2. This provider's thoughts go back as items. If the server stores nothing, the id and empty thoughts are left out.
-3. This provider's ``ProviderPart``s go back unchanged. Other providers' parts and tool runs are left out.
-4. Tool calls and results go back in their original form, such as a computer call.
+1. Texts and tool calls are sent without the server's ids. With an id, the server would expect to have stored the item.
+2. A thought from this provider is sent back as its original item. If the server stores nothing, its id is left out.
+3. Other providers' parts are left out, and so are calls that they ran themselves.
+4. Tool calls and results are sent back in their original form, such as a computer call.
 
 For files, see https://developers.openai.com/api/docs/guides/file-inputs.
 """
@@ -53,8 +53,7 @@ _CACHE = {"prompt_cache_breakpoint": {"mode": "explicit"}}
 def responses_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
     """Return the JSON body for `request`.
 
-    OpenAI rejects ``stop`` and ``seed``, but other servers support them. An error is better than an option that is
-    ignored.
+    OpenAI rejects ``stop`` and ``seed``, but other servers accept them. An error is better than an ignored option.
     """
     request = select_parts(request, f"the Responses API of {provider}", provider, CARRIES)
     options = request.options
@@ -90,7 +89,6 @@ COUNTED = (
 
 
 def count_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
-    """Return the JSON body to count the tokens of `request`."""
     body = responses_body(request, provider=provider)
     return {name: body[name] for name in COUNTED if name in body}
 
@@ -125,7 +123,6 @@ def _tool_choice(request: Request, provider: str) -> Any:
 
 
 def _input_items(messages: Iterable[Message], *, provider: str, is_stored: bool = False) -> list[Item]:
-    """Return the input items for `messages`."""
     items: list[Item] = []
     calls: dict[str, ToolCall] = {}
     for message in messages:
@@ -248,7 +245,6 @@ def _call_item(call: ToolCall, provider: str) -> Item:
 
 
 def _original_item(call: ToolCall | None, provider: str) -> Item:
-    """Return the stored fields of this provider's call."""
     if call is None or call.metadata.get("provider") != provider:
         return {}
     return cast(Item, call.metadata.get("item") or {})
