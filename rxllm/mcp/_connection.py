@@ -53,7 +53,7 @@ Some older servers never answer it.
 """
 
 _OLD_TRANSPORT = (
-    "the MCP server does not accept POST at this URL (405 Method Not Allowed); "
+    "the MCP server does not accept POST at this URL, as in the 2024 HTTP+SSE transport; "
     "use its streamable HTTP URL, often /mcp instead of /sse"
 )
 

@@ -62,7 +62,7 @@ class Bounded(abc.DisposableBase, Generic[T]):
 
     def dispose(self) -> None:
         self._disposed = True
-        while self._live:  # other threads can remove entries meanwhile
+        while self._live:  # other threads can remove entries
             with contextlib.suppress(KeyError):
                 self._live.popitem()[1].dispose()
 

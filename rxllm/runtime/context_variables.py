@@ -27,7 +27,7 @@ field of `Reader`            written by                                  read by
 ``is_timed``                 ``noting_times``                            races, fallbacks and retries
 ===========================  ==========================================  ===============================================
 
-``_scope`` holds a third context variable. A model source starts a new scope, but keeps both of these.
+``_scope`` holds a third context variable. A model source starts a new scope, but keeps both.
 """
 
 from __future__ import annotations
