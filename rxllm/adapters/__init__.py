@@ -1,8 +1,7 @@
 """The adapters, one package per provider API.
 
 An adapter turns a request into HTTP, and the response into events. In most packages, ``request`` builds the body,
-``decoder`` reads the frames, and ``frames`` defines them. Some packages have an image adapter in ``images``. Other
-rooms import ``http_base``, ``images`` and ``profiles``.
+``decoder`` reads the frames, and ``frames`` defines them. Some packages have an image adapter in ``images``.
 """
 
 from typing import TYPE_CHECKING

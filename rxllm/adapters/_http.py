@@ -68,7 +68,7 @@ class HTTPAdapter(HTTPBase):
     def kept_answer(self, sent: httpx.Request, decoder: Decoder) -> KeptAnswer | None:
         """Return the answer that the provider keeps, or None (the default).
 
-        The rest of a kept answer can be read over another connection.
+        Its rest can be read over another connection.
         """
         return None
 
@@ -199,8 +199,7 @@ class _GuardedDecoder:
 class _KeptDecoder:
     """Wraps the decoder of a kept answer.
 
-    It puts the answer's id and place into the bookmark as soon as the id arrives. It reports each gap between
-    connections. If the reader keeps times, the metadata lists the gaps.
+    It saves the answer's id, and reports the gaps between connections.
     """
 
     def __init__(self, decoder: Decoder, answer: KeptAnswer, bookmark: Bookmark | None, call: Call) -> None:
@@ -270,9 +269,9 @@ _NO_SUCH_PATH = (404, 405, 501)
 
 
 def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> Stream[TokenCount]:
-    """Send the request from `build`, and emit the count in `field`.
+    """Emit the token count in the response's `field`.
 
-    If a server other than the provider's lacks the path, emit an estimate.
+    If another server lacks the path, emit an estimate.
     """
     counts: Any = http_stream(lambda: _Counting(adapter, request, call, build, field))
 

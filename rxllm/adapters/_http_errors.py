@@ -158,9 +158,9 @@ def provider_error(
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds in ``retry-after-ms`` or ``retry-after``.
+    """Return how many seconds the provider asks to wait.
 
-    If ``retry-after`` is a date, it is compared with the ``date`` header or, without one, with now.
+    A date is relative to the ``date`` header.
     """
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:

@@ -121,10 +121,9 @@ class _EventCheck:
         self._usage: Usage | None = None
 
     def read(self, event: Event, open_blocks: Reversible[BlockKey]) -> Event | None:
-        """Return the event in its current form, with an id in blocks.
+        """Return a checked event, or None for a repeated one.
 
-        Return None for an old-style usage event that repeats the last one. Raises ``StreamError`` for a malformed
-        event.
+        Raises ``StreamError`` for a malformed event.
         """
         if fault := event_fault(event):
             raise StreamError("malformed_event", fault)

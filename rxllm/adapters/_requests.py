@@ -179,10 +179,7 @@ def _decode_data_uri(part: Part) -> Part:
 
 
 def _simplify(part: Part, carried: Set[str]) -> Part:
-    """Decode data URIs, and turn files into images or text.
-
-    A text file stays a file if the API accepts it.
-    """
+    """Decode data URIs, and turn files into images or text."""
     match part:
         case ImagePart():
             return _decode_data_uri(part)

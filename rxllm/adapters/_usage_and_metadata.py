@@ -78,7 +78,7 @@ def metadata_of_usage(counters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def more_severe(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two verdicts, and keep the more severe value in each category.
+    """Merge two verdicts. The more severe one wins.
 
     >>> more_severe({"hate": {"filtered": False, "severity": "low"}}, {"hate": {"filtered": False, "severity": "safe"}})
     {'hate': {'filtered': False, 'severity': 'low'}}
@@ -106,8 +106,7 @@ _UNITS = {"cost_in_usd_ticks": 1e10, "copilot_usage.total_nano_aiu": 1e11}
 def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> Usage:
     """Return `counters` as a `Usage`.
 
-    For each field, `names` lists the provider's names, most trusted first. Nested counters have dotted names. Unknown
-    counters go into `extra`.
+    `names` lists the provider's names for each field. Nested names have dots. Other counters go into `extra`.
 
     >>> to_usage({"prompt_tokens": 3, "details": {"cached": 1, "audio": 0}}, {"input_tokens": ("prompt_tokens",)})
     Usage(input_tokens=3, extra={'details.cached': 1, 'details.audio': 0})
@@ -123,10 +122,9 @@ def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) 
 
 
 def costs_beside(part: Any) -> dict[str, Any]:
-    """Return costs outside the usage object, as counters for `to_usage`.
+    """Return the costs outside the usage object.
 
-    Venice sends ``{"cost": {"usd": ..., "diem": ...}}``. GitHub Copilot sends ``copilot_usage``. Vercel sends
-    ``{"provider_metadata": {"gateway": {"cost": "0.0045"}}}``.
+    They are sent by Venice, GitHub Copilot and Vercel.
     """
     match part:
         case {"cost": dict()}:

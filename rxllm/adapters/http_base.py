@@ -156,7 +156,7 @@ class HTTPBase(ABC):
     def key(self, call: Call) -> str | None:
         """Return the API key for `call`, or None.
 
-        Raises ``EngineError("missing_key")`` if the provider's own server needs one and there is none.
+        Raises ``EngineError("missing_key")`` if the provider's own server needs one.
         """
         # When a request is built, `call` already has the key.
         key = (isinstance(call.api_key, str) and call.api_key.strip()) or self._find_key(call)
@@ -237,8 +237,7 @@ class HTTPBase(ABC):
     ) -> LLMError:
         """Return the adapter's error for a rejected request.
 
-        If the base_url could be wrong, the message has the server's address. Otherwise, it may have the provider and
-        the model.
+        It adds the server's address, or the provider and model.
         """
         try:
             error = self.error(status, headers, body)

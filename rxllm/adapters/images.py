@@ -1,7 +1,4 @@
-"""The image adapter protocol and its HTTP base class.
-
-A response is read and closed before its content is used.
-"""
+"""The image adapter protocol and its HTTP base class."""
 
 from __future__ import annotations
 
@@ -219,8 +216,7 @@ class Fetcher:
     async def send(self, request: httpx.Request, limit: int, seconds: float | None = None, **options: Any) -> Answer:
         """Send `request` and return the answer. The client gets `options`.
 
-        Raises ``AdapterError`` with reason ``timeout`` after `seconds`, or ``malformed_response`` after `limit` bytes.
-        If the connection fails, the reason is ``network_error``.
+        Raises ``AdapterError`` if it takes too long, is too long, or fails.
         """
         url = address(request)
         try:

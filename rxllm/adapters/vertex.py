@@ -43,9 +43,9 @@ CLAUDE_VERSION = "vertex-2023-10-16"
 
 
 class GoogleToken:
-    """Returns an access token. It is renewed before it expires.
+    """Returns an access token for google-auth `credentials`.
 
-    The default `credentials` are the application default credentials. All calls share one token.
+    Without them, it loads the application default credentials.
     """
 
     def __init__(self, credentials: Any = None) -> None:

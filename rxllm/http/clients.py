@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def httpx_client(library: str = "httpx") -> httpx.AsyncClient:
     """Return an httpx or httpx2 client with rxllm's settings.
 
-    It has no connection limit, because httpcore 1.0.9 loses slots when calls are cancelled.
+    The number of connections is not limited.
     """
     package = imported(library)
     return _new_client(lambda: package.AsyncClient(**client_settings(max_connections=None, library=library)))
@@ -62,8 +62,7 @@ def imported(transport: str) -> Any:
 def aiohttp_client() -> httpx.AsyncClient:
     """Return an aiohttp client with rxllm's settings.
 
-    See ``rxllm.http.use_transport`` for differences from httpx. Raises ``EngineError("missing_dependency")`` without
-    ``rxllm[aiohttp]``.
+    Raises ``EngineError("missing_dependency")`` if ``rxllm[aiohttp]`` is not installed.
 
     >>> from rxllm.adapters import OpenAIChat
     >>> OpenAIChat(client=aiohttp_client)

@@ -1,6 +1,6 @@
 """Decompress response bodies in slices.
 
-A few compressed bytes can expand to gigabytes. httpx would decompress each read at once.
+A few compressed bytes can expand to gigabytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def is_decompressed_here(response: httpx.Response) -> bool:
 def body_of(response: httpx.Response) -> AsyncGenerator[bytes, None]:
     """Yield the decompressed body in pieces.
 
-    A piece is empty if its bytes produce no output yet. httpx decodes other encodings than gzip and deflate.
+    A piece is empty if there is no output yet.
     """
     if not is_decompressed_here(response):
         return cast("AsyncGenerator[bytes, None]", response.aiter_bytes())

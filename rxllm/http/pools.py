@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 CALLS = 4
 """The maximum number of calls per client.
 
-A lower maximum would cost more in clients than it saves.
+More clients would cost more than they save.
 """
 IDLE_SECONDS = 5.0
 """Seconds until an idle pool is closed."""
 KEEPALIVE_SECONDS = 4.0
 """Seconds until an idle connection is closed.
 
-uvicorn, Node and llama.cpp close theirs after 5 s. This is sooner, so no call meets a closing connection.
+Many servers close them after 5 s. A call at that moment would fail.
 """
 
 
@@ -66,9 +66,8 @@ def in_use(client: httpx.AsyncClient) -> Generator[None]:
 class Pools:
     """The clients of an adapter on one event loop.
 
-    `make` creates a client. At most `calls` calls share it; None means no limit. `by_loop` maps loops to pools, and
-    loses closed ones. Pools outlive their adapter until they are closed, because the garbage collector cannot close
-    connections.
+    At most `calls` calls share a client; None means no limit. Pools outlive their adapter until they are closed,
+    because the garbage collector cannot close connections.
     """
 
     def __init__(

@@ -86,7 +86,7 @@ async def read_first(
 ) -> AdapterError | None:
     """Read an earlier process's answer, or the answer to `request`.
 
-    Return the failure of the connection, if any. Stop an earlier answer that cannot be read.
+    An earlier answer that cannot be read is stopped.
     """
     id, rules, attempt = exchange.saved_id(), policy(exchange.retry), 1
     answer.reopen(id)
@@ -114,9 +114,9 @@ async def read_rest(
     read: Callable[[httpx.Request], Awaitable[AdapterError | None]],
     pump: Pump[Any],
 ) -> AdapterError | None:
-    """Read the rest of `answer`, and return the failure, if any.
+    """Read the rest of `answer` over other connections.
 
-    `dropped` is the failure of the first connection. ``read(request)`` reads a response.
+    `dropped` is the failure of the first one.
     """
     rules = policy(exchange.retry)
     failure: LLMError | None = dropped
@@ -158,7 +158,7 @@ async def stop_answer(
 ) -> None:
     """Ask the provider to stop `answer`, or log a warning.
 
-    If `is_lost` is True, the provider may not know the answer.
+    `is_lost` means that the provider may not know the answer.
     """
     is_cancelled = False
     problem: object = "the event loop ended"

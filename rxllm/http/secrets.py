@@ -1,7 +1,4 @@
-"""Find a call's secrets, and remove them from errors, URLs and logs.
-
-``rxllm.values.secret_names`` lists the names of secrets.
-"""
+"""Find a call's secrets, and remove them from errors, URLs and logs."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ if TYPE_CHECKING:
 SECRET_LENGTH = 8
 """The shortest secret that is masked.
 
-Shorter strings could be words. No provider issues such short keys.
+Shorter strings could be ordinary words.
 """
 
 E = TypeVar("E", bound=LLMError)
@@ -96,9 +93,9 @@ def without(value: Any, secrets: Iterable[str]) -> Any:
 
 
 def redacted(error: E, secrets: str | Iterable[str] | None) -> E:
-    """Mask `secrets` in `error`, because some servers echo keys.
+    """Mask `secrets` in an error.
 
-    Causes that contain a secret are dropped.
+    Causes with a secret are dropped.
     """
     secrets = [secrets] if isinstance(secrets, str) else list(secrets or ())
     fields = error.fields()

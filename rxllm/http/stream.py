@@ -179,7 +179,7 @@ async def _read(
 ) -> AdapterError | None:
     """Send `request` and emit its events.
 
-    An error before the response begins is raised. A later one is returned.
+    A later failure is returned, not raised.
     """
     began = time.monotonic()
     streaming = False
@@ -210,7 +210,7 @@ async def opened(
 ) -> AsyncGenerator[httpx.Response, None]:
     """Send `request`, yield the open response, then close it.
 
-    The caller counts the call with `in_use`. The client's ``send`` gets the `options`.
+    The caller counts the call with `in_use`.
     """
     extensions = request.extensions
     try:
@@ -284,7 +284,7 @@ async def _deliver(
 ) -> None:
     """Emit the events of `response`.
 
-    If `since` is None, any bytes restart the idle timer. Otherwise, only content does.
+    If `since` is given, only content restarts the idle timer.
     """
     if pump.disposed:
         return

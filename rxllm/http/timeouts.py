@@ -87,8 +87,8 @@ class IdleTimeoutError(TimeoutError):
 class IdleTimeout:
     """Raise `IdleTimeoutError` in its block after a long silence.
 
-    Silence begins at `since`, a ``time.monotonic()`` value, or with the block. Call `restart` when bytes arrive. If
-    `seconds` is None, there is no limit.
+    Silence begins at `since`, a ``time.monotonic()`` value, or with the block. Call `restart` when bytes arrive. None
+    means no limit.
 
     A held pump is not interrupted, because httpcore 1.0.9 may be closing a connection.
     """

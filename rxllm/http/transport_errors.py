@@ -1,6 +1,6 @@
 """Convert a transport error to an ``AdapterError``.
 
-Class names identify errors and clients, so httpx and httpx2 share this code.
+Errors are recognized by name, so httpx and httpx2 share this code.
 """
 
 from __future__ import annotations
@@ -36,10 +36,7 @@ class AddressError(ValueError):
 
 
 def transport_error(error: Exception, provider: str | None, url: str, *, begun: bool = False) -> AdapterError | None:
-    """Return `error` as an `AdapterError`, or None for other errors.
-
-    `begun` is True if the response had begun.
-    """
+    """Return `error` as an `AdapterError`, or None for other errors."""
     ours = isinstance(error, IdleTimeoutError | DecompressionError | AddressError)
     names = [type(error).__name__] if ours else _class_names(error, "httpx", "httpx2", "aiohttp")
     if names:  # httpx-aiohttp raises ConnectTimeout even for refused connections

@@ -60,10 +60,7 @@ _OLD_TRANSPORT = (
 Json = dict[str, Any]
 
 OnMessage = Callable[[Json], Json | None]
-"""Receives each notification or request during a tool call.
-
-It returns the result to answer a request.
-"""
+"""Receives each notification or request during a tool call."""
 
 
 class Connection(ABC):
@@ -129,7 +126,7 @@ class Connection(ABC):
     ) -> Json:
         """Send a request and return its result.
 
-        `on_message` marks a tool call. It has no timeout of its own.
+        `on_message` makes it a tool call, which has no timeout of its own.
 
         Raises ``AdapterError``, ``StreamError``, and errors of `on_message`.
         """
@@ -305,7 +302,7 @@ def response(message: Json, result: Json | None) -> Json:
 def messages_in(data: Any) -> Iterator[Json]:
     """Yield the messages in `data`, a message or a list.
 
-    Raises ``StreamError("malformed_event")`` for other data or deep nesting.
+    Raises ``StreamError("malformed_event")`` for anything else.
     """
     for message in cast(list[Any], data) if isinstance(data, list) else [data]:
         if not isinstance(message, dict) or _is_too_deep(message):

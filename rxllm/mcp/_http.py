@@ -184,9 +184,9 @@ Path = tuple[str, ...]
 
 
 def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
-    """Return the headers of the parameters in `schema`, by path.
+    """Return the header name of each parameter, by its path.
 
-    A path is a tuple of property names. Raises ``ValueError`` for an illegal header.
+    Raises ``ValueError`` for an invalid header.
     """
     headers: dict[Path, str] = {}
     for path, place in _places(schema, ()):

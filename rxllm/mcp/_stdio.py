@@ -1,9 +1,9 @@
 """Connect to servers over standard input and output.
 
-A connection's tools share one server process, with its own thread and loop. They work from any loop or thread.
+A connection's tools share one server process. They work from any loop or thread.
 
-The server and its descendants end with the connection and its tools, or with this process. If this process is killed,
-`_GUARD` ends them.
+The server ends with the connection and its tools, or with this process. If this process is killed, `_GUARD` ends the
+server.
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ done
 """
 """Kills the server and its descendants.
 
-It acts on a line of input, or `GRACE_SECONDS` after this process ends. On Linux, it also kills processes with the
-server's environment.
+It acts on a line of input, or after this process ends.
 """
 
 _of_parent: list[Process] = []
@@ -189,7 +188,7 @@ class Process(asyncio.SubprocessProtocol):
     def sent(self, message: Json | None) -> Generator[Inbox | None]:
         """Send `message`, and yield the inbox for its answer.
 
-        Without a `message`, yield an inbox for notifications. Raises `failure`.
+        Without a `message`, the inbox receives notifications.
         """
         inbox = Inbox() if message is None or {"id", "method"} <= message.keys() else None
         key = message["id"] if message is not None and inbox is not None else inbox

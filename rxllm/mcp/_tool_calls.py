@@ -1,7 +1,7 @@
 """Call a server's tools, and pass its questions to the user.
 
-A question halts the chat. Its halt holds everything to call the tool again, even in another process. Its options help
-the user: ``schema`` describes the answer, and ``url`` is a page to visit.
+A question halts the chat. The halt has everything to call the tool again, even in another process. In its options,
+``schema`` describes the answer, and ``url`` is a page to visit.
 
 A handshake-era server waits for the answer during the call. rxllm cancels that call, and repeats it with the answer.
 """
@@ -36,9 +36,9 @@ _PAGE = re.compile(r"https?://[^\s/\\][^\s\x00-\x1f\x7f]*", re.IGNORECASE)
 async def call_tool(
     connection: Connection, name: str, headers: Mapping[Path, str], arguments: Mapping[str, Any], context: ToolContext
 ) -> Any:
-    """Call the server's tool `name`, as an ``rxllm.Tool`` handler.
+    """Call the server's tool `name`.
 
-    Raises ``ToolError("handler_raised")`` with a message for the model.
+    Raises ``ToolError("handler_raised")`` if the call fails.
     """
     try:
         questions, known = Questions.of(context), Questions()
@@ -140,8 +140,7 @@ class NeedsUserError(Exception):
 class Questions(msgspec.Struct):
     """A server's questions in a tool call.
 
-    `requests` has the parameters and `responses` the answers so far, by key. `state` is the server's own. If
-    `is_inline` is True, the server waits during the call, and keys are question numbers.
+    `requests` and `responses` are keyed alike. If `is_inline` is True, the server waits during the call.
     """
 
     requests: dict[str, Json] = {}
@@ -152,10 +151,7 @@ class Questions(msgspec.Struct):
 
     @classmethod
     def of(cls, context: ToolContext) -> Questions:
-        """Return the questions that an earlier run stored.
-
-        A valid reply answers the first open question.
-        """
+        """Return the questions that an earlier run stored."""
         if context.reply is None:
             return cls()
         try:
@@ -173,9 +169,9 @@ class Questions(msgspec.Struct):
 
     @classmethod
     def required(cls, result: Json, known: Questions) -> Questions:
-        """Return the questions in `result`, with answers from `known`.
+        """Return the questions in a `result`.
 
-        Raises ``AdapterError`` or ``ValidationError`` for unsupported questions.
+        Answers in `known` to the same questions are kept.
         """
         found, state = result.get("inputRequests"), result.get("requestState")
         requests = {key: object_of(request) for key, request in object_of(found).items()}

@@ -130,7 +130,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
     def reserve(self, tokens: int, usd: float | None) -> Reservation:
         """Reserve `tokens` and `usd` for a call.
 
-        `usd` is None for an unknown price. Raises ``StreamError("budget_exceeded")``.
+        Raises ``StreamError("budget_exceeded")``.
         """
         tokens = tokens if self.reserves else 0
         with self._lock:
@@ -161,7 +161,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
     def count_journaled(self, key: Hashable, spent: Callable[[], Spending] | None = None) -> None:
         """Count the journal's answer under `key` once.
 
-        If `spent` is None, only mark it as counted.
+        Without `spent`, only mark it as counted.
         """
         with self._lock:
             if key not in self._journaled and spent is not None:

@@ -36,7 +36,7 @@ S = TypeVar("S")
 class LoopScheduler(PeriodicScheduler):
     """Runs actions on `loop`, or on the portal's loop.
 
-    Any thread can call it. It never blocks in dispose.
+    Any thread can use it.
     """
 
     def __init__(
@@ -122,10 +122,7 @@ class LoopScheduler(PeriodicScheduler):
 
 
 class PacedScheduler(LoopScheduler):
-    """Makes sources such as ``range`` wait for an iterator.
-
-    They schedule each item separately. An operator's own gate also makes them wait.
-    """
+    """Makes sources such as ``range`` wait for an iterator."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, gate: Gate) -> None:
         super().__init__(loop)
@@ -178,10 +175,7 @@ def unpaced(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase | None:
 
 
 def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
-    """Return a function that returns the time in seconds.
-
-    The time is monotonic, unless `scheduler` has its own clock.
-    """
+    """Return a function that returns the time in seconds."""
     if scheduler is None or isinstance(scheduler, LoopScheduler):
         return time.perf_counter
     return lambda: scheduler.now.timestamp()

@@ -15,10 +15,10 @@ T = TypeVar("T")
 class Bounded(abc.DisposableBase, Generic[T]):
     """Subscribes to at most `limit` sources at a time.
 
-    ``on_next(index, item)`` gets each item, and ``on_end(index, error)`` each source's end. ``on_done()`` is called
-    after the last end. ``on_fatal(error)`` gets an error that is not an ``Exception``, after all sources are disposed.
+    ``on_next(index, item)`` gets each item. ``on_end(index, error)`` is called when a source ends, and ``on_done()``
+    when all have. An error that is not an ``Exception`` disposes all sources, and goes to ``on_fatal``.
 
-    While `is_open` is True, more sources can follow. Call `start` after adding one, or after setting it to False.
+    While `is_open` is True, more sources can follow. Call `start` for each one, and after setting it to False.
     """
 
     def __init__(

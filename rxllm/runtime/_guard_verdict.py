@@ -36,10 +36,7 @@ _LONGEST_REASON = 400
 
 
 def result_of(function: Callable[[], Any]) -> Stream[Any]:
-    """Return a stream of the result of ``function()``.
-
-    It awaits an awaitable. It emits the last item of an Observable.
-    """
+    """Return a stream of the result of ``function()``."""
 
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         value = function()

@@ -116,8 +116,8 @@ def _wake_now(wake: Callable[[], None]) -> None:
 class Hold(Gate):
     """An operator's own gate in front of the reader's gate.
 
-    It is full at `maxsize` waiting items, or while ``is_full()`` is True. In that case, the operator calls `open` when
-    it has room. While `closed` is True, `idle` and `requested` are False. `before_tools` can delay tools; see `Gate`.
+    It is full at `maxsize` waiting items, or while ``is_full()`` is True. The operator calls `open` when ``is_full()``
+    becomes False. While `closed` is True, `idle` and `requested` are False.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ def behind(gate: Gate | None) -> Generator[None]:
 def noting_times(source: Observable[T]) -> Stream[T]:
     """Let `source` record the times of lost attempts.
 
-    They differ from run to run, so only readers of times get them.
+    Only readers of times get them.
     """
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -266,10 +266,7 @@ def noting_times(source: Observable[T]) -> Stream[T]:
 
 
 def paced(source: Observable[T], gate: Gate | None) -> Stream[T]:
-    """Make `source` wait for `gate`, or never if it is None.
-
-    The subscriber keeps its own gate.
-    """
+    """Make `source` wait for `gate`, or never if it is None."""
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         subscriber = _ReaderObserver(observer)

@@ -91,10 +91,10 @@ def _race_sources(name: str, sources: Sequence[Observable[Event]], delays: Seque
 class _Race:
     """Emits the first source with content, and disposes the rest.
 
-    Source k starts after ``delays[k]`` seconds, or when all running sources have failed. `name` is the race's key in
-    the winner's metadata.
+    Source k starts after ``delays[k]`` seconds, or once all running sources have failed. `name` is its key in the
+    metadata.
 
-    This is no `Backlog`, because a failed source's events are dropped.
+    A failed source's events are dropped, unlike in a `Backlog`.
     """
 
     def __init__(

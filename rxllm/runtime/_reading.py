@@ -62,7 +62,7 @@ def to_async_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: i
 class Buffer(abc.ObserverBase[T]):
     """A subscription's unread items.
 
-    It has no reference to the iterator, so a dropped iterator is collected.
+    It must not refer to the iterator, which may be dropped.
     """
 
     def __init__(self, maxsize: int, limit: int | None, wake: Callable[[], object]) -> None:

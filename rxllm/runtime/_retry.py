@@ -1,6 +1,6 @@
 """Retry calls that fail before their first content.
 
-An attempt's events are held back until content or ``MessageCompleted``. A failure drops them.
+Its events are held back until then.
 
 ::
 
@@ -57,10 +57,7 @@ class Plan(Protocol):
         ...
 
     def note(self, times: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return metadata for an attempt that follows failed ones.
-
-        `times` is empty unless events are timed; see ``ops.timed``.
-        """
+        """Return metadata for an attempt that follows failed ones."""
         ...
 
 
@@ -141,10 +138,7 @@ class Attempts:
 
 
 class _Attempt:
-    """Holds the events of an attempt back, then releases them.
-
-    Later events follow those that are being released.
-    """
+    """Holds back the events of one attempt."""
 
     __slots__ = ("_attempts", "_delivering", "_end", "_failed", "_late", "_observer", "_pass", "_pending", "_releasing")
 
@@ -359,9 +353,9 @@ _NEVER = RetryPolicy(max_attempts=1)
 def retrying(
     make: Callable[[], Observable[Event]], rules: RetryPolicy, on_retry: OnRetry | None = None
 ) -> Stream[Event]:
-    """Emit the events of ``make()``, and retry early failures.
+    """Emit the events of ``make()``, with retries.
 
-    `rules` decide whether and when. ``on_retry(attempt, delay, error)`` is called before each wait.
+    ``on_retry(attempt, delay, error)`` is called before each wait.
     """
     if rules.max_attempts <= 1:
         return Stream.of(make())

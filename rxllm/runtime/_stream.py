@@ -56,10 +56,7 @@ _I = TypeVar("_I")
 
 
 class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
-    """Calls `observer` on the event loop of its creation.
-
-    Disposing it, or an exception from the observer, disposes `subscription`.
-    """
+    """Calls `observer` on its own event loop."""
 
     def __init__(self, observer: AutoDetachObserver[S]) -> None:
         self.subscription = SingleAssignmentDisposable()
@@ -143,7 +140,7 @@ _NOT_ENCODABLE = NotEncodable()
 
 
 class Stream(StreamMethods[T]):
-    """A cold Observable. It does nothing until subscribed, run, awaited or iterated.
+    """A cold Observable. Nothing happens until you subscribe or run it.
 
     >>> from reactivex import of
     >>> stream = Stream.of(of(1, 2, 3))
@@ -275,9 +272,9 @@ class Stream(StreamMethods[T]):
     def pipe(self, *operators: Callable[[Any], Any]) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Pass the stream through `operators`, from left to right.
 
-        A plain Observable from the last one becomes a Stream.
+        The result is a Stream, even after a plain operator.
 
-        Raises ``ValidationError("invalid_option")`` for anything else than an operator, such as ``ops.text`` without
+        Raises ``ValidationError("invalid_option")`` for anything but an operator, such as ``ops.text`` without
         parentheses.
         """
         check_operators(operators)
@@ -360,9 +357,9 @@ class Stream(StreamMethods[T]):
 
 
 class Deferred(Stream[S]):
-    """Calls `make` for each subscription, and emits its result.
+    """Calls `make` on each subscription.
 
-    An exception from `make` goes to ``on_error``.
+    If `make` raises, the error goes to ``on_error``.
     """
 
     def __init__(self, make: Callable[[], Observable[S]]) -> None:

@@ -1,7 +1,6 @@
 """Type hints for a Stream's reactivex methods.
 
-Only type checkers read them. Without a hint, they infer an Observable; write the operator in ``.pipe(...)`` to get a
-Stream.
+Only type checkers read them. For a method that is missing here, use ``.pipe(...)``.
 """
 
 # pyright: reportNoOverloadImplementation=false

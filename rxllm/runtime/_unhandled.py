@@ -46,7 +46,7 @@ _INTERNAL = tuple(os.path.join(os.path.dirname(file), "") for file in (os.path.d
 def conclude(observer: abc.ObserverBase[T], items: Iterable[T] = ()) -> None:
     """Emit `items`, then complete.
 
-    It passes exceptions to ``on_error``, because no pump is left to catch them.
+    If the subscriber raises, call ``on_error``.
     """
     try:
         for item in items:
@@ -123,9 +123,9 @@ def shorten_traceback(error: BaseException) -> None:
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Drop internal frames, or return None without user frames.
+    """Drop the internal frames of a traceback.
 
-    Internal frames below the last user frame stay.
+    Frames below the last user frame are kept.
     """
     frames: list[TracebackType] = []
     while trace is not None:

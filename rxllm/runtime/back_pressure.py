@@ -62,10 +62,7 @@ class Endings:
             await asyncio.wait(map(asyncio.wrap_future, running), timeout=60)
 
     def wait_blocking(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Block for up to two minutes until the functions return.
-
-        `loop` is the loop of the stream.
-        """
+        """Block until the functions return, for up to two minutes."""
         if self._is_expected and running_loop() is not loop:
             # `take` wakes the reader just before it disposes its source.
             has_turned = threading.Event()
@@ -88,7 +85,7 @@ LIMIT = 65_536
 class Gate:
     """A gate between a source and its reader.
 
-    It is full at `maxsize` waiting items, and opens at half. The reader takes the items. Any thread can use it.
+    It is full at `maxsize` waiting items, and opens at half.
     """
 
     def __init__(self, maxsize: int) -> None:
@@ -138,7 +135,7 @@ class Gate:
     def when_open(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, as soon as the gate is open.
 
-        It runs in a copy of this context, on any thread, maybe at once.
+        Any thread may call it, even before this returns.
         """
         self._add(self._sleepers, wake)
         if self._has_room():  # checked after `_add`, so that no `take` is missed

@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 class Place(msgspec.Struct, frozen=True):
     """A subscription's event loop, and stand-ins for process-wide objects.
 
-    `loop` is the chosen event loop. `is_read` is True if a user's thread reads. `blocked_loops` cannot run anything
-    until the subscription ends.
+    `is_read` is True if a user's thread reads it. Nothing can run on `blocked_loops`.
     """
 
     loop: AbstractEventLoop | None = None
@@ -68,7 +67,7 @@ ErrorListener = Callable[[BaseException], bool]
 class Reader(msgspec.Struct, frozen=True):
     """A subscription's gate, error listener and `Endings`.
 
-    `is_timed` is True if the reader keeps events' times.
+    If `is_timed` is True, the reader keeps times.
     """
 
     gate: Gate | None = None

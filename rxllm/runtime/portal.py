@@ -125,10 +125,7 @@ def call_loop() -> asyncio.AbstractEventLoop:
 
 
 def chosen_loop() -> asyncio.AbstractEventLoop | None:
-    """Return a call's event loop, or None for the portal's.
-
-    The portal may not have started.
-    """
+    """Return a call's event loop, or None for the portal's."""
     chosen = current_place.get().loop
     return chosen if chosen is not None else running_loop()
 
@@ -180,7 +177,7 @@ class Starts:
 def subscribing() -> contextlib.AbstractContextManager[None]:
     """Delay calls on other loops until the block ends.
 
-    Otherwise, ``take(1)`` might need a disposable that it does not have yet.
+    Otherwise, events could arrive before the disposable does.
     """
     place = current_place.get()
     outer = place.starts
@@ -216,7 +213,7 @@ def start_on(
 
 @contextlib.contextmanager
 def on_portal() -> Generator[Portal]:
-    """Use the portal's loop in the block, while this thread waits.
+    """Run the block's calls on the portal's loop.
 
     Raises ``RuntimeError`` on the portal's own thread.
     """
@@ -235,9 +232,9 @@ def on_portal() -> Generator[Portal]:
 
 
 def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:
-    """Warn about blocking a running loop, except in notebooks.
+    """Warn if this thread blocks its running loop.
 
-    `what` is for example "run() blocks". `instead` is the code to write.
+    `instead` is the code to write.
     """
     if running_loop() is not None and not _in_notebook():
         message = f"{what} this thread's event loop until the stream ends; in a coroutine, write: {instead}"

@@ -44,7 +44,7 @@ def check_operators(operators: Iterable[Any]) -> None:
 class OperatorMaker:
     """Wraps another package's function that makes an operator.
 
-    Wrong arguments raise ``TypeError``. Its message contains ``about()``, which names the package.
+    A ``TypeError`` names the package, with ``about()``.
     """
 
     def __init__(self, name: str, make: Callable[..., Any], about: Callable[[], str]) -> None:
@@ -80,9 +80,9 @@ def _hint(name: str) -> str:
 
 
 class Origin(NamedTuple):
-    """A Stream's function, model and kind of items.
+    """The call that returned a Stream.
 
-    `items` is a name, such as ``"events"``, or the only item's class. `call` is the engine and the options.
+    `items` is a name, such as ``"events"``, or the class of the only item.
     """
 
     function: str = ""
@@ -138,7 +138,7 @@ class Origin(NamedTuple):
 class NotEncodable:
     """Raises a clear error if an encoder reads a Stream.
 
-    It is first in ``vars(stream)``, which FastAPI tries to encode.
+    It is first in ``vars(stream)``, so FastAPI finds it.
     """
 
     def __getattr__(self, name: str) -> Any:

@@ -60,8 +60,8 @@ def is_daemon_worker() -> bool:
 class DaemonThreads(ThreadPoolExecutor):
     """An executor that never delays interpreter exit.
 
-    A job that hangs blocks only its own thread. One thread is always ready, because none can start during exit.
-    `running` counts unfinished jobs. `left` counts abandoned jobs that still run.
+    One thread is always ready, because none can start during exit. `running` counts unfinished jobs, and `left` counts
+    abandoned ones.
     """
 
     running = 0
@@ -154,7 +154,7 @@ def daemon_threads() -> DaemonThreads:
 async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
     """Run a blocking function in a thread.
 
-    `fn` runs in the caller's context. It keeps running if the caller is cancelled. `what` is its name in the log.
+    If the caller is cancelled, `fn` keeps running. `what` is its name in the log.
     """
     job = daemon_threads().submit(contextvars.copy_context().run, fn)
     try:

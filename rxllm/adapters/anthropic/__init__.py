@@ -30,7 +30,7 @@ _TAKES_BEARER = re.compile(r"https://bedrock-mantle\.[^/]+\.api\.aws(:\d+)?(/|$)
 VERSION = "2023-06-01"
 """The default API version.
 
-To use version 2026-10-21, set the header ``anthropic-version``. It does not support a temperature.
+A newer one does not support a temperature.
 """
 
 
@@ -45,8 +45,8 @@ class Anthropic(HTTPAdapter):
 
     System messages at the start are sent as ``system``. Later ones stay where they are, so that the cached prefix
     remains valid. If the model obeys them there, they keep the role ``system``. Otherwise, they become text between
-    ``<system>`` tags, which a user could type too. The option ``system_entries`` keeps the role if True. If it is
-    False, they become text.
+    ``<system>`` tags, which a user could type too. Set the option
+    ``system_entries`` to True to keep the role, or to False for text.
 
     A tool's ``metadata["strict"]`` enforces its schema. ``metadata["anthropic"]`` sets other fields, such as
     ``{"eager_input_streaming": True}``. For a server's tool, set the type, as in ``{"type": "web_search_20250305"}``.

@@ -150,10 +150,9 @@ class MessagesDecoder(FrameDecoder):
 
 
 def use_type_as_code(error: AdapterError) -> AdapterError:
-    """Use Anthropic's error type as the code, if there is none.
+    """Use Anthropic's error type as the code.
 
-    Anthropic sends ``{"type": "error", "error": {"type": ..., "message": ...}}``. See
-    https://platform.claude.com/docs/en/api/errors.
+    See https://platform.claude.com/docs/en/api/errors.
     """
     code = error.metadata.get("type")
     if error.code is None and isinstance(code, str) and code != "error":

@@ -50,10 +50,10 @@ CARRIES: Carries = {
 
 
 def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
-    """Return the JSON body. Other providers' opaque parts are left out.
+    """Return the JSON body for `request`.
 
-    `is_own` means that the server is Anthropic's own. The option ``system_entries`` decides whether later system
-    messages keep their role. Its default depends on the model and the server.
+    Other providers' opaque parts are left out. ``system_entries`` decides whether later system messages keep their
+    role.
     """
     request = select_parts(request, f"the Messages API of {provider}", provider, CARRIES)
     model = request.model or ""
@@ -100,9 +100,7 @@ def count_body(request: Request, *, provider: str = "anthropic", is_own: bool = 
 def default_max_tokens(model: str) -> int:
     """Return the default for ``max_tokens``, which the API requires.
 
-    Every model of a generation accepts it: 4,096 for Claude 3, and 32,000 from Claude 4 on
-    (https://platform.claude.com/docs/en/about-claude/models/overview). Unknown models get 4,096. Unused tokens cost
-    nothing.
+    Every model of the generation accepts it: https://platform.claude.com/docs/en/about-claude/models/overview.
     """
     return 32_000 if "claude" in model and not re.search(r"claude-(3|instant|v?2)", model) else 4096
 
@@ -110,8 +108,8 @@ def default_max_tokens(model: str) -> int:
 def effort_fields(effort: str | None, model: str, limit: int) -> dict[str, Any]:
     """Return ``thinking`` and ``output_config`` for an effort.
 
-    Claude 4.6 and later accept a level: https://platform.claude.com/docs/en/build-with-claude/effort. Other models
-    accept a budget of at least 1,024 tokens. It must leave part of `limit` for the answer.
+    Claude 4.6 and later accept a level, and other models a budget:
+    https://platform.claude.com/docs/en/build-with-claude/effort.
     """
     if effort is None:
         return {}
@@ -180,9 +178,9 @@ def _close_objects(schema: Any) -> Any:
 
 
 def takes_entries(model: str) -> bool:
-    """Return whether `model` obeys a system message in mid-thread.
+    """Return whether `model` obeys later system messages.
 
-    Older models reject it. Sonnet 5 and Haiku 5.5 ignore or misread it.
+    Older models reject or misread them.
     """
     return re.search(r"claude-(opus-4[-.]8|(opus|fable|mythos)-5)(?!\d)", model) is not None
 
@@ -195,9 +193,9 @@ def system_of(messages: Iterable[Message]) -> str | list[Block]:
 
 
 def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = False) -> list[Block]:
-    """Return the turns. Other providers' opaque parts are left out.
+    """Return the turns for the field ``messages``.
 
-    If `entries` is True, system messages remain messages. Otherwise, they become text. Earlier turns never change.
+    Earlier turns never change as a thread grows.
     """
     turns: list[Block] = []
     instructions: list[Block] = []  # added after the current turn

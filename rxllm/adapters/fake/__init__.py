@@ -265,7 +265,7 @@ def _call_of(name: str, id: str = "", **fields: Any) -> ToolCall:
 def perform(pieces: list[Any], request: Request) -> Iterator[list[Event] | float]:
     """Yield each piece's events, and each delay in seconds.
 
-    If the first piece is an exception, it is raised.
+    An exception as the first piece is raised.
     """
     if pieces and isinstance(pieces[0], BaseException):
         raise pieces[0]

@@ -174,8 +174,7 @@ def _finish_error(reason: str, message: str | None) -> AdapterError:
 def sources_of(candidate: Candidate) -> Iterable[dict[str, Any]]:
     """Yield a frame's sources, with their ``"type"``.
 
-    Later frames can repeat a source. A grounding chunk has the type ``web``, ``maps``, ``retrievedContext`` or
-    ``image``. A ``grounding_support`` lists the chunks that support a range of bytes.
+    Later frames can repeat a source.
     """
     grounding = candidate.grounding_metadata or {}
     for chunk in dicts(grounding.get("groundingChunks")):

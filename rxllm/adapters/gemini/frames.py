@@ -1,6 +1,6 @@
 """Chunk types, framing, log-probabilities and usage for Gemini.
 
-See https://ai.google.dev/api/generate-content. Enum values are names, or numbers under ``enum-encoding=int``.
+See https://ai.google.dev/api/generate-content. Enum values can be names or numbers.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ COUNTERS = {
 def to_usage(counters: Mapping[str, Any]) -> Usage:
     """Return a ``usageMetadata`` object as `Usage`.
 
-    ``promptTokenCount`` includes cached tokens, but not ``toolUsePromptTokenCount``. ``candidatesTokenCount`` excludes
-    thoughts. ``totalTokenCount`` is the sum of all. Other counters go into `extra`.
+    ``promptTokenCount`` excludes the tokens of tools. ``candidatesTokenCount`` excludes thoughts. Other counters go
+    into `extra`.
     """
     prompt, tools = whole(counters.get("promptTokenCount")), whole(counters.get("toolUsePromptTokenCount"))
     thoughts = whole(counters.get("thoughtsTokenCount"))
@@ -130,7 +130,7 @@ def _flatten(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
 class GeminiFrames:
     """Splits an event stream (``?alt=sse``) or a JSON array into frames.
 
-    It looks at the first byte, because some servers ignore ``alt``.
+    Some servers ignore ``alt``, so it looks at the first byte.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,6 @@
 """The adapter for images from Google's Gemini models.
 
-Images arrive as parts of a chat answer: https://ai.google.dev/gemini-api/docs/image-generation. Input images follow the
-prompt.
+Images are parts of a chat answer: https://ai.google.dev/gemini-api/docs/image-generation.
 """
 
 from __future__ import annotations

@@ -174,10 +174,10 @@ _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\]""
 
 
 class PartialArguments:
-    """Assembles a call's arguments from values with paths.
+    """Assembles a call's arguments from their values.
 
-    See https://docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling. A string can have
-    several pieces. All but the last have ``willContinue``.
+    See https://docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling. A string can arrive in
+    several pieces.
 
     >>> partial = PartialArguments()
     >>> partial.feed([{"jsonPath": "$.at[0].city", "stringValue": "Par", "willContinue": True}])

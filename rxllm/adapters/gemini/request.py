@@ -46,9 +46,9 @@ from rxllm.values.json_text import read_arguments
 UNSIGNED = "skip_thought_signature_validator"
 """The signature for calls that Gemini did not make.
 
-Gemini 3 requires a signature on a turn's first call
-(https://docs.cloud.google.com/vertex-ai/generative-ai/docs/thought-signatures). Other clients also send this value. It
-has not been tested against Google's server.
+Gemini 3 requires one on a turn's first call
+(https://docs.cloud.google.com/vertex-ai/generative-ai/docs/thought-signatures). This value has not been tested against
+Google's server.
 """
 
 _TYPES = ("image", "pdf", "text file", "wav", "mp3", "audio", "video", "file")
@@ -183,7 +183,7 @@ def _part(part: Part) -> dict[str, Any] | None:
 def image_part(image: Image) -> dict[str, Any]:
     """Return an image as ``fileData`` (a URL) or ``inlineData``.
 
-    Raises ``ValidationError("invalid_image_request")`` for bytes without a MIME type, or an unreadable file.
+    Raises ``ValidationError("invalid_image_request")`` for bytes without a MIME type.
     """
     if image.source == "url":
         url = str(image.data)

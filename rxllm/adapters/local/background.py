@@ -1,7 +1,6 @@
 """Answers with ``"background": True``, which llama.cpp's server keeps.
 
-The client chooses the answer's id. The server keeps bytes, so the rest may begin in the middle of a frame. A closed
-connection does not stop the answer.
+The server keeps the answer's bytes, even if the connection closes. The rest may begin in the middle of a frame.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ HEADER = "x-conversation-id"
 class CountingDecoder:
     """Counts the bytes that another decoder reads.
 
-    `has_ended` is True if nothing more can be read. `is_complete` is True if the whole answer was read.
+    `has_ended` means that nothing more can be read. `is_complete` means that the whole answer was read.
     """
 
     def __init__(self, decoder: Decoder) -> None:

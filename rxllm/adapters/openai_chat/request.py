@@ -46,10 +46,10 @@ OTHERS_CARRY: Carries = {
 def chat_body(
     request: Request, *, provider: str = "openai", is_openai: bool = True, thoughts_field: str | None = None
 ) -> dict[str, Any]:
-    """Return the JSON body. Other providers' opaque parts are left out.
+    """Return the JSON body for `request`.
 
-    OpenAI's own server expects ``max_completion_tokens`` instead of ``max_tokens``, and rejects ``reasoning_details``.
-    `thoughts_field` is the message field for thoughts, if the server needs them.
+    Other providers' opaque parts are left out. `is_openai` means OpenAI's own server, which rejects
+    ``reasoning_details``.
     """
     carries: Carries = CARRIES if is_openai else OTHERS_CARRY
     if thoughts_field:

@@ -47,8 +47,7 @@ class NumberedFrame(Frame):
 class BackgroundDecoder(ResponsesDecoder):
     """Decodes an answer over several connections.
 
-    `id` is None until the answer's id arrives, or if the provider does not keep the answer. `last` is the number of the
-    last frame. `is_over` is True once the answer has ended.
+    `id` is None if the provider keeps no answer. `last` is the last frame's number. `is_over` is True after the end.
     """
 
     typed = msgspec.json.Decoder(NumberedFrame)
@@ -102,7 +101,7 @@ class BackgroundDecoder(ResponsesDecoder):
         return is_open and self.id is not None and self.last is not None and self._counts_by_one
 
     def reopen(self, id: str | None) -> None:
-        """Expect all frames of the answer `id`, or of a new answer if it is None."""
+        """Expect all frames of the answer `id`, or of a new one."""
         self.id, self.last, self._is_resumed = id, None if id is None else -1, id is not None
 
     def drop_partial(self) -> None:

@@ -1,7 +1,6 @@
 """Decoder for the Responses API, which streams typed deltas.
 
-``response.created`` begins a stream. ``response.completed``, ``response.incomplete``, ``response.failed``, ``error`` or
-``[DONE]`` ends it. Some servers repeat or omit sequence numbers, so they are ignored.
+Sequence numbers are ignored, because some servers repeat or omit them.
 """
 
 from __future__ import annotations

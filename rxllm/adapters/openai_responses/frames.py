@@ -59,7 +59,7 @@ def is_call(item: Item) -> bool:
 def is_server(item: Item, offered: Collection[str]) -> bool:
     """Return whether the provider itself runs the call.
 
-    xAI reports its own searches as custom tools that are not `offered`.
+    xAI reports its own searches as custom tools.
     """
     match item:
         case {"type": "function_call" | "computer_call" | "local_shell_call" | "apply_patch_call"}:

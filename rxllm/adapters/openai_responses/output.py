@@ -292,7 +292,7 @@ class Slot:
     def missing(self, kind: str, texts: Sequence[str]) -> list[str]:
         """Return the part of each final text that no delta had.
 
-        It compares texts, because some servers' indices are wrong.
+        Texts are compared, because some servers' indices are wrong.
 
         >>> slot = Slot(0, {"type": "message"})
         >>> slot.pieces["text"] += ["One", " and tw"]
