@@ -104,11 +104,10 @@ def generate_many(
     ``setup`` of a ``distributed.WorkerPlugin``, with ``trace.set_tracer_provider``. Then call
     ``client.register_plugin(plugin)``. ``traces(tracer_provider=...)`` cannot be sent.
 
-    ``ops.rate_limited``, and ``ops.budget`` with a shared `Budget`, run in this process, as if they were last in
-    ``engine.operators``. They therefore apply to all workers together. A call holds its permit and reservation until
-    its answer arrives. Usage above the reservation does not stop the answer, and is counted at the end. If the engine
-    has no other operators, this process also starts the retries. They can run on any worker, and count towards the rate
-    limit.
+    ``ops.rate_limited``, and ``ops.budget`` with a shared `Budget`, run last, in this process. They therefore apply to
+    all workers together. A call holds its permit and reservation until its answer arrives. Usage above the reservation
+    does not stop the answer, and is counted at the end. If the engine has no other operators, this process also starts
+    the retries. They can run on any worker, and count towards the rate limit.
 
     Raises the errors of ``rxllm.generate_many``. Raises ``EngineError("missing_dependency")`` if ``distributed`` is not
     installed. Raises ``EngineError("invalid_engine")`` if the engine cannot be pickled. Raises
@@ -167,8 +166,6 @@ async def _responses(
 
 
 class _Workers:
-    """An adapter that passes requests to the workers."""
-
     def __init__(self, lanes: Lanes, adapter: Any) -> None:
         name = getattr(adapter, "__name__", None) or type(adapter).__name__
         self.provider = getattr(adapter, "provider", None) or name  # part of a journal's keys
@@ -203,7 +200,6 @@ def _worker_options(engine: Engine) -> tuple[str, ...]:
 
 
 def _own_engine(engine: Engine, lanes: Lanes, usd: float | None) -> Engine:
-    """Return this process's engine, with the shared limits."""
     workers = _Workers(lanes, engine.adapter)
     names, retry = _worker_options(engine), engine.retry if _retries_here(engine) else False
     params = {name: value for name, value in engine.params.items() if name not in names}
@@ -213,7 +209,6 @@ def _own_engine(engine: Engine, lanes: Lanes, usd: float | None) -> Engine:
 
 
 def _setup(engine: Engine, opts: Mapping[str, Any], pack: Callable[[Any], bytes]) -> bytes:
-    """Return the pickled engine and call options for the workers."""
     headers: dict[str, str] = {**(engine.params.get("headers") or {}), **(opts.get("headers") or {})}
     names, retry = _worker_options(engine), False if _retries_here(engine) else engine.retry
     params: dict[str, Any] = {name: value for name, value in engine.params.items() if name in names}

@@ -153,8 +153,6 @@ class _Job:
 
 
 class _Lane:
-    """The state of one worker."""
-
     def __init__(self, address: str, key: str, future: Any) -> None:
         self.address = address
         self.key = key
@@ -180,8 +178,8 @@ def _unpack(data: bytes) -> Outcome:
 class Lanes:
     """Send requests to the workers, up to `concurrency` at a time each.
 
-    Every worker serves one lane. A dead worker's requests go to others first. An instance belongs to one event loop,
-    but `place` and `run` can be called on any loop.
+    Every worker serves one lane. A dead worker's requests go to others first. It belongs to one event loop, but `place`
+    and `run` work on any loop.
     """
 
     def __init__(self, client: Any, setup: bytes, concurrency: int) -> None:
@@ -302,7 +300,6 @@ class Lanes:
                 lane.send(job.number, job.data)
 
     def _fail(self, error: LLMError) -> None:
-        """Fail all current and future requests."""
         self._failure = error
         running = [job for lane in self._lanes.values() for job in lane.running.values()]
         for job in (*running, *self._waiting):

@@ -53,7 +53,6 @@ async def serve(key: str, setup: bytes) -> None:
 
 
 async def started(key: str) -> bool:
-    """Return whether the lane has started, after a short wait."""
     for _ in range(5):
         if key in _lanes:
             return True
@@ -62,7 +61,6 @@ async def started(key: str) -> bool:
 
 
 async def put(key: str, jobs: Iterable[Job]) -> None:
-    """Start or stop the requests in `jobs`."""
     lane = _lanes[key]
     for number, request in jobs:
         lane.stop(number)
@@ -119,7 +117,6 @@ class Lane:
         return outcomes
 
     def close(self) -> None:
-        """Stop all requests and their connections."""
         for number in list(self._running):
             self.stop(number)
         self.closed.set()
@@ -127,8 +124,6 @@ class Lane:
 
 
 class _Cancellation(WorkerPlugin):
-    """Close a lane when its task is cancelled or the worker closes."""
-
     def __init__(self, key: str, lane: Lane) -> None:
         self._key = key
         self._lane = lane

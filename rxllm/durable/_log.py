@@ -66,8 +66,8 @@ class Log:
     def __init__(self, store: Store, id: str) -> None:
         self._store, self._id = store, id
         self._ends: dict[int, _End] = {}
-        self._last: dict[tuple[str, ...], int] = {}  # the latest end's event number, by agent path
-        self._at = 0.0  # the time of the latest event read
+        self._last: dict[tuple[str, ...], int] = {}  # The latest end's event number, by agent path.
+        self._at = 0.0  # The time of the latest event read.
 
     async def page(self, after: int) -> list[Timed[Event]]:
         """Return up to `PAGE` events after number `after`.
@@ -89,10 +89,7 @@ class Log:
         return events
 
     async def events(self, count: int | None = None) -> AsyncGenerator[Event]:
-        """Yield all events, or stop after the page with event `count`.
-
-        Raises the same errors as `page`.
-        """
+        """Yield all events, or stop after the page with event `count`. Raises the same errors as `page`."""
         number = 0
         while page := await self.page(number) if count is None or number < count else ():
             number += len(page)
@@ -100,7 +97,6 @@ class Log:
                 yield timed.item
 
     def encode(self, number: int, event: Event) -> bytes:
-        """Return the log entry for event `number`."""
         path, end = _unnest(event)
         if not isinstance(end, StepCompleted | ChatCompleted):
             return f'{serializer.to_json(event)[:-1]}, "at": {_now()}}}'.encode()
@@ -185,7 +181,6 @@ class Log:
 
 
 def error_in(event: Event) -> LLMError | None:
-    """Return the error that `event` reports, if any."""
     match event:
         case (
             ErrorEvent(error=error)
@@ -216,7 +211,6 @@ def _completion(result: StepResult | ChatResult) -> StepCompleted | ChatComplete
 
 
 def _count_equal(old: Iterable[T], new: Iterable[T]) -> int:
-    """Return the length of the common prefix."""
     return sum(1 for _ in takewhile(bool, (a is b or a == b for a, b in zip(old, new, strict=False))))
 
 
@@ -252,7 +246,6 @@ class Tail:
             reading.result()
 
     async def folded(self) -> tuple[StreamCollector, int]:
-        """Return the state of the committed events, and their number."""
         state, number = StreamCollector(), 0
         async for event in self._log.events():
             state, number = state.apply_event(event), number + 1

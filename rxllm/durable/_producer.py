@@ -108,7 +108,6 @@ class Producer:
             self._loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
 
     async def _run(self) -> None:
-        """Produce the run, and log a failure of its store."""
         try:
             await self._produce()
         except RunError as error:
@@ -283,8 +282,6 @@ class Producer:
                 self._check_same(event)
 
     def _check_same(self, event: StepCompleted | ChatCompleted) -> None:
-        """Raise ``RunError`` unless `event` has the logged end's thread."""
-
         def key(event: StepCompleted | ChatCompleted) -> str:
             return request_key(Request(event.result.thread.messages))
 
@@ -307,7 +304,6 @@ class Producer:
 
 
 def _arguments(data: bytes) -> Sequence[Any]:
-    """Decode a run's input into its factory's arguments."""
     if is_turn(data):
         turn = turn_of(data)
         return turn.input, turn.session
@@ -342,7 +338,6 @@ class Suspects:
         self._until = 0.0
 
     async def turn(self, deaths: int, is_alone: Callable[[], bool]) -> None:
-        """Wait for this run's turn."""
         rank = deaths, random()
         self._waiting.append(rank)
         try:

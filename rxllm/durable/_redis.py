@@ -193,7 +193,6 @@ class RedisStore:
         self._by_loop.clear()
 
     async def _call(self, script: str, id: str, *arguments: Any) -> int:
-        """Run a script on the keys of a run or document."""
         names = ("open", "ended", "all", "count")
         keys = [self._key(name, id) for name in ("run", "events", "records", "document")]
         async with self._client() as connections:
@@ -217,7 +216,6 @@ class RedisStore:
         return (await self._rows([]))[0]
 
     async def _rows(self, ids: Sequence[str], *fields: str) -> tuple[float, list[Sequence[Any]]]:
-        """Return the server's time and the runs' `fields`."""
         async with self._client() as connections, connections.client.pipeline(transaction=False) as pipeline:
             pipeline.time()
             for id in ids:
@@ -282,8 +280,6 @@ class RedisStore:
 
 
 class _Connections:
-    """One event loop's connections and waiting calls."""
-
     def __init__(self, client: Any, channel: str, forget: Callable[[], object]) -> None:
         self.client = client
         self.places = asyncio.Semaphore(CONNECTIONS)  # first in, first out, unlike a redis-py pool
@@ -330,12 +326,10 @@ class _Connections:
             del self._waiting[id]
 
     async def subscribed(self) -> None:
-        """Wait for the subscription to changes or the connection's failure."""
         if self._is_subscribed is not None:
             await self._is_subscribed.wait()
 
     async def _receive(self, is_subscribed: asyncio.Event) -> None:
-        """Wake waiting calls when their runs change."""
         try:
             async with self.client.pubsub() as pubsub:
                 await pubsub.subscribe(self._channel)
@@ -380,10 +374,7 @@ def _holder(lease: Lease) -> tuple[str, int]:
 
 
 def _granted(lease: Lease, answer: int) -> bool:
-    """Return whether `answer` reports a cancel request.
-
-    Raises ``RunError("lease_lost")`` if `answer` is negative.
-    """
+    """Return whether `answer` reports a cancel request. Raises ``RunError("lease_lost")`` if `answer` is negative."""
     if answer < 0:
         raise RunError("lease_lost", run_id=lease.run_id)
     return bool(answer)

@@ -196,10 +196,10 @@ class Runs:
     def watch(self, id: str, after: int = 0, *, folded: bool = False, timed: bool = False) -> Stream[Any]:
         """Emit the events of a run after event number `after`.
 
-        Committed events come first, then live ones. Events are numbered from 1. After n events, pass ``after=n`` to get
-        the rest. With `folded`, committed events are condensed into the fewest events with the same state, and `after`
-        is ignored. With `timed`, each event is wrapped in a `Timed`, in seconds since the run was created.
-        ``rxllm.timeline`` can draw such events.
+        Live events follow committed events. Events are numbered from 1. After n events, pass ``after=n`` to get the
+        rest. With `folded`, committed events are condensed to the fewest with the same state. `after` is then ignored.
+        With `timed`, each event is wrapped in a `Timed`, in seconds since the run was created. ``rxllm.timeline`` can
+        draw such events.
 
         The stream completes or fails as the run does. A cancelled run fails with ``RunError("cancelled")``. The stream
         can also fail with ``RunError("unknown_run")`` or ``RunError("store_unavailable")``.
@@ -282,10 +282,7 @@ class Runs:
         return _once(lambda: save_session(self._store, session, version))
 
     def delete_session(self, id: str) -> Stream[None]:
-        """Delete the session with this id.
-
-        Fails with ``RunError("conflict")`` if a turn is open.
-        """
+        """Delete the session with this id. Fails with ``RunError("conflict")`` if a turn is open."""
         _check_id(id)
         return _once(lambda: delete_session(self._store, id))
 
@@ -304,10 +301,7 @@ class Runs:
         self._factories = {**self._factories, name: factory}  # another thread may be reading the old one
 
     def get(self, id: str) -> Stream[Run]:
-        """Emit the run with this id and its current status.
-
-        Fails with ``RunError("unknown_run")``.
-        """
+        """Emit the run with this id and its current status. Fails with ``RunError("unknown_run")``."""
         _check_id(id)
         return _once(lambda: self._store.load(id))
 
@@ -469,8 +463,6 @@ def _check_text(item: Any) -> None:
 
 
 def _once(call: Callable[[], Awaitable[T]]) -> Stream[T]:
-    """Return a Stream of the result of `call()`."""
-
     async def items() -> AsyncIterator[T]:
         yield await call()
 
@@ -478,7 +470,6 @@ def _once(call: Callable[[], Awaitable[T]]) -> Stream[T]:
 
 
 def _raise_error(run: Run | None) -> None:
-    """Raise the run's error, if it failed or was cancelled."""
     if run is not None and run.status == "cancelled":
         raise RunError("cancelled", run_id=run.id)
     if run is not None and run.status == "failed":

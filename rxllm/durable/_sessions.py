@@ -23,8 +23,6 @@ from rxllm.values.argument_checks import check, check_instance, is_name
 
 
 class OpenTurn(msgspec.Struct, frozen=True):
-    """The input of a run that continues a session."""
-
     run: str
     factory: str
     session: Session
@@ -36,7 +34,6 @@ _HEAD = serializer.to_json(Custom("turn")).removesuffix(', "v": 1}').encode()
 
 
 def is_turn(data: bytes) -> bool:
-    """Whether a document or a run's input is a turn."""
     return data.startswith(_HEAD)
 
 
@@ -87,10 +84,7 @@ async def delete_session(store: Store, id: str) -> None:
 
 
 async def begin_turn(store: Store, factory: str, input: Any, saved: SavedSession) -> str:
-    """Store a new turn, create its run, and return the run's id.
-
-    Raises ``RunError("conflict")``.
-    """
+    """Store a new turn, create its run, and return the run's id. Raises ``RunError("conflict")``."""
     if saved.run is not None:
         raise _open_turn(saved.session.id)
     turn = OpenTurn(token_hex(16), factory, saved.session, input)
@@ -159,7 +153,6 @@ def _open_turn(id: str | None) -> RunError:
 
 @contextmanager
 def _ignoring(*reasons: str) -> Generator[None]:
-    """Suppress a ``RunError`` with one of these reasons."""
     try:
         yield
     except RunError as error:

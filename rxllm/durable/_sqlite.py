@@ -55,8 +55,8 @@ _RUN = (
 )
 _HELD = "id = ? AND owner = ? AND epoch = ? AND ending IS NULL"
 
-# SQLite would make the file readable by all, so we create it. Closing it drops our process's SQLite locks. This lock
-# keeps other threads out meanwhile.
+# SQLite would make the file readable by all, so we create it. Closing it drops our process's SQLite locks,
+# so this lock keeps other threads out.
 _creating = threading.Lock()
 
 _FAULTS = {
@@ -267,8 +267,6 @@ class SQLiteStore:
 
 
 class _Waiter:
-    """A pending ``wait`` call."""
-
     def __init__(self, after: int) -> None:
         self.after = after
         self.is_cancelled: int | None = None
@@ -322,7 +320,6 @@ def _expire(db: sqlite3.Connection, seconds: float) -> int:
 
 
 def _open(db: sqlite3.Connection, unavailable: Callable[[str], RunError]) -> None:
-    """Set up the connection, and create the tables if needed."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:

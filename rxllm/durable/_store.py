@@ -40,11 +40,10 @@ class Record(msgspec.Struct, frozen=True):
 class Run(msgspec.Struct, frozen=True):
     """A run as it is stored.
 
-    `factory` is the name of the function that builds the run's stream from `input`, which is JSON. `status` is
-    ``"running"`` while a process holds a valid lease, and ``"waiting"`` without one. An ended run's `status` shows how
-    it ended. ``"halted"`` means that the chat is waiting for a person. `events` is the number of the last event.
-    `created_at` and `ended_at` are in seconds since 1970. `is_cancelled` is True after a cancel request. `error` is a
-    failed run's error as JSON.
+    `factory` names the function that builds the run's stream from the JSON `input`. `status` is ``"running"`` while a
+    process holds a valid lease, and ``"waiting"`` without one. An ended run's `status` shows how it ended. ``"halted"``
+    means that the chat is waiting for a person. `events` is the number of the last event. `created_at` and `ended_at`
+    are in seconds since 1970. `is_cancelled` is True after a cancel request. `error` is a failed run's error as JSON.
     """
 
     id: str
@@ -98,24 +97,18 @@ class Store(Protocol):
         ...
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:
-        """Lease a run.
-
-        Returns None if the run is unknown, has ended, or has a valid lease.
-        """
+        """Lease a run. Returns None if the run is unknown, has ended, or has a valid lease."""
         ...
 
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
         """Return the ids of these factories' claimable runs.
 
-        The longest-waiting come first. A run is claimable until it ends, while it has no valid lease.
+        The longest-waiting are first. A run is claimable until it ends, while it has no valid lease.
         """
         ...
 
     async def renew(self, lease: Lease) -> bool:
-        """Extend the lease. Return whether cancellation was requested.
-
-        Raises ``RunError("lease_lost")``.
-        """
+        """Extend the lease. Return whether cancellation was requested. Raises ``RunError("lease_lost")``."""
         ...
 
     async def release(self, lease: Lease) -> None:
@@ -140,10 +133,7 @@ class Store(Protocol):
         ...
 
     async def events(self, id: str, after: int = 0, limit: int = 1000) -> Sequence[bytes]:
-        """Return up to `limit` events after number `after`.
-
-        Raises ``RunError("unknown_run")``.
-        """
+        """Return up to `limit` events after number `after`. Raises ``RunError("unknown_run")``."""
         ...
 
     async def records(self, id: str) -> Sequence[Record]:
@@ -181,10 +171,7 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close all connections and end all pending waits.
-
-        Later calls raise ``RunError("store_unavailable")``.
-        """
+        """Close all connections and end all pending waits. Later calls raise ``RunError("store_unavailable")``."""
         ...
 
 

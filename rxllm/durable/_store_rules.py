@@ -50,13 +50,11 @@ class Place:
         return present(await self.store.claim(id, "owner", seconds), "a new run could not be claimed")
 
     async def expired(self, name: object = "run") -> Lease:
-        """Create a run, and return its lease once expired."""
         lease = await self.claim(name, BRIEF)
         await becomes(lambda: self.is_claimable(lease.run_id), "a run is claimable once its lease has expired")
         return lease
 
     async def lost(self, name: object = "run") -> tuple[Lease, Lease]:
-        """Create a run, and return its lost and its current lease."""
         lease, why = await self.expired(name), "a run whose lease has expired could not be claimed"
         return lease, present(await self.store.claim(lease.run_id, "other", LONG), why)
 

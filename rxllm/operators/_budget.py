@@ -79,9 +79,9 @@ def budget(
     >>> result.halted_reason, result.final_response.output_text, result.final_response.metadata["budget"]
     ('budget', 'Once upon ', {'tokens': 2, 'tokens_spent': 3})
 
-    In an engine, or after ``stream`` in a pipe, the limit applies to all steps of a chat together. After
-    ``stream_generate``, it applies to one response. Until the provider reports usage, four characters count as one
-    token. Answers discarded by an upstream ``ops.restart`` still count.
+    The limit applies to all steps of a chat together. After ``stream_generate``, it applies to one response. Until the
+    provider reports usage, four characters count as one token. Answers discarded by an upstream ``ops.restart`` still
+    count.
 
     A response that exceeds the token limit is cut off, and its connection closed. Open blocks are completed, and the
     finish reason is ``length``. A complete response that turns out to be over the limit is left unchanged. Its tools
@@ -106,23 +106,21 @@ def budget(
                             has already completed a step halts with the `halted_reason` ``"budget"``.
     during the answer       Tokens beyond the reservation are reserved as they arrive. If the budget has none left, the
                             answer is cut off.
-    after the answer        The usage that the provider reported is counted. If it reported none, for example after a
-                            failure or a cancellation, the usage is estimated from the request and the answer so far,
-                            and is also added to ``shared.spent.estimated``. If a call is cancelled before its first
-                            event, its request is counted, because the provider may bill it; if a call fails before
-                            its first event, no tokens are counted.
+    after the answer        The usage that the provider reported is counted. If it reported none, the usage is
+                            estimated from the request and the answer so far, and also added to
+                            ``shared.spent.estimated``. A call cancelled before its first event counts its request,
+                            because the provider may bill it. A call that fails before its first event counts nothing.
     without a known price   The request is sent only if there is no dollar limit, or with ``unpriced="allow"``. It
                             reserves and counts no dollars. ``shared.spent.unpriced`` is the number of such calls.
     ======================  ============================================================================================
 
     To stay within the limit, set `max_tokens` on every request. Input beyond the estimate can still exceed it. Without
-    `max_tokens`, each running call can exceed it by 32 tokens or one delta of visible text. Hidden thinking beyond
-    1,000 tokens can exceed it too. Searches and other tools billed per use are only counted at the end.
+    `max_tokens`, each call can exceed it by 32 tokens or one delta of text. Hidden thinking beyond 1,000 tokens can
+    exceed it too. Searches and other tools billed per use are only counted at the end.
 
-    In an engine, the budget applies to all of its calls, wherever the operator is in the list. Each attempt by
-    ``hedge``, ``fallback``, ``restart`` and ``retry_before_content`` counts, even if cancelled. Calls by other
-    operators, ``prepare`` and tools count too, at any depth. Each Budget counts a call once. The engine's own retries
-    are part of that call.
+    In an engine, the budget applies to all calls, wherever it is in the list. Each attempt by ``hedge``, ``fallback``,
+    ``restart`` and ``retry_before_content`` counts, even if cancelled. Calls by other operators, ``prepare`` and tools
+    count too, at any depth. Each Budget counts a call once. The engine's own retries are part of that call.
 
     In a pipe, a shared Budget or a dollar limit applies to all model calls of the stream. A plain token limit counts
     the events of the stream and its agents instead. If an agent exceeds the limit, the stream ends with an
@@ -141,15 +139,12 @@ def budget(
 
 
 class _Operator(HoldsBudget):
-    """Apply a budget to a stream or an engine's calls."""
-
     def __init__(self, shared: Budget | None, make: Callable[[], Budget]) -> None:
         self._shared = shared
         self._make = make
 
     @property
     def is_shared(self) -> bool:
-        """Whether the operator has a shared `Budget`."""
         return self._shared is not None
 
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
@@ -228,8 +223,6 @@ _HALT = {"halted_reason": "budget"}
 
 
 class _Running(msgspec.Struct):
-    """A response and its reservation, checked again after `unchecked` characters."""
-
     count: ResponseCount
     reservation: Reservation
     unchecked: float = 0.0
@@ -274,7 +267,6 @@ class _Meter:
         self._running[()] = _Running(ResponseCount(request), self._budget.reserve(tokens, usd))
 
     def start(self, source: Observable[Event], scheduler: abc.SchedulerBase | None, below: Scope) -> abc.DisposableBase:
-        """Subscribe to `source`, with `below` as its calls' scope."""
         try:
             with within(below):
                 self._source.disposable = source.subscribe(
@@ -346,7 +338,6 @@ class _Meter:
         self._observer.on_next(event)
 
     def _begin(self, path: tuple[str, ...]) -> _Running:
-        """Count a response that has no reservation."""
         estimate = Estimate(cost=_cost_of(None, self._budget))
         response = self._running[path] = _Running(ResponseCount(estimate), self._budget.begin())
         if self._is_disposed:  # another thread has disposed the stream
@@ -359,7 +350,6 @@ class _Meter:
         response.unchecked = 0
 
     def _check(self, response: _Running) -> None:
-        """Cut off `response` if it exceeds the budget."""
         count, reservation = response.count, response.reservation
         budget, takes_more = reservation.budget, count.tokens > reservation.tokens
         if takes_more and not self._ended and not budget.grow(reservation, count.tokens, count.spent.usd):

@@ -89,10 +89,7 @@ class Prices:
         return fill_costs(self.cost(engine_call()))(source)
 
     def cost(self, call: EngineCall | None) -> Cost:
-        """Return a function that prices the answer to `call`.
-
-        Raises ``EngineError`` if genai-prices is missing.
-        """
+        """Return a function that prices the answer to `call`. Raises ``EngineError`` if genai-prices is missing."""
         price = self._price
         if price is not None:
             return lambda usage, _, __: _check_usage(price(usage))
@@ -188,7 +185,6 @@ def _check_usage(usage: Any) -> Usage:
 
 
 def _answering_model(metadata: Mapping[str, Any]) -> str | None:
-    """Return the name of the model that answered after ``ops.fallback``."""
     match metadata:
         case {"fallback": {"answered_by": str(name)}}:
             return name if ":" in name else ":"  # The provider of a stream is unknown.
@@ -203,8 +199,6 @@ OUTPUT_TOKENS = 1_000
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """The most that a request can use."""
-
     usage: Usage = Usage(0, 0, total_cost=0.0)
     cost: Cost | None = None
     limit: int | None = None
@@ -265,7 +259,6 @@ class ResponseCount:
 
     @property
     def _answer(self) -> int:
-        """The estimated number of tokens since the last usage report."""
         tokens = -(-self.characters // CHARACTERS_PER_TOKEN)
         return tokens if tokens <= self._limit else int(self._limit)
 

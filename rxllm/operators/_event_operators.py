@@ -242,8 +242,8 @@ class Fold:
     def __init__(self, name: str, thread: Thread | None = None) -> None:
         self._name = name
         self._state = StreamCollector(thread)
-        self.deltas: list[Any] = []  # since the last other event; never replaced
-        self.timed: list[Timed[Any]] = []  # all events, if the source is `timed`
+        self.deltas: list[Any] = []  # Since the last other event; never replaced.
+        self.timed: list[Timed[Any]] = []  # All events, if the source is `timed`.
 
     def add(self, event: Event | Timed[Any]) -> None:
         if type(event) in DELTAS:
@@ -266,7 +266,6 @@ class Fold:
 
 
 def not_an_event(operator: str, item: object) -> StreamError:
-    """Return an error that shows only the item's class."""
     remedy = "put it after a function such as stream(...), and before operators such as text() that emit something else"
     if function := _EVENTS_OF.get(type(item)):
         remedy = f"a result has no events; write {function}(...) to get them"

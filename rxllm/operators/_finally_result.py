@@ -82,8 +82,8 @@ def finally_result(
     The interpreter waits for `fn` before it exits. When ``asyncio.run`` ends, it cancels an ``async`` `fn`. Under
     virtual time, `fn` must be a plain function. ``dispose()`` then calls it directly.
 
-    Raises ``ValidationError("invalid_option")`` unless `fn` takes two arguments. It also does if `fold` has no result
-    for a stream that is empty or has failed.
+    Raises ``ValidationError("invalid_option")`` unless `fn` takes two arguments. `fold` must have a result even for an
+    empty or failed stream.
     """
     check_function("fn", fn)
     check("fn", fn, call_fault(fn, None, "completed") is None, "a function that takes a result and an outcome")
@@ -124,7 +124,6 @@ class _FoldSubscription(Generic[R]):
             self._observer.on_next(event)
 
     def result(self) -> R:
-        """Complete the fold. Return its result or raise its error."""
         if self._observer is not None:
             self._observer.on_completed()
         if self._errors:
@@ -230,7 +229,6 @@ class _Ending:
             self._release_reader()
 
     def _call(self, outcome: Outcome, notify: Callable[[], None]) -> None:
-        """Call the function, wait for it, then call `notify`."""
         if self._live is not None:
             self._live.calls.discard(self)
 
@@ -260,7 +258,6 @@ class _Ending:
             task.add_done_callback(lambda task: self._close_unawaited(returned))
 
     def _close_unawaited(self, returned: Awaitable[Any]) -> None:
-        """Close a coroutine that never began."""
         if iscoroutine(returned) and getcoroutinestate(returned) == CORO_CREATED:
             returned.close()
             self._log_cancelled()

@@ -321,17 +321,13 @@ def scan_collect(thread: Thread | None = None) -> Callable[[Observable[Event]], 
 
 
 def final_answer(state: StreamCollector) -> Response[Any]:
-    """Return the final response, or raise the stream's error."""
     if state.chat_result is None:
         return state.to_response().raise_for_error()
     return state.chat_result.raise_for_error().final_response or Response()
 
 
 def parsed_value(response: Response[Any], read: Read) -> Any:
-    """Return the parsed answer.
-
-    Raises ``ValidationError("invalid_output")`` for unparsable text or tool calls.
-    """
+    """Return the parsed answer. Raises ``ValidationError("invalid_output")`` for unparsable text or tool calls."""
     if response.tool_calls:
         metadata = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
         raise ValidationError("invalid_output", "the response calls tools instead of answering", metadata=metadata)
@@ -339,10 +335,6 @@ def parsed_value(response: Response[Any], read: Read) -> Any:
 
 
 def answer_parser(parse: Parse) -> Read | None:
-    """Return the parser for the `parse` option, or None for text.
-
-    Raises ``ValidationError("invalid_option")`` if `parse` is not a valid format.
-    """
     match parse:
         case None | "text" | {"type": "text"}:
             return None
@@ -371,10 +363,7 @@ def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
 
 
 def parse_json(text: str) -> Any:
-    """Return the JSON value in `text`.
-
-    Raises ``ValidationError("invalid_output")`` if the text is not JSON.
-    """
+    """Return the JSON value in `text`. Raises ``ValidationError("invalid_output")`` if the text is not JSON."""
     try:
         return decode_json(unfenced(text))
     except Exception as error:  # a lone surrogate does not raise DecodeError
@@ -382,5 +371,4 @@ def parse_json(text: str) -> Any:
 
 
 def invalid_output(why: str, text: str, **metadata: Any) -> ValidationError:
-    """Return the error for `text` that cannot be parsed."""
     return ValidationError("invalid_output", why, metadata={"text": text, **metadata})

@@ -93,8 +93,8 @@ def guard(
 
     ``check(text)`` is called once for each part of the answer. A part is a sentence of at most 1,024 characters. If
     `every` is a number, a part has that many characters. The end of a block also ends a part. A check with two
-    parameters also receives up to 2,048 characters of the answer before the part. It may be ``async``, or return a
-    stream, such as a small model's answer. The stream's last item is then the verdict.
+    parameters also receives up to 2,048 characters before the part. It may be ``async``, or return a stream, such as a
+    small model's answer. The stream's last item is then the verdict.
 
     ===========================  ======================================================================================
     verdict                      effect
@@ -154,8 +154,6 @@ class _Settings(msgspec.Struct, frozen=True):
 
 
 class _Waiting(msgspec.Struct):
-    """An event or function that waits for `parts` parts or until `due`."""
-
     item: Event | Callable[[], None]
     parts: int
     due: float
@@ -183,11 +181,11 @@ class _Guard(abc.DisposableBase):
         self._scheduler = scheduler
         self._lock = RLock()
         self._queue: deque[_Waiting] = deque()
-        self._checks: deque[_Check] = deque()  # from the first part that has not passed
-        self._pending: deque[_Check] = deque()  # checks that have not begun
+        self._checks: deque[_Check] = deque()  # From the first part that has not passed.
+        self._pending: deque[_Check] = deque()  # Checks that have not begun.
         self._running: list[_Check] = []
-        self._passed = 0  # the number of the last part that passed
-        self._released = 0  # the number of the last part released, checked or not
+        self._passed = 0  # The number of the last part that passed.
+        self._released = 0  # The number of the last part released, checked or not.
         self._unfinished = Unfinished()
         self._has_begun = False  # whether an event has been released
         self._tripped = False
@@ -240,7 +238,6 @@ class _Guard(abc.DisposableBase):
         self._enqueue_last(partial(copy_context().run, start))
 
     def _enqueue_last(self, item: Callable[[], None]) -> None:
-        """Call `item` after everything so far has been released."""
         with self._lock:
             self._parts.close()
             self._enqueue(item, self._parts.count)
@@ -303,7 +300,6 @@ class _Guard(abc.DisposableBase):
                 fail(self._observer, error)
 
     def _next(self) -> Callable[[], None] | None:
-        """Return the next step, if there is one."""
         with self._lock:
             self._time = max(self._time, self._now())
             self._take_parts()
@@ -363,7 +359,6 @@ class _Guard(abc.DisposableBase):
             self._gate.open()
 
     def _start_check(self, check: _Check) -> None:
-        """Call the user's function and apply its verdict."""
         verdict: Any = None
 
         def on_next(value: Any) -> None:

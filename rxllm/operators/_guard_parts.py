@@ -3,7 +3,7 @@
 * White space belongs to the part before it.
 * The split into deltas makes no difference.
 * Each agent's text is cut separately.
-* The text of a completion, message or result is checked if it differs from the deltas.
+* Completions, messages and results are checked if they differ from the deltas.
 """
 
 from __future__ import annotations
@@ -50,24 +50,18 @@ _PASSING = frozenset({Custom, PartAdded, SourceAdded, ToolExecutionStarted, Tool
 
 
 class Part(msgspec.Struct):
-    """A piece of text to check, and the text before it."""
-
     number: int
     before: str
     text: str
 
 
 class _Numbers(msgspec.Struct):
-    """The numbers of a chat's and its agents' parts."""
-
     begun: int = 0
     taken: int = 0
     ended: dict[int, Part] = {}
 
 
 class GuardParts:
-    """The parts of a stream and its agents."""
-
     def __init__(self, every: str | int, thinking: bool, numbers: _Numbers | None = None) -> None:
         self._every = every
         self._thinking = thinking
@@ -89,10 +83,7 @@ class GuardParts:
         self._before: dict[type[Event], str] = {TextDelta: "", ThinkingDelta: ""}
 
     def feed(self, event: Event) -> Iterable[tuple[Event, int]]:
-        """Cut `event` where parts end.
-
-        Return each piece and the number of parts before it.
-        """
+        """Cut `event` where parts end. Return each piece and the number of parts before it."""
         if type(event) not in EVENTS:
             raise not_an_event("guard", event)
         match event:
@@ -136,7 +127,6 @@ class GuardParts:
         self._end()
 
     def _close(self, event: Event) -> None:
-        """End the open part. A step's end also ends its agents' parts."""
         self._close_own()
         if isinstance(event, StepCompleted | StepRestarted):
             self.close()

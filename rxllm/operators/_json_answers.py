@@ -89,8 +89,6 @@ class _Partials(Generic[T]):
 
 
 class _Growing:
-    """One message's JSON text and value positions."""
-
     def __init__(self, hint: Any) -> None:
         self.text = Pieces()
         self._shape = shape_of(hint)
@@ -238,8 +236,8 @@ def items(type: Any = None, /, *path: str) -> Callable[[Observable[Event]], Stre
     first tool call is skipped.
 
     An element that cannot be parsed as `type` ends the stream with ``ValidationError("invalid_output")``. The error's
-    metadata holds the element's text and `index`. The stream also fails if the complete answer is not JSON or has no
-    array at `path`. The metadata then holds the whole text.
+    metadata holds the element's text and `index`. It also fails if the complete answer is not JSON or has no array
+    there. The metadata then holds the whole text.
 
     Raises ``ValidationError("invalid_option")`` if `type` or `path` is invalid.
     """

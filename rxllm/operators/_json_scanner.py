@@ -81,11 +81,10 @@ class PathMatch:
 
     def __init__(self, path: Sequence[Key | None]) -> None:
         self._wanted = ("", *path)
-        self._keys: list[Key] = []  # the key of each open value
-        self._matching = 0  # the number of leading keys that match
+        self._keys: list[Key] = []  # The key of each open value.
+        self._matching = 0  # The number of leading keys that match.
 
     def enter(self, key: Key) -> bool:
-        """Open a value. Return whether the path leads to it."""
         depth = len(self._keys)
         self._keys.append(key)
         if self._matching < depth or depth >= len(self._wanted) or self._wanted[depth] not in (key, None):
@@ -112,8 +111,8 @@ class JSONScanner:
         self._containers: list[str] = []
         self._counts: list[int] = []  # the number of elements in each open container
         self._key: Key = ""
-        self._pending = ""  # an incomplete head or escape
-        self._parts: list[str] = []  # pieces of the open key or scalar
+        self._pending = ""  # An incomplete head or escape.
+        self._parts: list[str] = []  # Pieces of the open key or scalar.
 
     def feed(self, text: str) -> None:
         text, self._pending = self._pending + text, ""
@@ -128,7 +127,6 @@ class JSONScanner:
             self._end_scalar(self.at)
 
     def stop(self) -> None:
-        """Skip the rest of the text."""
         self._state = self._ended
 
     def _head(self, text: str, at: int) -> int:
@@ -208,7 +206,6 @@ class JSONScanner:
         return len(text)
 
     def _end_of_text(self, text: str, at: int) -> int:
-        """Return the end of the string in `text`."""
         found = _TEXT.match(text, at)
         end = found.end() if found else at
         if end < len(text) and text[end] != '"':

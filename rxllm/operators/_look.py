@@ -146,8 +146,8 @@ def timed() -> Callable[[Observable[T]], Stream[Timed[T]]]:
     Upstream retries, fallbacks and races are in the answer's metadata, under ``"retry"``, ``"fallback"``, ``"race"`` or
     ``"hedge"``. ``"began"`` is the seconds between the first attempt and the attempt that answered. ``"lost"`` lists
     the other attempts. Each has a `name`, an `error`, and the times at which it `began` and `ended`. The `error` of a
-    disposed attempt is None. An answer that continued over another connection has ``"reattached"``. Each gap has the
-    seconds `before` the end of the answer, its length in `seconds`, and its `error`.
+    disposed attempt is None. An answer that continued over another connection has ``"reattached"``. Each gap has its
+    `seconds`, the seconds `before` the end of the answer, and an `error`.
     """
 
     def start(
@@ -193,8 +193,8 @@ def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
     ChatResult('42', completed, 2 steps, 0 tokens)
 
     The journal covers everything upstream, including agents and tools' own calls. Events are not changed. When the same
-    stream runs again, recorded requests are not sent, and completed tool calls do not run. Answers are recorded before
-    operators change them. Operators receive replayed answers too, so guards and budgets still work.
+    stream runs again, recorded requests and completed tool calls are replayed. Answers are recorded before operators
+    change them. Operators receive replayed answers too, so guards and budgets still work.
 
     An interrupted tool call runs again if its tool is ``@tool(idempotent=True)``. Otherwise it stays in
     ``pending_tool_calls``. Its ``metadata["interrupted"]`` gives the reason.

@@ -54,8 +54,8 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
     ['Hello, ', 'wide ', 'world']
 
     Each word is delayed by at most `max_lag` seconds. A burst is spread over the expected time until the next burst.
-    Text that already arrives one word at a time is hardly delayed. Text in Chinese, Japanese, Thai and similar scripts
-    is split into characters, each with its combining marks.
+    Text that already arrives one word at a time is hardly delayed. Chinese, Japanese, Thai and similar text is split
+    into characters with their combining marks.
 
     Order is preserved. Other events and the end of the stream wait for the text before them. Before an ``on_error``,
     all waiting events are emitted. A `max_lag` of 0 leaves the stream unchanged.
@@ -80,11 +80,11 @@ class _Smoother(Backlog[Event, Event]):
         self._frame = lag / math.ceil(lag / FRAME)  # seconds between two releases
         self._clock = clock(scheduler)
         self._waiting: deque[tuple[Event, float]] = deque()
-        self._pieces = 0  # the number of pieces of text in `_waiting`
-        self._armed = False  # whether the timer is running
-        self._share = 0.0  # how many pieces are due, with a fraction
-        self._gap = lag  # the expected seconds between bursts
-        self._burst = -math.inf  # the time at which the last burst began
+        self._pieces = 0  # The number of pieces of text in `_waiting`.
+        self._armed = False  # Whether the timer is running.
+        self._share = 0.0  # How many pieces are due, with a fraction.
+        self._gap = lag  # The expected seconds between bursts.
+        self._burst = -math.inf  # The time at which the last burst began.
         self._clock_time = self._set_back = 0.0
         self._ended = False
 
@@ -169,7 +169,6 @@ class _Smoother(Backlog[Event, Event]):
 
 
 def _start_of(event: TextDelta | ThinkingDelta, last: Event) -> str | None:
-    """Return the text of `last` if `event` can extend it."""
     if not isinstance(last, TextDelta | ThinkingDelta) or type(last) is not type(event) or last.id != event.id:
         return None
     return last.delta if len(last.delta) < _LONG else None
@@ -277,10 +276,7 @@ def gate(
 
 
 class _Gated:
-    """One subscription. `_gate` holds items and slows the source.
-
-    A `Backlog` cannot pause its source.
-    """
+    """One subscription. `_gate` holds items and slows the source. A `Backlog` cannot pause its source."""
 
     def __init__(
         self, observer: abc.ObserverBase[Any], maxsize: int, limit: int, scheduler: abc.SchedulerBase | None

@@ -316,7 +316,6 @@ class Circuit:
         return Circuit, (self._limit, self._within, self._cooldown, self._on_change)
 
     def enter(self, now: float) -> _Permit | AdapterError:
-        """Return a permit, or an error if the call is refused."""
         with self._guard:
             before = self._state
             if before == "closed":

@@ -1,6 +1,6 @@
 """Limit concurrent calls, and the rate of calls and tokens.
 
-* A call waits in a queue until a slot is free and the rates allow it.
+* A call waits in a queue until a slot is free and the rates permit.
 * It runs on its own event loop, in its own context.
 * The queue has one timer, the alarm, for its first call.
 * Actual usage replaces the reservation when a call ends.
@@ -96,8 +96,8 @@ def rate_limited(
     `requests_per_minute` and `tokens_per_minute` limit the total in any 60 seconds. A call within the limits starts at
     once.
 
-    A call reserves the tokens that ``rxllm.count_tokens`` estimates for its messages and tools, plus its `max_tokens`
-    (or 1,000 if not set). Reported usage replaces the reservation when the call ends. Usage beyond the reservation
+    A call reserves tokens for its messages and tools, as estimated by ``rxllm.count_tokens``. It also reserves its
+    `max_tokens`, or 1,000. Reported usage replaces the reservation when the call ends. Usage beyond the reservation
     counts from the end of the call. A call that reserves more than the whole limit waits until no other tokens count.
     `tokens_per_minute` works only in ``Engine(operators=[...])``. In a pipe, it raises ``EngineError``.
 
@@ -188,7 +188,6 @@ class _Call:
         raise NotImplementedError
 
     def hold_back(self, seconds: float) -> None:
-        """Delay all calls by `seconds`, as the provider requested."""
         raise NotImplementedError
 
     def retry_in(self, seconds: float) -> float:
@@ -208,7 +207,6 @@ class _Call:
             )
 
     def begin_later(self) -> None:
-        """Begin the call, and report exceptions to the observer."""
         try:
             self.begin()
         except BaseException as error:
@@ -234,8 +232,6 @@ class _Call:
 
 
 class _PermittedCall(_Call):
-    """A call that waits for a permit from a `Limiter`."""
-
     def __init__(self, limiter: Limiter, *subscription: Any) -> None:
         super().__init__(*subscription)
         self._limiter = limiter
@@ -264,8 +260,6 @@ class _PermittedCall(_Call):
 
 
 class _QueuedCall(_Call):
-    """A call that goes through the queue."""
-
     def __init__(self, queue: _Queue, *subscription: Any) -> None:
         super().__init__(*subscription)
         self._queue = queue
@@ -290,18 +284,12 @@ class _QueuedCall(_Call):
         return CompositeDisposable(self.running, Disposable(lambda: self._queue.leave(self)))
 
     def begin_on_loop(self) -> None:
-        """Schedule the call on its own loop.
-
-        Raises ``RuntimeError`` if the loop is closed.
-        """
+        """Schedule the call on its own loop. Raises ``RuntimeError`` if the loop is closed."""
         timer = self.running.disposable = SingleAssignmentDisposable()  # it may fire on another thread
         timer.disposable = self._clock.schedule(lambda scheduler, state: self._context.run(self.begin_later))
 
     def alarm(self) -> abc.SchedulerBase:
-        """Return a scheduler for the alarm.
-
-        The call's own loop could close while other calls wait.
-        """
+        """Return a scheduler for the alarm. The call's own loop could close while other calls wait."""
         return self._clock if self._is_virtual else LoopScheduler(portal().loop)
 
     def hold_back(self, seconds: float) -> None:
@@ -318,15 +306,13 @@ _BLOCKED = (
 
 
 class _Queue:
-    """The waiting and running calls."""
-
     def __init__(self, interval: float, concurrent: int | None, requests: int | None, tokens: int | None) -> None:
         self._interval = interval
         self._concurrent = concurrent
         self._requests = _RateWindow(inf if requests is None else requests)
         self._tokens = _RateWindow(inf if tokens is None else tokens)
-        self._next = -inf  # the end of the current interval
-        self._expected: float | None = None  # the due time of the last call that waited
+        self._next = -inf  # The end of the current interval.
+        self._expected: float | None = None  # The due time of the last call that waited.
         self._held_until = -inf
         self._guard = threading.Lock()
         self._waiting: OrderedDict[_QueuedCall, None] = OrderedDict()
@@ -356,7 +342,6 @@ class _Queue:
         return True
 
     def advance(self, entering: _QueuedCall | None = None) -> None:
-        """Start all calls that may start, and set the alarm."""
         while (first := self._take_first()) is not None:
             call, wait = first
             if wait:
@@ -377,7 +362,6 @@ class _Queue:
         self.advance()
 
     def hold_back(self, seconds: float, now: float) -> None:
-        """Delay all calls by `seconds`."""
         with self._guard:
             self._held_until = max(self._held_until, now + seconds)
 
@@ -431,10 +415,7 @@ Entry = list[float]
 
 
 class _RateWindow:
-    """Limit the total in any 60 seconds.
-
-    An amount above the limit is allowed if it is alone.
-    """
+    """Limit the total in any 60 seconds. An amount above the limit is allowed if it is alone."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -453,7 +434,6 @@ class _RateWindow:
         return at
 
     def add(self, amount: float, at: float, now: float) -> Entry:
-        """Record `amount` as used at time `at`."""
         entry = [at, amount]
         if self._limit == inf:
             return entry

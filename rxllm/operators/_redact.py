@@ -154,7 +154,6 @@ class Redactor:
         return settled
 
     def whole(self, text: str) -> str:
-        """Redact a complete `text`."""
         redactor = Redactor(self._pattern, self._replacement, self._max)
         redactor._text = text
         return redactor.close()
@@ -208,8 +207,6 @@ _AT_THE_END = re.compile(r"\$|\\B")  # a partial match does not cover these
 
 
 class _Redacting:
-    """The redaction state of one chat, with its agents' states."""
-
     def __init__(self, make: Callable[[], Redactor]) -> None:
         self._make = make
         self._whole = make().whole
@@ -278,7 +275,6 @@ class _Redacting:
         return (key[0](rest, key[1]),) if rest else ()
 
     def _data(self, value: Any) -> Any:
-        """Redact an agent's answer, text or plain data."""
         match value:
             case str():
                 return self._whole(value)
@@ -335,12 +331,10 @@ class _Redacting:
 
 
 class _Mapping:
-    """The state of one `map_text` subscription."""
-
     def __init__(self, fn: Callable[[str], str]) -> None:
         self._fn = fn
-        self._steps: list[tuple[StepResult, StepResult]] = []  # each original step and its replacement
-        self._places: defaultdict[int, list[int]] = defaultdict(list)  # indexes in `_steps`, by thread length
+        self._steps: list[tuple[StepResult, StepResult]] = []  # Each original step and its replacement.
+        self._places: defaultdict[int, list[int]] = defaultdict(list)  # Indexes in `_steps`, by thread length.
         self._agents = Agents(lambda: _Mapping(fn))
         self._begin()
 

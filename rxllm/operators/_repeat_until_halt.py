@@ -132,9 +132,9 @@ def repeat_until_halt(
 
     After ``completed``, `max_turns` or `halt_when`, ``finalize(thread)`` runs one more step for a structured answer.
 
-    An ``on_error`` from the source is passed on. If a later step fails, the chat ends with an ``ErrorEvent`` and then a
-    ``ChatCompleted`` that contains the error. An ``ErrorEvent`` in the first step has the same effect. All steps share
-    one request id and one budget.
+    An ``on_error`` from the source is passed on. If a later step fails, the chat ends with an ``ErrorEvent`` and a
+    ``ChatCompleted`` with the error. An ``ErrorEvent`` in the first step has the same effect. All steps share one
+    request id and one budget.
 
     `steer` is an Observable of the user's texts or messages during the chat. It may emit from any thread. Each chat
     subscribes to it once. With ``steer_at="sentence"``, a message stops the model at the end of the current sentence.
@@ -143,9 +143,9 @@ def repeat_until_halt(
     interrupted. After the step, each message is emitted as ``Steered``, and the model answers them all. `max_turns` and
     `halt_when` still apply.
 
-    A message is unused if no turn is left, or if it arrives while the chat finalizes or halts. It is then emitted as
-    ``Steered(message, used=False)``. The chat's metadata lists it under ``unused_steering``. Blank messages are
-    ignored. If `steer` fails or emits anything but texts and messages, the chat ends with an ``on_error``.
+    A message is unused if no turn is left or the chat is already halting. It is then emitted as ``Steered(message,
+    used=False)``. The chat's metadata lists it under ``unused_steering``. Blank messages are ignored. If `steer` fails
+    or emits anything but texts and messages, the chat ends with an ``on_error``.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments. A step without a ``StepCompleted`` causes an
     ``on_error`` with ``StreamError("malformed_event")``.
@@ -163,8 +163,6 @@ def repeat_until_halt(
 
 
 class _Chat:
-    """One subscription and its steps."""
-
     def __init__(
         self,
         ask: Ask,
@@ -193,11 +191,11 @@ class _Chat:
         self._path = scope.path
         self._scope = replace(self._outside, request_id=scope.request_id or new_id(), chat={})
         self._current = SerialDisposable()
-        self._source: list[Event] = []  # the source's events
-        self._last: Event | None = None  # the current step's last event
+        self._source: list[Event] = []  # The source's events.
+        self._last: Event | None = None  # The current step's last event.
         self._steps: list[StepResult] = []
-        self._thread = Thread()  # the last step's thread and the user's later messages
-        self._usage = Usage()  # the total of all steps
+        self._thread = Thread()  # The last step's thread and the user's later messages.
+        self._usage = Usage()  # The total of all steps.
         self._turns = 0
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
@@ -259,7 +257,6 @@ class _Chat:
             self._observer.on_error(not_an_event("repeat_until_halt", event))
 
     def _on_completed(self) -> Observable[Event] | None:
-        """Return the next step, or end the chat."""
         try:
             self._steering.raise_error()
             with within(self._outside):
@@ -280,7 +277,6 @@ class _Chat:
         return [*(Steered(message, used=False) for message in unused), ChatCompleted(result)]
 
     def _follow_up(self) -> Observable[Event] | ChatResult | None:
-        """Return the next step or the result, unless disposed."""
         match self._last:
             case StepCompleted(result=step):
                 return self._add_step(step)
@@ -313,7 +309,6 @@ class _Chat:
         return self._result(reason, step.response.error)
 
     def _steer(self, step: StepResult) -> None:
-        """Add waiting messages to the thread, unless the model has paused."""
         for message in self._steering.take() if step.response.raw_finish_reason != PAUSE else ():
             self._thread += message
             self._observer.on_next(Steered(message))
@@ -328,7 +323,6 @@ class _Chat:
         return cast(Observable[Event], step)
 
     def _halt_reason(self, step: StepResult) -> str | None:
-        """Return the first reason to halt, if there is one."""
         match step.metadata:
             case {"halted_reason": str(reason)}:
                 return reason
@@ -348,7 +342,6 @@ class _Chat:
                 return "max_turns" if self._turns >= self._max_turns else None
 
     def _is_steered(self) -> bool:
-        """Whether waiting messages have a turn left."""
         return self._steering.waits() and self._turns < self._max_turns
 
     def _result(self, reason: str, error: LLMError | None) -> ChatResult:

@@ -165,8 +165,8 @@ class _Restarting:
     def __init__(self, source: Observable[Event], rules: RetryPolicy) -> None:
         self._source = source
         self._rules = rules
-        self._events: list[Event] = []  # the current attempt's events
-        self._standing: list[Event] | None = None  # the latest attempt's events that had content
+        self._events: list[Event] = []  # The current attempt's events.
+        self._standing: list[Event] | None = None  # The latest attempt's events that had content.
         self._reason = ""
 
     def source(self, attempt: int) -> Observable[Event]:

@@ -228,8 +228,6 @@ _COUNTED = (UsageUpdated, StepCompleted, StepRestarted)
 
 
 class _Total:
-    """A chat's total usage, including agents."""
-
     def __init__(self) -> None:
         self._before = Usage()
         self._begin()

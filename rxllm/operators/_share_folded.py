@@ -68,7 +68,7 @@ def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Ev
     Write ``.pipe(share_folded(...))`` once, then subscribe to the result as often as you like. The first watcher starts
     the call. A late watcher first receives the state so far, as events from ``StreamCollector.to_events()``. Every fold
     therefore has the same result. Past events that folds do not keep, such as tool progress, are missing. After the
-    end, a new watcher receives all events at once, then the completion or the error.
+    end, a new watcher receives all events at once, then the end.
 
     The call is cancelled `grace` seconds after the last watcher has left. With None, it is never cancelled. To stop the
     call for all watchers, end the source: ``stream.take_until(stop).pipe(share_folded(None))``. A call that has ended
@@ -103,8 +103,8 @@ class _Shared:
         self._clock: abc.SchedulerBase | None = None  # the first watcher's clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscription = SingleAssignmentDisposable()
-        self._timer = SerialDisposable()  # the grace period without watchers
-        self._has_failed = False  # watchers often leave after an ErrorEvent
+        self._timer = SerialDisposable()  # The grace period without watchers.
+        self._has_failed = False  # Watchers often leave after an ErrorEvent.
         self._has_ended = False
         self._error: Exception | None = None
 
@@ -242,14 +242,12 @@ class Watcher:
         self._has_ended, self._error = True, error
 
     def deliver(self, clock: abc.SchedulerBase) -> None:
-        """Deliver the waiting events once the watcher is ready."""
         while (events := self._begin(clock)) is not None:
             self._context.run(self._deliver, events)
             with self._lock:  # Another thread may use the context from here.
                 self._is_delivering = False
 
     def deliver_soon(self, clock: abc.SchedulerBase) -> None:
-        """Schedule a delivery on the clock's own thread."""
         if not self.has_left:
             self._wake.disposable = clock.schedule(lambda scheduler, state: self.deliver(clock))
 

@@ -168,8 +168,6 @@ class _WhileBusy(Backlog[T, T]):
 
 
 class _JoiningTexts(_WhileBusy[T]):
-    """Join the texts of waiting items when taken."""
-
     def __init__(self, observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None) -> None:
         super().__init__(observer, scheduler)
         self._items: list[tuple[T, list[str]]] = []
@@ -239,7 +237,6 @@ def continues(last: Any, item: Any) -> bool:
 
 
 def join_texts(item: Any, texts: Iterable[str]) -> Any:
-    """Return a copy of `item` with the joined texts."""
     if type(item) is Nested:
         return Nested(item.path, join_texts(item.event, texts))
     text = "".join(texts)

@@ -34,10 +34,7 @@ MOST = 1024
 
 
 class Steering(abc.DisposableBase):
-    """The messages waiting in one chat.
-
-    `steer` may emit from any thread, even while it is being subscribed to.
-    """
+    """The messages waiting in one chat. `steer` may emit from any thread, even while it is being subscribed to."""
 
     def __init__(self, steer: Steer | None) -> None:
         self._steer = steer
@@ -70,7 +67,6 @@ class Steering(abc.DisposableBase):
         self._messages.disposable = messages.subscribe(on_next, on_error, scheduler=unpaced(scheduler))
 
     def raise_error(self) -> None:
-        """Raise the error that ended `steer`, if any."""
         if self._error is not None:
             raise self._error
 
@@ -148,9 +144,9 @@ class _UntilSentence:
     def _begin(self) -> None:
         self._seen: list[Event] = []  # the events before the first tool call
         self._has_calls = False
-        self._is_after_text = False  # whether the last block to end was text
-        self._sentences: Segmenter | None = None  # splits the open block into sentences
-        self._rest = 0  # the length of the unfinished sentence
+        self._is_after_text = False  # Whether the last block to end was text.
+        self._sentences: Segmenter | None = None  # Splits the open block into sentences.
+        self._rest = 0  # The length of the unfinished sentence.
 
     def _on_next(self, event: Event) -> None:
         if self._ended:
@@ -189,7 +185,6 @@ class _UntilSentence:
             self._seen.append(event)
 
     def _end_of_sentence(self, event: Event) -> int | None:
-        """Return where to cut `event`, if a sentence ends there."""
         if self._is_after_text:
             return 0
         if not isinstance(event, TextDelta):

@@ -99,14 +99,12 @@ Find = Callable[[str, int, int], int | None]
 
 
 class Segmenter:
-    """Split text into segments."""
-
     def __init__(self, find: Find) -> None:
         self._find = find
         self._context = ""  # the end of the pending segment
         self._pending: list[str] = []
-        self._length = 0  # the length of the pending segment
-        self._has_text = False  # whether non-white text is pending
+        self._length = 0  # The length of the pending segment.
+        self._has_text = False  # Whether non-white text is pending.
 
     def feed(self, text: str) -> list[str]:
         # Search only the pending segment's end, to keep the cost constant.
@@ -162,23 +160,22 @@ def _context_of(text: str) -> str:
 
 _UNSPACED = "".join(
     (
-        "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff",  # Thai, Lao, Burmese, Khmer
-        "\u3000-\u303f\uff01-\uff0f\uff1a-\uff20",  # full-width punctuation
-        "\u3040-\u312f\u31a0-\u31ff",  # kana, bopomofo
-        "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff",  # Han, half-width kana
+        "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff",  # Thai, Lao, Burmese, Khmer.
+        "\u3000-\u303f\uff01-\uff0f\uff1a-\uff20",  # Full-width punctuation.
+        "\u3040-\u312f\u31a0-\u31ff",  # Kana, bopomofo.
+        "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff",  # Han, half-width kana.
     )
 )
 
 _EDGE = re.compile(rf"(?<=\s)(?=\S)|(?=[{_UNSPACED}])|(?<=[{_UNSPACED}])(?=\S)")
 _WORD = re.compile(r"\s*\S+\s*|\s+")
-_JOINERS = "\u200d\u17d2\u1039"  # the zero-width joiner, Khmer and Burmese stacking signs
-_JOINED = "\u200d\u0e33\u0eb3\uff9e\uff9f"  # letters that attach to the letter before
+_JOINERS = "\u200d\u17d2\u1039"  # The zero-width joiner, Khmer and Burmese stacking signs.
+_JOINED = "\u200d\u0e33\u0eb3\uff9e\uff9f"  # Letters that attach to the letter before.
 _STICKING = ("Mn", "Mc", "Me", "Pe", "Pf", "Po")
 _OPENING = ("Ps", "Pi")
 
 
 def find_word(text: str, begin: int, start: int) -> int | None:
-    """Return the start of the next word."""
     while edge := _EDGE.search(text, start):
         at = edge.start()
         if at > begin and (text[at - 1].isspace() or _are_separable(text[at - 1], text[at])):
@@ -215,7 +212,6 @@ _NUMBER = re.compile(r"\s*\d{1,3}\Z")
 
 
 def find_sentence(text: str, begin: int, start: int) -> int | None:
-    """Return the start of the next sentence."""
     at = begin
     while end := _END.search(text, at):
         if end.end() >= start and (end["mark"] is None or _ends_sentence(text, begin, end)):

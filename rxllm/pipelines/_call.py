@@ -130,7 +130,6 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
 
 
 def _check(setup: Setup, sent: Request) -> None:
-    """Raise if `sent` is invalid or exceeds its model's capabilities."""
     validate.request(sent)
     model = setup.model_info(sent)
     if model is not None:
@@ -142,7 +141,6 @@ def _check(setup: Setup, sent: Request) -> None:
 
 
 def _use_journal(request: Request, provider: str, events: Observable[Event]) -> Stream[Event]:
-    """Return the journal's answer, or else `events`."""
     scope = current_scope.get()
     journal = scope.journal
     assert journal is not None
@@ -177,7 +175,6 @@ def budget_counter(setup: Setup, requests: Sequence[Request]) -> Callable[[int, 
 def _engine_call(
     setup: Setup, request: Request, sent: Request, call: Call, scope: Scope, chat: dict[Any, Budget]
 ) -> EngineCall:
-    """Return this call's description for operators."""
     ask = partial(_ask_other, setup, request, sent, call, scope)
     engine = setup.engine
     return EngineCall(sent, call, ask, provider_name(engine.adapter), scope.usage, chat, engine.operators)
@@ -186,7 +183,6 @@ def _engine_call(
 def _ask_other(
     setup: Setup, request: Request, sent: Request, call: Call, scope: Scope, engine: Any, model: str | None = None
 ) -> Stream[Event]:
-    """Return another engine's answer to `request`."""
     other = other_engine(engine, model, setup.engine)
     other_setup = Setup.of(other, ChatOptions, {**other_options(setup.own_options), "request_id": call.request_id})
     request = replace(request, messages=sent.messages)

@@ -94,7 +94,6 @@ def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) 
 
 
 def response_of(setup: Setup, request: Request) -> Stream[Response[Any]]:
-    """Return the response to `request`."""
     return model_events(setup, request).pipe(ops.to_response(setup.response_format(request)))
 
 
@@ -134,8 +133,6 @@ def step(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[StepR
 
 
 def step_events(setup: Setup, thread: Thread) -> Stream[Event]:
-    """Return the events of one response, then of its tools."""
-
     def make() -> Stream[Event]:
         events = model_events(setup, Request(thread.messages))
         return setup.observe_step(events.pipe(ops.run_tools(thread=thread, **setup.tool_options())))

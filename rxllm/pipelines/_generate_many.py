@@ -30,10 +30,7 @@ OnProgress = Callable[[Progress], object]
 
 
 class Responses(Stream[Response[T]]):
-    """The responses to many requests.
-
-    ``run`` and ``await`` return a list in the order of the requests.
-    """
+    """The responses to many requests. ``run`` and ``await`` return a list in the order of the requests."""
 
     def __init__(self, subscribe: abc.Subscription[Response[T]], *, is_ordered: bool) -> None:
         super().__init__(subscribe)
@@ -255,8 +252,6 @@ class _Queue:
 
 
 class _Emitter:
-    """Emit responses, in the order of the requests if wanted."""
-
     def __init__(
         self,
         observer: abc.ObserverBase[Response[Any]],
@@ -324,7 +319,6 @@ class _Emitter:
 
 
 def _failed_response(error: LLMError) -> Response[Any]:
-    """Return a failed request's response, with any unparsable text."""
     answer: Mapping[str, Any] = error.metadata if error.reason == "invalid_output" else {}
     text, usage = answer.get("text", ""), answer.get("usage", Usage())
     return Response(output_text=text, finish_reason="error", usage=usage, error=error)

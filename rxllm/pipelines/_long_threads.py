@@ -1,8 +1,8 @@
 """Keep a long conversation within the context window.
 
 A summary is stored in its answer's ``metadata["summary"]``, and so in the thread's JSON. It contains the `text`, the
-number of `messages` that it replaces (without system messages), and a `digest` of these messages. Later calls use the
-last summary whose messages are unchanged.
+number of `messages` that it replaces, and their `digest`. System messages are not counted. Later calls use the last
+summary whose messages are unchanged.
 """
 
 from __future__ import annotations
@@ -223,7 +223,6 @@ def _spoken(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _last_summary(spoken: Sequence[Message]) -> _Summary:
-    """Return the last summary whose messages are unchanged."""
     for message in reversed(spoken):
         match message.metadata.get("summary"):
             case {"messages": int(number), "digest": str(digest), "text": str(text)}:
@@ -235,7 +234,6 @@ def _last_summary(spoken: Sequence[Message]) -> _Summary:
 
 
 def _digest(messages: Sequence[Message]) -> str:
-    """Return a hash of the messages, without their metadata."""
     calls = [[(call.id, call.name, call.arguments) for call in message.tool_calls] for message in messages]
     texts = [(message.role, message.name, message.content, message.tool_call_id) for message in messages]
     return sha256(json_bytes([texts, calls])).hexdigest()[:32]
@@ -317,7 +315,6 @@ def _last_results(messages: Sequence[Message]) -> dict[int, int]:
 
 
 def _from_exchange(messages: Sequence[Message], start: int) -> tuple[Message, ...]:
-    """Return system messages and all messages from `start`."""
     return tuple(message for i, message in enumerate(messages) if i >= start or message.role == "system")
 
 

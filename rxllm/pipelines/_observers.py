@@ -91,10 +91,7 @@ Clock = Callable[[], float]
 
 
 class Observers:
-    """An engine's observers during a call.
-
-    Each observer's first error is logged, and the call continues.
-    """
+    """An engine's observers during a call. Each observer's first error is logged, and the call continues."""
 
     def __init__(self, functions: Iterable[Callable[[Telemetry], object]]) -> None:
         self._functions = tuple(functions)
@@ -110,7 +107,6 @@ class Observers:
             self._call(index, type(value).__name__, partial(function, shown))
 
     def request_headers(self, call_id: str) -> dict[str, str]:
-        """Return the tracers' headers for an attempt."""
         headers: dict[str, str] = {}
         for index, function in enumerate(self._functions):
             if isinstance(function, Tracer):
@@ -136,7 +132,6 @@ class Ids(NamedTuple):
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """The keyword arguments that every telemetry class takes."""
         return {"id": self.id, "parent_id": self.parent_id, "path": self.path, "session_id": self.session_id}
 
 
@@ -189,8 +184,6 @@ def watch_stream(
 def notify_retry(
     observers: Observers, request_id: str, provider: str, model: str | None, session_id: str | None = None
 ) -> Callable[[int, float, LLMError], None]:
-    """Return a function that notifies the observers of a retry."""
-
     def on_retry(attempt: int, delay: float, error: LLMError) -> None:
         scope = current_scope.get()  # set by the call's span
         ids = Ids(request_id, scope.parent_id or "", None, scope.path, session_id)
@@ -228,12 +221,10 @@ def _server(adapter: Any) -> tuple[str | None, int | None]:
 
 
 def request_content(request: Request) -> Request:
-    """Copy the tools and messages of `request` without reasoning."""
     return Request(messages=tuple(map(_without_reasoning, request.messages)), tools=request.tools)
 
 
 def response_content(response: Response[Any]) -> Message | None:
-    """Return the text and tool calls of `response`, if any."""
     if not (response.output_text or response.tool_calls):
         return None
     return Message("assistant", response.output_text, tool_calls=tuple(map(_bare, response.tool_calls)))
@@ -247,7 +238,6 @@ def _without_reasoning(message: Message) -> Message:
 
 
 def _bare(call: ToolCall) -> ToolCall:
-    """Return `call` without metadata, except the server-side flag."""
     return dataclasses.replace(call, metadata={name: note for name, note in call.metadata.items() if name == "server"})
 
 
@@ -310,8 +300,6 @@ class _SpanWithAttempts(Span):
 
 
 class CallSpan(_SpanWithAttempts):
-    """The span of a model response."""
-
     def __init__(self, observers: Observers, now: Clock, ids: Ids, adapter: Any, request: Request) -> None:
         super().__init__(observers, now, ids, adapter, request)
         self._about = (ids.request_id, provider_name(adapter), request.model)
@@ -350,8 +338,6 @@ class CallSpan(_SpanWithAttempts):
 
 
 class StepSpan(Span):
-    """The span of a step and its tools."""
-
     def __init__(
         self, observers: Observers, now: Clock, ids: Ids, metadata: Mapping[str, Any], tools: Iterable[Tool] = ()
     ) -> None:

@@ -64,8 +64,6 @@ def prepare_request(functions: Sequence[Prepare], request: Request, answer: Answ
 
 
 def _await_result(value: Any, answer_result: Callable[[Any], Observable[Event]]) -> Stream[Event]:
-    """Wait for a result, and return the events of ``answer_result(result)``."""
-
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         scope = current_scope.get()
 
@@ -135,8 +133,6 @@ class _Annotator:
 
 
 def _run_check(guard: Alongside, request: Request) -> Stream[None]:
-    """Return a stream that fails if `request` does not pass."""
-
     def judge(verdict: Any) -> None:
         if (error := verdict_error(guard.check, verdict)) is not None:
             raise error
@@ -145,8 +141,6 @@ def _run_check(guard: Alongside, request: Request) -> Stream[None]:
 
 
 def _hold_back(check: Observable[Any], answer: Observable[Event]) -> Stream[Event]:
-    """Hold back the events of `answer` until `check` has completed."""
-
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         return _HeldBack(observer).start(check, answer, scheduler)
 

@@ -55,10 +55,7 @@ _PLAIN = ("tool_choice", "temperature", "top_p", "max_tokens", "seed", "reasonin
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """An engine and a call's checked options.
-
-    `own_options` are the call's own. `options` also include the engine's.
-    """
+    """An engine and a call's checked options. `own_options` are the call's own. `options` also include the engine's."""
 
     engine: Engine
     options: Mapping[str, Any]
@@ -77,7 +74,6 @@ class Setup(msgspec.Struct, frozen=True):
         return cls(engine, options, own_options, observers, Timeouts.of(options.get("timeout")))
 
     def without(self, engine: Engine, *names: str) -> Setup:
-        """Return a copy with another engine, without these options."""
         options, own_options = (
             {name: value for name, value in values.items() if name not in names}
             for values in (self.options, self.own_options)
@@ -114,17 +110,14 @@ class Setup(msgspec.Struct, frozen=True):
         return merge_tools(self.engine.tools, (*params, *requested, *self.own_options.get("tools", ())))
 
     def option(self, name: str, value: Any) -> Any:
-        """Return the call's own option, the request's `value`, or the engine's."""
         if name in self.own_options:
             return self.own_options[name]
         return value if value not in (None, ()) else self.options.get(name)
 
     def model_info(self, request: Request) -> ModelInfo | None:
-        """Return the catalogue entry for the request's model."""
         return models.find(provider_name(self.engine.adapter), request.model)
 
     def observe(self, events: Stream[Event], span: Callable[..., Span]) -> Stream[Event]:
-        """Return `events` inside a `span` for the engine's observers."""
         if self.observers is None:
             return events
         ids = (request_id(self.options), self.options.get("session_id"))
@@ -132,27 +125,21 @@ class Setup(msgspec.Struct, frozen=True):
         return watch_stream(events, begin, *ids, is_shared=True)
 
     def observe_step(self, events: Stream[Event]) -> Stream[Event]:
-        """Return a step's `events` inside a span."""
         if self.observers is None:
             return events
         return self.observe(events, partial(StepSpan, tools=self.tools()))
 
     def traced_by(self, engine: Engine | None) -> Setup:
-        """Return a copy with the tracers of `engine`."""
         observers = () if engine is None else engine.observers
         added = [entry for entry in observers if isinstance(entry, Tracer) and entry not in self.engine.observers]
         return self.with_observer(*added) if added else self
 
     def with_observer(self, *added: Callable[[Telemetry], object]) -> Setup:
-        """Return a copy with the `added` observers."""
         own = replace(self.engine, observers=(*added, *self.engine.observers))
         return msgspec.structs.replace(self, engine=own, observers=Observers(own.observers))
 
     def response_format(self, request: Request) -> Any:
-        """Return the parser of the answer to `request`.
-
-        It does not check the format.
-        """
+        """Return the parser of the answer to `request`. It does not check the format."""
         return reader(self.option("response_format", request.response_format))
 
     def returned_by(
@@ -164,7 +151,6 @@ class Setup(msgspec.Struct, frozen=True):
         return returned_by(function, stream, model or provider_name(self.engine.adapter), items, call)
 
     def drop_hidden(self, events: Stream[Event]) -> Stream[Event]:
-        """Drop the events that the options hide."""
         return events.pipe(
             ops.include_raw_chunks(self.options.get("include_raw_chunks", False)),
             ops.filter_deltas(
@@ -175,7 +161,6 @@ class Setup(msgspec.Struct, frozen=True):
         )
 
     def tool_options(self) -> dict[str, Any]:
-        """Return this call's arguments for ``run_tools``."""
         options, engine = self.options, self.engine
         plain = ("mode", "on_tool_error", "tool_timeout", "max_concurrency", "eager", "approve", "approve_timeout")
         return {
@@ -190,7 +175,6 @@ class Setup(msgspec.Struct, frozen=True):
         }
 
     def call(self, request_id: str) -> Call:
-        """Return the adapter's `Call` with this id."""
         return Call(
             request_id=request_id,
             api_key=self.options.get("api_key"),
@@ -204,15 +188,11 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 def as_request(value: Any) -> Request:
-    """Convert a `Request` or an `Input` to a request."""
     return value if isinstance(value, Request) else Request(as_thread(value).messages)
 
 
 def as_requests(values: Any) -> tuple[list[Request], list[str | int] | None]:
-    """Return the requests, and their ids if `values` is a mapping.
-
-    A ``ValidationError`` names the invalid entry.
-    """
+    """Return the requests, and their ids if `values` is a mapping. A ``ValidationError`` names the invalid entry."""
     if isinstance(values, Mapping) and "role" not in values:  # a mapping with a role is one message
         ids = list(cast(Mapping[Any, Any], values))
         for id in ids:
@@ -245,7 +225,6 @@ def request(input: Input | Request, **fields: Any) -> Request:
 
 
 def unanswered_calls(calls: Sequence[ToolCall], remedy: str, **metadata: Any) -> EngineError:
-    """Return the error for tool calls without a result."""
     names = ", ".join(f"{call.name} ({call.id})" for call in calls)
     metadata = {"tool_call_ids": [call.id for call in calls], **metadata}
     message = f"the thread has unanswered tool calls: {names}; {remedy}"
@@ -267,7 +246,6 @@ _LEFT_OUT = (
 
 
 def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:
-    """Return `engine` without tools, with the caller's observers."""
     other = as_engine(engine)
     added = [observer for observer in other.observers if observer not in caller.observers]
     return replace(
@@ -280,7 +258,6 @@ def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:
 
 
 def other_request(request: Request, sent: Request, own_options: Mapping[str, Any], other: Engine) -> Request:
-    """Return the request for `other`, with the tools of `sent`."""
     return replace(
         request,
         model=other.model or other.params.get("model") or own_options.get("model") or request.model,
@@ -293,5 +270,4 @@ def other_request(request: Request, sent: Request, own_options: Mapping[str, Any
 
 
 def other_options(own_options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the call options for another engine."""
     return {name: value for name, value in own_options.items() if name not in _LEFT_OUT}

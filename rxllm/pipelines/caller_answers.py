@@ -92,7 +92,6 @@ class HaltedStep(msgspec.Struct, frozen=True):
 
     @property
     def agents(self) -> dict[str, Thread]:
-        """The agents' threads, by tool call id."""
         return open_agents(self.thread)
 
 
@@ -177,13 +176,11 @@ class Answers(msgspec.Struct, frozen=True):
                     yield from self._within(call, inner.thread)._waiting(inner.calls, inner.agents, below, name)
 
     def _within(self, call: ToolCall, agent: Thread) -> Answers:
-        """Return the answers for calls inside the agent."""
         ids = {nested_id(call.id, id): id for id in open_ids(agent)}
         approvals = {ids[id]: approval for id, approval in self.approvals.items() if id in ids}
         return Answers(approvals, {ids[id]: result for id, result in self.results.items() if id in ids})
 
     def _decides(self, call: ToolCall) -> bool:
-        """Whether there is an answer to `call`."""
         return call.id in self.results or call.id in self.approvals
 
     def _calls_again(self, call: ToolCall, agent: Thread) -> bool:
@@ -232,10 +229,7 @@ class Answers(msgspec.Struct, frozen=True):
         return execution(tool, call, settings, thread, scope, self._edited_call(tool, call, call.id))
 
     def _edited_call(self, tool: Tool, call: ToolCall, id: str) -> ToolCall | None:
-        """Return `call` with the arguments from its approval, if any.
-
-        `id` is the call's id as the caller sees it.
-        """
+        """Return `call` with the arguments from its approval, if any. `id` is the call's id as the caller sees it."""
         verdict = self.approvals.get(call.id)
         return edited(tool, call, verdict, "approvals", id) if isinstance(verdict, Mapping) else None
 
@@ -288,7 +282,6 @@ def _asking(agents: Mapping[str, Thread]) -> Iterator[str]:
 
 
 def _is_replied(agent: Thread) -> bool:
-    """Whether `agent` is a tool's question and its reply."""
     return len(agent) > 1 and is_question(agent[0])
 
 

@@ -233,7 +233,6 @@ def _call_remedy(function: str, parameters: list[Parameter]) -> str:
 
 
 def _argument_remedy(parameters: list[Parameter], args: tuple[Any, ...]) -> str:
-    """Return a hint for too many or missing arguments."""
     if len(args) > sum(p.kind is Parameter.POSITIONAL_OR_KEYWORD for p in parameters):
         return "with options as keyword arguments; to send a picture, put it into the message: rxllm.user(text, path)"
     return "with the engine first, such as 'openai:gpt-5'"
@@ -241,7 +240,6 @@ def _argument_remedy(parameters: list[Parameter], args: tuple[Any, ...]) -> str:
 
 @cache
 def meanings(options: type[Any]) -> dict[str, str]:
-    """Return each field's explanation."""
     try:
         found: dict[str, str] = dict(_FIELD.findall(getsource(sys.modules[options.__module__])))
     except OSError:
@@ -291,7 +289,6 @@ def set_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def request_id(options: Mapping[str, Any]) -> str:
-    """Return the `request_id` option, the chat's id or a new id."""
     return options.get("request_id") or current_scope.get().request_id or new_id()
 
 

@@ -175,10 +175,10 @@ def resume(
     - A mapping: the tool runs with these arguments. The thread keeps the model's own.
     - False, or a string with the reason: the call is denied, and the model receives a ``ToolError("denied")``.
 
-    If you do not answer a call to an approval tool, the option ``approve`` decides. To answer a call inside an agent,
-    use the call's id in the halted result, such as ``"c1/c2"``. The agent then continues. To answer a question to the
-    user, put the reply into `results`, under the id of the tool call. The reply is a string or, for a form, a mapping.
-    A question without a reply stays open.
+    If you do not answer a call to an approval tool, the option ``approve`` decides. A call inside an agent has an id
+    such as ``"c1/c2"`` in the halted result. The agent continues once it is answered. A reply to a question goes into
+    `results`, under the id of the tool call. The reply is a string or, for a form, a mapping. A question without a
+    reply stays open.
 
     The result's first step is the halted step, now complete. It does not count towards ``max_turns``, and its usage is
     empty. If the model fails after tools have run, the result holds the tools' results and an `error`. A chat that
@@ -198,7 +198,6 @@ def resume(
 
 
 def resumed_events(setup: Setup, thread: Thread, answers: Answers) -> Stream[Event]:
-    """Continue the halted chat in `thread` with `answers`."""
     until_halt = chat_options(setup.options)
     thread, others = answers.replied(thread)
 
@@ -243,8 +242,6 @@ def _faults(name: str, by_id: Any, expected: str, types: Any) -> list[tuple[tupl
 
 
 class AgentChats:
-    """Run agents' chats for ``rxllm.tools``."""
-
     def engine_with(self, engine: Engine, options: Mapping[str, Any]) -> Engine:
         setup = Setup.of(engine, ChatOptions, options)
         return engine.with_params(**set_options(setup.own_options))
