@@ -79,8 +79,8 @@ def generate_many(
     requests at a time. A `journal` is a file on this machine. It also works with ``rxllm.generate_many``. Neither
     function repeats a request that the other has answered.
 
-    Without a `client`, each subscription starts one worker process per CPU of this machine. A script then needs ``if
-    __name__ == "__main__":``.
+    Without a `client`, each subscription starts one worker process per CPU of this machine. A script then needs
+    ``if __name__ == "__main__":``.
 
     ::
 

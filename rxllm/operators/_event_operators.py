@@ -266,7 +266,7 @@ class Fold:
 
 
 def not_an_event(operator: str, item: object) -> StreamError:
-    remedy = "put it after a function such as stream(...), and before operators such as text() that emit something else"
+    remedy = "put it after stream(...) or another stream of events"
     if function := _EVENTS_OF.get(type(item)):
         remedy = f"a result has no events; write {function}(...) to get them"
     return StreamError("malformed_event", f"{operator}() takes events, not {type(item).__name__}: {remedy}")

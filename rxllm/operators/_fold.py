@@ -210,8 +210,8 @@ def to_session(
     >>> stopped.session.messages[-1], stopped.session.messages[-1].metadata
     (Message('assistant', 'Once upon '), {'partial': 'cancelled'})
 
-    A disposed stream emits nothing. To save the turn even then, use ``ops.finally_result(save, ops.to_session(session,
-    keep_partial=True))``.
+    A disposed stream emits nothing. To save the turn even then, use
+    ``ops.finally_result(save, ops.to_session(session, keep_partial=True))``.
 
     Raises ``ValidationError("invalid_option")`` if `session`, `parse` or `keep_partial` is invalid.
     """

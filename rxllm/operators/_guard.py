@@ -93,8 +93,8 @@ def guard(
 
     ``check(text)`` is called once for each part of the answer. A part is a sentence of at most 1,024 characters. If
     `every` is a number, a part has that many characters. The end of a block also ends a part. A check with two
-    parameters also receives up to 2,048 characters before the part. It may be ``async``, or return a stream, such as a
-    small model's answer. The stream's last item is then the verdict.
+    parameters also receives up to 2,048 characters before the part. It may be ``async``. It returns a verdict, or a
+    stream that ends with one, such as a small model's answer.
 
     ===========================  ======================================================================================
     verdict                      effect

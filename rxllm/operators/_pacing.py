@@ -338,9 +338,9 @@ class _Gated:
                 self._end()
 
     def _cut_off(self) -> None:
-        fault = f"the source cannot be paused, and {self._limit} items are already waiting for gate() to open"
-        remedy = "drop or join items with ops.keep_latest() or ops.conflate(), use a source that can be paused, such as"
-        self._fail(StreamError("overflow", f"{fault}; {remedy} rxllm.from_async_iter(...), or pass a larger limit="))
+        fault = f"{self._limit} items are already waiting for gate() to open"
+        remedy = "put ops.keep_latest() or ops.conflate() before it, or pass a larger limit="
+        self._fail(StreamError("overflow", f"{fault}; {remedy}"))
 
     def _schedule_release(self) -> None:
         # The gate may open on another thread. Deliver on our loop.

@@ -51,8 +51,8 @@ def hedge(after: float) -> Callable[[Observable[Event]], Stream[Event]]:
     """Subscribe again if no content arrives within `after` seconds.
 
     The first subscription to emit content wins. ``stream.pipe(ops.hedge(after=2))`` is the same as
-    ``rxllm.hedge(stream, after=2)``. To hedge every call of an engine, write ``Engine(adapter,
-    operators=[ops.hedge(after=2)])``.
+    ``rxllm.hedge(stream, after=2)``. To hedge every call of an engine, write
+    ``Engine(adapter, operators=[ops.hedge(after=2)])``.
 
     Raises ``ValidationError("invalid_option")`` if `after` is not a positive number.
     """
@@ -83,10 +83,10 @@ def fallback(
     receives the same messages, tools, format and options. It keeps its own key, model (if set), pass-through
     ``options``, retry policy and operators. In a pipe, pass Observables of events instead.
 
-    The events of a failed attempt are dropped. After a fallback, the response has the metadata ``{"fallback":
-    {"answered_by": ..., "errors": (...)}}``. If every attempt fails, the last error is raised, with earlier errors as
-    notes. ``when(error)`` decides whether to fall back. By default, every error except ``StreamError("cancelled")``
-    triggers a fallback.
+    The events of a failed attempt are dropped. After a fallback, the response has the metadata
+    ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If every attempt fails, the last error is raised, with
+    earlier errors as notes. ``when(error)`` decides whether to fall back. By default, every error except
+    ``StreamError("cancelled")`` triggers a fallback.
 
     Raises ``ValidationError("invalid_option")`` if `engines` is empty or has an item of the wrong type. Raises
     ``EngineError("unknown_provider")`` for an unknown provider. In a pipe, raises ``ValidationError`` unless all
@@ -135,8 +135,8 @@ class _Alternative:
             return self.engine  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
         if call is None:
             fault = (
-                f"cannot include the engine {self.name!r} here: an engine works only in Engine(operators=[fallback("
-                "...)]); in a pipe, pass a stream: fallback(stream_generate(engine, question))"
+                f"cannot include the engine {self.name!r} in a pipe; pass a stream: "
+                "fallback(stream_generate(engine, question))"
             )
             raise invalid_option("engines", fault)
         return call.ask(self.engine, self.model)

@@ -134,10 +134,7 @@ def rate_limited(
     return _operator(partial(_QueuedCall, queue), needs_call=tokens_per_minute is not None)
 
 
-_IN_AN_ENGINE = (
-    "rate_limited cannot count tokens in a pipe, because it does not know the request there; "
-    "write Engine(..., operators=[ops.rate_limited(...)])"
-)
+_IN_AN_ENGINE = "rate_limited cannot count tokens in a pipe; write Engine(..., operators=[ops.rate_limited(...)])"
 
 
 Operator = Callable[[Observable[Any]], Stream[Any]]
@@ -299,10 +296,7 @@ class _QueuedCall(_Call):
         return self._queue.retry_in(seconds, self.now())
 
 
-_BLOCKED = (
-    "this blocking call would wait forever for calls that run on the event loop it blocks; "
-    "write 'await stream' or 'async for'"
-)
+_BLOCKED = "this blocking call would block the calls it waits for; write 'await stream' or 'async for'"
 
 
 class _Queue:
@@ -321,9 +315,8 @@ class _Queue:
 
     def __reduce__(self) -> NoReturn:
         message = (
-            "a rate limit cannot be pickled, because the calls it limits share its state; either leave it in the "
-            "engine's own operators, where rxllm.cluster applies it to all workers, or create a new one in the process "
-            "that receives the pickle"
+            "a rate limit cannot be pickled; leave it in an engine's operators for rxllm.cluster, or create it in the "
+            "process that receives the pickle"
         )
         raise TypeError(message)
 

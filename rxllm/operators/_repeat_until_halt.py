@@ -143,9 +143,9 @@ def repeat_until_halt(
     interrupted. After the step, each message is emitted as ``Steered``, and the model answers them all. `max_turns` and
     `halt_when` still apply.
 
-    A message is unused if no turn is left or the chat is already halting. It is then emitted as ``Steered(message,
-    used=False)``. The chat's metadata lists it under ``unused_steering``. Blank messages are ignored. If `steer` fails
-    or emits anything but texts and messages, the chat ends with an ``on_error``.
+    A message is unused if no turn is left or the chat is already halting. It is then emitted as
+    ``Steered(message, used=False)``. The chat's metadata lists it under ``unused_steering``. Blank messages are
+    ignored. If `steer` fails or emits anything but texts and messages, the chat ends with an ``on_error``.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments. A step without a ``StepCompleted`` causes an
     ``on_error`` with ``StreamError("malformed_event")``.
@@ -393,7 +393,7 @@ def _only(metadata: dict[str, Any], *names: str) -> dict[str, Any]:
 def _malformed_step(last: Event | None) -> StreamError:
     end = "without an event" if last is None else f"with a {type(last).__name__}"
     message = (
-        f"repeat_until_halt() needs steps that end with a StepCompleted; this one ended {end}. "
-        "Put ops.run_tools(tools, thread=thread) after the model's events, or use rxllm.stream_step"
+        f"each step in repeat_until_halt() must end with a StepCompleted, but this one ended {end}; "
+        "add ops.run_tools(tools, thread=thread), or use rxllm.stream_step"
     )
     return StreamError("malformed_event", message)

@@ -70,9 +70,9 @@ def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Ev
     therefore has the same result. Past events that folds do not keep, such as tool progress, are missing. After the
     end, a new watcher receives all events at once, then the end.
 
-    The call is cancelled `grace` seconds after the last watcher has left. With None, it is never cancelled. To stop the
-    call for all watchers, end the source: ``stream.take_until(stop).pipe(share_folded(None))``. A call that has ended
-    does not start again. After a cancellation, new watchers receive the events so far and a
+    The call is cancelled `grace` seconds after the last watcher has left, unless another joins. With None, it is never
+    cancelled. To stop the call for all watchers, end the source: ``stream.take_until(stop).pipe(share_folded(None))``.
+    A call that has ended does not start again. After a cancellation, new watchers receive the events so far and a
     ``StreamError("cancelled")``.
 
     The call runs on the event loop of its first watcher. All watchers are called on that loop. A watcher delays others
@@ -202,8 +202,8 @@ class _Shared:
 
 
 _BLOCKED = (
-    "this blocking call would wait forever, because the shared call runs on the event loop it blocks; "
-    "write 'await stream' or 'async for', or rxllm.show(stream, block=False)"
+    "this blocking call would block the shared call; "
+    "write 'await stream', 'async for' or rxllm.show(stream, block=False)"
 )
 
 

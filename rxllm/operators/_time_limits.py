@@ -49,8 +49,8 @@ def time_limits(
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'ErrorEvent']
 
     `first` limits the wait for the first content, `idle` each silence after it, and `total` the whole duration. All are
-    in seconds. Only the model's output counts as content. Message starts and ends, usage and raw frames do not. Other
-    agents' events extend a limit.
+    in seconds. Only the model's output counts as content. Message starts and ends, usage and raw frames do not. Agents'
+    events extend a limit, unless they are usage or raw frames.
 
     A timeout completes open blocks and calls. The stream then ends with an ``ErrorEvent`` that contains a
     ``StreamError("timeout")``. If there were no events at all, it ends with ``on_error`` and an

@@ -165,13 +165,13 @@ def compact_thread(
     messages after it are summarized together.
 
     The summary is a separate call, with the options `opts` and the system message `instructions`. Its usage is added to
-    the answer's. Right after its start, the answer emits ``Custom("thread_compacted", {"messages", "tokens_before",
-    "tokens_after", "usage"})``. If the call fails, the answer fails with the same error. With ``on_error="continue"``,
-    the whole thread is sent instead, and a warning is logged. The answer then emits
-    ``Custom("thread_compaction_failed", {"error"})``.
+    the answer's. Right after its start, the answer emits
+    ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})``. If the call fails, the
+    answer fails with the same error. With ``on_error="continue"``, the whole thread is sent instead, and a warning is
+    logged. The answer then emits ``Custom("thread_compaction_failed", {"error"})``.
 
-    Tokens are estimated. For exact numbers at every step, pass ``count=lambda request: rxllm.count_tokens(engine,
-    request)``.
+    Tokens are estimated. For exact numbers at every step, pass
+    ``count=lambda request: rxllm.count_tokens(engine, request)``.
 
     Raises ``ValidationError("invalid_option")`` if an argument is invalid. Wrong options raise the same errors as in
     ``generate``.

@@ -120,7 +120,7 @@ def agent_ids(call: AgentCall) -> dict[str, str]:
     return ids
 
 
-_BEGUN = "is a call to an agent that has already started; answer the calls pending inside it, or deny it with False"
+_BEGUN = "is a call to an agent that has started; answer the calls inside it, or deny it with False"
 _AMBIGUOUS = "is the id of several pending tool calls, because ids can contain a '/'; pass approve=... instead"
 
 
@@ -196,7 +196,7 @@ class Answers(msgspec.Struct, frozen=True):
         if isinstance(tool, AgentTool) or (tool is not None and is_question(thread[0])):
             return tool
         message = (
-            f"the agent started by tool call {call.id} is awaiting answers, but there is no agent named {call.name!r}; "
+            f"the tool call {call.id} has started an agent, but there is no agent named {call.name!r}; "
             "pass it again in tools=[...]"
         )
         if is_question(thread[0]):
