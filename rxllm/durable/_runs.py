@@ -306,14 +306,14 @@ class Runs:
         return _once(lambda: self._store.load(id))
 
     def list(self, status: Status | None = None, limit: int = 1000) -> Stream[Sequence[Run]]:
-        """Emit the newest runs, or those with this `status`."""
+        """Emit all runs, or the runs with this `status`, newest first."""
         known = get_args(Status)
         check("status", status, status is None or status in known, f"None or one of {', '.join(known)}")
         check_count("limit", limit)
         return _once(lambda: self._store.runs(status, limit))
 
     def expire(self, seconds: float) -> Stream[int]:
-        """Delete runs that ended `seconds` ago, and emit their number."""
+        """Delete runs that ended at least `seconds` ago, and emit their number."""
         check_seconds("seconds", seconds)
         return _once(lambda: self._store.expire(seconds))
 

@@ -93,7 +93,7 @@ class Store(Protocol):
         ...
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
-        """Return the newest runs, or those with this `status`."""
+        """Return all runs, or the runs with this `status`, newest first."""
         ...
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:
@@ -156,7 +156,7 @@ class Store(Protocol):
         ...
 
     async def expire(self, seconds: float) -> int:
-        """Delete runs that ended `seconds` ago. Return their number."""
+        """Delete runs that ended at least `seconds` ago. Return their number."""
         ...
 
     async def read(self, key: str) -> tuple[int, bytes] | None:

@@ -276,7 +276,7 @@ class _Emitter:
         self.fail: Callable[[Any], None] = observer.on_error
 
     def receive(self, index: int, response: Response[Any]) -> None:
-        # An exception raised by the subscriber is no failed request.
+        # A subscriber's exception does not fail the request.
         try:
             self._count(index, response)
             if not self._ordered:
