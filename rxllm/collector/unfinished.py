@@ -24,21 +24,23 @@ from rxllm.events import (
     ToolCallDelta,
     ToolCallStarted,
     ToolExecutionCompleted,
+    ToolExecutionStarted,
 )
-from rxllm.values import ChatResult, FilePart, Message, ToolCallPart
+from rxllm.values import ChatResult, FilePart, Message, ToolCallPart, ToolError
 from rxllm.values.threads import unanswered, with_results
 
 
 class Unfinished:
-    """The open blocks and tool calls of a stream and of its running agents.
+    """The open blocks and tool calls of a stream, its running tools and their agents.
 
-    Pass events to `see`. `close` returns the missing completions. Running tools are ended by the stream's error.
+    Pass events to `see`. `close` returns the missing completions.
     """
 
     def __init__(self) -> None:
         self.blocks: dict[BlockKey, list[str]] = {}
         self._calls: dict[str, tuple[str, Mapping[str, Any], list[str]]] = {}
         self._agents: dict[str, Unfinished] = {}
+        self._running: dict[str, str] = {}  # the tool name of each running tool call, by id
         self._kind: type[Event] | None = None  # the type of the last event, if it was a delta
         self._id: str | None = None
         self._append: Callable[[str], None] = list[str]().append
@@ -64,9 +66,14 @@ class Unfinished:
             case Nested():
                 id, inner = unnest(event)
                 self._agents.setdefault(id, Unfinished()).see(inner)
+            case ToolExecutionStarted():
+                self._running[event.id] = event.name
             case ToolExecutionCompleted():
                 self._agents.pop(event.id, None)
+                self._running.pop(event.id, None)
             case MessageCompleted() | ErrorEvent() | StepCompleted() | StepRestarted():
+                if not isinstance(event, MessageCompleted):
+                    self._running.clear()
                 self.blocks.clear()
                 self._calls.clear()
                 self._agents.clear()
@@ -74,18 +81,24 @@ class Unfinished:
                 pass
 
     def close(self) -> list[Event]:
-        """Return completions for the open blocks and then for the open calls, and mark the calls as incomplete."""
+        """Return completions for the open blocks, the open calls, which are marked as incomplete, and running tools."""
         events: list[Event] = []
         for (kind, id), pieces in self.blocks.items():
             text = "".join(pieces)
             events.append(TextCompleted(text, id) if kind is TextDelta else ThinkingCompleted(text, id=id))
         for id, (name, metadata, pieces) in self._calls.items():
             events.append(ToolCallCompleted(id, name, {}, "".join(pieces), {**metadata, "error": "incomplete"}))
-        return [*events, *(nest(id, event) for id, agent in self._agents.items() for event in agent.close())]
+        events += [nest(id, event) for id, agent in self._agents.items() for event in agent.close()]
+        return events + [_cancelled(id, name) for id, name in self._running.items()]
 
     def _begin(self, kind: type[Event], id: str | None) -> None:
         self._kind, self._id = kind, id
         self._append = self.blocks.setdefault(block_key(kind, id, self.blocks), []).append
+
+
+def _cancelled(id: str, name: str) -> ToolExecutionCompleted:
+    message = "the stream has ended, so the tool was stopped"
+    return ToolExecutionCompleted(id, name, error=ToolError("cancelled", message, tool_name=name, tool_call_id=id))
 
 
 def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:

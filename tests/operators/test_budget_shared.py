@@ -54,6 +54,7 @@ from rxllm.events import (
     StepRestarted,
     TextCompleted,
     TextDelta,
+    ToolExecutionCompleted,
     ToolExecutionStarted,
     UsageUpdated,
 )
@@ -698,7 +699,9 @@ def test_an_agent_that_passes_it_in_a_pipe_ends_the_stream(shared: bool) -> None
     source.pipe(counter).subscribe(seen.append, on_completed=lambda: ends.append("end"))
     for event in [*STEP, *nested(*CHILD)]:
         source.on_next(event)
-    assert seen[-4:-1] == nested(*CHILD[1:3], TextCompleted("x" * 32))
+    assert seen[-5:-2] == nested(*CHILD[1:3], TextCompleted("x" * 32))
+    assert isinstance(seen[-2], ToolExecutionCompleted)
+    assert getattr(seen[-2].error, "reason", None) == "cancelled"
     assert isinstance(seen[-1], ErrorEvent)
     assert seen[-1].error.reason == "budget_exceeded"
     assert "12 tokens" in seen[-1].error.message

@@ -20,6 +20,7 @@ from rxllm.events import (
     TextCompleted,
     ThinkingCompleted,
     ToolCallCompleted,
+    ToolExecutionCompleted,
 )
 from rxllm.runtime import Stream, is_prelude
 from rxllm.testing.marbles import record
@@ -64,7 +65,8 @@ def test_a_chat_that_falls_silent_keeps_what_its_agents_have_said_and_stays_lawf
     assert seen[:cut] == events[:cut]
     assert isinstance(seen[-1], ErrorEvent)
     assert all(
-        isinstance(innermost(event), TextCompleted | ThinkingCompleted | ToolCallCompleted) for event in seen[cut:-1]
+        isinstance(innermost(event), TextCompleted | ThinkingCompleted | ToolCallCompleted | ToolExecutionCompleted)
+        for event in seen[cut:-1]
     )
     unfolded = reduce(StreamCollector.apply_event, seen, StreamCollector()).to_events()
     assert said(lambda: from_iterable(unfolded).pipe(ops.verify()))[1] == ("end", None)

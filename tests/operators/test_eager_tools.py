@@ -345,6 +345,22 @@ def test_a_guard_after_the_step_is_asked_before_they_start() -> None:
     assert notes[:3] == [(2, "Well. "), (2, "a starts"), (3, "a ends")]
 
 
+@pytest.mark.parametrize(
+    ("cut", "eager"),
+    [
+        (ops.guard(lambda text: "no"), True),
+        (ops.time_limits(total=4), True),
+        (ops.time_limits(total=9), False),
+    ],
+)
+def test_an_outer_guard_or_time_limit_ends_the_running_tool_by_an_event(cut: Any, eager: bool) -> None:
+    model = Fake([call("a"), ("delay", 5), "A secret. "])
+    step = rxllm.stream_step(model, "Hi", tools=[slow("a", 9, eager=eager)]).pipe(cut, ops.verify())
+    *_, ended, last = [event for _, kind, event in record(TestScheduler(), lambda: step) if kind == "next"]
+    assert written(ended) == "a ends: cancelled"
+    assert isinstance(last, ErrorEvent)
+
+
 def test_a_budget_that_cuts_the_response_stops_them() -> None:
     turn = [call("a"), ("delay", 2), "word " * 50, ("delay", 2), "More."]
     notes = noted(turn, [slow("a", 9)], operators=[ops.budget(tokens=20)])
