@@ -1,6 +1,6 @@
 """Advice for users who write a wrong name or forget ``.run()``.
 
-The table `ADVICE` has a section for each place where a name can stand.
+`ADVICE` has a section for each place, such as a class or a call.
 
 >>> advice("Response", "stop_reason")
 'finish_reason'
@@ -53,12 +53,12 @@ def _entry(place: str, name: str) -> str:
 
 
 def no_attribute(owner: str, name: str, known: Iterable[str], remedy: str = "") -> AttributeError:
-    """Return an ``AttributeError`` that tells the user to write `remedy`."""
+    """Return the ``AttributeError`` for an unknown attribute."""
     if remedy:
         hint = f"; write {remedy}"
     else:
         hint = "" if name.startswith("_") else did_you_mean(name, (other for other in known if other[:1] != "_"))
-    # Given the object, Python would append its own suggestion.
+    # Python would add its own suggestion if given the object.
     return AttributeError(f"{owner} has no attribute {name!r}{hint}", name=name)
 
 
@@ -281,7 +281,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "tokens deltas to_texts": "`text()`",
         "merge_labelled merge_labeled": "`rxllm.merge_labelled(...)`",
     },
-    # A text that is one name is rxllm's option.
+    # A single name is rxllm's name for the option.
     "call": {
         "openai_api_key anthropic_api_key google_api_key": "api_key",
         "extra_headers": "headers",
@@ -308,7 +308,7 @@ ADVICE: dict[str, dict[str, str]] = {
             "write `retry={'max_attempts': {attempts}}`, which includes the first attempt, or `retry=False`"
         ),
         "max_attempts": "write `retry={'max_attempts': {count}}`, which includes the first attempt, or `retry=False`",
-        "top_k top_a": _PASS_ON,  # `top_p` is something else
+        "top_k top_a": _PASS_ON,  # rxllm's `top_p` means something else
         "system system_prompt system_message system_instruction instructions": (
             f"{_SYSTEM}; for an agent, write `engine.as_tool(name=..., system=...)`"
         ),
@@ -441,7 +441,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "parameters input_schema args_schema inputSchema": "schema",
         "function func fn callback": "handler",
     },
-    # Ways of using a stream as if it were its result.
+    # For streams used as results, without ``.run()``.
     "Stream": {
         "result": (
             "it is a call that has not run yet; write `{call}.run().{attribute}`, or "

@@ -111,7 +111,7 @@ def is_whole(value: Any) -> bool:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint such as the one below, or "".
+    """Return a hint with the closest known name, or "".
 
     >>> did_you_mean("opnai", ["openai", "ollama"])
     " (did you mean 'openai'?)"

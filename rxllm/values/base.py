@@ -114,7 +114,7 @@ def _written_field(cls: Any, spec: Field[Any]) -> WrittenField:
     write = encode_sequence if spec.name in cls._sequence_fields else encode
     field = WrittenField.of(spec, cls._encoders.get(spec.name, write))
     # A user's own dataclass can contain this value.
-    if not spec.metadata:  # not inherited
+    if not spec.metadata:
         own = config(encoder=field.encode, exclude=field.is_default)  # pyright: ignore[reportUnknownVariableType]
         spec.metadata = MappingProxyType(own)  # pyright: ignore[reportUnknownArgumentType]
     return field

@@ -58,10 +58,10 @@ VALUE_CLASSES: dict[str, type[Any]] = {}
 """The value classes, by name."""
 
 may_name_files: ContextVar[bool] = ContextVar("rxllm_may_name_files", default=False)
-"""Whether decoded images may refer to local files. Untrusted JSON could otherwise read any file."""
+"""Whether decoded images may refer to local files. If so, untrusted JSON can read any file."""
 
 _NAMES = {"id", "tool_call_id", "pending_tool_call_id", "request_id", "run_id", "tool_name", "name", "kind"}
-"""Fields with names and ids, which stores and headers must accept."""
+"""Fields that hold names or ids, which must be encodable."""
 
 _RESULTS = ("halt_result", "ask_user_opts")
 """Metadata that holds a tool's result."""
@@ -151,7 +151,7 @@ def encode_items(items: Iterable[Any], is_result: bool = False) -> list[Any]:
 
 
 def at(key: str | int, encode_one: Any, *item: Any) -> Any:
-    """Return ``encode_one(*item)``. Errors start at `key`."""
+    """Return ``encode_one(*item)``, adding `key` to any error."""
     try:
         return encode_one(*item)
     except ValidationError as error:
@@ -219,7 +219,7 @@ def decode(data: Any) -> Any:
 
 
 def decode_each(keys: Iterable[Any], items: Iterable[Any], readers: Iterable[Reader]) -> list[Any]:
-    """Read each item with its reader. Errors start at its key."""
+    """Read each item with its reader, adding its key to any error."""
     decoded: list[Any] = []
     key: Any = None
     try:
@@ -305,7 +305,7 @@ def _decode_tagged(data: dict[str, Any]) -> Any:
         case {"$": "map", "items": list()}:
             return _decode_map(data["items"])
         case {"$": "float", "value": "nan" | "inf" | "-inf" as text}:
-            # One NaN object makes equal texts equal data.
+            # Always the same NaN, so data read twice compares equal.
             return math.nan if text == "nan" else float(text)
         case {"$": "bytes", "base64": str(text)}:
             return _decode_bytes(text)
@@ -387,14 +387,13 @@ def _base(option: Any) -> type:
     """Return the class of the data, or ``object`` for any."""
     base = get_origin(option) or option
     if base is Literal:
-        return EllipsisType  # no data is an instance
+        return EllipsisType
     if base is Iterable:  # the type of ``ValidationError.errors``
         return tuple
     return base if isinstance(base, type) and option is not Any else object
 
 
 def _sequence_reader(hints: tuple[Any, ...]) -> Callable[[list[Any]], tuple[Any, ...]]:
-    """Return the reader for a tuple's items."""
     readers = [_reader(hint) for hint in hints if hint is not ...]
     is_fixed = len(readers) == len(hints) and len(hints) > 1
 

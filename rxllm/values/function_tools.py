@@ -108,7 +108,6 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
 
 
 def _corrected_call(function: Any, options: Mapping[str, Any]) -> str:
-    """Return the call that the user should write."""
     called = getattr(function, "__name__", "function").replace("<lambda>", "function")
     if options.keys() & {"schema", "handler"}:
         return f"tool(name='...', schema={{...}}, handler={called})"
@@ -117,7 +116,7 @@ def _corrected_call(function: Any, options: Mapping[str, Any]) -> str:
 
 
 def as_tool(value: Any) -> Tool:
-    """Return `value` as a tool. A function becomes one, as with ``@tool``.
+    """Return `value` as a tool, making one from a function.
 
     >>> def add(a: int, b: int) -> int: return a + b
     >>> as_tool(add), as_tool(tool(add))
@@ -143,7 +142,6 @@ def as_tool(value: Any) -> Tool:
 
 
 def _remedy_for(value: Any) -> str:
-    """Return advice for a value that is not a tool."""
     if hasattr(value, "as_tool") or _makes_agents(value):
         return 'make an agent with engine.as_tool(name="...", description="...")'
     if isinstance(value, Awaitable):
@@ -194,7 +192,6 @@ def name_fault(tools: Iterable[Tool]) -> str | None:
 
 
 def _describe_origin(item: Tool) -> str:
-    """Return the full name of the tool's function, or a repr."""
     function: Any = item.handler
     if hasattr(function, "__qualname__"):
         return f"{function.__module__}.{function.__qualname__}"

@@ -150,7 +150,7 @@ class Image(Value):
             address = str(self.data) if self.source == "url" else self.to_data_uri()
         except (ValidationError, OSError, binascii.Error):
             return plain  # unreadable images have a repr too
-        import html  # loads a large table
+        import html
 
         return {"text/html": f'<img src="{html.escape(address)}">', **plain}
 

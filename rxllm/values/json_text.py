@@ -32,7 +32,7 @@ MAX_DEPTH = 100
 """The maximum nesting depth. Recursive functions may fail on deeper data."""
 
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""Constants outside standard JSON. One NaN object makes equal texts equal data."""
+"""Constants outside standard JSON. Data read twice shares the NaN object."""
 
 
 def json_text(value: Any) -> str:
@@ -41,12 +41,12 @@ def json_text(value: Any) -> str:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return `value` as JSON. NaN becomes null, and a lone surrogate U+FFFD.
+    """Return `value` as JSON, with null for NaN.
 
     >>> json_text({"name": "caf\\udce9"})
     '{"name":"caf\ufffd"}'
 
-    Raises ``ValidationError("invalid_request")`` if there is no JSON form.
+    A lone surrogate becomes U+FFFD. Raises ``ValidationError("invalid_request")`` if there is no JSON form.
     """
     try:
         try:
@@ -148,7 +148,7 @@ def unescaped(raw: str) -> str:
 
 
 def read_arguments(text: str) -> dict[str, Any] | None:
-    """Parse a tool call's arguments. Return None unless they're an object."""
+    """Parse a tool call's arguments. Return None for anything but an object."""
     try:
         arguments: Any = read_json(text) if text.strip() else {}
     except UNREADABLE:
@@ -251,7 +251,6 @@ def _has_fields(cls: Any) -> bool:
 
 
 def _is_of_pydantic(part: Any) -> bool:
-    """Whether `part` is a model, type or annotation of pydantic."""
     module = part.__module__ if isinstance(part, type) else type(part).__module__
     is_own = module.partition(".")[0] in ("pydantic", "annotated_types")
     return is_own or is_pydantic(part) or hasattr(part, "__get_pydantic_core_schema__")
@@ -263,7 +262,6 @@ def is_field(value: Any) -> bool:
 
 
 def type_adapter(hint: Any) -> Any:
-    """Return pydantic's ``TypeAdapter`` for `hint`."""
     return import_module("pydantic").TypeAdapter(hint)
 
 

@@ -41,7 +41,7 @@ _NOT_READ: Any = msgspec.UNSET  # copies and pickles keep the same object
 
 
 class Partial(Generic[T]):
-    """A `T` as far as it has arrived.
+    """The part of a `T` that has arrived so far.
 
     ``operators.partials(T)`` emits these immutable values.
 
@@ -67,7 +67,7 @@ class Partial(Generic[T]):
 
     @property
     def state(self) -> PartialState:
-        """``"missing"``, ``"growing"`` or ``"done"``, which a whole answer is after validation."""
+        """``"missing"``, ``"growing"`` or ``"done"``. A whole answer is done once it is validated."""
         return self._state
 
     @property
@@ -89,7 +89,7 @@ class Partial(Generic[T]):
 
     @property
     def so_far(self) -> Any:
-        """JSON data for the text so far, or None if missing."""
+        """JSON data for the text so far, with the model's own keys."""
         node, shape = self._node, self._shape
         if node is None or not self:
             return None
@@ -176,7 +176,7 @@ def _state(node: Node | None, shape: Shape, at: int) -> PartialState:
 
 
 class Pieces:
-    """Text that grows. A slice takes time only for its length."""
+    """Text that grows piece by piece."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
@@ -208,12 +208,12 @@ class Node:
     __slots__ = ("_positions", "children", "end", "keys", "kind", "start")
 
     def __init__(self, kind: str, start: int) -> None:
-        self.kind = kind  # {, [, " or, for other values, ""
+        self.kind = kind  # {, [, " or "" for other values
         self.start = start
         self.end = sys.maxsize
         # Strings and numbers share these, to save memory.
         self.children: list[Node] = [] if kind in _CONTAINERS else _NO_CHILDREN
-        self.keys: list[str] = [] if kind == "{" else _NO_KEYS  # the model's own keys
+        self.keys: list[str] = [] if kind == "{" else _NO_KEYS
         self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # indexes of children, by name
 
     def add(self, child: Node, key: str | int, name: str | int) -> None:
@@ -264,9 +264,9 @@ class Shape:
 
     def __init__(self, hint: Any) -> None:
         self.hint = hint
-        self._names: dict[str, str] = {}  # field names, by JSON key
-        self._known: dict[str | int, list[Any]] = {}  # by field name or tuple index
-        self._others: dict[type, list[Any]] = {str: [], int: []}  # for all other keys and indexes
+        self._names: dict[str, str] = {}
+        self._known: dict[str | int, list[Any]] = {}  # type hints, by field name or index
+        self._others: dict[type, list[Any]] = {str: [], int: []}
         self._children: dict[str | int | type, Shape] = {}
         self._decode: Any = None
         options = list(_options(hint))
@@ -298,7 +298,7 @@ class Shape:
         return shape
 
     def read(self, raw: str) -> Any:
-        """Return the value or, if it does not match, plain data."""
+        """Read JSON text as the type or, failing that, plain data."""
         try:
             self._decode = self._decode or decoder(self.hint)
             return self._decode(raw)
@@ -404,6 +404,5 @@ def _substitute(hint: Any, arguments: Mapping[Any, Any]) -> Any:
 
 
 def _strip_qualifiers(hint: Any) -> Any:
-    """Remove ``Required[...]`` and the like."""
     is_qualified = getattr(get_origin(hint), "_name", "") in _QUALIFIERS
     return _strip_qualifiers(get_args(hint)[0]) if is_qualified else hint

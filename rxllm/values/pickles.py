@@ -35,11 +35,11 @@ _OBJECTS = ("adapter", "image_adapter", "context", "retry", "tool_executor", "to
 
 
 class NotPortable(pickle.PicklingError):
-    """The named object cannot be pickled."""
+    """An object cannot be pickled."""
 
 
 def engine_state(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an engine's settings for pickling, or raise like `portable`."""
+    """Return an engine's settings in a form that can be pickled."""
     state = {**settings, "params": {**settings["params"]}}
     for name in _FUNCTIONS:
         state[name] = tuple(portable(entry, f"{name}[{index}]") for index, entry in enumerate(state[name]))

@@ -58,7 +58,7 @@ def request_key(request: Request, provider: str = "") -> str:
 
 
 class _Hashed(NamedTuple):
-    """The hash of all messages up to one message."""
+    """The hash of a message and all earlier messages."""
 
     previous: Message | None
     hash: Any

@@ -78,7 +78,7 @@ class Call:
     * `headers`: added to the HTTP request.
     * `raw`: whether to also emit ``RawChunk`` events.
     * `timeout`: the maximum time between two reads, in seconds.
-    * `observers`: receive telemetry values.
+    * `observers`: the functions that receive telemetry.
     * `trace_headers`: a `Tracer`'s headers for this attempt. The other headers override them.
     * `retry`: the retry policy, which also applies when the adapter reconnects. The adapter then calls
       ``on_reattached(seconds, error)``.

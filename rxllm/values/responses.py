@@ -38,7 +38,7 @@ class Response(Value, Generic[T]):
     other fields contain the data received so far.
 
     `parsed` is the answer in the call's `response_format`, or the result of the operator's `parse`. It is None if the
-    response calls tools or has failed, although type checkers assume that it is present. In JSON, it is plain data;
+    response calls tools or has failed. Type checkers assume that it is present. In JSON, it is plain data;
     ``serializer.from_json(text, response_format=...)`` restores the object.
 
     `metadata` is everything else that the provider reports. Its keys are the same for every provider:
@@ -63,7 +63,7 @@ class Response(Value, Generic[T]):
 
     @property
     def thinking(self) -> str:
-        """The model's thinking, as far as the provider shows it."""
+        """The part of the thinking that the provider shows."""
         return "".join(part.text for part in self._parts if isinstance(part, ThinkingPart))
 
     def raise_for_error(self) -> Response[T]:
@@ -119,10 +119,11 @@ class TextAt(msgspec.Struct, frozen=True):
 class Progress(msgspec.Struct, frozen=True):
     """The progress of a batch of requests.
 
-    * `done` of `total` requests have ended, and `failed` ended without an answer.
-    * `usage` is their total usage, and ``usage.total_cost`` their cost.
-    * `journaled` requests were answered from the journal.
-    * `retries` is the number of repeated attempts.
+    * `done`: the requests that have ended, of `total`.
+    * `failed`: the requests that ended without an answer.
+    * `usage`: the total usage of the ended requests.
+    * `journaled`: the requests answered from the journal.
+    * `retries`: the failed attempts that were repeated.
     * `seconds_p50` and `seconds_p95` are percentiles of a call's duration. They include retries but not waits for a
       rate limit.
     """

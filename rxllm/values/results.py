@@ -32,8 +32,7 @@ class StepResult(Value, Generic[T]):
     `thread` includes the response and the tool results.
 
     `done` is True if nothing is left to send, or if tool calls wait for the caller. A loop that calls ``step`` should
-    end when `done` is True. In ``mode="manual"``, `done` is False if there are tool calls, because the caller must send
-    their results.
+    end when `done` is True. In ``mode="manual"``, `done` is False if there are tool calls.
 
     `metadata` can have the keys ``mode``, ``manual_tool_calls``, ``approval_tool_calls``, ``halted_reason``,
     ``halt_tool_call_id``, ``halt_result``, ``pending_tool_call_id``, ``pending_question``, ``ask_user_opts`` and
@@ -80,7 +79,7 @@ class ChatResult(Value, Generic[T]):
 
     `halted_reason` is ``completed``, ``error``, ``max_turns``, ``halt_when``, ``ask_user``, ``tool_error``,
     ``manual_tool_calls``, ``approval``, ``budget``, ``cancelled`` or a tool's own reason. `usage` is the total usage of
-    the steps. The id of a pending call inside an agent includes the ids of the enclosing calls, as in ``"c1/c2"``.
+    the steps. A pending call inside an agent has an id such as ``"c1/c2"``.
     """
 
     thread: Thread

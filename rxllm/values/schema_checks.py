@@ -41,7 +41,7 @@ MAX_PATTERNS = 100
 MAX_IDS = 100
 MAX_APPLIED = 2_000
 MAX_COPIED = 5_000_000
-"""The maximum size of all faults, for a quarter-second check."""
+"""The maximum number of bytes copied into faults."""
 
 log = logging.getLogger("rxllm")
 
@@ -168,7 +168,6 @@ def _size(data: Any) -> int:
 
 
 def _message(error: Any) -> str:
-    """Return the library's message, or a clearer one."""
     if error.kind.name == "enum":
         return f"{json_text(error.instance)} is not one of {json_text(error.kind.options)}"
     if error.kind.name == "falseSchema":
@@ -199,7 +198,7 @@ class _Document:
                 self._by_anchor.setdefault(anchor, []).append(schema)
 
     def _remove_unread(self, schema: Schema, patterns: int) -> int:
-        """Remove unreadable patterns, and add to the number of `patterns`."""
+        """Remove unreadable patterns, and return the new number of patterns."""
         names = schema.get("patternProperties")
         names = cast(Schema, names) if isinstance(names, dict) else {}
         own = schema.get("pattern")
@@ -216,7 +215,7 @@ class _Document:
         return patterns
 
     def count_applied(self, levels: int) -> int:
-        """Count the subschemas for such data, up to `MAX_APPLIED`."""
+        """Count the subschemas that may apply, up to `MAX_APPLIED`."""
         try:
             return self._count(self.root, levels, {})
         except RecursionError:

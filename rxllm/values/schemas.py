@@ -15,7 +15,7 @@ any other type: ``list[City]``, ``bool``,    an object with the single   the ans
 ``"text"``                                   none                        the answer is not parsed
 ===========================================  ==========================  ===========================================
 
-Providers require an object at a schema's root, so other types are wrapped in an object with the field `value`; see
+Providers require an object at the root. Any other type becomes the field `value` of an object; see
 https://platform.openai.com/docs/guides/structured-outputs#root-objects-must-not-be-anyof-and-must-be-an-object.
 
 A strict schema requires all properties and allows no others. It has no ``default``, ``title``, ``oneOf`` or
@@ -185,7 +185,7 @@ def _schema_of(hint: Any) -> dict[str, Any]:
 
 
 def _inline_root(schema: dict[str, Any]) -> dict[str, Any]:
-    """Replace the reference at the root by its object."""
+    """Replace a reference at the root with its target."""
     if "$ref" not in schema:
         return schema
     shared = dict(schema["$defs"])
@@ -315,7 +315,7 @@ def _decode_other(cls: Any, value: Any) -> Any:
 
 @cached_by_type
 def _is_for_pydantic(hint: Any) -> bool:
-    """Whether pydantic must read this type. It never reads a Struct."""
+    """Whether pydantic must read this type."""
     parts = list(parts_of(hint))
     if any(isinstance(part, type) and issubclass(part, msgspec.Struct) for part in parts):
         return False

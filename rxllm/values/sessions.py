@@ -14,7 +14,7 @@ status                the session is waiting for                                
 ====================  ==========================================================  ======================================
 
 * A halted agent's thread is stored in the message that called the agent, under ``metadata["agents"][call.id]``.
-* The id of a call or question inside an agent is prefixed with the enclosing calls' ids, separated by "/".
+* The id of a call or question inside an agent begins with the enclosing calls' ids, as in "c1/c2".
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ def open_agents(thread: Thread) -> dict[str, Thread]:
 
 
 def with_open_agents(thread: Thread, agents: Mapping[str, Thread]) -> Thread:
-    """Return `thread` with these halted agents stored in it."""
+    """Return `thread` with these halted agents."""
     if not agents:
         return thread
     return replace(thread, messages=tuple(_with_agents(message, agents) for message in thread))

@@ -191,7 +191,7 @@ def unanswered(thread: Thread) -> tuple[ToolCall, ...]:
 
 
 def with_results(thread: Thread, results: Mapping[str, Message]) -> Thread:
-    """Return `thread` with `results`, tool messages by call id.
+    """Return `thread` with tool results, given by call id.
 
     They follow the message with the calls, as providers require. Results without a call are appended. An answered
     agent's thread is removed.

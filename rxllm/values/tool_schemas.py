@@ -180,7 +180,6 @@ def parameter_docs(docstring: str) -> dict[str, str]:
 
 
 def _function_in(function: Any) -> Any:
-    """Return the function that has the hints."""
     while isinstance(function, partial):
         function = cast(Any, function).func
     return function if hasattr(function, "__name__") else type(function).__call__
@@ -230,7 +229,6 @@ def _spell_out(hint: Any, describe: Callable[[str], Any]) -> Any:
 
 
 def _default_data(default: Default) -> Any:
-    """Return a default as JSON data, if possible."""
     try:
         return json_data(default())
     except ValidationError:

@@ -100,7 +100,9 @@ class ToolCall(Value):
 
 @dataclass(frozen=True)
 class ToolContext:
-    """The context of a tool call, for parameters annotated with it.
+    """The context of a tool call.
+
+    A parameter annotated with this class receives it.
 
     * `progress` emits a ``ToolProgress`` event immediately.
     * `cancelled` is set once no subscriber waits for the result.
@@ -138,7 +140,7 @@ class ToolContext:
 class Tool(Value):
     """A function that the model can call.
 
-    * `schema`: the JSON schema for the arguments, an object.
+    * `schema`: a JSON schema for an object with the arguments.
     * `manual`: rxllm never runs the tool. The chat halts, and the caller provides the result.
     * `approval`: the tool runs only after its call is approved.
     * `timeout`: the maximum run time in seconds; None means no limit. It overrides ``tool_timeout``.
@@ -340,7 +342,6 @@ def _context_parameters(handler: Callable[..., Any]) -> list[str]:
 
 
 def _is_context(hint: Any) -> bool:
-    """Whether this hint asks for the `ToolContext`."""
     return hint is ToolContext or ToolContext in get_args(hint)
 
 
@@ -353,7 +354,6 @@ def _required_parameters(handler: Callable[..., Any]) -> int:
 
 
 def _name_of(function: Any) -> str:
-    """Return the name of a function, ``partial`` or callable."""
     name = getattr(function, "__name__", None)
     if name is None and isinstance(function, partial):
         return _name_of(cast(Any, function).func)
@@ -364,7 +364,6 @@ def _name_of(function: Any) -> str:
 
 
 def _find_object(module: str, name: str) -> Any:
-    """Return the object called `name`, if it exists."""
     try:
         return attrgetter(name)(import_module(module))
     except (AttributeError, ImportError):

@@ -122,11 +122,12 @@ def _sum(a: Any, b: Any) -> Any:
 class Spending(Value):
     """The tokens and money used by calls that share a `Budget`.
 
-    * `calls` have ended, and used `tokens` tokens.
-    * rxllm estimated `estimated` of these tokens, because a call failed, was disposed early or reported no usage.
-    * `usd` is the sum of all known costs, or None if none is known.
-    * `unpriced` calls have an unknown cost.
-    * `reserved` tokens and `reserved_usd` are set aside for running calls.
+    * `calls`: the calls that have ended.
+    * `tokens`: the tokens that they used.
+    * `estimated`: the tokens that rxllm estimated, because a call failed, was disposed early or reported no usage.
+    * `usd`: the sum of all known costs, or None.
+    * `unpriced`: the calls with an unknown cost.
+    * `reserved`, `reserved_usd`: the tokens and money set aside for running calls.
     """
 
     tokens: int = 0
