@@ -35,8 +35,7 @@ __all__ = [
     "SSEDecoder",
 ]
 
-# Programs without HTTP adapters need none of these modules. A visible `__getattr__` would make type checkers accept any
-# name.
+# Lazy imports. Type checkers must not see `__getattr__`.
 if not TYPE_CHECKING:
     __getattr__ = lazy_exports(
         __name__,

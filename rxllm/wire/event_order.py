@@ -57,14 +57,14 @@ class BlockIds:
     >>> ids.of(None), ids.of("msg_1"), ids.of(None), ids.of("msg_1")
     ('block_0', 'msg_1', 'block_1', 'msg_1')
 
-    A provider's id is replaced if it was already generated here, so two blocks are never merged.
+    An id that was already generated here is replaced, to keep the two blocks apart.
 
     >>> ids.of("block_1")
     'block_2'
     """
 
     def __init__(self) -> None:
-        self._ids: dict[str, str] = {}  # the provider's ids to block ids
+        self._ids: dict[str, str] = {}  # block ids, by the provider's ids
         self._minted: set[str] = set()
         self._numbers = count()
 
@@ -106,8 +106,8 @@ class Blocks:
         self._events: list[Event] = []
         self._folded: list[Event] = []  # folded into the message
         self._open: Literal["text", "thinking"] | None = None
-        self._reported_id: str | None = None  # the decoder's id
-        self._id = ""  # the id in its events
+        self._reported_id: str | None = None
+        self._id = ""  # the open block's id in its events
         self._ids = BlockIds()
         self._pieces: list[str] = []
         self._signature: str | None = None
@@ -165,9 +165,9 @@ class Blocks:
     def sign(
         self, signature: str | None = None, provider_data: Mapping[str, Any] | None = None, id: str | None = None
     ) -> None:
-        """Attach data that the provider needs back to a thinking block.
+        """Attach data to the open thinking block.
 
-        A new block is started unless this one is open.
+        The provider needs it back. A new block begins if none with this `id` is open.
         """
         if self.ended:
             return

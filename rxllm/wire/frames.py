@@ -1,12 +1,12 @@
 """The base class for decoders, which handles malformed frames.
 
 1. `feed` and `close` never raise. An exception ends the stream with an error, after the events so far. An ``LLMError``
-is reported unchanged. Any other exception becomes a ``malformed_event``.
+   is reported unchanged. Any other exception becomes a ``malformed_event``.
 2. ``[DONE]`` ends the stream. As the first frame, it is an error. Later frames are ignored.
-3. JSON of the wrong type is parsed again, with strings as numbers. If that fails, it becomes a ``RawChunk``. If the
-event is named ``error``, the stream then ends with that error.
+3. JSON of the wrong type is parsed again, with strings accepted as numbers. If that fails, it becomes a ``RawChunk``.
+   If the event is named ``error``, the stream then ends with that error.
 4. A frame that is not JSON ends the stream. The error is the provider's if the event is named ``error``, otherwise a
-``malformed_event``. Blank frames are skipped.
+   ``malformed_event``. Blank frames are skipped.
 5. Half a surrogate pair at the end of a string (``"\\ud83d"``) waits for its other half in a later frame.
 
 A subclass reports to ``self.blocks``. It must define `FrameDecoder.read` and `FrameDecoder.error_of`. It may replace
@@ -72,7 +72,7 @@ class FrameDecoder(ABC):
         self.blocks = blocks
         self._decode: Callable[[bytes], Any] = typed.decode
         self._shape: Any = typed.type
-        self._whole = False  # not streamed, but sent as one document
+        self._whole = False
         self._half = b""  # half an escaped surrogate pair
 
     def feed(self, data: bytes) -> list[Event]:

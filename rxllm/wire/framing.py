@@ -6,12 +6,12 @@ exceed `max_frame` bytes, so the buffers stay small.
 Server-sent events:
 
 1. A line ends with LF, CR or CRLF, even if a CRLF is split between two reads. U+2028 and U+0085 do not end it, so the
-decoder works on bytes.
+   decoder works on bytes.
 2. A blank line dispatches the event, unless its data is empty. Comments, ``id:``, ``retry:`` and empty heartbeats
-(``data:``) produce no frame. Several data lines are joined with LF.
+   (``data:``) produce no frame. Several data lines are joined with LF.
 3. Servers often omit the blank line after the final event. `close` returns that event if its data is complete.
 4. A body that begins with ``{`` or ``[`` is a JSON document from a server that ignores ``"stream": true``. `close`
-returns it as one frame.
+   returns it as one frame.
 5. A line such as ``error: {...}`` becomes an event named ``error``. llama.cpp and gpustack report failures this way.
 
 Newline-delimited JSON:
@@ -103,7 +103,7 @@ class PendingFrame:
 
 BOM = b"\xef\xbb\xbf"
 DONE = b"[DONE]"
-_CR = 13  # bytes are searched faster for an int
+_CR = 13  # searching bytes for an int is faster
 _NAMED = re.compile(rb"^event: ([^\n]++)\ndata: ([^\n]++)\n\n", re.MULTILINE)
 
 Frame = tuple[str, bytes]

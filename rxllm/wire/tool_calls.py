@@ -18,7 +18,7 @@ missing or negative  missing              the latest call, unless the delta's na
 
 * A call starts once its id and name are known and all earlier calls have started.
 * Only the first name counts: many providers repeat it, but none splits it.
-* A call with a missing or taken id gets ``call_<k>``. k counts all calls in the thread and this response.
+* A call with a missing or taken id gets ``call_<k>``. k is its position among all calls of the thread.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class _Call:
         self.pieces: list[str] = []
         self.metadata: dict[str, Any] = {}
         self.state = "waiting"  # later "started", then "completed"
-        self.objects: JSONArrayDecoder | None = None  # finds JSON objects in the pieces
-        self.found = self.searched = 0  # objects found, pieces searched
+        self.objects: JSONArrayDecoder | None = None
+        self.found = self.searched = 0  # the numbers of objects found and pieces searched
 
     def is_whole(self) -> bool:
         if not self.pieces or not self.pieces[-1].endswith("}"):
@@ -80,7 +80,7 @@ class CallTracker:
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
-        self._started = 0  # calls start in order
+        self._started = 0
         self._tried = 0  # the last k in a `call_<k>`
 
     @classmethod
