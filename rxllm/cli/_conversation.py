@@ -27,7 +27,7 @@ from rxllm.display import draws_cards
 from rxllm.events import Custom, FileAdded, MessageCompleted, TextDelta, ThinkingDelta, ToolCallCompleted
 
 _CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {*map(ord, "\n\t")}, "\ufffd") | {ord("\r"): ""}
-"""Control characters, with which a model could change the clipboard."""
+"""Replacements for control characters."""
 
 _LOCAL = "; or choose another model with --model provider:name (python -m rxllm providers lists the providers)"
 
@@ -127,7 +127,7 @@ def ask(options: Namespace) -> int:
 
 
 def chat(options: Namespace) -> int:
-    """Answer each line. Ctrl-C stops an answer, Ctrl-D the program."""
+    """Answer each line until Ctrl-D."""
     conversation, is_interrupted, is_terminal = _Conversation(options), False, sys.stdin.isatty()
     files: list[str] = options.file
     if is_terminal:
@@ -157,8 +157,6 @@ def chat(options: Namespace) -> int:
 
 
 class _Conversation:
-    """A session, its engine and its screen."""
-
     def __init__(self, options: Namespace) -> None:
         self._schema = options.json
         params = {"response_format": self._schema, "temperature": options.temperature}
@@ -242,7 +240,7 @@ def _without_shown(event: Event, seen: list[Event]) -> Event:
 
 
 def _ask_approval(call: rxllm.ToolCall) -> bool | str:
-    """Return the user's yes, no, or reason to deny it."""
+    """Return True, False, or the user's reason to deny it."""
     if not sys.stdin.isatty():
         return "there is no terminal on which a person could approve it"
     print(textwrap.fill(f"Allow {plain(repr(call))}?", get_terminal_size().columns), file=sys.stderr)

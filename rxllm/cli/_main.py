@@ -126,7 +126,6 @@ def _tools(place: str) -> Sequence[Any]:
 
 
 def list_providers(options: Namespace) -> int:
-    """Print each provider, its key variable and its address."""
     rows = [("provider", "key", "is", "default address"), *map(_row, rxllm.adapters.providers())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
