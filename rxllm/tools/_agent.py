@@ -81,12 +81,10 @@ _chats: list[Chats] = []
 
 
 def run_with(chats: Chats) -> None:
-    """Set the layer that runs agents' chats."""
     _chats[:] = [chats]
 
 
 def chats() -> Chats:
-    """Return the layer that runs agents' chats."""
     return _chats[0]
 
 

@@ -109,7 +109,7 @@ class WaitingCalls:
         self._notes: dict[str, Mapping[str, Any]] = {}
 
     def note(self, event: Event) -> None:
-        """Add or remove the call of `event`."""
+        """Update the waiting calls after `event`."""
         if isinstance(event, ToolApprovalRequested):
             self._notes[event.id] = event.metadata
         elif isinstance(event, ToolExecutionStarted | ToolExecutionCompleted):

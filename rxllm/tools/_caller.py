@@ -69,7 +69,6 @@ class Caller(abc.DisposableBase):
         self._running.dispose()
 
     def stop(self) -> None:
-        """Stop the running function."""
         self._running.disposable = Disposable()
 
     def call(

@@ -98,8 +98,6 @@ def execution(
 
 
 class ToolExecution(abc.DisposableBase):
-    """A single run of a tool call."""
-
     def __init__(
         self,
         tool: Tool,
@@ -326,8 +324,6 @@ class ToolExecution(abc.DisposableBase):
 
 
 class AgentExecution(ToolExecution):
-    """A single run of an agent."""
-
     def _run(self) -> None:
         agent = cast(AgentTool, self._tool)
         self._journal = None  # its own calls and tools are recorded
@@ -370,7 +366,6 @@ class AgentExecution(ToolExecution):
 
 
 def copy_for_user(call: ToolCall) -> ToolCall:
-    """Return a copy that the user's code may change."""
     try:
         return deepcopy(call)
     except RecursionError:
@@ -378,12 +373,11 @@ def copy_for_user(call: ToolCall) -> ToolCall:
 
 
 def result_events(result: Any, call: ToolCall, settings: ToolSettings) -> list[Event]:
-    """Return the events for a tool's `result`."""
     try:
         outcome = _outcome(result, call, settings)
     except ToolError as error:
         if error.reason == "encoding_failed":
-            log.warning("%s", error.message)  # only the program is told
+            log.warning("%s", error.message)  # the model is not given the details
             error.is_logged = True
         return failed(error, call, settings)
     if isinstance(result, Halt):
