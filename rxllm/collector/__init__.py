@@ -19,8 +19,7 @@ file                   contents
 * `executions` holds running tools and the states of agents. `summary` holds everything else.
 * `fold_message` builds the message only when it is read.
 * If the client must run complete calls, the finish reasons ``stop``, ``other`` and None become ``tool_calls``.
-* A malformed event changes nothing. Deltas are too many to check, so a malformed one is found when the message is
-  built.
+* A malformed event changes nothing. Deltas are checked only when the message is built.
 """
 
 from rxllm.collector._event_faults import event_fault

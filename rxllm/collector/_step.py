@@ -120,7 +120,7 @@ def agent_usage(executions: Executions) -> Usage:
 
 
 def with_agents_so_far(thread: Thread, executions: Executions) -> Thread:
-    """Add its open agents' completed steps to `thread`."""
+    """Return `thread` with its open agents' completed steps."""
     threads = {id: thread for id, thread in open_agents(thread).items() if id in executions}
     for id, resumed in threads.items():
         agent = executions[id].agent

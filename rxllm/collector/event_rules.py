@@ -71,7 +71,7 @@ class EventRules:
         self._steps = 0
         self._used: set[str] = set()  # ids of earlier steps' tool calls
         self._response = _Response(self._used)
-        self._agents: dict[str, EventRules] = {}  # one for each running tool call
+        self._agents: dict[str, EventRules] = {}
         self._started: set[str] = set()  # tool calls that have run in this step
 
     def feed(self, event: ev.Event) -> Iterable[ev.Event]:
@@ -198,8 +198,8 @@ _CONTENT = (
     *(ev.TextDelta, ev.TextCompleted, ev.ThinkingDelta, ev.ThinkingCompleted),
     *(ev.ToolCallStarted, ev.ToolCallDelta, ev.ToolCallCompleted),
     *(ev.SourceAdded, ev.FileAdded, ev.PartAdded, ev.UsageUpdated, ev.RawChunk, ev.Custom),
-    *(ev.ToolProgress, ev.Nested),  # from an early tool, or the provider's own
-    *(ev.ToolExecutionStarted, ev.ToolExecutionCompleted),  # from an early tool
+    *(ev.ToolProgress, ev.Nested),  # from an early tool, or one that the provider runs
+    *(ev.ToolExecutionStarted, ev.ToolExecutionCompleted),
 )
 
 _TOOLS = (
@@ -311,7 +311,7 @@ class _Response:
         self._calls[event.id] = (event.name, [])
 
     def check_runs(self, event: ev.ToolExecutionStarted | ev.ToolExecutionCompleted) -> None:
-        """Raise `BrokenRule` if the call has not begun or completed."""
+        """Raise `BrokenRule` unless the tool may start or end now."""
         if event.id not in self.ids:
             raise BrokenRule("tool_started", f"tool call {event.id!r} has not begun")
         if event.id in self._calls and isinstance(event, ev.ToolExecutionCompleted) and event.error is None:
@@ -375,4 +375,4 @@ def without_deltas(events: Iterable[ev.Event]) -> list[ev.Event]:
 
 
 class BrokenRule(Exception):  # noqa: N818 `EventRules` turns it into a StreamError
-    """An event breaks a rule, named first in `args`."""
+    """An event breaks a rule. Its `args` are the rule's name and the reason."""
