@@ -144,7 +144,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         becomes ``call_<position>``.
 
         If fragments are not JSON or never arrived, the call keeps its own arguments. Its ``metadata["error"]`` is then
-        ``("args_lost", reason)``. The logger ``"rxllm"`` warns with the number of lost bytes, not the bytes.
+        ``("args_lost", reason)``. The logger ``"rxllm"`` logs the number of lost bytes.
         """
         return [call.for_response() for call in _assemble_calls(self._chunks())]
 
@@ -162,7 +162,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return Message("assistant", "".join(texts) if len(texts) == len(parts) else parts, tool_calls=calls)
 
     def finalize_usage(self) -> dict[str, Any] | None:
-        """Return the largest value of each counter, or None without counters.
+        """Return the largest value of each counter, if there are any.
 
         ``input`` and ``output`` repeat ``input_tokens`` and ``output_tokens``. ``total_tokens`` is their sum.
         """

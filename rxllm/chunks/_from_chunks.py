@@ -55,7 +55,7 @@ T_in = TypeVar("T_in", contravariant=True)
 
 
 _ARGUMENT_MARKS = frozenset({"raw_arguments", "invalid_arguments", "unparseable_arguments"})
-"""Metadata keys to ignore. Only the first fragment was not JSON."""
+"""Metadata keys to ignore. The joined fragments may be JSON."""
 _IGNORED = frozenset({"terminal?", "keepalive?", "done_at_unix_nano", "builtin_tool_started", "response_id", "model"})
 _NOTED = frozenset({"reasoning_details", "logprobs"})
 
@@ -121,12 +121,10 @@ class ChunkFeeder:
 
     @property
     def started(self) -> bool:
-        """Whether the first event has been created."""
         return self._blocks.started
 
     @property
     def ended(self) -> bool:
-        """Whether the last event has been returned."""
         return self._blocks.ended
 
     def feed(self, chunk: StreamChunk | Mapping[str, Any]) -> list[Event]:
@@ -201,7 +199,7 @@ class ChunkFeeder:
             self._fail(error if isinstance(error, LLMError) else StreamError("adapter_error", _message_of(error)))
 
     def _read_key(self, key: str, value: Any) -> bool:
-        """Read a meta chunk's key. Return whether that worked."""
+        """Read a meta chunk's key. Return False if it is unknown."""
         if value is None or key in _IGNORED:
             return True
         if key in _NOTED and isinstance(value, list):
@@ -229,7 +227,7 @@ class ChunkFeeder:
         return True
 
     def _read_part(self, part: Any) -> bool:
-        """Add a whole part. Return False for anything else."""
+        """Add a whole part. Return False if it is not a part."""
         if not isinstance(part, SourcePart):  # can arrive in a text block
             self._blocks.close_block()
         match part:
@@ -352,7 +350,7 @@ class _LiveCalls:
 
 
 def as_stream_error(error: Exception) -> LLMError:
-    """Convert an exception to a `StreamError`, except an `LLMError`."""
+    """Return an exception as a `StreamError`, or an `LLMError` unchanged."""
     if isinstance(error, LLMError):
         return error
     failure = StreamError("adapter_error", f"the chunk source failed: {type(error).__name__}: {error}")
@@ -403,7 +401,7 @@ def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream
             observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
         ) -> abc.DisposableBase:
             feeder = make()
-            pending = deque[Event]()  # events wait while another is delivered
+            pending = deque[Event]()
             delivering = False  # stays True if a subscriber raises
 
             def on_next(chunk: T) -> None:
@@ -431,7 +429,7 @@ def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream
             def on_completed() -> None:
                 try:
                     events = feeder.close()
-                except Exception as error:  # raised here, it would be lost
+                except Exception as error:  # an exception raised here would be lost
                     fail(error)
                 else:
                     end(events)

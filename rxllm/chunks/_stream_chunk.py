@@ -58,7 +58,7 @@ FIELDS = StreamChunk.__struct_fields__
 
 
 def as_chunk(item: Any) -> Any:
-    """Convert a mapping to a chunk, and return anything else."""
+    """Convert a mapping to a chunk, and return anything else unchanged."""
     if not isinstance(item, Mapping):
         return item
     fields = cast(Mapping[str, Any], item)
@@ -138,7 +138,7 @@ def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
 
 
 def not_a_chunk(item: Any) -> str:
-    """Return the error message for an item that is no chunk."""
+    """Return the error message for an item that is not a chunk."""
     remedy = f"for text, use chunks.text(...); a mapping needs a type, and can only have the keys {', '.join(FIELDS)}"
     return f"{shown(item)} is not a StreamChunk; {remedy}"
 
@@ -186,7 +186,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "content_filter": "content_filter",
     "error": "error",
 }
-"""rxllm's finish reasons, by a chunk's. Any other is ``other``."""
+"""rxllm's finish reasons, by the reasons in chunks."""
 
 _USAGE = {
     "input_tokens": ("input_tokens", "input"),
@@ -311,12 +311,12 @@ def is_stream_only(chunk: StreamChunk) -> bool:
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """Return a mapping, empty if `value` is not one."""
+    """Return `value`, or an empty mapping if it is not one."""
     return cast(Mapping[str, Any], value) if isinstance(value, Mapping) else NOTHING
 
 
 def annotation_key(annotation: Any) -> bytes | str:
-    """Return an equal key for equal annotations."""
+    """Return the same key for equal annotations."""
     try:
         return msgspec.json.encode(annotation, order="deterministic")
     except (TypeError, ValueError, RecursionError):
