@@ -139,7 +139,7 @@ def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
 
 def not_a_chunk(item: Any) -> str:
     """Return the error message for an item that is not a chunk."""
-    remedy = f"for text, use chunks.text(...); a mapping needs a type, and can only have the keys {', '.join(FIELDS)}"
+    remedy = f"use chunks.text(...), or a mapping with a type and only the keys {', '.join(FIELDS)}"
     return f"{shown(item)} is not a StreamChunk; {remedy}"
 
 

@@ -238,11 +238,11 @@ _NEXT: dict[str, dict[type[Any], str]] = {
 _FAULTS = {
     "start": ("message_started", "a response begins with MessageStarted", "message_started"),
     "message": ("terminal", "the response must end with MessageCompleted or ErrorEvent first", "terminal"),
-    "over": ("terminal", "only tools and the end of the step can follow the end of a response", "step_completed"),
+    "over": ("terminal", "only tool events and StepCompleted can follow a response", "step_completed"),
     "tools": ("step_completed", "only tool events and StepCompleted can follow a tool event", "step_completed"),
-    "failed": ("terminal", "only the end of the step can follow an error", "step_completed"),
+    "failed": ("terminal", "only StepCompleted can follow an error", "step_completed"),
     "step": ("message_started", "a step begins with MessageStarted", "chat_completed"),
-    "lost": ("chat_completed", "only the end of the chat can follow a step that failed to begin", "chat_completed"),
+    "lost": ("chat_completed", "only ChatCompleted can follow a step that failed to begin", "chat_completed"),
     "chat": ("chat_completed", "nothing can follow ChatCompleted", ""),
 }
 """For each phase: the broken rule, why, and the rule for an early end."""
@@ -365,7 +365,7 @@ def check_arguments(event: ev.ToolCallCompleted, pieces: Iterable[str]) -> None:
     if event.raw_arguments != raw:
         raise BrokenRule("call_raw_arguments", f"the deltas of the tool call add up to {raw!r}")
     if "error" not in event.metadata and event.arguments != read_arguments(raw):
-        fault = "the raw arguments do not parse to `arguments`, and the metadata does not record an error"
+        fault = "`raw_arguments` does not parse to `arguments`"
         raise BrokenRule("call_arguments", fault)
 
 

@@ -86,7 +86,7 @@ def edited(tool: Tool, call: ToolCall, arguments: Mapping[str, Any], *path: str)
         data, faults = {}, list(error.errors) or [((), error.message)]
     if faults:
         message = f"{'.'.join(path)} edits the arguments of the tool call {call.id}, but {tool.name!r} rejects them"
-        message = f"{message}: {shorten(described(faults), 400)}; pass every argument that the tool's schema requires"
+        message = f"{message}: {shorten(described(faults), 400)}; pass all required arguments"
         raise ValidationError("invalid_option", message, errors=[((*path, *at), fault) for at, fault in faults])
     metadata = {name: note for name, note in call.metadata.items() if name != "error"}
     return replace(call, arguments=data, raw_arguments=None, metadata=metadata)

@@ -160,7 +160,7 @@ class ToolExecution(abc.DisposableBase):
 
     def _make_key(self) -> str:
         if not self._is_whole:
-            fault = "has no idempotency key yet: it is made from the arguments, which the model is still writing"
+            fault = "has no idempotency key yet: the model is still writing the arguments"
             remedy = "read all streams to their end first, or declare the tool without eager=True"
             raise RuntimeError(f"the call of {self._tool.name!r} {fault}; {remedy}")
         return self._key_of(self._models_call)
@@ -328,8 +328,8 @@ class AgentExecution(ToolExecution):
         agent = cast(AgentTool, self._tool)
         self._journal = None  # its own calls and tools are recorded
         if len(self._caller.scope.path) > MOST_DEEP:
-            message = f"the agent {agent.name!r} was not run: it is nested in {MOST_DEEP} tool calls, the maximum"
-            self._fail(tool_error(self._call, "handler_raised", f"{message}; nest fewer agents inside agents"))
+            message = f"the agent {agent.name!r} is nested in {MOST_DEEP} tool calls, the maximum"
+            self._fail(tool_error(self._call, "handler_raised", f"{message}; nest fewer agents"))
             return
         self._arm()
         try:

@@ -187,7 +187,7 @@ def name_fault(tools: Iterable[Tool]) -> str | None:
         other = by_name.setdefault(item.name, item)
         if other is not item and other != item:
             both = " and ".join(map(_describe_origin, (other, item)))
-            return f"must have different names, but {both} are both named {item.name!r}; rename or remove one of them"
+            return f"must have different names, but {both} are both named {item.name!r}; rename one of them"
     return None
 
 

@@ -113,7 +113,7 @@ def argument_streams(
                 remedy = "write Stream[str] for a text or Stream[T] for a list, without None or another type around it"
                 raise TypeError(f"the tool {name!r} cannot have the parameter {signed}: {remedy}")
             if streams:
-                fault = f"has the parameter {signed.name!r} after a Stream, too late for the start of the tool"
+                fault = f"has the parameter {signed.name!r} after a Stream"
                 raise TypeError(f"the tool {name!r} {fault}; put it before {next(iter(streams))!r}")
             plain.append((signed, hint))
             continue
@@ -133,8 +133,8 @@ def refuse_bounds(name: str, streams: Iterable[str], schema: Mapping[str, Any]) 
     """Raise ``TypeError`` if a stream has bounds, which need a whole argument."""
     for stream in streams:
         if bounds := sorted(_BOUNDS & schema["properties"][stream].keys()):
-            fault = f"has the parameter {stream!r} with {', '.join(bounds)}, which cannot be checked in pieces"
-            raise TypeError(f"the tool {name!r} {fault}; check it in the function, and tell the model in a description")
+            fault = f"has bounds on the Stream {stream!r} ({', '.join(bounds)})"
+            raise TypeError(f"the tool {name!r} {fault}; check them in the function")
 
 
 def _is_stream(hint: Any) -> bool:

@@ -358,7 +358,7 @@ def _name_of(function: Any) -> str:
     if name is None and isinstance(function, partial):
         return _name_of(cast(Any, function).func)
     if name == "<lambda>":
-        message = "a lambda has no name for the model to call it by; use def, or write tool(name='...')(...)"
+        message = "a lambda has no name; use def, or write tool(name='...')(...)"
         raise ValidationError("invalid_tool", message, errors=[(("name",), "required")])
     return name or type(function).__name__
 
