@@ -50,7 +50,7 @@ class Execution(msgspec.Struct, frozen=True):
     completed: ToolExecutionCompleted | None = None
 
     def after(self, event: Nested | ToolExecutionStarted | ToolExecutionCompleted) -> Execution | None:
-        """Return the execution after `event`, or None if it ended."""
+        """Return the execution after `event`, or None if it is over."""
         if isinstance(event, ToolExecutionStarted):
             return msgspec.structs.replace(self, started=event, completed=None)
         if isinstance(event, ToolExecutionCompleted):

@@ -59,7 +59,7 @@ from rxllm.values.json_text import read_arguments
 
 
 class EventRules:
-    """Passes lawful events through unchanged.
+    """Passes valid events through.
 
     An event that breaks a rule raises ``StreamError("malformed_event")``.
     """
@@ -245,7 +245,7 @@ _FAULTS = {
     "lost": ("chat_completed", "only ChatCompleted can follow a step that failed to begin", "chat_completed"),
     "chat": ("chat_completed", "nothing can follow ChatCompleted", ""),
 }
-"""For each phase: the broken rule, why, and the rule for an early end."""
+"""The rule that a misplaced or missing event breaks, by phase."""
 
 
 class _Response:

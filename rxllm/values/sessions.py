@@ -375,7 +375,7 @@ def with_answer(thread: Thread, id: str, answer: Message) -> Thread:
 
 
 def with_answers(thread: Thread, answers: Mapping[str, Message]) -> Thread:
-    """Return `thread` with calls and questions answered, also inside agents.
+    """Return `thread` with answers to calls and questions, even inside agents.
 
     An answer follows its call or question. An answer without a call is appended.
     """

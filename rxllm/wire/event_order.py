@@ -239,7 +239,7 @@ class Blocks:
         self._metadata.setdefault(name, []).extend(items)
 
     def finish(self, reason: FinishReason | None, raw: str | None, failure: LLMError | None = None) -> None:
-        """Report a finish reason, and perhaps a `failure` that ends the stream.
+        """Report a finish reason. A `failure` ends the stream with that error.
 
         A later ``stop`` never replaces an earlier reason.
         """
