@@ -173,8 +173,8 @@ class Engine:
     def __post_init__(self) -> None:
         if "api_key" in self.params:
             message = (
-                "an engine does not store keys, but its params contain an api_key; "
-                "pass the key to each call or to the adapter, or store it with rxllm.keys.put(provider, key)"
+                "an engine's params must not contain an api_key; "
+                "pass it to the call or the adapter, or call rxllm.keys.put(provider, key)"
             )
             raise EngineError("invalid_engine", message)
         if isinstance(self.adapter, str):

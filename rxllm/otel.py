@@ -205,8 +205,8 @@ class Traces(rxllm.telemetry.Tracer):
     def __reduce__(self) -> tuple[Any, ...]:
         if self._settings["tracer_provider"] is not None or self._settings["meter_provider"] is not None:
             raise TypeError(
-                "an observer from rxllm.otel.traces cannot be pickled with its providers; omit tracer_provider and "
-                "meter_provider, and set OpenTelemetry's global providers in each process"
+                "traces(...) cannot be pickled with its providers; omit tracer_provider and meter_provider, "
+                "and set the global providers in each process"
             )
         return partial(traces, **self._settings), ()
 

@@ -269,7 +269,7 @@ class Showing(abc.DisposableBase, Generic[T]):
             try:
                 self._screen.draw(cards, now)
             except Exception:
-                log.exception("drawing the stream failed; it will be drawn again only when it ends")
+                log.exception("drawing failed; the stream is drawn again when it ends")
                 return
             pause = pause_after(time.thread_time() - began)
 

@@ -295,7 +295,7 @@ def _decoder(run: AdapterRun) -> None:
         case [*_, ErrorEvent(error=StreamError(reason="truncated"))]:
             pass
         case events:
-            raise AssertionError(f'without any bytes, it emitted {clip(events)}; it must end with a "truncated" error')
+            raise AssertionError(f'without any bytes, it emitted {clip(events)} instead of a "truncated" error')
 
 
 @ADAPTER_RULES.rule("chunks", "its decoder emits the same events however the bytes are cut")

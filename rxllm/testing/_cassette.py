@@ -277,7 +277,7 @@ def _require_bare(engine: Engine) -> Engine:
     lost = [spec.name for spec in fields(Engine) if getattr(engine, spec.name) != getattr(bare, spec.name)]
     if lost:
         message = (
-            f"a Cassette uses only an engine's adapter and model, but this engine also has {', '.join(lost)}; write "
+            f"a Cassette needs a bare adapter and model, but this engine also has {', '.join(lost)}; write "
             "dataclasses.replace(engine, adapter=Cassette(path, engine.adapter))"
         )
         raise EngineError("invalid_engine", message)

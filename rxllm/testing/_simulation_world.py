@@ -108,7 +108,7 @@ class SimulatedServer(Loopback):
         pass
 
     def wait_until(self, condition: Callable[[], bool], timeout: float = 0.0) -> NoReturn:
-        raise RuntimeError("a simulation cannot block: await asyncio.sleep(...) to let the server receive the request")
+        raise RuntimeError("a simulation cannot block: await asyncio.sleep(...) instead")
 
 
 EPOCH = 1_750_000_000

@@ -79,7 +79,7 @@ def read_request(data: bytes, engines: Mapping[str, Engine]) -> Chat:
     fields = _read_fields(data)
     model = fields.get("model")
     if not isinstance(model, str):
-        raise wrong("model", "model must be a string: one of the names that GET /v1/models lists")
+        raise wrong("model", "model must be one of the names from GET /v1/models")
     if model not in engines:
         raise unknown_model(model)
     _refuse_unsupported(fields)
