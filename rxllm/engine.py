@@ -257,10 +257,10 @@ class Engine:
         outer chat's context, overridden by the agent's own.
 
         The outer chat's stream emits the agent's events as ``Nested`` events. The agent's usage is included in the
-        step's `agent_usage`. If the agent's chat fails, the outer model receives the error. If it stops early, for
-        example at `max_turns`, the outer model receives the text so far and the reason. If it halts for an approval, a
-        manual tool or a question, so does the outer chat. Answer with ``rxllm.resume``, using the ids in the result,
-        such as ``"c1/c2"``.
+        step's `agent_usage`. If the agent's chat fails, the outer model receives the error. If it stops early, as at
+        `max_turns`, the outer model receives the text so far and the reason. If it halts for an approval, a manual tool
+        or a question, so does the outer chat. Answer with ``rxllm.resume``, using the ids in the result, such as
+        ``"c1/c2"``.
 
         Raises ``ValidationError("invalid_option")`` and ``EngineError("unknown_option")``, as ``rxllm.chat`` does.
         """

@@ -145,8 +145,7 @@ class RawChunk(_Event, frozen=True, tag="raw_chunk"):
     """A frame exactly as the provider sent it.
 
     It is emitted if an option asks for raw frames, or if no other event fits. Earlier versions also used it for usage
-    (with the kind ``"usage"``) and for parts (with a ``ProviderPart`` as `data`). `current_form` converts these to
-    `UsageUpdated` and `PartAdded`.
+    and parts. `current_form` converts these to `UsageUpdated` and `PartAdded`.
     """
 
     kind: str

@@ -76,7 +76,7 @@ _PROVIDERS = {
 
 
 class _Dotenv:
-    """The variables in the dotenv file. They are not added to the environment."""
+    """The variables in the dotenv file."""
 
     def __init__(self) -> None:
         self.path: str | None = None

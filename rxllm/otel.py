@@ -138,9 +138,9 @@ def traces(
 ) -> Traces:
     """Return an observer that writes spans and metrics.
 
-    Use it as ``Engine(..., observers=[rxllm.otel.traces()])``. It also observes the engine's agents, and any engine
-    that answers in place of this one. By default, it uses OpenTelemetry's global providers. The span that is current at
-    the subscription is the parent of the call's span. With `propagate`, each attempt sends a ``traceparent`` header,
+    Use it as ``Engine(..., observers=[rxllm.otel.traces()])``. It also observes the engine's agents. If another engine
+    answers instead, it is observed, too. By default, it uses OpenTelemetry's global providers. The span that is current
+    at the subscription is the parent of the call's span. With `propagate`, each attempt sends a ``traceparent`` header,
     unless the caller sets it.
 
     `content` adds messages, tools, arguments and results to the spans, but not the model's reasoning. By default, it is
@@ -206,7 +206,7 @@ class Traces(rxllm.telemetry.Tracer):
         if self._settings["tracer_provider"] is not None or self._settings["meter_provider"] is not None:
             raise TypeError(
                 "traces(...) cannot be pickled with its providers; omit tracer_provider and meter_provider, "
-                "and set the global providers in each process"
+                "and set OpenTelemetry's global providers in each process"
             )
         return partial(traces, **self._settings), ()
 
@@ -460,7 +460,8 @@ def _attribute(value: Any) -> Any:
 
 
 def _fits_otlp(entry: Any) -> bool:
-    """Whether exporters accept `entry`. They drop text that is not UTF-8, and integers of more than 64 bits."""
+    """Whether exporters accept `entry`."""
+    # They drop text that is not UTF-8, and longer integers.
     if isinstance(entry, str):
         return entry.isascii() or entry.encode("utf-8", "replace").decode() == entry
     return entry is None or isinstance(entry, float) or (isinstance(entry, int) and -(2**63) <= entry < 2**63)

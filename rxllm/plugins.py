@@ -59,8 +59,9 @@ def connect(provider: str, model: str, options: Mapping[str, Any] = MappingProxy
     """Return the plugin `provider`'s adapter for `model`.
 
     Without `options`, the adapter is created once and then reused. Raises the same errors as `load`, and any
-    ``LLMError`` from the plugin. Also raises ``EngineError``: ``unknown_option`` if the plugin does not accept the
-    options, ``missing_dependency`` if an import fails, and ``invalid_engine`` if the plugin does not return an adapter.
+    ``LLMError`` from the plugin. Raises ``EngineError("unknown_option")`` if the plugin does not accept the options.
+    Raises ``EngineError("missing_dependency")`` if an import fails. Raises ``EngineError("invalid_engine")`` if the
+    plugin does not return an adapter.
     """
     make = load("rxllm.adapters", provider)
     point = _point("rxllm.adapters", provider)

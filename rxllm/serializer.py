@@ -1,8 +1,8 @@
 """Convert values, errors and events to JSON and back.
 
-They are read back as equal objects, with one exception. A tool's own object (in a tool event or in ``halt_result``) is
-read back as plain data. Its models, dataclasses and events become JSON objects. Datetimes, decimals, enums and paths
-become text, and sets become lists.
+They are read back as equal objects, with one exception. A tool's own object, also in ``halt_result``, is read back as
+plain data. Its models, dataclasses and events become JSON objects. Datetimes, decimals, enums and paths become text,
+and sets become lists.
 
 An obsolete ``RawChunk`` is converted; see ``rxllm.events.current_form``.
 

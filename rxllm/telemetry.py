@@ -83,7 +83,7 @@ class _ModelSpan(_RequestSpan, frozen=True):
 class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
     """Details of a call.
 
-    The first five fields are set when the call starts, and the others when it finishes. `parameters` maps settings,
+    The first five fields are set when the call starts. The others are set when it finishes. `parameters` maps settings,
     such as ``max_tokens``, to their values. A response schema appears only as ``"json"``. `metadata` is the caller's
     metadata. `address` and `port` identify the server. `queued` is how many seconds the call waited in
     ``rate_limited``. `attempts` is the number of requests sent. `chunks` are the arrival times of the answer's chunks,

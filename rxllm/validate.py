@@ -264,7 +264,7 @@ def thread_faults(value: Any) -> Iterator[Fault]:
 
 
 def _orphan_faults(messages: Any) -> Iterator[Fault]:
-    """Yield a fault for each tool result without a call. Providers reject them."""
+    """Yield a fault for each tool result without a call."""
     ids: set[str] = set()
     for i, message in enumerate(cast(tuple[Any, ...], messages if isinstance(messages, tuple) else ())):
         if not isinstance(message, Message):

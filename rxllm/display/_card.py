@@ -127,7 +127,7 @@ Row = TextPart | ThinkingPart | SourcePart | FilePart | ImagePart | ToolRow | No
 class Card(msgspec.Struct, frozen=True):
     """The state of one stream on a screen.
 
-    `first` is the time of the first token, and `latest` the time of the latest event. `writing` is when the current
+    `first` is the time of the first token. `latest` is the time of the latest event. `writing` is when the current
     response began. `wrote` is how many seconds earlier responses took. `agents` are cards by tool call. `steered` lists
     the user's corrections, each with the number of steps before it.
 

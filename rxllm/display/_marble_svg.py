@@ -132,7 +132,7 @@ class _Slot:
 
 
 class _Line:
-    """The slots of a row. `edges` are the ends of the labels on each level."""
+    """The slots of a row."""
 
     def __init__(self, row: Row, limits: tuple[int, int]) -> None:
         self.row, self.span = row, row.span
@@ -198,7 +198,7 @@ class _Line:
         self.put(slot, (x + until) / 2)
 
     def _first_item(self, at: float) -> tuple[_Slot, float]:
-        """Return the slot to place exactly at time `at`, and its offset in the group."""
+        """Return the slot to place exactly at `at`, and its offset."""
         slots = self.groups[at]
         is_start = at == self.span.start
         index = next((index for index, slot in enumerate(slots) if is_start or slot.kind not in QUIET), 0)

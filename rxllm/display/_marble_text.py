@@ -57,7 +57,7 @@ def _axis(tick: float, columns: dict[int, int]) -> str:
 
 
 class _Symbols:
-    """Assigns a letter to each distinct item. A one-letter string is its own symbol."""
+    """Assigns a letter to each distinct item."""
 
     def __init__(self, marks: Iterable[Mark]) -> None:
         marks = sorted(marks, key=lambda mark: mark.detail != repr(mark.label))
@@ -99,7 +99,7 @@ def _groups(span: Span, symbols: _Symbols, tick: float) -> dict[int, str]:
 
 
 def _columns(spans: list[Span], symbols: _Symbols, now: float) -> tuple[float, dict[int, int]]:
-    """Return the seconds per character and each tick's column. Wide groups move later columns."""
+    """Return the seconds per character, and each tick's column."""
     times = {0.0, now, *(at for span in spans for at in (span.start, span.latest, *(mark.at for mark in span.marks)))}
     finest = max(times) / COLUMNS
 

@@ -49,8 +49,8 @@ def ipython_shell() -> Any:
 class Screen:
     """A place to draw cards.
 
-    The reading thread calls `add` for every item, and another thread calls `draw`. If `listens` is set, `ask` is called
-    instead of `finish` when a chat waits for an answer.
+    The reading thread calls `add` for every item, and another thread calls `draw`. If `listens` is set and a chat waits
+    for an answer, `ask` is called instead of `finish`.
     """
 
     thread: type[threading.Thread] = threading.Thread

@@ -34,8 +34,8 @@ def progress_bar(label: str = "") -> Callable[[Progress], None]:
         cities:  60%|██████    | 120/200 [01:10<00:47, 1.71/s, 3 failed, 4,821 tokens, cost 0.52, p50 0.4 s, p95 1.2 s]
 
     In a notebook, the bar appears below the cell. On a terminal, it is drawn on standard error, below the program's
-    output. If standard error is a file, a line is written at most every ten seconds and at the end. The bar is redrawn
-    only when a response arrives. The rate and the remaining time exclude answers from a journal.
+    output. A file gets a line at most every ten seconds, and one at the end. The bar is redrawn only when a response
+    arrives. The rate and the remaining time exclude answers from a journal.
 
     >>> from rxllm import Fake, generate_many
     >>> responses = list(generate_many(Fake("Hi"), ["a", "b"], on_progress=progress_bar("greetings")))

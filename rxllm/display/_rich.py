@@ -159,7 +159,7 @@ def _card(card: Card, now: float) -> RenderableType:
 
 
 def _stack(rows: Sequence[Row], below: Row | None = None) -> list[RenderableType]:
-    """Draw `rows`, with empty lines except between tools. `below` is the next row."""
+    """Draw `rows`, with empty lines except between tools."""
     drawn: list[RenderableType] = []
     for row, following in zip(rows, [*rows[1:], below], strict=False):
         drawn += _row(row)

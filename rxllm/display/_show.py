@@ -68,8 +68,8 @@ def show(stream: Any, *, block: bool = True) -> Any:
     """Show `stream` as it runs, and return its result.
 
     The result of a stream of events is a `ChatResult`, a `StepResult` or a `Response`. Other items replace each other,
-    and the last item is the result. To show several streams side by side, pass a mapping of labels to streams, or a
-    stream from ``rxllm.merge_labelled``. The result is then a dict with the same labels. If one stream fails, the
+    and the last item is the result. To show several streams side by side, pass a mapping of labels to streams. A stream
+    from ``rxllm.merge_labelled`` also works. The result is then a dict with the same labels. If one stream fails, the
     others continue.
 
     Notebooks, and terminals with rich, show a card that is redrawn in place. Everywhere else, the text is printed to

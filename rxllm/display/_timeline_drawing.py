@@ -17,7 +17,7 @@ from rxllm.display._timeline_rows import Bar, Kind, Row
 from rxllm.display._words import duration
 
 WIDTH, LEFT, PLOT, RIGHT = 1100, 250, 560, 828
-"""The picture's width, the bars' left edge, the longest bar, and the figures' left edge, in pixels."""
+"""The picture's width, the bars' left edge and maximum width, and the figures' left edge."""
 
 ROW, BAR = 34, 16
 """The height of a row and of a bar, in pixels."""

@@ -17,7 +17,7 @@ for programs   `sandbox` replaces the models named in code. `Cassette` records e
 for all tests  `events` builds an adapter's events. `strategies` holds hypothesis strategies for all values and events.
 =============  =========================================================================================================
 
-Check in virtual time that an operator follows the Rx contract and that the events stay consistent:
+Check that an operator follows the Rx contract, in virtual time:
 
 >>> from rxllm import Fake, operators as ops, testing
 >>> testing.assert_operator(lambda: ops.map_text(str.upper))
@@ -26,9 +26,8 @@ Check that an adapter follows the adapter rules:
 
 >>> testing.assert_adapter(Fake("Hello"))
 
-``HTTPAdapterConformance`` also tests an adapter's wire format over HTTP. You can omit a rule that your code breaks for
-a good reason, for example with ``without={"at_once"}``. The docstrings of the ``assert_`` functions and
-`AdapterConformance` list the rules.
+``HTTPAdapterConformance`` also tests an adapter's wire format over HTTP. To omit a rule, pass its name, as in
+``without={"at_once"}``. The docstrings of the ``assert_`` functions and `AdapterConformance` list the rules.
 
 The pytest fixture `loopback` starts a server that follows a script. After the test, it stops the server and raises any
 error from the script::

@@ -134,16 +134,16 @@ def backtest(
     [('brisk.jsonl', 'completed', 'Hello'), ('slow.jsonl', 'error', 'Hel')]
     >>> folder.cleanup()
 
-    The result has one row for each stream. `recordings` is a ``.jsonl`` file written by `record` or `Cassette`, a
-    folder of such files, or a list of files and folders. You can also pass a stream of events that runs in virtual
-    time, such as ``from_iterable(events)``. `pipeline` is an operator or a list of operators. On recordings from a
-    cassette, operators work as they do in an engine. ``progress(row)`` is called after each row.
+    The result has one row for each stream. `recordings` are ``.jsonl`` files from `record` or `Cassette`. Pass a file,
+    a folder, or a list of these. You can also pass a stream of events, such as ``from_iterable(events)``. It runs in
+    virtual time. `pipeline` is an operator or a list of operators. On recordings from a cassette, operators work as
+    they do in an engine. ``progress(row)`` is called after each row.
 
     Some operators, like retry and ``hedge``, subscribe again. They get the next recording of the same request, if the
-    cassette has one. Other engines, as in ``fallback``, answer only if the adapter is a ``Fake`` or a
-    ``Cassette(..., "replay")``. Give such a cassette ``speed=1`` to keep the recorded times. The row's `missing` lists
-    the answers that are not recorded. Async functions fail, because virtual time has no event loop. Use sync functions,
-    or functions that return a stream.
+    cassette has one. Other engines, as in ``fallback``, answer only with a ``Fake`` or a ``Cassette(..., "replay")``.
+    Give such a cassette ``speed=1`` to keep the recorded times. The row's `missing` lists the answers that are not
+    recorded. Async functions fail, because virtual time has no event loop. Use sync functions, or functions that return
+    a stream.
 
     Raises ``ValidationError("invalid_option")`` if `pipeline` is not made of operators. Raises ``FileNotFoundError`` if
     a path does not exist. Errors raised while the pipeline is applied are propagated.
@@ -331,7 +331,7 @@ class Run:
         return Stream(subscribe)
 
     def _subscribe_to(self, source: Observable[Any], what: str, observer: abc.ObserverBase[Any]) -> abc.DisposableBase:
-        """Subscribe to an answer and record its usage. If the answer is not recorded, `what` is missing."""
+        """Subscribe to an answer and record its usage."""
         number, has_ended = len(self.usages), False
         self.usages.append(Usage())
         events = Subject[Any]()
@@ -438,7 +438,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return the cells of the header and first rows. Empty columns are omitted."""
+    """Return the header and first rows, without empty columns."""
     names = [name for name in _COLUMNS if name == "recording" or any(row[name] not in (None, "") for row in rows)]
     return [[_COLUMNS[name] for name in names], *([_cell(name, row[name]) for name in names] for row in rows[:_ROWS])]
 

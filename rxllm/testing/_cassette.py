@@ -91,9 +91,9 @@ class Cassette:
     headers and `metadata` are ignored. Options with names like ``password`` are ignored, too. Keys are never written to
     the file. Bytes are written only as hashes.
 
-    A recording is a line with the request, followed by the same lines as from `record`. An answer is written in one
-    piece when it is complete. Threads and processes can share the file. While a process replaces recordings, no other
-    process may write to it. A missing folder is created. Images from ``generate_image`` are not recorded.
+    A recording starts with a line for the request. The other lines are the same as from `record`. An answer is written
+    in one piece when it is complete. Threads and processes can share the file. While a process replaces recordings, no
+    other process may write to it. A missing folder is created. Images from ``generate_image`` are not recorded.
 
     Raises ``ValidationError("invalid_option")`` for an unknown `mode`. Raises ``EngineError("invalid_engine")`` for an
     engine with other settings. Raises ``ValueError`` if `speed` is not positive, and ``TypeError`` if `path` is not a
@@ -207,9 +207,9 @@ def sandbox(engine: A) -> Generator[A]:
     image adapter. If the code generates text and images, pass an `Engine` with both adapters. Requests keep the model
     name given in the code.
 
-    A sandbox affects the streams created in its block, even if they are subscribed to later. It also applies in tasks,
-    ``asyncio.run`` and ``asyncio.to_thread``. Concurrent and nested sandboxes are independent. Engines created outside
-    the block do not change.
+    A sandbox affects the streams created in its block, even after the block. It also applies in tasks, ``asyncio.run``
+    and ``asyncio.to_thread``. Concurrent and nested sandboxes are independent. Engines created outside the block do not
+    change.
     """
     only_images = isinstance(engine, ImageAdapter) and not hasattr(engine, "stream")
     replacement = Engine(image_adapter=engine) if only_images else as_engine(engine)

@@ -88,10 +88,10 @@ def simulate(
     20
 
     The same seed gives the same run in every process. A run fails if the app raises an error or waits forever. It also
-    fails if the app leaves a task, a timer, an open connection or a used pool slot behind. After the app returns, its
-    tasks have 30 virtual seconds to end. An `AdapterError` or `StreamError` after a fault is not a failure. It becomes
-    the result's `error`. A failed run is repeated with fewer kinds of fault. The `SimulationError` describes the
-    failure with the fewest kinds. rxllm's warnings are not logged.
+    fails if a task, a timer, an open connection or a used pool slot is left. After the app returns, its tasks have 30
+    virtual seconds to end. An `AdapterError` or `StreamError` after a fault is not a failure. It becomes the result's
+    `error`. A failed run is repeated with fewer kinds of fault. The `SimulationError` describes the failure with the
+    fewest kinds. rxllm's warnings are not logged.
 
     These are the kinds of `faults`. Each kind is enabled in about a third of all runs:
 

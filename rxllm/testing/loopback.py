@@ -6,10 +6,10 @@
         httpx.post(server.url + "/chat/completions", json={})
         server.requests[0].json
 
-The server records who closed each connection, and when. The script is a `Reply` to every request, a list of replies, or
-a function from `Request` to `Reply`. The last reply in a list is repeated.
+The server records who closed each connection, and when. The script is a `Reply`, a list of replies, or a function from
+`Request` to `Reply`. The last reply in a list is repeated.
 
-A body of bytes is sent with a ``Content-Length``. An iterable is sent chunked. In it, each bytes object is one chunk, a
+A body of bytes is sent with a ``Content-Length``. An iterable is sent chunked. Each bytes object is one chunk. A
 `Pause` delays the next chunk, and a `Cut` ends the body.
 
 An invalid script or body raises ``TypeError`` immediately. An error in the running server is raised at the end of the
@@ -357,7 +357,7 @@ async def _pause(pause: float | Pause) -> None:
 
 
 def _take_request(received: bytearray) -> Request | None:
-    """Remove the first request from `received` and return it. Return None if it is incomplete."""
+    """Remove and return the first request, if it is complete."""
     head, blank_line, rest = bytes(received).partition(b"\r\n\r\n")
     if not blank_line:
         return None

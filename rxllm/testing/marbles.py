@@ -111,7 +111,7 @@ def check(
     `subscribed` is a diagram like ``^---!``. The operator must unsubscribe from `source` at the ``!``. If `expected`
     has no end, the check itself unsubscribes there. By default, a second subscription must give the same result.
 
-    Raises ``AssertionError`` if the check fails, ``ValueError`` for a malformed diagram, and ``TypeError`` if
+    Raises ``AssertionError`` if the check fails. Raises ``ValueError`` for a malformed diagram, and ``TypeError`` if
     `operator` is not an operator.
     """
     unsubscribed = _unsubscribed(subscribed)

@@ -322,7 +322,7 @@ lawful_events = _lawful()
 
 @st.composite
 def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event]:
-    """Draw a chat with up to `depth` levels of agents. With `ends` ``"approval"``, its last call stays open."""
+    """Draw a chat with up to `depth` levels of agents."""
     events: list[ev.Event] = []
     state = StreamCollector(va.Thread((va.user("Hi"),)))
     for number in range(draw(st.integers(1, 3)), 0, -1):
@@ -332,7 +332,7 @@ def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event
         message = fold_message(step)
         ended = [*step, ev.MessageCompleted(message, "tool_calls" if message.tool_calls else "stop")]
         calls = reduce(StreamCollector.apply_event, ended, state).to_response().tool_calls
-        halts = ends == "approval" and number == 1 and bool(calls)
+        halts = ends == "approval" and number == 1 and bool(calls)  # the last call stays open
         executions: dict[str, list[ev.Event]] = {}
         for call in calls:
             kind = "open" if halts and call is calls[-1] else draw(st.sampled_from(["tool", "agent", "broken"]))
@@ -397,7 +397,7 @@ lawful_chats = st.sampled_from([2, 1, 0]).flatmap(
 )
 """The events of a valid chat, as ``stream`` emits them.
 
-A chat has steps, tools, up to two levels of agents, and corrections by the user. Some chats end awaiting approval.
+It has steps, tools, agents up to two levels deep, and corrections. Some chats end awaiting approval.
 """
 
 

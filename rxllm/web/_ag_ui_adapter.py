@@ -234,7 +234,7 @@ def _messages(message: Message, waits: bool) -> Iterator[Frame]:
 
 
 def _of_assistant(message: Message, text: str, waits: bool) -> Iterator[Frame]:
-    """Yield an assistant message's entries. The agent's unanswered calls are omitted unless `waits`."""
+    """Yield an assistant message's entries."""
     for part in message.parts:
         if isinstance(part, ThinkingPart):
             signed = {"encryptedValue": part.signature} if part.signature else {}

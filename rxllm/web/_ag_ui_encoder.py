@@ -21,9 +21,8 @@ Some events fit only partly into these frames. Other clients get the parts that 
 ``"rawEvent": "rxllm"``. A ``CUSTOM`` frame named ``rxllm`` follows. Its ``value["event"]`` is the whole event as JSON.
 rxllm's decoder emits nothing for the marked frames. Only raw chunks and provider-specific parts are lost.
 
-If a tool call waits for approval or asks a question, the run ends with an interrupt. The interrupt has the call's id.
-An inner agent's call id starts with the ids of the enclosing calls, joined by ``/``. Calls to the client's own tools
-are listed as pending.
+If a tool call waits for approval or asks a question, the run is interrupted. The interrupt has the call's id. An inner
+agent's id starts with the enclosing calls' ids, joined by ``/``. Calls to the client's own tools are listed as pending.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ class Encoder:
                 return []
 
     def _next_delta(self, event: ev.TextDelta) -> Frame | None:
-        """Return the frame if `event` continues the only open block. Nearly all deltas do."""
+        """Return the frame if `event` continues the only open block."""
         blocks = self._lanes.lane(None).blocks
         if len(blocks) == 1:
             (block,) = blocks.values()
@@ -203,7 +202,7 @@ class Encoder:
         return {**result, "content": content, "role": "tool"}
 
     def _begin_agents(self, path: Path, frames: list[Frame]) -> Lane:
-        """Return the lane at `path`. Append the frames of new agents to `frames`."""
+        """Return the lane at `path`, and add new agents' `frames`."""
         lane = self._lanes.lane(None)
         for call in path:
             if call not in lane.agents:
@@ -219,7 +218,7 @@ class Encoder:
     def _end_agents(
         self, lane: Lane, call: str | None = None, error: LLMError | None = None, interrupts: Iterable[str] = ()
     ) -> list[Frame]:
-        """Return frames that end inner agents, innermost first. `call` limits this to one agent."""
+        """Return the frames that end inner agents, innermost first."""
         frames: list[Frame] = []
         for id in [id for id in reversed(lane.agents) if call in (None, id)]:
             agent = lane.agents.pop(id)

@@ -281,10 +281,11 @@ def _named(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _error(error: LLMError) -> LLMError:
-    """Log `error`, and return it without its message. The message may quote the provider, a prompt or a path."""
+    """Log `error`, and return it without its message."""
     fields = {
         name: getattr(error, name) for name in ("retry_after", "tool_name", "tool_call_id") if hasattr(error, name)
     }
+    # The message may quote the provider, a prompt or a path.
     hidden = type(error).from_fields({"reason": error.reason, **fields})
     log_hidden(error, "only this error's reason was sent to the client")
     hidden.is_logged = True

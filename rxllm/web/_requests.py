@@ -1,7 +1,7 @@
 """Checks for client requests, and stored conversations.
 
 A request is built on the user's machine, so it cannot be trusted. `stored` is the server's own copy of the
-conversation, or a function that loads it by id.
+conversation. It can also be a function that loads this copy by id.
 
 =====================================  ================================================================================
 part of a request                      treatment
@@ -94,7 +94,7 @@ def parse_json(text: bytes, parse: Callable[[bytes], Any]) -> Any:
 
 
 def _check_size(data: Any) -> None:
-    """Raise if `data` is too large or nested too deeply. Arguments in JSON text count."""
+    """Raise if `data` is too large or nested too deeply."""
     level: list[Any] = [data]
     count = 0
     for _ in range(MAX_DEPTH):

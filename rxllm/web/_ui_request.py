@@ -160,7 +160,7 @@ def _check_call(part: _Part, ids: set[str], i: int, j: int) -> None:
 
 
 def _assistant_messages(step: list[_Part]) -> list[Message]:
-    """Return a step's assistant message and results. Calls without a result are omitted."""
+    """Return a step's assistant message and its answered calls."""
     parts: list[Part] = []
     answered: list[tuple[ToolCall, Any]] = []
     for part in step:

@@ -24,11 +24,11 @@ the end of the stream                         ``finish`` with the finish reason 
 ============================================  ==========================================================================
 
 Some events fit only partly into these frames. So the encoder decodes its own frames. If the result is not the original
-event, it sends a ``data-rxllm`` frame first, which other clients ignore. Its fields are optional. ``event`` is the
-event. ``folded`` is true if earlier events contain parts of it. The decoder emits no events for the next ``covers``
-frames. Raw chunks and provider parts are never sent. The decoder cannot read frames from other servers.
+event, a ``data-rxllm`` frame precedes them. Other clients ignore it. Its fields are optional. ``event`` is the event.
+``folded`` is true if earlier events contain parts of it. The decoder emits no events for the next ``covers`` frames.
+Raw chunks and provider parts are never sent. The decoder cannot read frames from other servers.
 
-If an inner agent's call waits for approval, its id starts with the ids of the enclosing calls, joined by ``/``.
+In an inner agent's approval request, the id starts with the enclosing calls' ids, joined by ``/``.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Encoder:
         return [{"type": "finish-step"}] if was_open else []
 
     def _end_parts(self) -> list[Frame]:
-        """Return frames that close all open parts. Browsers would show them as unfinished."""
+        """Return the frames that close all open parts."""
         decoder = self._decoder
         blocks: list[Frame] = [{"type": f"{kind}-end", "id": name} for kind, name in decoder.blocks]
         calls = [
@@ -179,8 +179,9 @@ class Encoder:
         return [*blocks, *calls]
 
     def _usage(self, usage: Usage) -> Frame:
-        """Return message metadata with the usage. Browsers merge it, so missing counters are None."""
+        """Return message metadata with the usage."""
         counters = {name: value for name, value in serializer.to_data(usage).items() if name not in ("$", "v")}
+        # Browsers merge metadata, so missing counters must be None.
         data = {**self._counters, **counters}
         self._counters |= dict.fromkeys(name for name, value in counters.items() if not isinstance(value, dict))
         return {"usage": data}
@@ -360,7 +361,7 @@ def _read_content(frame: Frame) -> list[ev.Event]:
 
 
 def _complete_call(id: str, name: str, text: str, frame: Frame, is_available: bool) -> ev.ToolCallCompleted:
-    """Return the event for a completed call. `text` is the arguments so far."""
+    """Return the event for a completed call."""
     value, metadata = frame.get("input"), _call_metadata(frame)
     if is_available and isinstance(value, dict):
         return ev.ToolCallCompleted(id, name, cast(dict[str, Any], value), text or json.dumps(value), metadata)
