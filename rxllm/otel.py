@@ -17,7 +17,7 @@ span                        kind       covers
 A span ends as soon as its stream completes, fails or is disposed. Parent spans are looked up by telemetry id, so no
 context token has to be kept. A tool's span is the current span while the tool runs.
 
-The names in the conventions are still changing. rxllm uses those of November 2026
+The names in the conventions are still changing. rxllm uses the names of November 2026
 (https://github.com/open-telemetry/semantic-conventions-genai).
 """
 
