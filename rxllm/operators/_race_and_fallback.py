@@ -40,7 +40,7 @@ def race(*others: Observable[Event]) -> Callable[[Observable[Event]], Stream[Eve
 
     ``a.pipe(ops.race(b, c))`` is the same as ``rxllm.race(a, b, c)``. In the result's metadata, the source is stream 0.
 
-    Raises ``ValidationError("invalid_option")`` unless `others` are Observables, at least one.
+    Raises ``ValidationError("invalid_option")`` without `others`, or if one is not an Observable.
     """
     check_streams("others", others)
     return lambda source: runtime.race(source, *others)
