@@ -46,7 +46,7 @@ class FakeImages:
 
     `requests` lists all requests, even those with an unsupported operation.
 
-    Raises ``ValidationError("invalid_option")`` for another piece. After the last turn, calls fail with
+    Raises ``ValidationError("invalid_option")`` for any other piece. After the last turn, calls fail with
     ``ImageAdapterError("unknown")``.
     """
 
