@@ -206,8 +206,8 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
                                              httpx's transport do not see its requests.
     =============  ========================  ===========================================================================
 
-    Raises ``ValidationError("invalid_option")`` for another name, and ``EngineError("missing_dependency")`` without the
-    transport's package.
+    Raises ``ValidationError("invalid_option")`` for any other name, and ``EngineError("missing_dependency")`` without
+    the transport's package.
     """
     global _chosen
     if name is not None:
