@@ -72,7 +72,7 @@ def as_image_adapter(value: Any) -> ImageAdapter:
 
 
 def refuse_operation(request: ImageRequest, provider: str, operations: Collection[str]) -> None:
-    """Raise ``ImageAdapterError("unsupported_operation")`` for other operations."""
+    """Raise ``ImageAdapterError("unsupported_operation")`` unless the operation is supported."""
     if request.operation in operations:
         return
     supported = ", ".join(sorted(operations)) or "no operation"

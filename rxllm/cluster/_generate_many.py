@@ -93,7 +93,7 @@ def generate_many(
 
     Responses are emitted one by one. Disposing the subscription, or ending this process, closes the connections of all
     workers. If a worker dies, other workers repeat its unfinished requests. A request fails once three workers have
-    died while running it. Workers added later take part too, up to 32 or the initial number.
+    died while running it. Workers added later take part too, up to 32, or the initial number if it is larger.
 
     The engine is pickled without its clients and keys. A worker reads its key from its own environment. Keys from
     ``rxllm.keys.put`` and ``load_dotenv`` are not sent. Functions must create locks, files and connections on the

@@ -178,8 +178,8 @@ def _unpack(data: bytes) -> Outcome:
 class Lanes:
     """Send requests to the workers, up to `concurrency` at a time each.
 
-    Every worker serves one lane. A dead worker's requests go to others first. It belongs to one event loop, but `place`
-    and `run` work on any loop.
+    Every worker serves one lane. A dead worker's requests go to others first. The lanes belong to one event loop, but
+    `place` and `run` work on any loop.
     """
 
     def __init__(self, client: Any, setup: bytes, concurrency: int) -> None:

@@ -82,8 +82,8 @@ def open_runs(
 
     Events are committed within `flush_after` seconds, or at once if a response ends or a tool runs. If a process dies,
     others can continue its runs after at most `lease` seconds. If `max_attempts` processes in a row die at the same
-    place, the run fails with ``RunError("too_many_attempts")``. After a third of that number, such suspects are
-    continued one at a time.
+    place, the run fails with ``RunError("too_many_attempts")``. After a third of that number, such runs are continued
+    one at a time.
 
     Raises ``ValidationError("invalid_option")`` if an argument is invalid.
     """
@@ -246,7 +246,7 @@ class Runs:
         return result.map(lambda value: from_data(to_data(value), response_format=response_format))
 
     def cancel(self, id: str) -> Stream[None]:
-        """Cancel a run, and close its connections.
+        """Ask a run's producer to cancel it and close its connections.
 
         A run that has already ended stays unchanged. Fails with ``RunError("unknown_run")``.
         """
@@ -306,7 +306,7 @@ class Runs:
         return _once(lambda: self._store.load(id))
 
     def list(self, status: Status | None = None, limit: int = 1000) -> Stream[Sequence[Run]]:
-        """Emit all runs, or the runs with this `status`, newest first."""
+        """Emit up to `limit` runs, newest first, or only those with this `status`."""
         known = get_args(Status)
         check("status", status, status is None or status in known, f"None or one of {', '.join(known)}")
         check_count("limit", limit)
@@ -419,7 +419,7 @@ def open_store(store: str | os.PathLike[str] | Store) -> Store:
     """Return the store at a SQLite path or a ``"redis://..."`` URL.
 
     A `Store` is returned unchanged. The store connects on first use. Raises ``ValidationError("invalid_option")`` for
-    any other argument. Raises ``EngineError("missing_dependency")`` if Redis is not installed.
+    any other argument. Raises ``EngineError("missing_dependency")`` for a Redis URL without ``rxllm[redis]``.
     """
     if isinstance(store, str) and store.startswith(("redis://", "rediss://", "unix://")):
         from rxllm.durable._redis import RedisStore  # redis-py is an extra

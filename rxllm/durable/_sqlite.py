@@ -47,7 +47,7 @@ CREATE INDEX records_of_run ON records (run);
 CREATE TABLE documents (key TEXT PRIMARY KEY, version INTEGER NOT NULL, data BLOB NOT NULL) WITHOUT ROWID;
 """
 
-# The clock was set back if a lease ends too late.
+# A lease that ends too late has expired: the clock was set back.
 _IS_LEASED = f"(owner IS NOT NULL AND leased_until > {_NOW} AND leased_until <= {_NOW} + {LONGEST_LEASE})"
 _STATUS = f"coalesce(ending, CASE WHEN {_IS_LEASED} THEN 'running' ELSE 'waiting' END)"
 _RUN = (
@@ -55,8 +55,8 @@ _RUN = (
 )
 _HELD = "id = ? AND owner = ? AND epoch = ? AND ending IS NULL"
 
-# SQLite would make the file readable by all, so we create it. Closing it drops our process's SQLite locks,
-# so this lock keeps other threads out.
+# SQLite would make the file readable by all, so we create it. Closing it drops our process's SQLite locks, so this lock
+# keeps other threads out.
 _creating = threading.Lock()
 
 _FAULTS = {

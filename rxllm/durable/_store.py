@@ -93,7 +93,7 @@ class Store(Protocol):
         ...
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
-        """Return all runs, or the runs with this `status`, newest first."""
+        """Return up to `limit` runs, newest first, or only those with this `status`."""
         ...
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:

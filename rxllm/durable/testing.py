@@ -36,9 +36,9 @@ SECONDS = 60.0
 def assert_store(make_store: MakeStore, *, only: Collection[str] | None = None, without: Collection[str] = ()) -> None:
     """Check that a store follows `STORE_RULES`.
 
-    Every call to `make_store` must open the same store, which must be empty at first. For the rule ``processes``, it
-    must be picklable, such as a module-level function. `only` names the rules to check, and `without` the rules to
-    skip. To make each rule a separate test::
+    Every call to `make_store` must open the same store, which must be empty at first. For the rule ``processes``,
+    `make_store` must be picklable, such as a module-level function. `only` names the rules to check, and `without` the
+    rules to skip. To make each rule a separate test::
 
         @pytest.mark.parametrize("rule", STORE_RULES)
         def test_the_contract(rule, tmp_path):

@@ -188,7 +188,7 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
 
         rxllm.http.use_transport("aiohttp")      # or, without a line of code: RXLLM_TRANSPORT=aiohttp
 
-    Without it, ``RXLLM_TRANSPORT`` sets the transport. The default is httpx.
+    The default is set by ``RXLLM_TRANSPORT``. Without it, the default is httpx.
 
     The choice applies to rxllm's own clients, except in ``"local"``. Engines such as ``"provider:model"`` use it at
     once. An existing adapter uses it on event loops where it has made no call. It does not affect an adapter's `client`
@@ -206,8 +206,8 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
                                              httpx's transport do not see its requests.
     =============  ========================  ===========================================================================
 
-    Raises ``ValidationError("invalid_option")`` for another name, and ``EngineError("missing_dependency")`` without the
-    transport's package.
+    Raises ``ValidationError("invalid_option")`` for any other name, and ``EngineError("missing_dependency")`` without
+    the transport's package.
     """
     global _chosen
     if name is not None:

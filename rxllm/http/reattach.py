@@ -68,7 +68,7 @@ class KeptAnswer(Protocol):
         ...
 
     def resume(self, call: Call) -> httpx.Request:
-        """Return the request for the rest of the answer."""
+        """Expect the rest of the answer, and return its request."""
         ...
 
     def stop(self, call: Call) -> httpx.Request:

@@ -6,7 +6,7 @@
                │
                └──> bytes ──> decoder.feed ──> events ──> ... ──> close ──> decoder.close ──> events ──> on_completed
 
-An error before the status ends the stream in ``on_error``. Later ones become an ``ErrorEvent``.
+An error before the status goes to ``on_error``. A later one becomes an ``ErrorEvent``.
 
 httpcore 1.0.9 cannot cancel every call safely, so `_send` holds the pump:
 
@@ -179,7 +179,7 @@ async def _read(
 ) -> AdapterError | None:
     """Send `request` and emit its events.
 
-    A later failure is returned, not raised.
+    A failure after the response has begun is returned, not raised.
     """
     began = time.monotonic()
     streaming = False

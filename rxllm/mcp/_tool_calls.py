@@ -229,7 +229,7 @@ def _check_page(params: Json) -> Json:
 
 
 def _response(reply: str, params: Json) -> Json | None:
-    """Return None if the reply does not fit."""
+    """Return the response, or None if the reply does not fit."""
     try:
         data: Json | None = msgspec.json.decode(reply, type=Json)
     except (ValueError, RecursionError):
@@ -261,7 +261,7 @@ def _fault(answer: Json, params: Json) -> str:
 
 
 def _convert_reply(reply: str, kind: Any) -> Any:
-    """Raises ``ValueError`` or ``KeyError`` for an unfit reply."""
+    """Convert a reply. Raises ``ValueError`` or ``KeyError`` if it does not fit."""
     match kind:
         case "boolean":
             return _TRUTHS[reply.strip().lower()]

@@ -50,8 +50,8 @@ def tools(
     A command's process ends after its last tool is garbage-collected. To end it earlier, pass a `Stdio` or `HTTP` and
     close it.
 
-    A tool that has changed since its first listing is left out, with a warning. Pass `allow_changes=True` to accept
-    changes.
+    A tool that has changed since its first listing is left out with a warning, because you have not reviewed it. Pass
+    `allow_changes=True` to accept changes.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments. If the server fails, the stream ends with an
     ``AdapterError`` or ``StreamError``.
@@ -80,7 +80,7 @@ def watch(
         watch()     tools-----tools---------tools--|
 
     Arguments are as in `tools`. The stream completes when the server ends it, and fails if the connection is lost.
-    ``.retry()`` then subscribes again.
+    ``.retry()`` then subscribes again, without a delay.
     """
     connection = _connect(server, headers, prefix)
 

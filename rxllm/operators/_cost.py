@@ -52,7 +52,7 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
     In ``Engine(adapter, model, operators=[ops.cost()])``, prices depend on the call's provider and model. Results,
     totals and budgets then include the costs. After ``ops.fallback``, the price of the model that answered applies. In
     a pipe, pass ``"provider:model"``. Otherwise, the response's model name is looked up under every provider. Costs
-    stay None for a model that is not in the list. Non-zero costs reported by the provider are kept.
+    stay None for a model that is not in the genai-prices list. Non-zero costs reported by the provider are kept.
 
     Searches, audio, images, one-hour caches and service tiers are priced separately. So is each model that Anthropic
     uses for compactions, advisors and fallbacks. An agent's costs are added by its own engine. Put your own contract's

@@ -201,7 +201,7 @@ def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
 
     ``rxllm.durable`` has a journal that writes to a database. For your own, see `rxllm.runtime.Journal`.
 
-    Raises ``ValidationError("invalid_option")`` unless `journal` has these methods.
+    Raises ``ValidationError("invalid_option")`` unless `journal` has the methods of a `Journal`.
     """
     fits = all(callable(getattr(journal, name, None)) for name in _JOURNAL_METHODS) and not isinstance(journal, type)
     methods = ", ".join(_JOURNAL_METHODS)

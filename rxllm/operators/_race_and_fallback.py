@@ -40,7 +40,7 @@ def race(*others: Observable[Event]) -> Callable[[Observable[Event]], Stream[Eve
 
     ``a.pipe(ops.race(b, c))`` is the same as ``rxllm.race(a, b, c)``. In the result's metadata, the source is stream 0.
 
-    Raises ``ValidationError("invalid_option")`` unless `others` are Observables, at least one.
+    Raises ``ValidationError("invalid_option")`` without `others`, or if one is not an Observable.
     """
     check_streams("others", others)
     return lambda source: runtime.race(source, *others)
@@ -80,8 +80,8 @@ def fallback(
     'Hello'
 
     In an engine's operators, pass engines, adapters, or names such as ``"provider:model"``. Each fallback engine
-    receives the same messages, tools, format and options. It keeps its own key, model (if set), pass-through
-    ``options``, retry policy and operators. In a pipe, pass Observables of events instead.
+    receives the same messages, tools and format, and settings such as the temperature. It keeps its own key, model (if
+    set), pass-through ``options``, retry policy and operators. In a pipe, pass Observables of events instead.
 
     The events of a failed attempt are dropped. After a fallback, the response has the metadata
     ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If every attempt fails, the last error is raised, with

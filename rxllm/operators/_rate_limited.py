@@ -282,7 +282,7 @@ class _QueuedCall(_Call):
 
     def begin_on_loop(self) -> None:
         """Schedule the call on its own loop. Raises ``RuntimeError`` if the loop is closed."""
-        timer = self.running.disposable = SingleAssignmentDisposable()  # it may fire on another thread
+        timer = self.running.disposable = SingleAssignmentDisposable()  # set first, as it may fire on another thread
         timer.disposable = self._clock.schedule(lambda scheduler, state: self._context.run(self.begin_later))
 
     def alarm(self) -> abc.SchedulerBase:

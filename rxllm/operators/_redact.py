@@ -88,8 +88,8 @@ def redact(
 
     Text that might become part of a match is held back, up to `max_match` characters. A longer match is replaced only
     if its first `max_match` characters contain a match too. The same applies to a match that looks further ahead. If
-    the pattern contains ``$`` or ``\\B``, `max_match` characters are always held back. The rest is emitted at the end
-    of a block, but not after an ``on_error``.
+    the pattern contains ``$`` or ``\\B``, `max_match` characters are always held back. Held-back text is emitted at the
+    end of a block, but not after an ``on_error``.
 
     Deltas, completed text, messages, ``StepCompleted`` and ``ChatCompleted`` are redacted. Redacted thinking loses its
     signature and provider data, which are no longer valid. Tool calls and their results, user messages and a response's

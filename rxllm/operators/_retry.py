@@ -141,9 +141,10 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
     >>> stream_generate(torn, "Hi").pipe(restart({"base_delay": 0}), ops.only(StepRestarted)).run()
     StepRestarted(reason='timeout', attempt=2)
 
-    A restart sends a new request. Two events precede the new attempt's content. ``Custom("step_abandoned", {"response":
-    ...})`` preserves the abandoned response. ``StepRestarted`` makes folds discard everything earlier in the step,
-    including usage. If the new attempt produces no content, neither is emitted, and the earlier content is kept.
+    A restart sends a new request. Two events precede the new attempt's content.
+    ``Custom("step_abandoned", {"response": ...})`` preserves the abandoned response. ``StepRestarted`` makes folds
+    discard everything earlier in the step, including usage. If the new attempt produces no content, neither is emitted,
+    and the earlier content is kept.
 
     `policy` is a `RetryPolicy` or a mapping with its fields. A first attempt without content is left to the engine's
     own retry. The last failure is passed on.

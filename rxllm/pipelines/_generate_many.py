@@ -118,9 +118,9 @@ def generate_many(
     request reserves the most that it can cost, so set `max_tokens`. A request that would exceed the limit waits for
     others to end. If it still would, it fails without being sent. So does a request without a known price.
 
-    If an id in the journal belongs to a different request, the stream fails with ``ValidationError``. If another stream
-    is writing to the file, it fails with ``EngineError("journal_in_use")``. If the file cannot be read or written, it
-    fails with ``EngineError("journal_failed")``.
+    If an id in the journal belongs to a different request, the stream fails with ``ValidationError`` before anything is
+    sent. If another stream is writing to the file, it fails with ``EngineError("journal_in_use")``. If the file cannot
+    be read or written, it fails with ``EngineError("journal_failed")``.
     """
     check_count("concurrency", concurrency)
     check_instance("ordered", ordered, bool, "True or False")

@@ -3,7 +3,7 @@
 * Each call, step, chat and image call has a span.
 * A span begins once, finishes once, and never changes events.
 * It finishes before the subscriber is notified of the end.
-* A stream disposed after its last event is not cancelled.
+* A stream disposed after its last event does not count as cancelled.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class PlainOptions(TypedDict, total=False):
     """The policy for retrying a call that fails before any content: a `RetryPolicy`, a mapping of its fields, True for
     the default policy, or False for no retries. Default: the engine's, which makes up to three attempts."""
     timeout: float | Timeouts | None
-    """The number of seconds without model output, or a `Timeouts`. A number also limits the time between bytes. So
+    """The seconds that may pass without model output, or a `Timeouts`. A number also limits the time between bytes. So
     does a `Timeouts` with `first` and `idle`. Default: only the connection's limit of 600 seconds without a byte."""
     emit_text_deltas: bool | None
     """Whether event streams include `TextDelta` events. Results are the same either way. Default: ``True``."""
@@ -172,8 +172,8 @@ class PlainChatOptions(PlainStepOptions, total=False):
     """The point at which `steer` interrupts the model: after its current "sentence" or "step". Default: "sentence", or
     "step" with a `response_format`."""
     structured_finalize_nudge: str | None
-    """The user message that `structured_finalize` adds to its final request. "" adds none. Default: ``"Now provide your
-    final structured response."``."""
+    """The user message that `structured_finalize` adds to its final request. "" adds none. Default:
+    ``"Now provide your final structured response."``."""
 
 
 class ChatOptions(PlainChatOptions, StepOptions, total=False):

@@ -127,7 +127,7 @@ class Limiter(Protocol):
         ...
 
     def settle(self, permit: Any, tokens: int, /) -> None:
-        """End the call with this `permit`.
+        """Record that the call with this `permit` has ended.
 
         `tokens` is the provider's count, or an estimate.
         """

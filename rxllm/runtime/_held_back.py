@@ -146,7 +146,7 @@ class Hold(Gate):
         return self._is_idle() and (self._reader is None or self._reader.requested)
 
     def let_through(self) -> None:
-        """Open the gate, and wake idle sources."""
+        """Open the gate. If it is idle, wake the waiting sources."""
         self.closed = False
         self._wake_if_idle()
 
@@ -252,7 +252,7 @@ def behind(gate: Gate | None) -> Generator[None]:
 def noting_times(source: Observable[T]) -> Stream[T]:
     """Let `source` record the times of lost attempts.
 
-    Only readers of times get them.
+    Times differ between runs, so only readers of times get them.
     """
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:

@@ -91,8 +91,8 @@ def _race_sources(name: str, sources: Sequence[Observable[Event]], delays: Seque
 class _Race:
     """Emits the first source with content, and disposes the rest.
 
-    Source k starts after ``delays[k]`` seconds, or once all running sources have failed. `name` is its key in the
-    metadata.
+    Source k starts after ``delays[k]`` seconds, or once all running sources have failed. `name` is the race's key in
+    the metadata.
 
     A failed source's events are dropped, unlike in a `Backlog`.
     """
@@ -111,7 +111,7 @@ class _Race:
         self._observer = observer
         self._scheduler = scheduler
         self._scope = current_scope.get()
-        self._guard = threading.Lock()
+        self._guard = threading.Lock()  # for decisions only; never held while emitting
         self._entries: dict[int, SingleAssignmentDisposable] = {}  # The sources that are still in the race.
         self._timers: dict[int, SingleAssignmentDisposable] = {}  # The sources that have not started.
         self._winner: int | None = None

@@ -1,6 +1,6 @@
 """Retry calls that fail before their first content.
 
-Its events are held back until then.
+An attempt's events are held back until then.
 
 ::
 

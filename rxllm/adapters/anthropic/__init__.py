@@ -45,8 +45,8 @@ class Anthropic(HTTPAdapter):
 
     System messages at the start are sent as ``system``. Later ones stay where they are, so that the cached prefix
     remains valid. If the model obeys them there, they keep the role ``system``. Otherwise, they become text between
-    ``<system>`` tags, which a user could type too. Set the option
-    ``system_entries`` to True to keep the role, or to False for text.
+    ``<system>`` tags, which a user could type too. Set the option ``system_entries`` to True to keep the role, or to
+    False for text.
 
     A tool's ``metadata["strict"]`` enforces its schema. ``metadata["anthropic"]`` sets other fields, such as
     ``{"eager_input_streaming": True}``. For a server's tool, set the type, as in ``{"type": "web_search_20250305"}``.

@@ -1,12 +1,12 @@
 """Convert a request to the body of the Messages API: https://platform.claude.com/docs/en/api/messages.
 
 1. System messages at the start become ``system``. Later ones must not change it, or the cached prefix would become
-invalid. They go before the next assistant turn, or at the end.
+   invalid. They go before the next assistant turn, or at the end.
 2. Consecutive messages with the same role become one turn. Tool results begin a user turn.
-3. The API rejects blank text, and whitespace at the end. Both are removed.
+3. The API rejects blank text, and whitespace at the end of a last assistant turn. Both are removed.
 4. Other providers' parts are left out. Anthropic's own parts are sent back unchanged, except unsigned thinking and
-incomplete server-tool calls. To send a file by its id, set the beta header in
-https://platform.claude.com/docs/en/build-with-claude/files.
+   incomplete server-tool calls. To send a file by its id, set the beta header in
+   https://platform.claude.com/docs/en/build-with-claude/files.
 5. Ids have only letters, digits, ``_`` and ``-``. Other characters become ``_``.
 """
 

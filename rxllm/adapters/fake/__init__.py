@@ -75,7 +75,7 @@ class Fake:
     The function can be async. A plain function must not sleep, because it blocks the event loop. Use ``("delay",
     seconds)`` instead. Without an event loop, turns run on the caller's thread. `requests` lists all requests.
 
-    Raises ``ValidationError("invalid_option")`` for another piece. Pieces from a function are checked when they are
+    Raises ``ValidationError("invalid_option")`` for any other piece. Pieces from a function are checked when they are
     played. After the last turn, calls fail with ``AdapterError("no_scripted_response")``.
     """
 
@@ -163,7 +163,7 @@ class _Play:
         self._wait_for(lambda: scheduler.schedule(self._play))
 
     def _wait_for(self, start: Callable[[], abc.DisposableBase]) -> None:
-        # start() can continue on another thread.
+        # Assigned first, as start() can continue on another thread.
         waiting = self._waiting.disposable = SingleAssignmentDisposable()
         waiting.disposable = start()
 

@@ -46,7 +46,7 @@ class FakeImages:
 
     `requests` lists all requests, even those with an unsupported operation.
 
-    Raises ``ValidationError("invalid_option")`` for another piece. After the last turn, calls fail with
+    Raises ``ValidationError("invalid_option")`` for any other piece. After the last turn, calls fail with
     ``ImageAdapterError("unknown")``.
     """
 
@@ -164,7 +164,7 @@ def _response(pieces: list[Piece], request: ImageRequest) -> ImageResponse:
                 raise piece
             case ("error", reason):
                 raise ImageAdapterError(reason, provider="fake")
-            case _:  # it has already passed
+            case _:  # a delay, which has already passed
                 pass
     metadata = {**request.metadata, **response.metadata}
     if response.images and not images:

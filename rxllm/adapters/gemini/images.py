@@ -107,7 +107,7 @@ def image_body(request: ImageRequest) -> dict[str, Any]:
 def image_config(size: tuple[int, int] | str | None) -> dict[str, str]:
     """Return Gemini's fields for `size`.
 
-    Raises ``ImageAdapterError("invalid_request")`` for other sizes.
+    Raises ``ImageAdapterError("invalid_request")`` for an unsupported size.
 
     >>> image_config((1024, 1024)), image_config("16:9"), image_config("2K")
     ({'aspectRatio': '1:1'}, {'aspectRatio': '16:9'}, {'imageSize': '2K'})

@@ -1,13 +1,13 @@
 """Convert a response's output items to events, in their order.
 
 1. A frame belongs to the item with its id, or else to the latest item with its index. Some servers invent an id for
-each frame, and others send index 0 for everything.
+   each frame, and others send index 0 for everything.
 2. ``response.output_item.done`` has the final item. Ciphertext is read only from this frame, because it differs in
-every frame. Missing text is emitted here or at the end.
+   every frame. Missing text is emitted here or at the end.
 3. Each text or thought is a block. After an interruption, the rest is a new block. An unannounced part continues the
-open block.
+   open block.
 4. A tool that the provider runs becomes a call with the metadata ``{"server": True}``. Its whole item becomes a message
-part.
+   part.
 """
 
 from __future__ import annotations
