@@ -248,7 +248,7 @@ _CONTENT: dict[str, Callable[[Iterable[StreamChunk]], list[Part]]] = {
 
 
 class _AssembledCall(msgspec.Struct):
-    """A call with its joined fragments, if any."""
+    """A tool call with the text of its joined fragments, or None if it has none."""
 
     id: str
     call: CallRecord
@@ -282,7 +282,7 @@ class _AssembledCall(msgspec.Struct):
         return result | ({"metadata": metadata} if metadata else {})
 
     def for_message(self) -> ToolCall:
-        """Return the call for ``finalize_message``."""
+        """Return the tool call as ``finalize_message`` puts it into the message."""
         arguments = _decode_or_default(self.text, self.call.arguments) if self.text else self.call.arguments
         raw = (as_json(arguments) if isinstance(arguments, str | list | dict) else None) or "{}"
         metadata = self.metadata | ({"server": True} if self.call.builtin else {})

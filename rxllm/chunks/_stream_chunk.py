@@ -240,7 +240,7 @@ def read_fragment(entry: Any) -> tuple[Index, str] | None:
 
 
 def read_call_metadata(entry: Any) -> tuple[Index, dict[str, Any]] | None:
-    """Return an entry's index and updates, if valid."""
+    """Return the index and the updates in an entry, or None if the entry is malformed."""
     updates = mapping(entry).get("metadata")
     return (_index_of(entry), _drop_control_keys(mapping(updates))) if isinstance(updates, Mapping) else None
 
@@ -311,7 +311,7 @@ def is_stream_only(chunk: StreamChunk) -> bool:
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """Return `value`, or an empty mapping if it is not one."""
+    """Return `value`, or an empty mapping if `value` is not a mapping."""
     return cast(Mapping[str, Any], value) if isinstance(value, Mapping) else NOTHING
 
 

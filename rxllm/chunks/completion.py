@@ -1,4 +1,4 @@
-"""Chunks of the completion dialect."""
+"""The chunks of the completion dialect, and functions that read them."""
 
 from __future__ import annotations
 

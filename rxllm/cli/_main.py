@@ -146,7 +146,7 @@ def _row(name: str) -> tuple[str, str, str, str]:
 
 
 def write_plugin(options: Namespace) -> int:
-    """Write ``rxllm-NAME`` into the working directory, unless it exists."""
+    """Write a new plugin to the folder ``rxllm-NAME``. Raises ``FileExistsError`` if the folder exists."""
     name, folder = options.name, Path(f"rxllm-{options.name}")
     sources = _sources()
     if not sources:

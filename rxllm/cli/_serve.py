@@ -84,7 +84,7 @@ def _wrong(message: str) -> int:
 
 
 def work(options: Namespace) -> int:
-    """Produce runs until a signal arrives, then release the rest."""
+    """Recover and produce runs until a signal arrives, then release the unfinished runs."""
     sys.path.insert(0, os.getcwd())
     try:
         runs = _runs(options.runs)

@@ -157,7 +157,7 @@ class Blocks:
         self._open: dict[type[Event], dict[Any, None]] = {TextDelta: {}, ThinkingDelta: {}}  # oldest first
 
     def pieces(self, kind: type[Event], id: str | None) -> list[str]:
-        """Return the block's pieces, or a throwaway list if complete."""
+        """Return the list of the block's pieces, or a list that nobody reads if the block is complete."""
         pieces = self._parts[self._key(kind, id)]
         return cast(list[str], pieces) if isinstance(pieces, list) else []
 
@@ -167,7 +167,7 @@ class Blocks:
         self._open[kind].pop(key, None)
 
     def mark(self, key: Any, part: Any) -> None:
-        """Append `part`, unless its key is taken."""
+        """Append `part`, unless there is a part with this `key`."""
         self._parts.setdefault(key, part)
 
     def add(self, part: Any) -> None:

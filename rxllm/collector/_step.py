@@ -50,7 +50,7 @@ class Execution(msgspec.Struct, frozen=True):
     completed: ToolExecutionCompleted | None = None
 
     def after(self, event: Nested | ToolExecutionStarted | ToolExecutionCompleted) -> Execution | None:
-        """Return the execution after `event`, or None if it is over."""
+        """Return the execution updated with `event`, or None if there is nothing left to keep."""
         if isinstance(event, ToolExecutionStarted):
             return msgspec.structs.replace(self, started=event, completed=None)
         if isinstance(event, ToolExecutionCompleted):
@@ -69,7 +69,7 @@ Executions = Mapping[str, Execution]
 def execute(
     executions: Executions, event: Nested | ToolExecutionStarted | ToolExecutionCompleted, start: StreamCollector
 ) -> Executions:
-    """Return the executions after `event`. A new agent begins at `start`."""
+    """Return the executions updated with `event`. The state of a new agent is `start`."""
     id = event.path[0] if isinstance(event, Nested) else event.id
     before = executions.get(id)
     execution = before or Execution(start)
@@ -104,7 +104,7 @@ def nest(id: str, event: Event) -> Nested:
 _WAITING = ("approval", "manual_tool_calls")
 
 CALLS = ("manual_tool_calls", "approval_tool_calls")
-"""Metadata keys for calls that wait for the caller."""
+"""The metadata keys that list tool calls for which the chat waits for the caller."""
 
 
 def is_waiting(result: ChatResult) -> bool:
@@ -227,7 +227,7 @@ def unsigned(part: Part) -> Part | None:
 
 
 def is_unfinished(response: Response[Any]) -> bool:
-    """Whether the model waits for results or after a pause."""
+    """Whether the response calls tools or the model has paused, so that the chat must go on."""
     waits = response.finish_reason == "tool_calls" and bool(response.tool_calls)
     return waits or response.raw_finish_reason == PAUSE
 

@@ -1,4 +1,4 @@
-"""Add parsed answers to responses and results."""
+"""Functions that set the parsed answer of a response or a result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Read = Callable[[str], Any]
 
 
 def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
-    """Return `response` with `parsed` set, unless it failed or calls tools.
+    """Return `response` with its answer in `parsed`. A response that failed or calls tools is returned unchanged.
 
     Raises ``ValidationError("invalid_output")`` if `read` rejects the text. The error's metadata holds the text, the
     finish reason and the usage.

@@ -74,7 +74,7 @@ class Unfinished:
                 pass
 
     def close(self) -> list[Event]:
-        """Return completions for blocks and calls, marking the calls incomplete."""
+        """Return the events that complete all open blocks and calls. The calls are marked as incomplete."""
         events: list[Event] = []
         for (kind, id), pieces in self.blocks.items():
             text = "".join(pieces)

@@ -132,7 +132,7 @@ class Questions:
         self.widget.children = lines
 
     def rows(self) -> list[Row]:
-        """Return rows for the typed results. No event reports them."""
+        """Return a row for each result that the user has typed. No event reports these results."""
         return [ToolRow(self.calls[id], "done", result=text) for id, text in self.results.items()]
 
     def _approval(self, call: ToolCall) -> Any:

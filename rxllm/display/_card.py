@@ -154,7 +154,7 @@ class Card(msgspec.Struct, frozen=True):
     error: Exception | None = None
 
     def add(self, item: Any, now: float) -> Card:
-        """Return the card updated with an event or a value."""
+        """Return a card that includes `item`, which is an event or a value."""
         if type(item) not in EVENTS:
             return msgspec.structs.replace(self, value=item)
         state = self.state.apply_event(item)
@@ -172,7 +172,7 @@ class Card(msgspec.Struct, frozen=True):
         )
 
     def finish(self, end: End, now: float, error: Exception | None = None) -> Card:
-        """Return the card in its final state."""
+        """Return the card of a stream that has ended."""
         agents = {id: agent if agent.end else agent.finish(end, now) for id, agent in self.agents.items()}
         return msgspec.structs.replace(self, end=end, ended=now, error=error, agents=agents)
 
@@ -193,7 +193,7 @@ class Card(msgspec.Struct, frozen=True):
 
     @property
     def result(self) -> Any:
-        """The latest value, or the result of the events."""
+        """The latest value of a stream of values, or the result of a stream of events."""
         state = self.state
         if self.has_value:
             return self.value
@@ -257,7 +257,7 @@ def responses_of(card: Card) -> list[Response[Any]]:
 
 
 def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list[list[Row]]:
-    """Return the rows of each step. Resumed calls belong to the first step."""
+    """Return the rows of each step. Calls that were resumed are rows of the first step."""
     messages = [response.message or Message("assistant") for response in responses]
     called = {call.id for message in messages for call in message.tool_calls}
     # These scan all events, so skip them without tools.

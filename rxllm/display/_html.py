@@ -20,7 +20,7 @@ SHOWN = 2_000
 """The maximum number of characters of arguments, progress and results."""
 
 LINE, INDENTED = 60, 100_000
-"""The longest arguments on a tool's line, and the longest indented JSON."""
+"""The maximum numbers of characters of the arguments on a tool's line, and of JSON that is indented."""
 
 
 def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
@@ -172,7 +172,7 @@ def _base64(data: bytes) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return the HTML of any value, from its own or its repr."""
+    """Return any value as HTML. If the value has no HTML, Markdown or picture of its own, its text is used."""
     for name, draw in (("_repr_html_", str), ("_repr_markdown_", markdown), ("_repr_mimebundle_", _pictures)):
         method: Any = getattr(cast(Any, type(value)), name, None)
         with contextlib.suppress(Exception):  # if one fails, try the next

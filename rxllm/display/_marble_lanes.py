@@ -88,7 +88,7 @@ class Span:
 
 
 class Lane:
-    """A place in a pipe, with a span for each subscription.
+    """A place in a pipe. It has one span for each subscription.
 
     `is_operator` is True if the label is an operator's code.
     """
@@ -161,7 +161,7 @@ def mark_of(item: Any, at: float) -> Mark:
 
 
 def _describe(item: Any) -> tuple[str, str, str]:
-    """Return an item's kind, its agents' or stream's names, and its label."""
+    """Return an item's kind, the names of the agents or streams that it comes from, and its label."""
     if isinstance(item, Labelled):
         labelled = cast(Labelled[Any], item)
         kind, names, label = _describe(labelled.item)

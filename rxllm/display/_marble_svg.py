@@ -36,9 +36,10 @@ WIDTHS = ((280, 1), (350, 1), (420, 1), (350, 2), (420, 2), (520, 2), (640, 2))
 """The layouts to try: (width of the time axis in pixels, number of label levels)."""
 
 MAX_WIDTH, LIMITS = 1000, ((30, 80), (30, 40), (30, 24), (30, 12), (12, 12), (0, 12))
-"""The maximum width in pixels, and the limits to try.
+"""The maximum width in pixels, and the pairs of limits to try one after the other.
 
-A limit is a number of marks and a length of labels. A row with more marks has ticks instead of marks and labels.
+A pair is a maximum number of marks in a row and a maximum length of labels. A row with more marks has ticks instead of
+marks and labels.
 """
 
 RADIUS, GAP, LABEL_GAP, LEVEL = 7, 6, 14, 15
@@ -108,7 +109,7 @@ def _best_chart(rows: list[Row], now: float) -> _Chart:
 
 
 def _chart_within(limits: tuple[int, int], rows: list[Row], now: float) -> _Chart:
-    """Return the first chart with exact times, or one of medium width."""
+    """Return the first chart in which all times are exact, or a chart of medium width if there is none."""
     least = max((_width(row.lane.label) - 40 for row in rows if row.lane.is_operator), default=0.0)
     charts = [partial(_Chart, rows, now, limits, max(width, least), levels) for width, levels in WIDTHS]
     return next((chart for chart in (make() for make in charts) if chart.is_exact), None) or charts[4]()
@@ -132,7 +133,7 @@ class _Slot:
 
 
 class _Line:
-    """The slots of a row."""
+    """One row of the diagram, with the slots that hold its marks."""
 
     def __init__(self, row: Row, limits: tuple[int, int]) -> None:
         self.row, self.span = row, row.span
@@ -158,7 +159,7 @@ class _Line:
 
     @property
     def end(self) -> float | None:
-        """The position of the end, or None while running."""
+        """The x position at which the row ends, or None while its stream is running."""
         return next((slot.x for slot in self.slots if slot.kind == self.span.outcome), None)
 
     def needed(self, at: float) -> float:
@@ -166,7 +167,7 @@ class _Line:
         return self.edge + GAP + self._first_item(at)[1]
 
     def shift(self, at: float, x: float) -> float:
-        """Return how far right of `x` the first label fits."""
+        """Return how far the first mark at `at` must move to the right of `x`, so that its label fits."""
         return self._spot(self._first_item(at)[0], x)[0]
 
     def put_group(self, at: float, x: float) -> None:
@@ -198,7 +199,7 @@ class _Line:
         self.put(slot, (x + until) / 2)
 
     def _first_item(self, at: float) -> tuple[_Slot, float]:
-        """Return the slot to place exactly at `at`, and its offset."""
+        """Return the slot that marks the time `at`, and its distance from the left edge of its group."""
         slots = self.groups[at]
         is_start = at == self.span.start
         index = next((index for index, slot in enumerate(slots) if is_start or slot.kind not in QUIET), 0)

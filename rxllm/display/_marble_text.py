@@ -99,7 +99,7 @@ def _groups(span: Span, symbols: _Symbols, tick: float) -> dict[int, str]:
 
 
 def _columns(spans: list[Span], symbols: _Symbols, now: float) -> tuple[float, dict[int, int]]:
-    """Return the seconds per character, and each tick's column."""
+    """Return the number of seconds that a character stands for, and the column of each tick."""
     times = {0.0, now, *(at for span in spans for at in (span.start, span.latest, *(mark.at for mark in span.marks)))}
     finest = max(times) / COLUMNS
 
@@ -123,7 +123,7 @@ def _is_multiple(at: float, tick: float) -> bool:
 
 
 def _lines(span: Span, symbols: _Symbols, tick: float, columns: dict[int, int], now: float) -> tuple[str, str]:
-    """Return the marbles, and the subscription below them."""
+    """Return the line of marbles, and the line below it, which shows how long the subscription lasted."""
     if span.outcome == UNUSED:
         return "", ""
     start, until = (columns[round(at / tick)] for at in (span.start, span.latest if span.outcome else now))

@@ -1,4 +1,4 @@
-"""`Screen` and `Plain`, which prints events as text."""
+"""The base class `Screen`, and `Plain`, a screen that prints events as text."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ EVERY = 0.1
 """The minimum number of seconds between draws."""
 
 EVERY_LINE = 10.0
-"""The minimum number of seconds between lines in a file."""
+"""The minimum number of seconds between lines if the output is a file."""
 
 
 def progress_bar(label: str = "") -> Callable[[Progress], None]:
@@ -147,7 +147,7 @@ class _TerminalLine:
 
 
 class _Guard:
-    """A terminal stream that clears the bar before each write."""
+    """A terminal stream that clears the progress bar before each write."""
 
     def __init__(self, stream: Any, line: _TerminalLine) -> None:
         self._stream = stream

@@ -71,7 +71,7 @@ class Terminal(Screen):
             self._console.print(rest)
 
     def _print_settled(self, cards: Cards, now: float) -> RenderableType:
-        """Print what is finished above the live part, and return the rest."""
+        """Print the finished rows above the live part, and return the live part."""
         card = cards.get(None)
         if card is None or card.has_value:
             return _drawn(cards, now)
@@ -84,7 +84,7 @@ class Terminal(Screen):
         return Group(*_stack(rest), _Status(card, texts, now))
 
     def _take_settled(self, rows: list[Row]) -> tuple[list[Row], list[Row]]:
-        """Return the finished unprinted rows, and the rest."""
+        """Return the finished rows that have not been printed yet, and the rows that are still live."""
         count, keys = len(self._printed), [*map(_key, rows)]
         if keys[:count] != self._printed or not _text(rows[count:]).startswith(self._start):
             count, self._start = 0, ""  # the step has started again
@@ -103,7 +103,7 @@ class Terminal(Screen):
 
 
 def _shortened(rows: Sequence[Row]) -> list[Row]:
-    """Return clean `rows`, with a note for earlier thinking."""
+    """Return `rows` with clean text. A short note replaces all thinking except the latest."""
     shown: list[Row] = []
     for row in rows:
         if isinstance(row, TextPart):

@@ -339,7 +339,7 @@ class Cell(Screen):
 
 
 _OUTPUTS = 200
-"""More outputs than any marimo cell has."""
+"""An upper limit for the number of outputs in a marimo cell."""
 
 
 class _MarimoCell(Screen):
