@@ -131,7 +131,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return [chunk.content_part for chunk in self._chunks() if chunk.type == "content_part"]
 
     def finalize_ordered_content(self, *, include_thinking: bool = True) -> list[Part]:
-        """Return text, thinking and whole parts in order of arrival."""
+        """Return the text, the thinking and the complete parts in the order in which they arrived."""
         kinds = _CONTENT.keys() - (() if include_thinking else ("thinking",))
         runs = groupby((chunk for chunk in self._chunks() if chunk.type in kinds), attrgetter("type"))
         return [part for kind, run in runs for part in _CONTENT[kind](run)]
@@ -307,7 +307,7 @@ def _assemble_calls(chunks: Iterable[StreamChunk]) -> list[_AssembledCall]:
 
 
 def _gather(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Index, str], dict[Index, dict[str, Any]]]:
-    """Return calls, fragments by index, and metadata updates by index."""
+    """Return the calls, the argument text for each index, and the metadata updates for each index."""
     calls: list[CallRecord] = []
     fragments: dict[Index, list[str]] = {}
     updates: dict[Index, dict[str, Any]] = {}

@@ -55,7 +55,7 @@ T_in = TypeVar("T_in", contravariant=True)
 
 
 _ARGUMENT_MARKS = frozenset({"raw_arguments", "invalid_arguments", "unparseable_arguments"})
-"""Metadata keys to ignore. The joined fragments may be JSON."""
+"""The metadata keys that are ignored, because the joined fragments may be valid JSON after all."""
 _IGNORED = frozenset({"terminal?", "keepalive?", "done_at_unix_nano", "builtin_tool_started", "response_id", "model"})
 _NOTED = frozenset({"reasoning_details", "logprobs"})
 
@@ -199,7 +199,7 @@ class ChunkFeeder:
             self._fail(error if isinstance(error, LLMError) else StreamError("adapter_error", _message_of(error)))
 
     def _read_key(self, key: str, value: Any) -> bool:
-        """Read a meta chunk's key. Return False if it is unknown."""
+        """Read one key of a meta chunk. Return False if the key is unknown or its value is malformed."""
         if value is None or key in _IGNORED:
             return True
         if key in _NOTED and isinstance(value, list):
@@ -308,7 +308,7 @@ class _LiveCalls:
         return True
 
     def update(self, entry: Any) -> bool:
-        """Read a ``tool_call_metadata`` entry. Return False if it is malformed."""
+        """Update a call with a ``tool_call_metadata`` entry. Return False if the entry is malformed."""
         update = read_call_metadata(entry)
         if update is None:
             return False
@@ -321,7 +321,7 @@ class _LiveCalls:
         return True
 
     def settle(self) -> None:
-        """Add missing arguments, and report fragments of unknown calls."""
+        """Emit the arguments of calls that had no fragments, and report fragments that belong to no call."""
         for live in self._calls:
             arguments = live.call.arguments
             if not live.opened and arguments:

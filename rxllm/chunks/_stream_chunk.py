@@ -110,7 +110,7 @@ def meta(metadata: Mapping[str, Any]) -> StreamChunk:
 
 
 def content_part(part: Part, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
-    """Return a chunk with a whole part, such as a file.
+    """Return a chunk that contains a complete message part, such as a file.
 
     >>> from rxllm.values import FilePart
     >>> content_part(FilePart({"mime_type": "image/png", "url": "https://example.com/a.png"})).type
@@ -199,7 +199,7 @@ _USAGE = {
     "output_cost": ("output_cost",),
     "total_cost": ("total_cost", "cost"),
 }
-"""Counter names for each field of `Usage`, most trusted first."""
+"""The names of the counters that can set each field of `Usage`. The most trusted name comes first."""
 
 
 class CallRecord(msgspec.Struct, frozen=True):
@@ -316,7 +316,7 @@ def mapping(value: Any) -> Mapping[str, Any]:
 
 
 def annotation_key(annotation: Any) -> bytes | str:
-    """Return the same key for equal annotations."""
+    """Return a key that is the same for annotations that are equal."""
     try:
         return msgspec.json.encode(annotation, order="deterministic")
     except (TypeError, ValueError, RecursionError):

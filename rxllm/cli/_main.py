@@ -21,7 +21,7 @@ from rxllm.cli import _conversation, _serve
 from rxllm.cli._conversation import plain, report
 
 TEMPLATE = Path(__file__).parent / "plugin"
-"""The example plugin. Packages contain a copy."""
+"""The folder of the example plugin. Built packages of rxllm contain a copy of it."""
 
 _FILES = ("*.toml", "*.md", "src/*/*.py", "src/*/py.typed", "tests/*.py")
 

@@ -119,7 +119,7 @@ def _fold_message(events: Iterable[Event]) -> Message:
 DELTAS = frozenset({TextDelta, ThinkingDelta, ToolCallDelta})
 
 BlockKey = tuple[type[Event], str | None]
-"""The class of a block's deltas, and the block's id."""
+"""The key of a block: the class of its deltas, and its id."""
 
 BLOCKS: dict[type[Event], type[Event]] = {
     TextDelta: TextDelta,
@@ -198,7 +198,7 @@ def _part(kind: type[Event], pieces: list[str]) -> Part:
 
 
 def content_of(parts: tuple[Part, ...]) -> str | tuple[Part, ...]:
-    """Return the content of a message made of `parts`."""
+    """Return the content for a message that consists of `parts`."""
     match parts:
         case (TextPart(text=text, metadata=metadata), *marks) if not metadata and _only_marks(marks):
             return text

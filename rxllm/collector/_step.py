@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Execution(msgspec.Struct, frozen=True):
-    """A running tool call, with its agent's state."""
+    """A running tool call. If the tool is an agent, `agent` is the agent's state."""
 
     agent: StreamCollector
     started: ToolExecutionStarted | None = None
@@ -91,7 +91,7 @@ def innermost(event: Event) -> Event:
 
 
 def unnest(event: Nested) -> tuple[str, Event]:
-    """Return the outermost call's id, and the agent's own event."""
+    """Return the id of the outermost tool call, and the event as that call's agent emitted it."""
     id, *path = event.path
     return id, Nested(tuple(path), event.event) if path else event.event
 
@@ -252,7 +252,7 @@ def halted_by(error: LLMError) -> str:
 
 
 def halt_metadata(halt: ToolHalt | AskUserRequested | None) -> dict[str, Any]:
-    """Return the metadata of a step that ended with `halt`."""
+    """Return the metadata for a step in which `halt` stopped the chat."""
     match halt:
         case None:
             return {}

@@ -249,7 +249,7 @@ _FAULTS = {
 
 
 class _Response:
-    """The events of one response so far."""
+    """Checks the events of one response, and keeps those received so far."""
 
     def __init__(self, used: set[str]) -> None:
         self.ids: set[str] = set()

@@ -17,7 +17,7 @@ MAX_LABEL = 80
 """The maximum length of a label, in characters."""
 
 UNUSED = "unused"
-"""The outcome of a lane without subscriptions."""
+"""The outcome that a lane gets if nothing ever subscribed to it."""
 
 QUIET = ("start", "complete")
 """Events that only begin or complete something. They have no label."""
@@ -109,7 +109,7 @@ class Lane:
 
 
 class Row(NamedTuple):
-    """A subscription to a lane, numbered from 1."""
+    """A row of the diagram, which shows one subscription to a lane. The first subscription has the number 1."""
 
     lane: Lane
     number: int
@@ -125,7 +125,7 @@ class Row(NamedTuple):
 
     @property
     def note(self) -> str:
-        """The text below the row about hidden subscriptions."""
+        """The text below the last row that tells how many subscriptions are hidden."""
         return f"and {self.lane.hidden} more" if self.number == MAX_ROWS and self.lane.hidden else ""
 
 

@@ -43,7 +43,7 @@ marks and labels.
 """
 
 RADIUS, GAP, LABEL_GAP, LEVEL = 7, 6, 14, 15
-"""A mark's radius, the gaps between marks and labels, and a level's height."""
+"""The radius of a mark, the gap between marks, the gap between labels, and the height of a label level."""
 
 PALETTE = ("#3b82f6", "#d9730d", "#2e9e5b", "#9a5cd0", "#0f97a8", "#d4569a", "#a88300", "#a0653a")
 """The colours of items. They are legible on light and dark pages."""
@@ -366,7 +366,7 @@ class _Picture:
         self._parts.append(f'<path d="{path}" {paint}/>')
 
     def _add_labels(self, slots: list[_Slot], y: float) -> None:
-        """Write the labels, and connect higher ones with their marks."""
+        """Draw the labels, and a line from each raised label to its mark."""
         path = ""
         for slot in slots:
             if slot.label:

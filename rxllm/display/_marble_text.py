@@ -57,7 +57,7 @@ def _axis(tick: float, columns: dict[int, int]) -> str:
 
 
 class _Symbols:
-    """Assigns a letter to each distinct item."""
+    """The letters of a text diagram. Each distinct item gets its own letter."""
 
     def __init__(self, marks: Iterable[Mark]) -> None:
         marks = sorted(marks, key=lambda mark: mark.detail != repr(mark.label))
