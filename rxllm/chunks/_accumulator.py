@@ -170,7 +170,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return reduce(merge_usage, counters, {}) if counters else None
 
     def finalize_finish_reason(self) -> Any:
-        """Return the latest finish reason, in the provider's words."""
+        """Return the latest finish reason exactly as the provider sent it, or None if there is none."""
         return next((reason for reason in reversed([*self._values("finish_reason")]) if reason is not None), None)
 
     def finalize_logprobs(self) -> list[Any]:
@@ -256,7 +256,7 @@ class _AssembledCall(msgspec.Struct):
     metadata: dict[str, Any]
 
     def record(self) -> dict[str, Any]:
-        """Return an entry of ``ChunkAccumulator.tool_calls``."""
+        """Return the call as an entry of ``ChunkAccumulator.tool_calls``."""
         call = self.call
         flags = {"builtin?": call.builtin, "expects_arg_fragments": call.expects_fragments}
         optional = {**flags, "metadata": self.metadata}

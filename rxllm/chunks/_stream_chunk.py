@@ -151,7 +151,7 @@ def as_text(text: str) -> str:
 
 
 def _find_fault(chunk: Any) -> tuple[str, str] | None:
-    """Return the first invalid field and what it must be."""
+    """Return the name of the first invalid field and what the field must be, or None if there is none."""
     match chunk.type:
         case "content" | "thinking" if not isinstance(chunk.text, str):
             return "text", "a string"
@@ -172,7 +172,7 @@ Index = str | int | None
 _EXPECTS_FRAGMENTS = ("expects_arg_fragments", "args_fragment_expected?", "start")
 
 CONTROL = frozenset({"id", "index", "name", "builtin?", "done_at_unix_nano", *_EXPECTS_FRAGMENTS})
-"""Metadata keys that are not kept with the call."""
+"""The metadata keys of a tool call chunk that are not kept with the call."""
 
 FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
@@ -186,7 +186,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "content_filter": "content_filter",
     "error": "error",
 }
-"""rxllm's finish reasons, by the reasons in chunks."""
+"""The finish reason that rxllm uses for each finish reason in a chunk."""
 
 _USAGE = {
     "input_tokens": ("input_tokens", "input"),
@@ -262,7 +262,7 @@ def latest_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[s
 
 
 def merge_usage(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge counters. The total is input plus output."""
+    """Merge two sets of counters. The total becomes the sum of the input and the output."""
     merged = merge_counters(usage, more)
     counts = (merged.get("input_tokens"), merged.get("output_tokens"))
     input, output = (count if _is_number(count) else 0 for count in counts)

@@ -127,7 +127,7 @@ BLOCKS: dict[type[Event], type[Event]] = {
     ThinkingDelta: ThinkingDelta,
     ThinkingCompleted: ThinkingDelta,
 }
-"""The delta class for each event of a block."""
+"""The class of a block's deltas, for each class of event that a block can have."""
 
 
 def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKey]) -> BlockKey:

@@ -129,7 +129,7 @@ def with_agents_so_far(thread: Thread, executions: Executions) -> Thread:
 
 
 def with_agents(step: StepResult, executions: Executions) -> StepResult:
-    """Add the agents' usage, waiting calls and first question."""
+    """Add the usage of the step's agents, the tool calls that they wait for, and their first question."""
     if not executions:
         return step
     step = replace(step, agent_usage=agent_usage(executions))
@@ -150,7 +150,7 @@ def _halt_for(step: StepResult, waiting: Mapping[str, ChatResult]) -> StepResult
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge metadata. `first` wins, but both keep their waiting calls."""
+    """Merge two mappings of metadata. The values in `first` win, but the lists of waiting calls are joined."""
     calls = {name: (*first[name], *second[name]) for name in CALLS if name in first and name in second}
     return {**second, **first, **calls}
 

@@ -115,7 +115,7 @@ def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
 
 
 def _without_loose_ends(message: Message, answered: set[str]) -> Message:
-    """Leave out unanswered calls, and signed parts after the last answered one."""
+    """Return `message` without unanswered calls, and without signed data after the last answered call."""
     loose = {call.id for call in message.tool_calls if not is_server(call) and call.id not in answered}
     marked = {part.id for part in message.parts if isinstance(part, ToolCallPart)}
     unmarked = [ToolCallPart(call.id) for call in message.tool_calls if call.id not in marked]  # placed after the text

@@ -13,7 +13,7 @@ from rxllm.values import ChatResult, ToolCall
 
 
 class Answer(Screen):
-    """A card for an answer, with controls for pending calls below.
+    """A card for an answer. Its `questions` are the controls for the pending tool calls.
 
     The answer continues on the same card once all calls are decided.
     """

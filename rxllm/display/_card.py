@@ -1,4 +1,4 @@
-"""Fold a stream into a card, which screens draw."""
+"""Cards, which collect the items of a stream for the screens to draw."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from rxllm.values import (
 )
 
 NOTHING: Any = object()
-"""The `value` of a card without one."""
+"""The `value` of a card that has not received a value."""
 
 EVENTS = frozenset(EVENT_CLASSES)
 _DELTAS = frozenset((TextDelta, ThinkingDelta))
@@ -108,7 +108,7 @@ class ToolRow(msgspec.Struct, frozen=True):
 
 
 class Note(msgspec.Struct, frozen=True):
-    """A note to the user, or an error."""
+    """A note to the user, or an error that is shown in its place."""
 
     text: str
     error: Exception | None = None
@@ -282,7 +282,7 @@ def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list
 
 
 def rows_of(message: Message, row: Callable[[ToolCall], Row]) -> Iterator[Row]:
-    """Yield the rows of a message, with ``row(call)`` for tool calls. Calls without a `ToolCallPart` are last."""
+    """Yield the rows of a message, with ``row(call)`` for each tool call. Calls without a `ToolCallPart` come last."""
     calls = {call.id: call for call in message.tool_calls}
     for part in message.parts:
         if isinstance(part, ToolCallPart):
@@ -388,7 +388,7 @@ def _look_and_words(card: Card) -> tuple[Look, str]:
 
 
 def _ending(card: Card) -> tuple[Look, str] | None:
-    """Return the state to draw and its text, once ended."""
+    """Return the state to draw for an ended stream and its text, or None if the stream has not ended."""
     state = card.state
     if card.end == "stopped":
         return "stopped", "stopped"

@@ -11,7 +11,7 @@ from rxllm.events import EVENT_CLASSES, Nested, Steered, UsageUpdated
 from rxllm.values import Labelled, Timed, ToolCall, Usage
 
 MAX_LANES, MAX_ROWS, MAX_MARKS = 30, 12, 4000
-"""The maximum numbers of lanes, subscriptions per lane, and marks."""
+"""The maximum numbers of lanes, of subscriptions in a lane, and of marks in a subscription."""
 
 MAX_LABEL = 80
 """The maximum length of a label, in characters."""
@@ -50,7 +50,7 @@ _KINDS = {
 
 
 class Mark(NamedTuple):
-    """An item, or `size` items from `at` to `until`.
+    """The mark for one item, or for `size` items between the times `at` and `until`.
 
     Equal items have the same `key`. `content` is the label without names of agents and streams. It determines the
     colour. `detail` is the item's repr.

@@ -270,7 +270,7 @@ class _Chart:
 
 
 class _Picture:
-    """The elements drawn so far, and the height of the next."""
+    """The SVG elements that have been drawn so far, and the y position of the next one."""
 
     def __init__(self, chart: _Chart) -> None:
         codes = [_width(line.row.title) * 13 / 12 + 48 for line in chart.lines if line.row.lane.is_operator]

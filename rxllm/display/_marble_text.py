@@ -9,10 +9,10 @@ from rxllm.display._card import truncate
 from rxllm.display._marble_lanes import MAX_LANES, TICKS, UNUSED, Lane, Mark, Span, rows_of, time_label
 
 COLUMNS = 100
-"""The approximate length of a line, in characters."""
+"""The approximate maximum length of a diagram's lines, in characters."""
 
 MAX_SYMBOLS = 40
-"""The maximum number of symbols. With more items, kinds share symbols."""
+"""The maximum number of symbols. If there are more distinct items, all items of a kind share a symbol."""
 
 MAX_TITLE = 30
 """The maximum length of a title, in characters."""

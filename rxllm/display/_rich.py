@@ -33,7 +33,7 @@ from rxllm.display._plain import Cards, Screen, quote
 from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart
 
 THINKING = 300
-"""The maximum number of characters of streaming thinking."""
+"""The maximum number of characters of the thinking that are shown while it streams."""
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
@@ -159,7 +159,7 @@ def _card(card: Card, now: float) -> RenderableType:
 
 
 def _stack(rows: Sequence[Row], below: Row | None = None) -> list[RenderableType]:
-    """Draw `rows`, with empty lines except between tools."""
+    """Draw `rows`, with an empty line after each row except between two tools."""
     drawn: list[RenderableType] = []
     for row, following in zip(rows, [*rows[1:], below], strict=False):
         drawn += _row(row)
