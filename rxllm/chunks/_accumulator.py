@@ -66,7 +66,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     length: int = 0
 
     def push(self, chunk: StreamChunk | Mapping[str, Any]) -> ChunkAccumulator:
-        """Return the state after `chunk`. Never raises."""
+        """Return a state that also includes `chunk`. This method never raises an error."""
         if not isinstance(chunk, StreamChunk):
             chunk = as_chunk(chunk)
         if not isinstance(chunk, StreamChunk) or not _is_used(chunk):
@@ -127,7 +127,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return _join_text(chunk for chunk in self._chunks() if chunk.type == "thinking")
 
     def finalize_content_parts(self) -> list[Part]:
-        """Return the whole parts in order of arrival."""
+        """Return the parts in ``content_part`` chunks, in the order in which they arrived."""
         return [chunk.content_part for chunk in self._chunks() if chunk.type == "content_part"]
 
     def finalize_ordered_content(self, *, include_thinking: bool = True) -> list[Part]:
@@ -298,7 +298,7 @@ class _AssembledCall(msgspec.Struct):
 
 
 def _assemble_calls(chunks: Iterable[StreamChunk]) -> list[_AssembledCall]:
-    """Return the calls with their fragments and metadata updates."""
+    """Return each call with its joined fragments and its metadata updates."""
     calls, texts, updates = _gather(chunks)
     return [
         _AssembledCall(id, call, texts.get(call.index), call.metadata | updates.get(call.index, {}))
@@ -326,7 +326,7 @@ def _gather(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Index
 
 
 def _assign_ids(calls: list[CallRecord]) -> list[str]:
-    """Return the calls' ids, with ``call_<k>`` for missing ones."""
+    """Return the ids of the calls. A missing id becomes ``call_<k>``."""
     taken = {call.id for call in calls if call.id}
     ids: list[str] = []
     k = 0

@@ -216,7 +216,7 @@ class CallRecord(msgspec.Struct, frozen=True):
 
 
 def read_call(chunk: StreamChunk) -> CallRecord | None:
-    """Return the call, or None if it has no name."""
+    """Return the tool call in `chunk`, or None if the call has no name."""
     metadata = mapping(chunk.metadata)
     name, id, raw = chunk.name or metadata.get("name"), metadata.get("id"), metadata.get("raw_arguments")
     if not isinstance(name, str) or not name:
@@ -234,7 +234,7 @@ def read_call(chunk: StreamChunk) -> CallRecord | None:
 
 
 def read_fragment(entry: Any) -> tuple[Index, str] | None:
-    """Return a fragment's index and text, if valid."""
+    """Return the index and the text in a fragment, or None if the fragment is malformed."""
     fragment = mapping(entry).get("fragment")
     return (_index_of(entry), fragment) if isinstance(fragment, str) else None
 
@@ -295,7 +295,7 @@ def to_finish_reason(reason: Any) -> FinishReason:
 
 
 def as_json(arguments: Any) -> str | None:
-    """Return JSON text, or None. Text is returned unchanged."""
+    """Return `arguments` as JSON text, or None if they cannot be encoded. Text is returned unchanged."""
     if isinstance(arguments, str):
         return arguments
     value = dict(mapping(arguments)) if isinstance(arguments, Mapping) else arguments

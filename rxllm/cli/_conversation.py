@@ -63,7 +63,7 @@ def report(error: Exception) -> None:
 
 
 class Screen:
-    """Prints answers, and remembers which stream has an unfinished line."""
+    """Prints answers, and remembers which output streams end in an unfinished line."""
 
     def __init__(self, *, events: bool, text: bool) -> None:
         self._events = events

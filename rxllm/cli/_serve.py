@@ -62,7 +62,7 @@ def serve(options: Namespace) -> int:
 
 
 def _check_key(name: str) -> None:
-    """Raise now if the model's provider lacks a key."""
+    """Raise an error at once if there is no API key for the model's provider."""
     adapter = rxllm.Engine.from_model(name).adapter
     if isinstance(adapter, HTTPAdapter):
         adapter.key(Call())

@@ -62,7 +62,7 @@ def fold_message(events: Iterable[Event]) -> Message:
 
 
 def without_faults(fold: Callable[[list[Event]], T], log: list[Event]) -> T:
-    """Return ``fold(log)``, without malformed events if it raises ``TypeError``."""
+    """Return ``fold(log)``. If that raises ``TypeError``, repeat it without the malformed events."""
     try:
         return fold(log)
     except TypeError:
@@ -255,8 +255,8 @@ def _call(id: str, event: ToolCallStarted | ToolCallCompleted | None, pieces: li
 class Summary(msgspec.Struct, frozen=True):
     """Everything in a state except its thread, log and executions.
 
-    `earlier` holds the `error` and `metadata` from before the step, for a restart. `past` holds the unfolded events of
-    completed steps.
+    `earlier` holds the `error` and the `metadata` from before the current step, in case the step is restarted. `past`
+    holds the events that restore the completed steps.
     """
 
     steps: tuple[StepResult, ...] = ()

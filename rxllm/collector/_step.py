@@ -97,7 +97,7 @@ def unnest(event: Nested) -> tuple[str, Event]:
 
 
 def nest(id: str, event: Event) -> Nested:
-    """Wrap the event of an agent in the tool call `id`."""
+    """Wrap an agent's event in a `Nested` that names the tool call `id`."""
     return Nested((id, *event.path), event.event) if type(event) is Nested else Nested((id,), event)
 
 
@@ -233,7 +233,7 @@ def is_unfinished(response: Response[Any]) -> bool:
 
 
 def tool_message(event: Event) -> Message | None:
-    """Return the message for a tool's outcome, or None."""
+    """Return the message that `event` adds to the thread, or None if `event` is not a tool's outcome."""
     match event:
         case ToolResultEncoded():
             return Message("tool", event.content, tool_call_id=event.id)

@@ -1,4 +1,4 @@
-"""Cards with buttons and fields."""
+"""Cards with buttons and text fields for the user's answers."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class WidgetCell(Answer):
         self._box.children = (self._drawn, self._questions.widget)
 
     def _continue(self) -> None:
-        """Continue the chat on the same card."""
+        """Continue the chat on the same card, with the approvals and results that the user has given."""
         approvals, results = self._questions.approvals, self._questions.results
         self.begin_turn(self._questions.rows())
         self._questions.ask((), ())

@@ -63,7 +63,7 @@ _TOOLS = _CALLS | {ToolResultEncoded, AskUserRequested, StepCompleted, ChatCompl
 
 End = Literal["done", "stopped", "failed"]
 SILENCE_SECONDS = 3.0
-"""Seconds without an event before the card shows the silence."""
+"""The number of seconds without an event after which the card shows how long the stream has been silent."""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -101,7 +101,7 @@ class ToolRow(msgspec.Struct, frozen=True):
 
     @property
     def description(self) -> str:
-        """The tool's state and running time, such as ``running 1.5 s``."""
+        """The state of the call and how long it has run, such as ``running 1.5 s``."""
         states = {"arguments": "…", "waiting": "waits for approval", "needed": "needs a result"}
         state = states.get(self.state, self.state)
         return state if self.seconds is None else f"{state} {duration(self.seconds)}"
@@ -251,7 +251,7 @@ def rows_and_status(card: Card, now: float) -> tuple[list[Row], list[str]]:
 
 
 def responses_of(card: Card) -> list[Response[Any]]:
-    """Return all responses, including a partial one."""
+    """Return the responses of all steps. The last response can be partial."""
     # Right after a step, `to_response` still returns that step's response.
     return [step.response for step in card.state.steps] + ([card.state.to_response()] if card.state.length else [])
 
@@ -403,7 +403,7 @@ def _ending(card: Card) -> tuple[Look, str] | None:
 
 
 def chat_ending(chat: ChatResult) -> tuple[Look, str]:
-    """Return the state to draw and its text. A completed chat uses its last response."""
+    """Return the state to draw for an ended chat, and its text. A completed chat uses its last response."""
     last = chat.final_response
     return ending(last.finish_reason if last is not None and chat.halted_reason == "completed" else chat.halted_reason)
 

@@ -72,7 +72,7 @@ class ChatPanel(abc.DisposableBase):
 
     @property
     def session(self) -> Session:
-        """The conversation so far, without a running turn."""
+        """The conversation so far. It does not include a turn that is still running."""
         return self._session
 
     def send(self, message: str | Message) -> Showing[Any]:

@@ -267,7 +267,7 @@ $ figure{display:inline-block;margin:0 8px 8px 0;max-width:100%;vertical-align:t
 """.strip().replace("\n", "")
 
 _SCOPE = f"rxllm-{crc32(_RULES.encode()):08x}"
-"""A class per style sheet, so versions do not share rules."""
+"""The CSS class of the page. It depends on the style sheet, so that different versions do not share rules."""
 
 # Doubling the class overrides the page's own rules.
 STYLE = _RULES.replace("$", f".{_SCOPE}.{_SCOPE}")

@@ -77,7 +77,7 @@ _SHAPES = {
     "dispose": ("cut", "line", "m-5 8l5-16m0 16l5-16"),
     "running": ("still running", "line soft", "m-6-5l6 5-6 5"),
 }
-"""The marks in the legend's order: name, style and path.
+"""The name, the style and the path of each kind of mark, in the order of the legend.
 
 A mark with the style "" has the colour of its content. Paths are relative to the mark's position.
 """
@@ -239,14 +239,14 @@ class _Chart:
         return max([self.x(self.duration) + RADIUS, *edges])
 
     def x(self, at: float) -> float:
-        """Return the position of time `at`."""
+        """Return the x position for the time `at`."""
         times = [*self._places]
         after = bisect(times, at)
         x = self._places[times[after - 1]] + (at - times[after - 1]) * self._scale
         return min(x, self._places[times[after]]) if after < len(times) else x
 
     def place_dense(self) -> None:
-        """Place the marks of dense lines, and join close ones."""
+        """Place the marks of dense lines, and join marks that are close together."""
         for line in self.lines:
             if line.is_dense:
                 marks = join_marks(line.span.marks, 3 / self._scale, 640)
@@ -295,7 +295,7 @@ class _Picture:
         self._y += 22
 
     def add_axis(self) -> None:
-        """Draw the time axis, and faint lines behind the rows."""
+        """Draw the time axis, and a faint line with ticks behind each row."""
         duration = self._chart.duration
         if not duration:
             return
@@ -381,7 +381,7 @@ class _Picture:
 
 
 def _path(kind: str, bar: float) -> str:
-    """Return a mark's outline, `bar` pixels longer."""
+    """Return the outline of a mark. It is stretched by `bar` pixels."""
     if not bar:
         return _SHAPES[kind][2]
     if kind == "several":

@@ -94,7 +94,7 @@ def _clock(seconds: float) -> str:
 
 
 def _in_cell() -> Callable[[str, bool], None]:
-    """Add an output to the cell, and return its updater."""
+    """Add an output to the notebook cell, and return a function that updates it."""
 
     def data(line: str) -> dict[str, str]:
         return {"text/html": f"<pre>{escape(line)}</pre>", "text/plain": line}
