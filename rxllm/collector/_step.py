@@ -227,7 +227,7 @@ def unsigned(part: Part) -> Part | None:
 
 
 def is_unfinished(response: Response[Any]) -> bool:
-    """Whether the response calls tools or the model has paused, so that the chat must go on."""
+    """Whether the model waits for the results of tool calls, or has paused its message."""
     waits = response.finish_reason == "tool_calls" and bool(response.tool_calls)
     return waits or response.raw_finish_reason == PAUSE
 
