@@ -256,7 +256,7 @@ def _draw(value: Any) -> str | None:
 
 
 class _Module(_ModuleType):
-    """The class of this module. Assigning to ``rxllm.api_key`` raises an error."""
+    """The class of the module ``rxllm``. An assignment to ``rxllm.api_key`` raises an error."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "api_key":

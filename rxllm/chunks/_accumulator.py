@@ -66,7 +66,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     length: int = 0
 
     def push(self, chunk: StreamChunk | Mapping[str, Any]) -> ChunkAccumulator:
-        """Return the state after `chunk`. Never raises."""
+        """Return a state that also includes `chunk`. This method never raises an error."""
         if not isinstance(chunk, StreamChunk):
             chunk = as_chunk(chunk)
         if not isinstance(chunk, StreamChunk) or not _is_used(chunk):
@@ -127,11 +127,11 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return _join_text(chunk for chunk in self._chunks() if chunk.type == "thinking")
 
     def finalize_content_parts(self) -> list[Part]:
-        """Return the whole parts in order of arrival."""
+        """Return the parts in ``content_part`` chunks, in the order in which they arrived."""
         return [chunk.content_part for chunk in self._chunks() if chunk.type == "content_part"]
 
     def finalize_ordered_content(self, *, include_thinking: bool = True) -> list[Part]:
-        """Return text, thinking and whole parts in order of arrival."""
+        """Return the text, the thinking and the complete parts in the order in which they arrived."""
         kinds = _CONTENT.keys() - (() if include_thinking else ("thinking",))
         runs = groupby((chunk for chunk in self._chunks() if chunk.type in kinds), attrgetter("type"))
         return [part for kind, run in runs for part in _CONTENT[kind](run)]
@@ -170,7 +170,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return reduce(merge_usage, counters, {}) if counters else None
 
     def finalize_finish_reason(self) -> Any:
-        """Return the latest finish reason, in the provider's words."""
+        """Return the latest finish reason exactly as the provider sent it, or None if there is none."""
         return next((reason for reason in reversed([*self._values("finish_reason")]) if reason is not None), None)
 
     def finalize_logprobs(self) -> list[Any]:
@@ -248,7 +248,7 @@ _CONTENT: dict[str, Callable[[Iterable[StreamChunk]], list[Part]]] = {
 
 
 class _AssembledCall(msgspec.Struct):
-    """A call with its joined fragments, if any."""
+    """A tool call with the text of its joined fragments, or None if it has none."""
 
     id: str
     call: CallRecord
@@ -256,7 +256,7 @@ class _AssembledCall(msgspec.Struct):
     metadata: dict[str, Any]
 
     def record(self) -> dict[str, Any]:
-        """Return an entry of ``ChunkAccumulator.tool_calls``."""
+        """Return the call as an entry of ``ChunkAccumulator.tool_calls``."""
         call = self.call
         flags = {"builtin?": call.builtin, "expects_arg_fragments": call.expects_fragments}
         optional = {**flags, "metadata": self.metadata}
@@ -282,7 +282,7 @@ class _AssembledCall(msgspec.Struct):
         return result | ({"metadata": metadata} if metadata else {})
 
     def for_message(self) -> ToolCall:
-        """Return the call for ``finalize_message``."""
+        """Return the tool call as ``finalize_message`` puts it into the message."""
         arguments = _decode_or_default(self.text, self.call.arguments) if self.text else self.call.arguments
         raw = (as_json(arguments) if isinstance(arguments, str | list | dict) else None) or "{}"
         metadata = self.metadata | ({"server": True} if self.call.builtin else {})
@@ -298,7 +298,7 @@ class _AssembledCall(msgspec.Struct):
 
 
 def _assemble_calls(chunks: Iterable[StreamChunk]) -> list[_AssembledCall]:
-    """Return the calls with their fragments and metadata updates."""
+    """Return each call with its joined fragments and its metadata updates."""
     calls, texts, updates = _gather(chunks)
     return [
         _AssembledCall(id, call, texts.get(call.index), call.metadata | updates.get(call.index, {}))
@@ -307,7 +307,7 @@ def _assemble_calls(chunks: Iterable[StreamChunk]) -> list[_AssembledCall]:
 
 
 def _gather(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Index, str], dict[Index, dict[str, Any]]]:
-    """Return calls, fragments by index, and metadata updates by index."""
+    """Return the calls, the argument text for each index, and the metadata updates for each index."""
     calls: list[CallRecord] = []
     fragments: dict[Index, list[str]] = {}
     updates: dict[Index, dict[str, Any]] = {}
@@ -326,7 +326,7 @@ def _gather(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Index
 
 
 def _assign_ids(calls: list[CallRecord]) -> list[str]:
-    """Return the calls' ids, with ``call_<k>`` for missing ones."""
+    """Return the ids of the calls. A missing id becomes ``call_<k>``."""
     taken = {call.id for call in calls if call.id}
     ids: list[str] = []
     k = 0

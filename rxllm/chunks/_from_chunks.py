@@ -55,7 +55,7 @@ T_in = TypeVar("T_in", contravariant=True)
 
 
 _ARGUMENT_MARKS = frozenset({"raw_arguments", "invalid_arguments", "unparseable_arguments"})
-"""Metadata keys to ignore. The joined fragments may be JSON."""
+"""The metadata keys that are ignored, because the joined fragments may be valid JSON after all."""
 _IGNORED = frozenset({"terminal?", "keepalive?", "done_at_unix_nano", "builtin_tool_started", "response_id", "model"})
 _NOTED = frozenset({"reasoning_details", "logprobs"})
 
@@ -147,7 +147,7 @@ class ChunkFeeder:
         return self._blocks.take()
 
     def close(self) -> list[Event]:
-        """Return the last events. The default finish reason is ``stop``."""
+        """Return the events that end the stream. The finish reason is ``stop`` if no chunk has given one."""
         if not self.ended:
             self._calls.settle()
             self._blocks.note(self._notes)
@@ -156,7 +156,7 @@ class ChunkFeeder:
         return self._blocks.take()
 
     def fail(self, error: Exception) -> list[Event]:
-        """Return the completions, and then the error."""
+        """Return the events that complete what is open, and then the event for the error."""
         if not self.ended:
             self._fail(as_stream_error(error))
         return self._blocks.take()
@@ -199,7 +199,7 @@ class ChunkFeeder:
             self._fail(error if isinstance(error, LLMError) else StreamError("adapter_error", _message_of(error)))
 
     def _read_key(self, key: str, value: Any) -> bool:
-        """Read a meta chunk's key. Return False if it is unknown."""
+        """Read one key of a meta chunk. Return False if the key is unknown or its value is malformed."""
         if value is None or key in _IGNORED:
             return True
         if key in _NOTED and isinstance(value, list):
@@ -227,7 +227,7 @@ class ChunkFeeder:
         return True
 
     def _read_part(self, part: Any) -> bool:
-        """Add a whole part. Return False if it is not a part."""
+        """Add a complete message part. Return False if `part` is anything else."""
         if not isinstance(part, SourcePart):  # can arrive in a text block
             self._blocks.close_block()
         match part:
@@ -277,7 +277,7 @@ class _LiveCalls:
         self._early_updates: dict[Index, dict[str, Any]] = {}
 
     def begin(self, chunk: StreamChunk) -> bool:
-        """Begin a call. Return False if it has no name."""
+        """Begin a tool call. Return False if the chunk does not name a tool."""
         call = read_call(chunk)
         if call is None:
             return False
@@ -308,7 +308,7 @@ class _LiveCalls:
         return True
 
     def update(self, entry: Any) -> bool:
-        """Read a ``tool_call_metadata`` entry. Return False if it is malformed."""
+        """Update a call with a ``tool_call_metadata`` entry. Return False if the entry is malformed."""
         update = read_call_metadata(entry)
         if update is None:
             return False
@@ -321,7 +321,7 @@ class _LiveCalls:
         return True
 
     def settle(self) -> None:
-        """Add missing arguments, and report fragments of unknown calls."""
+        """Emit the arguments of calls that had no fragments, and report fragments that belong to no call."""
         for live in self._calls:
             arguments = live.call.arguments
             if not live.opened and arguments:
@@ -350,7 +350,7 @@ class _LiveCalls:
 
 
 def as_stream_error(error: Exception) -> LLMError:
-    """Return an exception as a `StreamError`, or an `LLMError` unchanged."""
+    """Convert an exception to a `StreamError`. An `LLMError` is returned unchanged."""
     if isinstance(error, LLMError):
         return error
     failure = StreamError("adapter_error", f"the chunk source failed: {type(error).__name__}: {error}")
@@ -390,7 +390,7 @@ class Feeder(Protocol[T_in]):
 
 
 def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream[Event]]:
-    """Return an operator with a new feeder for each subscription.
+    """Return an operator that makes a new feeder for each subscription.
 
     After an error, the operator emits the feeder's ``fail`` events and completes. Two errors go to ``on_error``
     instead: an early ``LLMError`` from the source, and an error in ``fail``.

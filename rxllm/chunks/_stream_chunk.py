@@ -110,7 +110,7 @@ def meta(metadata: Mapping[str, Any]) -> StreamChunk:
 
 
 def content_part(part: Part, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
-    """Return a chunk with a whole part, such as a file.
+    """Return a chunk that contains a complete message part, such as a file.
 
     >>> from rxllm.values import FilePart
     >>> content_part(FilePart({"mime_type": "image/png", "url": "https://example.com/a.png"})).type
@@ -151,7 +151,7 @@ def as_text(text: str) -> str:
 
 
 def _find_fault(chunk: Any) -> tuple[str, str] | None:
-    """Return the first invalid field and what it must be."""
+    """Return the name of the first invalid field and what the field must be, or None if there is none."""
     match chunk.type:
         case "content" | "thinking" if not isinstance(chunk.text, str):
             return "text", "a string"
@@ -172,7 +172,7 @@ Index = str | int | None
 _EXPECTS_FRAGMENTS = ("expects_arg_fragments", "args_fragment_expected?", "start")
 
 CONTROL = frozenset({"id", "index", "name", "builtin?", "done_at_unix_nano", *_EXPECTS_FRAGMENTS})
-"""Metadata keys that are not kept with the call."""
+"""The metadata keys of a tool call chunk that are not kept with the call."""
 
 FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
@@ -186,7 +186,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "content_filter": "content_filter",
     "error": "error",
 }
-"""rxllm's finish reasons, by the reasons in chunks."""
+"""The finish reason that rxllm uses for each finish reason in a chunk."""
 
 _USAGE = {
     "input_tokens": ("input_tokens", "input"),
@@ -199,7 +199,7 @@ _USAGE = {
     "output_cost": ("output_cost",),
     "total_cost": ("total_cost", "cost"),
 }
-"""Counter names for each field of `Usage`, most trusted first."""
+"""The names of the counters that can set each field of `Usage`. The most trusted name comes first."""
 
 
 class CallRecord(msgspec.Struct, frozen=True):
@@ -216,7 +216,7 @@ class CallRecord(msgspec.Struct, frozen=True):
 
 
 def read_call(chunk: StreamChunk) -> CallRecord | None:
-    """Return the call, or None if it has no name."""
+    """Return the tool call in `chunk`, or None if the call has no name."""
     metadata = mapping(chunk.metadata)
     name, id, raw = chunk.name or metadata.get("name"), metadata.get("id"), metadata.get("raw_arguments")
     if not isinstance(name, str) or not name:
@@ -234,13 +234,13 @@ def read_call(chunk: StreamChunk) -> CallRecord | None:
 
 
 def read_fragment(entry: Any) -> tuple[Index, str] | None:
-    """Return a fragment's index and text, if valid."""
+    """Return the index and the text in a fragment, or None if the fragment is malformed."""
     fragment = mapping(entry).get("fragment")
     return (_index_of(entry), fragment) if isinstance(fragment, str) else None
 
 
 def read_call_metadata(entry: Any) -> tuple[Index, dict[str, Any]] | None:
-    """Return an entry's index and updates, if valid."""
+    """Return the index and the updates in an entry, or None if the entry is malformed."""
     updates = mapping(entry).get("metadata")
     return (_index_of(entry), _drop_control_keys(mapping(updates))) if isinstance(updates, Mapping) else None
 
@@ -262,7 +262,7 @@ def latest_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[s
 
 
 def merge_usage(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge counters. The total is input plus output."""
+    """Merge two sets of counters. The total becomes the sum of the input and the output."""
     merged = merge_counters(usage, more)
     counts = (merged.get("input_tokens"), merged.get("output_tokens"))
     input, output = (count if _is_number(count) else 0 for count in counts)
@@ -295,7 +295,7 @@ def to_finish_reason(reason: Any) -> FinishReason:
 
 
 def as_json(arguments: Any) -> str | None:
-    """Return JSON text, or None. Text is returned unchanged."""
+    """Return `arguments` as JSON text, or None if they cannot be encoded. Text is returned unchanged."""
     if isinstance(arguments, str):
         return arguments
     value = dict(mapping(arguments)) if isinstance(arguments, Mapping) else arguments
@@ -311,12 +311,12 @@ def is_stream_only(chunk: StreamChunk) -> bool:
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """Return `value`, or an empty mapping if it is not one."""
+    """Return `value`, or an empty mapping if `value` is not a mapping."""
     return cast(Mapping[str, Any], value) if isinstance(value, Mapping) else NOTHING
 
 
 def annotation_key(annotation: Any) -> bytes | str:
-    """Return the same key for equal annotations."""
+    """Return a key that is the same for annotations that are equal."""
     try:
         return msgspec.json.encode(annotation, order="deterministic")
     except (TypeError, ValueError, RecursionError):

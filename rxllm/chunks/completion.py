@@ -1,4 +1,4 @@
-"""Chunks of the completion dialect."""
+"""The chunks of the completion dialect, and functions that read them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class CompletionChunk(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     @classmethod
     def final_chunk(cls, usage: Usage | None, reason: FinishReason | None) -> CompletionChunk:
-        """Return the final chunk.
+        """Return the last chunk of a stream, which contains the usage and the finish reason.
 
         Raises ``ValidationError("invalid_message")`` if an argument has the wrong type.
         """

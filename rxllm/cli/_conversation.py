@@ -63,7 +63,7 @@ def report(error: Exception) -> None:
 
 
 class Screen:
-    """Prints answers, and remembers which stream has an unfinished line."""
+    """Prints answers, and remembers which output streams end in an unfinished line."""
 
     def __init__(self, *, events: bool, text: bool) -> None:
         self._events = events
@@ -92,7 +92,7 @@ class Screen:
                 pass
 
     def interrupt(self) -> None:
-        """Mark standard error as unfinished: the terminal has echoed ``^C``."""
+        """Note that the current line is unfinished, because the terminal has echoed ``^C``."""
         if sys.stderr.isatty() and not any(stream.isatty() for stream in self._unfinished):
             self._unfinished.add(sys.stderr)
 
@@ -127,7 +127,7 @@ def ask(options: Namespace) -> int:
 
 
 def chat(options: Namespace) -> int:
-    """Answer each line until Ctrl-D."""
+    """Answer each line that the user enters, until Ctrl-D."""
     conversation, is_interrupted, is_terminal = _Conversation(options), False, sys.stdin.isatty()
     files: list[str] = options.file
     if is_terminal:
@@ -229,7 +229,7 @@ class _Conversation:
 
 
 def _without_shown(event: Event, seen: list[Event]) -> Event:
-    """Leave out what an earlier card has shown."""
+    """Return `event` without anything that an earlier card has already shown."""
     if not isinstance(event, rxllm.StepCompleted) or any(isinstance(other, rxllm.MessageStarted) for other in seen):
         return event
     answered = {other.id for other in seen if isinstance(other, rxllm.ToolExecutionCompleted)}

@@ -21,7 +21,7 @@ from rxllm.cli import _conversation, _serve
 from rxllm.cli._conversation import plain, report
 
 TEMPLATE = Path(__file__).parent / "plugin"
-"""The example plugin. Packages contain a copy."""
+"""The folder of the example plugin. Built packages of rxllm contain a copy of it."""
 
 _FILES = ("*.toml", "*.md", "src/*/*.py", "src/*/py.typed", "tests/*.py")
 
@@ -146,7 +146,7 @@ def _row(name: str) -> tuple[str, str, str, str]:
 
 
 def write_plugin(options: Namespace) -> int:
-    """Write ``rxllm-NAME`` into the working directory, unless it exists."""
+    """Write a new plugin to the folder ``rxllm-NAME``. Raises ``FileExistsError`` if the folder exists."""
     name, folder = options.name, Path(f"rxllm-{options.name}")
     sources = _sources()
     if not sources:

@@ -29,13 +29,13 @@ LEAVING = 3
 """Seconds to wait for unfinished answers after Ctrl-C."""
 
 LOOK_SECONDS = 0.05
-"""Seconds between checks whether a stopping worker's runs have finished."""
+"""The number of seconds between two checks of whether a stopping worker's runs have finished."""
 
 WRONG = "write module:name, where name is the result of rxllm.durable.open_runs(...) or a function that returns it"
 
 
 def serve(options: Namespace) -> int:
-    """Serve models under their own names. Remote clients need a key."""
+    """Serve models over HTTP under their own names. Remote clients need a key."""
     key = os.environ.get(options.key) if options.key else None
     if options.key and not key:
         return _wrong(f"the variable {options.key} holds no key: set it, or leave out --key")
@@ -62,7 +62,7 @@ def serve(options: Namespace) -> int:
 
 
 def _check_key(name: str) -> None:
-    """Raise now if the model's provider lacks a key."""
+    """Raise an error at once if there is no API key for the model's provider."""
     adapter = rxllm.Engine.from_model(name).adapter
     if isinstance(adapter, HTTPAdapter):
         adapter.key(Call())
@@ -84,7 +84,7 @@ def _wrong(message: str) -> int:
 
 
 def work(options: Namespace) -> int:
-    """Produce runs until a signal arrives, then release the rest."""
+    """Recover and produce runs until a signal arrives, then release the unfinished runs."""
     sys.path.insert(0, os.getcwd())
     try:
         runs = _runs(options.runs)

@@ -53,7 +53,7 @@ _NAMES = {NoneType: "None", dict: "a mapping", Mapping: "a mapping", str: "a str
 
 @cache
 def _types(cls: type[Any]) -> tuple[tuple[str, tuple[type[Any], ...]], ...]:
-    """Return the fields whose type is not `Any`, with their classes."""
+    """Return the name and the allowed classes of each field whose type is not `Any`."""
     fields = ((name, _classes(hint)) for name, hint in get_type_hints(cls).items())
     return tuple((name, classes) for name, classes in fields if classes)
 
@@ -102,7 +102,7 @@ def _are_counters(types: tuple[type[Any], ...]) -> bool:
 
 
 def _raw_fault(event: RawChunk) -> str | None:
-    """Return what is wrong with an obsolete ``RawChunk``, or None."""
+    """Return what is wrong with a ``RawChunk`` in an obsolete form, or None if nothing is wrong."""
     try:
         current = current_form(event)
     except TypeError:  # the fold itself raises for unknown counters

@@ -62,7 +62,7 @@ def fold_message(events: Iterable[Event]) -> Message:
 
 
 def without_faults(fold: Callable[[list[Event]], T], log: list[Event]) -> T:
-    """Return ``fold(log)``, without malformed events if it raises ``TypeError``."""
+    """Return ``fold(log)``. If that raises ``TypeError``, repeat it without the malformed events."""
     try:
         return fold(log)
     except TypeError:
@@ -119,7 +119,7 @@ def _fold_message(events: Iterable[Event]) -> Message:
 DELTAS = frozenset({TextDelta, ThinkingDelta, ToolCallDelta})
 
 BlockKey = tuple[type[Event], str | None]
-"""The class of a block's deltas, and the block's id."""
+"""The key of a block: the class of its deltas, and its id."""
 
 BLOCKS: dict[type[Event], type[Event]] = {
     TextDelta: TextDelta,
@@ -127,7 +127,7 @@ BLOCKS: dict[type[Event], type[Event]] = {
     ThinkingDelta: ThinkingDelta,
     ThinkingCompleted: ThinkingDelta,
 }
-"""The delta class for each event of a block."""
+"""The class of a block's deltas, for each class of event that a block can have."""
 
 
 def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKey]) -> BlockKey:
@@ -157,7 +157,7 @@ class Blocks:
         self._open: dict[type[Event], dict[Any, None]] = {TextDelta: {}, ThinkingDelta: {}}  # oldest first
 
     def pieces(self, kind: type[Event], id: str | None) -> list[str]:
-        """Return the block's pieces, or a throwaway list if complete."""
+        """Return the list of the block's pieces, or a new list that is not kept if the block is complete."""
         pieces = self._parts[self._key(kind, id)]
         return cast(list[str], pieces) if isinstance(pieces, list) else []
 
@@ -167,7 +167,7 @@ class Blocks:
         self._open[kind].pop(key, None)
 
     def mark(self, key: Any, part: Any) -> None:
-        """Append `part`, unless its key is taken."""
+        """Append `part`, unless there is a part with this `key`."""
         self._parts.setdefault(key, part)
 
     def add(self, part: Any) -> None:
@@ -198,7 +198,7 @@ def _part(kind: type[Event], pieces: list[str]) -> Part:
 
 
 def content_of(parts: tuple[Part, ...]) -> str | tuple[Part, ...]:
-    """Return the content of a message made of `parts`."""
+    """Return the content for a message that consists of `parts`."""
     match parts:
         case (TextPart(text=text, metadata=metadata), *marks) if not metadata and _only_marks(marks):
             return text
@@ -255,8 +255,8 @@ def _call(id: str, event: ToolCallStarted | ToolCallCompleted | None, pieces: li
 class Summary(msgspec.Struct, frozen=True):
     """Everything in a state except its thread, log and executions.
 
-    `earlier` holds the `error` and `metadata` from before the step, for a restart. `past` holds the unfolded events of
-    completed steps.
+    `earlier` holds the `error` and the `metadata` from before the current step, in case the step is restarted. `past`
+    holds the events that restore the completed steps.
     """
 
     steps: tuple[StepResult, ...] = ()

@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 
 class Execution(msgspec.Struct, frozen=True):
-    """A running tool call, with its agent's state."""
+    """A running tool call. If the tool is an agent, `agent` is the agent's state."""
 
     agent: StreamCollector
     started: ToolExecutionStarted | None = None
     completed: ToolExecutionCompleted | None = None
 
     def after(self, event: Nested | ToolExecutionStarted | ToolExecutionCompleted) -> Execution | None:
-        """Return the execution after `event`, or None if it is over."""
+        """Return the execution updated with `event`, or None if there is nothing left to keep."""
         if isinstance(event, ToolExecutionStarted):
             return msgspec.structs.replace(self, started=event, completed=None)
         if isinstance(event, ToolExecutionCompleted):
@@ -69,7 +69,7 @@ Executions = Mapping[str, Execution]
 def execute(
     executions: Executions, event: Nested | ToolExecutionStarted | ToolExecutionCompleted, start: StreamCollector
 ) -> Executions:
-    """Return the executions after `event`. A new agent begins at `start`."""
+    """Return the executions updated with `event`. The state of a new agent is `start`."""
     id = event.path[0] if isinstance(event, Nested) else event.id
     before = executions.get(id)
     execution = before or Execution(start)
@@ -91,20 +91,20 @@ def innermost(event: Event) -> Event:
 
 
 def unnest(event: Nested) -> tuple[str, Event]:
-    """Return the outermost call's id, and the agent's own event."""
+    """Return the id of the outermost tool call, and the event as that call's agent emitted it."""
     id, *path = event.path
     return id, Nested(tuple(path), event.event) if path else event.event
 
 
 def nest(id: str, event: Event) -> Nested:
-    """Wrap the event of an agent in the tool call `id`."""
+    """Wrap an agent's event in a `Nested` that names the tool call `id`."""
     return Nested((id, *event.path), event.event) if type(event) is Nested else Nested((id,), event)
 
 
 _WAITING = ("approval", "manual_tool_calls")
 
 CALLS = ("manual_tool_calls", "approval_tool_calls")
-"""Metadata keys for calls that wait for the caller."""
+"""The metadata keys that list tool calls for which the chat waits for the caller."""
 
 
 def is_waiting(result: ChatResult) -> bool:
@@ -129,7 +129,7 @@ def with_agents_so_far(thread: Thread, executions: Executions) -> Thread:
 
 
 def with_agents(step: StepResult, executions: Executions) -> StepResult:
-    """Add the agents' usage, waiting calls and first question."""
+    """Add the usage of the step's agents, the tool calls that they wait for, and their first question."""
     if not executions:
         return step
     step = replace(step, agent_usage=agent_usage(executions))
@@ -150,7 +150,7 @@ def _halt_for(step: StepResult, waiting: Mapping[str, ChatResult]) -> StepResult
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge metadata. `first` wins, but both keep their waiting calls."""
+    """Merge two mappings of metadata. The values in `first` win, but the lists of waiting calls are joined."""
     calls = {name: (*first[name], *second[name]) for name in CALLS if name in first and name in second}
     return {**second, **first, **calls}
 
@@ -235,13 +235,13 @@ def unsigned(part: Part) -> Part | None:
 
 
 def is_unfinished(response: Response[Any]) -> bool:
-    """Whether the model waits for results or after a pause."""
+    """Whether the model waits for the results of tool calls, or has paused its message."""
     waits = response.finish_reason == "tool_calls" and bool(response.tool_calls)
     return waits or response.raw_finish_reason == PAUSE
 
 
 def tool_message(event: Event) -> Message | None:
-    """Return the message for a tool's outcome, or None."""
+    """Return the message that `event` adds to the thread, or None if `event` is not a tool's outcome."""
     match event:
         case ToolResultEncoded():
             return Message("tool", event.content, tool_call_id=event.id)
@@ -260,7 +260,7 @@ def halted_by(error: LLMError) -> str:
 
 
 def halt_metadata(halt: ToolHalt | AskUserRequested | None) -> dict[str, Any]:
-    """Return the metadata of a step that ended with `halt`."""
+    """Return the metadata for a step in which `halt` stopped the chat."""
     match halt:
         case None:
             return {}

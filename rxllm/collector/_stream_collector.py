@@ -1,4 +1,4 @@
-"""The state of a fold: `StreamCollector`."""
+"""The class `StreamCollector`, which is the state of a fold."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
 
     @property
     def message(self) -> Message:
-        """The current message so far."""
+        """The part of the current message that has arrived so far."""
         return fold_message(self.log[: self.length])
 
     @property

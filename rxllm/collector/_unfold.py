@@ -1,4 +1,4 @@
-"""Turn a state's current step into the fewest events."""
+"""Convert the current step of a state to the shortest list of events that restores it."""
 
 from __future__ import annotations
 

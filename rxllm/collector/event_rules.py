@@ -249,7 +249,7 @@ _FAULTS = {
     "lost": ("chat_completed", "only ChatCompleted can follow a step that failed to begin", "chat_completed"),
     "chat": ("chat_completed", "nothing can follow ChatCompleted", ""),
 }
-"""The rule that a misplaced or missing event breaks, by phase."""
+"""The rule that a misplaced event breaks in each phase, the reason, and the rule that a missing event breaks."""
 
 
 def _asks_alone(event: ev.ChatCompleted) -> bool:
@@ -258,7 +258,7 @@ def _asks_alone(event: ev.ChatCompleted) -> bool:
 
 
 class _Response:
-    """The events of one response so far."""
+    """Checks the events of one response, and keeps those received so far."""
 
     def __init__(self, used: set[str]) -> None:
         self.ids: set[str] = set()

@@ -1,4 +1,4 @@
-"""Add parsed answers to responses and results."""
+"""Functions that set the parsed answer of a response or a result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Read = Callable[[str], Any]
 
 
 def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
-    """Return `response` with `parsed` set, unless it failed or calls tools.
+    """Return `response` with its answer in `parsed`. A response that failed or calls tools is returned unchanged.
 
     Raises ``ValidationError("invalid_output")`` if `read` rejects the text. The error's metadata holds the text, the
     finish reason and the usage.
@@ -38,12 +38,12 @@ def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
 
 
 def step_with_parsed(result: StepResult[Any], read: Read) -> StepResult[Any]:
-    """Set `parsed` or `error` in the step's response."""
+    """Set `parsed` in the step's response, or `error` if the answer cannot be parsed."""
     return replace(result, response=_parsed_or_failed(result.response, read))
 
 
 def chat_with_parsed(result: ChatResult[Any], read: Read) -> ChatResult[Any]:
-    """Set `parsed` or `error` in a completed chat's response."""
+    """Set `parsed` in the last response of a completed chat, or `error` if the answer cannot be parsed."""
     if result.final_response is None or result.halted_reason != "completed":
         return result
     final = _parsed_or_failed(result.final_response, read)

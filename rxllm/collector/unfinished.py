@@ -81,7 +81,7 @@ class Unfinished:
                 pass
 
     def close(self) -> list[Event]:
-        """Return completions for blocks, calls, which are marked as incomplete, and running tools."""
+        """Return the events that complete all open blocks, calls and running tools. The calls are marked as incomplete."""
         events: list[Event] = []
         for (kind, id), pieces in self.blocks.items():
             text = "".join(pieces)
@@ -128,7 +128,7 @@ def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
 
 
 def _without_loose_ends(message: Message, answered: set[str]) -> Message:
-    """Leave out unanswered calls, and signed parts after the last answered one."""
+    """Return `message` without unanswered calls, and without signed data after the last answered call."""
     loose = {call.id for call in message.tool_calls if not is_server(call) and call.id not in answered}
     marked = {part.id for part in message.parts if isinstance(part, ToolCallPart)}
     unmarked = [ToolCallPart(call.id) for call in message.tool_calls if call.id not in marked]  # placed after the text

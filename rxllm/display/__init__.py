@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 last: Any
-"""The latest `show` result, partial if the stream was stopped or failed."""
+"""The result of the latest `show`. It is partial if the stream was stopped or failed."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Cards with buttons and fields."""
+"""Cards with buttons and text fields for the user's answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rxllm.values import ChatResult, ToolCall
 
 
 class Answer(Screen):
-    """A card for an answer, with controls for pending calls below.
+    """A card for an answer. Its `questions` are the controls for the pending tool calls.
 
     The answer continues on the same card once all calls are decided.
     """
@@ -100,7 +100,7 @@ class WidgetCell(Answer):
         self._box.children = (self._drawn, self._questions.widget)
 
     def _continue(self) -> None:
-        """Continue the chat on the same card."""
+        """Continue the chat on the same card, with the approvals and results that the user has given."""
         approvals, results = self._questions.approvals, self._questions.results
         self.begin_turn(self._questions.rows())
         self._questions.ask((), ())
@@ -132,7 +132,7 @@ class Questions:
         self.widget.children = lines
 
     def rows(self) -> list[Row]:
-        """Return rows for the typed results. No event reports them."""
+        """Return a row for each result that the user has typed. No event reports these results."""
         return [ToolRow(self.calls[id], "done", result=text) for id, text in self.results.items()]
 
     def _approval(self, call: ToolCall) -> Any:

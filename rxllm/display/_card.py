@@ -1,4 +1,4 @@
-"""Fold a stream into a card, which screens draw."""
+"""Cards, which collect the items of a stream for the screens to draw."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from rxllm.values import (
 )
 
 NOTHING: Any = object()
-"""The `value` of a card without one."""
+"""The `value` of a card that has not received a value."""
 
 EVENTS = frozenset(EVENT_CLASSES)
 _DELTAS = frozenset((TextDelta, ThinkingDelta))
@@ -63,7 +63,7 @@ _TOOLS = _CALLS | {ToolResultEncoded, AskUserRequested, StepCompleted, ChatCompl
 
 End = Literal["done", "stopped", "failed"]
 SILENCE_SECONDS = 3.0
-"""Seconds without an event before the card shows the silence."""
+"""The number of seconds without an event after which the card shows how long the stream has been silent."""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -101,14 +101,14 @@ class ToolRow(msgspec.Struct, frozen=True):
 
     @property
     def description(self) -> str:
-        """The tool's state and running time, such as ``running 1.5 s``."""
+        """The state of the call and how long it has run, such as ``running 1.5 s``."""
         states = {"arguments": "…", "waiting": "waits for approval", "needed": "needs a result"}
         state = states.get(self.state, self.state)
         return state if self.seconds is None else f"{state} {duration(self.seconds)}"
 
 
 class Note(msgspec.Struct, frozen=True):
-    """A note to the user, or an error."""
+    """A note to the user, or an error that is shown in its place."""
 
     text: str
     error: Exception | None = None
@@ -154,7 +154,7 @@ class Card(msgspec.Struct, frozen=True):
     error: Exception | None = None
 
     def add(self, item: Any, now: float) -> Card:
-        """Return the card updated with an event or a value."""
+        """Return a card that includes `item`, which is an event or a value."""
         if type(item) not in EVENTS:
             return msgspec.structs.replace(self, value=item)
         state = self.state.apply_event(item)
@@ -172,7 +172,7 @@ class Card(msgspec.Struct, frozen=True):
         )
 
     def finish(self, end: End, now: float, error: Exception | None = None) -> Card:
-        """Return the card in its final state."""
+        """Return the card of a stream that has ended."""
         agents = {id: agent if agent.end else agent.finish(end, now) for id, agent in self.agents.items()}
         return msgspec.structs.replace(self, end=end, ended=now, error=error, agents=agents)
 
@@ -193,7 +193,7 @@ class Card(msgspec.Struct, frozen=True):
 
     @property
     def result(self) -> Any:
-        """The latest value, or the result of the events."""
+        """The latest value of a stream of values, or the result of a stream of events."""
         state = self.state
         if self.has_value:
             return self.value
@@ -251,13 +251,13 @@ def rows_and_status(card: Card, now: float) -> tuple[list[Row], list[str]]:
 
 
 def responses_of(card: Card) -> list[Response[Any]]:
-    """Return all responses, including a partial one."""
+    """Return the responses of all steps. The last response can be partial."""
     # Right after a step, `to_response` still returns that step's response.
     return [step.response for step in card.state.steps] + ([card.state.to_response()] if card.state.length else [])
 
 
 def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list[list[Row]]:
-    """Return the rows of each step. Resumed calls belong to the first step."""
+    """Return the rows of each step. Calls that were resumed are rows of the first step."""
     messages = [response.message or Message("assistant") for response in responses]
     called = {call.id for message in messages for call in message.tool_calls}
     # These scan all events, so skip them without tools.
@@ -282,7 +282,7 @@ def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list
 
 
 def rows_of(message: Message, row: Callable[[ToolCall], Row]) -> Iterator[Row]:
-    """Yield the rows of a message, with ``row(call)`` for tool calls. Calls without a `ToolCallPart` are last."""
+    """Yield the rows of a message, with ``row(call)`` for each tool call. Calls without a `ToolCallPart` come last."""
     calls = {call.id: call for call in message.tool_calls}
     for part in message.parts:
         if isinstance(part, ToolCallPart):
@@ -388,7 +388,7 @@ def _look_and_words(card: Card) -> tuple[Look, str]:
 
 
 def _ending(card: Card) -> tuple[Look, str] | None:
-    """Return the state to draw and its text, once ended."""
+    """Return the state to draw for an ended stream and its text, or None if the stream has not ended."""
     state = card.state
     if card.end == "stopped":
         return "stopped", "stopped"
@@ -403,7 +403,7 @@ def _ending(card: Card) -> tuple[Look, str] | None:
 
 
 def chat_ending(chat: ChatResult) -> tuple[Look, str]:
-    """Return the state to draw and its text. A completed chat uses its last response."""
+    """Return the state to draw for an ended chat, and its text. A completed chat uses its last response."""
     last = chat.final_response
     return ending(last.finish_reason if last is not None and chat.halted_reason == "completed" else chat.halted_reason)
 

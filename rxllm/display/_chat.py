@@ -72,7 +72,7 @@ class ChatPanel(abc.DisposableBase):
 
     @property
     def session(self) -> Session:
-        """The conversation so far, without a running turn."""
+        """The conversation so far. It does not include a turn that is still running."""
         return self._session
 
     def send(self, message: str | Message) -> Showing[Any]:
@@ -107,7 +107,7 @@ class ChatPanel(abc.DisposableBase):
             self.send(text)
 
     def _resume(self) -> None:
-        """Continue the chat on the card of the answered calls."""
+        """Continue the chat on the card whose tool calls the user has answered."""
         approvals, results = self._questions.approvals, self._questions.results
         events = turns.stream_resume(self._engine, self._session, approvals=approvals, results=results, **self._opts)
         answer = self._answer or Answer(self._add(""), self._questions, self._end)
@@ -128,7 +128,7 @@ class ChatPanel(abc.DisposableBase):
         self._end()
 
     def _end(self) -> None:
-        """Enable the controls on the second call. The session and the card each call once, on any thread."""
+        """Enable the controls once both the session and the card have ended. Each calls this once, on any thread."""
         with self._lock:
             self._ends += 1
             ended = self._ends == 2

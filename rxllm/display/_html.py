@@ -20,7 +20,7 @@ SHOWN = 2_000
 """The maximum number of characters of arguments, progress and results."""
 
 LINE, INDENTED = 60, 100_000
-"""The longest arguments on a tool's line, and the longest indented JSON."""
+"""The maximum numbers of characters of the arguments on a tool's line, and of JSON that is indented."""
 
 
 def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
@@ -131,7 +131,7 @@ def _indented(text: str) -> str:
 
 
 def _error(error: Exception) -> str:
-    """Return the HTML of an error, with its other lines folded."""
+    """Return the HTML of an error. All lines of its message after the first are folded."""
     sentence, _, more = error_text(error).partition("\n")
     fields = error.fields() if isinstance(error, LLMError) else {}
     found = [form.format(str(fields[name]).replace("_", " ")) for name, form in _FACTS.items() if name in fields]
@@ -172,7 +172,7 @@ def _base64(data: bytes) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return the HTML of any value, from its own or its repr."""
+    """Return any value as HTML. If the value has no HTML, Markdown or picture of its own, its text is used."""
     for name, draw in (("_repr_html_", str), ("_repr_markdown_", markdown), ("_repr_mimebundle_", _pictures)):
         method: Any = getattr(cast(Any, type(value)), name, None)
         with contextlib.suppress(Exception):  # if one fails, try the next
@@ -267,7 +267,7 @@ $ figure{display:inline-block;margin:0 8px 8px 0;max-width:100%;vertical-align:t
 """.strip().replace("\n", "")
 
 _SCOPE = f"rxllm-{crc32(_RULES.encode()):08x}"
-"""A class per style sheet, so versions do not share rules."""
+"""The CSS class of the page. It depends on the style sheet, so that different versions do not share rules."""
 
 # Doubling the class overrides the page's own rules.
 STYLE = _RULES.replace("$", f".{_SCOPE}.{_SCOPE}")

@@ -34,7 +34,7 @@ REDRAW_SECONDS = 0.25
 """Seconds between redraws of a cell."""
 
 VIRTUAL_SECONDS = 86_400.0
-"""The maximum duration of a virtual run, in seconds."""
+"""The maximum duration of a run in virtual time, in seconds."""
 
 
 class MarbleDiagram:
@@ -208,7 +208,7 @@ def _sources(streams: Any) -> dict[Any, Observable[Any]]:
 
 
 def _names(streams: Any, keys: Sequence[Any], count: int, frame: FrameType | None) -> list[str]:
-    """Return the arguments' source code, or numbers as a fallback."""
+    """Return the source code of the caller's arguments, or numbers if the source code cannot be read."""
     caller = cast(FrameType, cast(FrameType, frame).f_back)
     first, last, left, right = list(caller.f_code.co_positions())[caller.f_lasti // 2]
     place = ast.Pass(lineno=first or 0, end_lineno=last, col_offset=left or 0, end_col_offset=right)

@@ -11,13 +11,13 @@ from rxllm.events import EVENT_CLASSES, Nested, Steered, UsageUpdated
 from rxllm.values import Labelled, Timed, ToolCall, Usage
 
 MAX_LANES, MAX_ROWS, MAX_MARKS = 30, 12, 4000
-"""The maximum numbers of lanes, subscriptions per lane, and marks."""
+"""The maximum numbers of lanes, of subscriptions in a lane, and of marks in a subscription."""
 
 MAX_LABEL = 80
 """The maximum length of a label, in characters."""
 
 UNUSED = "unused"
-"""The outcome of a lane without subscriptions."""
+"""The outcome that a lane gets if nothing ever subscribed to it."""
 
 QUIET = ("start", "complete")
 """Events that only begin or complete something. They have no label."""
@@ -50,7 +50,7 @@ _KINDS = {
 
 
 class Mark(NamedTuple):
-    """An item, or `size` items from `at` to `until`.
+    """The mark for one item, or for `size` items between the times `at` and `until`.
 
     Equal items have the same `key`. `content` is the label without names of agents and streams. It determines the
     colour. `detail` is the item's repr.
@@ -88,7 +88,7 @@ class Span:
 
 
 class Lane:
-    """A place in a pipe, with a span for each subscription.
+    """A place in a pipe. It has one span for each subscription.
 
     `is_operator` is True if the label is an operator's code.
     """
@@ -109,7 +109,7 @@ class Lane:
 
 
 class Row(NamedTuple):
-    """A subscription to a lane, numbered from 1."""
+    """A row of the diagram, which shows one subscription to a lane. The first subscription has the number 1."""
 
     lane: Lane
     number: int
@@ -125,7 +125,7 @@ class Row(NamedTuple):
 
     @property
     def note(self) -> str:
-        """The text below the row about hidden subscriptions."""
+        """The text below the last row that tells how many subscriptions are hidden."""
         return f"and {self.lane.hidden} more" if self.number == MAX_ROWS and self.lane.hidden else ""
 
 
@@ -161,7 +161,7 @@ def mark_of(item: Any, at: float) -> Mark:
 
 
 def _describe(item: Any) -> tuple[str, str, str]:
-    """Return an item's kind, its agents' or stream's names, and its label."""
+    """Return an item's kind, the names of the agents or streams that it comes from, and its label."""
     if isinstance(item, Labelled):
         labelled = cast(Labelled[Any], item)
         kind, names, label = _describe(labelled.item)

@@ -36,13 +36,14 @@ WIDTHS = ((280, 1), (350, 1), (420, 1), (350, 2), (420, 2), (520, 2), (640, 2))
 """The layouts to try: (width of the time axis in pixels, number of label levels)."""
 
 MAX_WIDTH, LIMITS = 1000, ((30, 80), (30, 40), (30, 24), (30, 12), (12, 12), (0, 12))
-"""The maximum width in pixels, and the limits to try.
+"""The maximum width in pixels, and the pairs of limits to try one after the other.
 
-A limit is a number of marks and a length of labels. A row with more marks has ticks instead of marks and labels.
+A pair is a maximum number of marks in a row and a maximum length of labels. A row with more marks has ticks instead of
+marks and labels.
 """
 
 RADIUS, GAP, LABEL_GAP, LEVEL = 7, 6, 14, 15
-"""A mark's radius, the gaps between marks and labels, and a level's height."""
+"""The radius of a mark, the gap between marks, the gap between labels, and the height of a label level."""
 
 PALETTE = ("#3b82f6", "#d9730d", "#2e9e5b", "#9a5cd0", "#0f97a8", "#d4569a", "#a88300", "#a0653a")
 """The colours of items. They are legible on light and dark pages."""
@@ -76,7 +77,7 @@ _SHAPES = {
     "dispose": ("cut", "line", "m-5 8l5-16m0 16l5-16"),
     "running": ("still running", "line soft", "m-6-5l6 5-6 5"),
 }
-"""The marks in the legend's order: name, style and path.
+"""The name, the style and the path of each kind of mark, in the order of the legend.
 
 A mark with the style "" has the colour of its content. Paths are relative to the mark's position.
 """
@@ -108,7 +109,7 @@ def _best_chart(rows: list[Row], now: float) -> _Chart:
 
 
 def _chart_within(limits: tuple[int, int], rows: list[Row], now: float) -> _Chart:
-    """Return the first chart with exact times, or one of medium width."""
+    """Return the first chart in which all times are exact, or a chart of medium width if there is none."""
     least = max((_width(row.lane.label) - 40 for row in rows if row.lane.is_operator), default=0.0)
     charts = [partial(_Chart, rows, now, limits, max(width, least), levels) for width, levels in WIDTHS]
     return next((chart for chart in (make() for make in charts) if chart.is_exact), None) or charts[4]()
@@ -132,7 +133,7 @@ class _Slot:
 
 
 class _Line:
-    """The slots of a row."""
+    """One row of the diagram, with the slots that hold its marks."""
 
     def __init__(self, row: Row, limits: tuple[int, int]) -> None:
         self.row, self.span = row, row.span
@@ -158,7 +159,7 @@ class _Line:
 
     @property
     def end(self) -> float | None:
-        """The position of the end, or None while running."""
+        """The x position at which the row ends, or None while its stream is running."""
         return next((slot.x for slot in self.slots if slot.kind == self.span.outcome), None)
 
     def needed(self, at: float) -> float:
@@ -166,7 +167,7 @@ class _Line:
         return self.edge + GAP + self._first_item(at)[1]
 
     def shift(self, at: float, x: float) -> float:
-        """Return how far right of `x` the first label fits."""
+        """Return how far the first mark at `at` must move to the right of `x`, so that its label fits."""
         return self._spot(self._first_item(at)[0], x)[0]
 
     def put_group(self, at: float, x: float) -> None:
@@ -198,7 +199,7 @@ class _Line:
         self.put(slot, (x + until) / 2)
 
     def _first_item(self, at: float) -> tuple[_Slot, float]:
-        """Return the slot to place exactly at `at`, and its offset."""
+        """Return the slot that marks the time `at`, and its distance from the left edge of its group."""
         slots = self.groups[at]
         is_start = at == self.span.start
         index = next((index for index, slot in enumerate(slots) if is_start or slot.kind not in QUIET), 0)
@@ -238,14 +239,14 @@ class _Chart:
         return max([self.x(self.duration) + RADIUS, *edges])
 
     def x(self, at: float) -> float:
-        """Return the position of time `at`."""
+        """Return the x position for the time `at`."""
         times = [*self._places]
         after = bisect(times, at)
         x = self._places[times[after - 1]] + (at - times[after - 1]) * self._scale
         return min(x, self._places[times[after]]) if after < len(times) else x
 
     def place_dense(self) -> None:
-        """Place the marks of dense lines, and join close ones."""
+        """Place the marks of dense lines, and join marks that are close together."""
         for line in self.lines:
             if line.is_dense:
                 marks = join_marks(line.span.marks, 3 / self._scale, 640)
@@ -269,7 +270,7 @@ class _Chart:
 
 
 class _Picture:
-    """The elements drawn so far, and the height of the next."""
+    """The SVG elements that have been drawn so far, and the y position of the next one."""
 
     def __init__(self, chart: _Chart) -> None:
         codes = [_width(line.row.title) * 13 / 12 + 48 for line in chart.lines if line.row.lane.is_operator]
@@ -294,7 +295,7 @@ class _Picture:
         self._y += 22
 
     def add_axis(self) -> None:
-        """Draw the time axis, and faint lines behind the rows."""
+        """Draw the time axis, and a faint line with ticks behind each row."""
         duration = self._chart.duration
         if not duration:
             return
@@ -365,7 +366,7 @@ class _Picture:
         self._parts.append(f'<path d="{path}" {paint}/>')
 
     def _add_labels(self, slots: list[_Slot], y: float) -> None:
-        """Write the labels, and connect higher ones with their marks."""
+        """Draw the labels, and a line from each raised label to its mark."""
         path = ""
         for slot in slots:
             if slot.label:
@@ -380,7 +381,7 @@ class _Picture:
 
 
 def _path(kind: str, bar: float) -> str:
-    """Return a mark's outline, `bar` pixels longer."""
+    """Return the outline of a mark. It is stretched by `bar` pixels."""
     if not bar:
         return _SHAPES[kind][2]
     if kind == "several":

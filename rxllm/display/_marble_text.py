@@ -9,10 +9,10 @@ from rxllm.display._card import truncate
 from rxllm.display._marble_lanes import MAX_LANES, TICKS, UNUSED, Lane, Mark, Span, rows_of, time_label
 
 COLUMNS = 100
-"""The approximate length of a line, in characters."""
+"""The approximate maximum length of a diagram's lines, in characters."""
 
 MAX_SYMBOLS = 40
-"""The maximum number of symbols. With more items, kinds share symbols."""
+"""The maximum number of symbols. If there are more distinct items, all items of a kind share a symbol."""
 
 MAX_TITLE = 30
 """The maximum length of a title, in characters."""
@@ -39,7 +39,7 @@ def draw_text(lanes: Sequence[Lane], now: float) -> str:
 
 
 def _axis(tick: float, columns: dict[int, int]) -> str:
-    """Return the times below their columns."""
+    """Return the time axis. Each time label begins in the column of that time."""
     last = max(columns)
     for step in (round(time / tick) for time in TICKS if time >= tick and _is_multiple(time, tick)):
         axis = "0"
@@ -57,7 +57,7 @@ def _axis(tick: float, columns: dict[int, int]) -> str:
 
 
 class _Symbols:
-    """Assigns a letter to each distinct item."""
+    """The letters of a text diagram. Each distinct item gets its own letter."""
 
     def __init__(self, marks: Iterable[Mark]) -> None:
         marks = sorted(marks, key=lambda mark: mark.detail != repr(mark.label))
@@ -99,7 +99,7 @@ def _groups(span: Span, symbols: _Symbols, tick: float) -> dict[int, str]:
 
 
 def _columns(spans: list[Span], symbols: _Symbols, now: float) -> tuple[float, dict[int, int]]:
-    """Return the seconds per character, and each tick's column."""
+    """Return the number of seconds that a character stands for, and the column of each tick."""
     times = {0.0, now, *(at for span in spans for at in (span.start, span.latest, *(mark.at for mark in span.marks)))}
     finest = max(times) / COLUMNS
 
@@ -123,7 +123,7 @@ def _is_multiple(at: float, tick: float) -> bool:
 
 
 def _lines(span: Span, symbols: _Symbols, tick: float, columns: dict[int, int], now: float) -> tuple[str, str]:
-    """Return the marbles, and the subscription below them."""
+    """Return the line of marbles, and the line below it, which shows how long the subscription lasted."""
     if span.outcome == UNUSED:
         return "", ""
     start, until = (columns[round(at / tick)] for at in (span.start, span.latest if span.outcome else now))

@@ -42,7 +42,7 @@ Finished = tuple[str, str, dict[str, Any]]
 
 
 _finished: deque[Finished] = deque(maxlen=32)
-"""The finished blocks of recent texts, as Markdown, HTML and link addresses."""
+"""The finished blocks of recently drawn texts. Each entry is the Markdown, its HTML and its link addresses."""
 
 
 def markdown(text: str) -> str:
@@ -102,7 +102,7 @@ _MATH = re.compile(
     re.DOTALL,
 )
 _PRICE = re.compile(r"\$\d[\d.,]*[^$\\]*\$\w")
-"""Matches a price and another dollar sign, like ``$5 (or $x``."""
+"""Matches a price that is followed by another dollar sign, as in ``$5 (or $x``."""
 
 _MATH_OPENING = re.compile(r"\$\$|\\\[|\\begin\{(\w+\*?)\}")
 
@@ -121,8 +121,8 @@ def _math(state: Any, silent: bool) -> bool:
 def _math_block(state: Any, start: int, end: int, silent: bool) -> bool:
     """Keep multi-line LaTeX as it was written.
 
-    It ends at its closing delimiter, or before an empty line. An unclosed delimiter begins a block, too. A later line
-    must not change a finished block.
+    A block ends at its closing delimiter, or before an empty line. A delimiter that is never closed also begins one,
+    because a later line must not change a finished block.
     """
 
     def line(number: int) -> str:

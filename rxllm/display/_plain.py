@@ -1,4 +1,4 @@
-"""`Screen` and `Plain`, which prints events as text."""
+"""The base class `Screen`, and `Plain`, a screen that prints events as text."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from rxllm.values import ChatResult, Labelled, TextPart
 Cards = Mapping[str | None, Card]
 
 Answered = Callable[[Mapping[str, bool], Mapping[str, str]], None]
-"""Continues a chat with approvals and results by tool call id."""
+"""A function that continues a chat. Its arguments map tool call ids to approvals and to results."""
 
 Path = tuple[str, ...]
 """The tool call ids that lead to an agent, outermost first."""
 
 WIDTH = 200
-"""The maximum number of characters of a result or progress."""
+"""The maximum number of characters that are printed of a tool's result or progress."""
 
 
 def ipython_shell() -> Any:

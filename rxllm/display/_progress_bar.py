@@ -23,7 +23,7 @@ EVERY = 0.1
 """The minimum number of seconds between draws."""
 
 EVERY_LINE = 10.0
-"""The minimum number of seconds between lines in a file."""
+"""The minimum number of seconds between lines if the output is a file."""
 
 
 def progress_bar(label: str = "") -> Callable[[Progress], None]:
@@ -94,7 +94,7 @@ def _clock(seconds: float) -> str:
 
 
 def _in_cell() -> Callable[[str, bool], None]:
-    """Add an output to the cell, and return its updater."""
+    """Add an output to the notebook cell, and return a function that updates it."""
 
     def data(line: str) -> dict[str, str]:
         return {"text/html": f"<pre>{escape(line)}</pre>", "text/plain": line}
@@ -147,7 +147,7 @@ class _TerminalLine:
 
 
 class _Guard:
-    """A terminal stream that clears the bar before each write."""
+    """A terminal stream that clears the progress bar before each write."""
 
     def __init__(self, stream: Any, line: _TerminalLine) -> None:
         self._stream = stream

@@ -33,7 +33,7 @@ from rxllm.display._plain import Cards, Screen, quote
 from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart
 
 THINKING = 300
-"""The maximum number of characters of streaming thinking."""
+"""The maximum number of characters of the thinking that are shown while it streams."""
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
@@ -71,7 +71,7 @@ class Terminal(Screen):
             self._console.print(rest)
 
     def _print_settled(self, cards: Cards, now: float) -> RenderableType:
-        """Print what is finished above the live part, and return the rest."""
+        """Print the finished rows above the live part, and return the live part."""
         card = cards.get(None)
         if card is None or card.has_value:
             return _drawn(cards, now)
@@ -84,7 +84,7 @@ class Terminal(Screen):
         return Group(*_stack(rest), _Status(card, texts, now))
 
     def _take_settled(self, rows: list[Row]) -> tuple[list[Row], list[Row]]:
-        """Return the finished unprinted rows, and the rest."""
+        """Return the finished rows that have not been printed yet, and the rows that are still live."""
         count, keys = len(self._printed), [*map(_key, rows)]
         if keys[:count] != self._printed or not _text(rows[count:]).startswith(self._start):
             count, self._start = 0, ""  # the step has started again
@@ -103,7 +103,7 @@ class Terminal(Screen):
 
 
 def _shortened(rows: Sequence[Row]) -> list[Row]:
-    """Return clean `rows`, with a note for earlier thinking."""
+    """Return `rows` with clean text. A short note replaces all thinking except the latest."""
     shown: list[Row] = []
     for row in rows:
         if isinstance(row, TextPart):
@@ -159,7 +159,7 @@ def _card(card: Card, now: float) -> RenderableType:
 
 
 def _stack(rows: Sequence[Row], below: Row | None = None) -> list[RenderableType]:
-    """Draw `rows`, with empty lines except between tools."""
+    """Draw `rows`, with an empty line after each row except between two tools."""
     drawn: list[RenderableType] = []
     for row, following in zip(rows, [*rows[1:], below], strict=False):
         drawn += _row(row)

@@ -41,7 +41,7 @@ REFRESH_SECONDS = 0.05
 """The minimum pause between draws. Shorter pauses would flicker."""
 
 SHARE = 150
-"""The minimum pause, as a multiple of a draw's CPU time."""
+"""The minimum ratio of the pause after a draw to the CPU time of the draw."""
 
 TICK_SECONDS = 0.1
 """The pause before draws that update only the running time."""
@@ -174,7 +174,7 @@ class Showing(abc.DisposableBase, Generic[T]):
         self._screen.thread(target=target, name="rxllm-show", daemon=True).start()
 
     def dispose(self) -> None:
-        """Stop the stream and cancel its call. The card stays."""
+        """Stop the stream and cancel its call. The card remains visible."""
         self._stopped = self._stopped or not self._over.is_set()
         self._items.close()
         if self._over.is_set() and self._asks:
@@ -210,13 +210,13 @@ class Showing(abc.DisposableBase, Generic[T]):
 
     @property
     def _asks(self) -> bool:
-        """Whether the user can answer the chat on the screen."""
+        """Whether the chat waits for an answer that the user can give on the screen."""
         result: Any = self._result
         reason: str | None = result.halted_reason if isinstance(result, ChatResult) else None
         return reason in ("approval", "manual_tool_calls") and self._screen.listens and self._call is not None
 
     def _resume(self, approvals: Mapping[str, bool], results: Mapping[str, str]) -> None:
-        """Continue the chat with its original engine and options."""
+        """Continue the chat with the engine and the options with which it was started."""
         engine, options = cast(tuple[Any, Mapping[str, Any]], self._call)
         self._begin(stream_resume(engine, self._result, approvals=approvals, results=results, **options), [None])
         self._start_thread()
@@ -289,7 +289,7 @@ def pause_after(cost: float) -> float:
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised when the user stops a shown stream. Notebooks show it as one line."""
+    """Raised when the user stops a stream that is being shown. Notebooks show the error as one line."""
 
     def __init__(self) -> None:
         super().__init__(_STOPPED)
@@ -339,7 +339,7 @@ class Cell(Screen):
 
 
 _OUTPUTS = 200
-"""More outputs than any marimo cell has."""
+"""An upper limit for the number of outputs in a marimo cell."""
 
 
 class _MarimoCell(Screen):
