@@ -17,11 +17,12 @@ from reactivex import Observable
 
 from rxllm import LLMError, Request, RunError, Stream, StreamError, serializer, to_async_iter
 from rxllm import operators as ops
-from rxllm.durable._journal import StoredJournal, Writer
+from rxllm.durable._journal import StoredJournal
 from rxllm.durable._log import Log, error_in
 from rxllm.durable._progress import ProgressLimit
 from rxllm.durable._sessions import is_turn, settle, turn_of
 from rxllm.durable._store import Ending, Lease, Record, Run, Store, reading
+from rxllm.durable._writer import Writer
 from rxllm.events import EVENT_CLASSES, ChatCompleted, Custom, ErrorEvent, Event, Steered, StepCompleted, StepRestarted
 from rxllm.runtime import log_hidden
 from rxllm.values import request_key
