@@ -133,7 +133,10 @@ class CallFinished(_ModelSpan, frozen=True):
 
 
 class RetryAttempt(_ModelSpan, frozen=True):
-    """Attempt number `attempt`, counted from 1, has failed with `error`. The next one starts in `delay` seconds."""
+    """Attempt number `attempt`, counted from 1, has failed with `error`. The next one starts in `delay` seconds.
+
+    Number 0 is an earlier process's request in a durable run, if the answer that the provider kept cannot be read.
+    """
 
     attempt: int
     delay: float

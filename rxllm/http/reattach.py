@@ -9,6 +9,8 @@ the connection                                     effect
 =================================================  ====================================================================
 drops after new events                             The attempts are counted from 1 again. Wait, then ask for the rest.
 drops or fails without a new event                 It counts as an attempt. Wait, then ask for the rest.
+reports that the answer is not complete            Wait for at least `POLL_SECONDS`, then ask for the rest. After
+                                                   `MOST_POLLED_SECONDS` without a new event, it counts as an attempt.
 is refused, for example since the key has changed  The failure that the policy does not retry ends the stream.
 is disposed                                        The provider is asked to stop the answer.
 =================================================  ====================================================================
@@ -21,9 +23,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rxllm.http.timeouts import READ_SECONDS
 from rxllm.runtime import Pump, policy
 from rxllm.values import AdapterError, Call, LLMError, StreamError
 
@@ -39,11 +43,16 @@ STOP_SECONDS = 5.0
 """The maximum number of seconds to wait for the provider to confirm that it has stopped an answer."""
 
 
+POLL_SECONDS = 1.0
+MOST_POLLED_SECONDS = READ_SECONDS
+
+
 class KeptAnswer(Protocol):
     """An answer that the provider keeps. Its properties change while the answer is read.
 
     `position` changes with every event, `is_running` is True until the end of the answer is read, and `can_resume` is
-    True while the rest can be read over another connection. `place` is the address at which other processes can read
+    True while the rest can be read over another connection. `is_pending` is True if the latest connection has only
+    reported that the answer is not complete. `place` is the address at which other processes can read
     the answer, or None if they cannot.
     """
 
@@ -62,8 +71,15 @@ class KeptAnswer(Protocol):
     @property
     def can_resume(self) -> bool: ...
 
+    @property
+    def is_pending(self) -> bool: ...
+
     def reopen(self, id: str | None) -> None:
         """Expect the whole answer `id`, which an earlier process has asked for. None means a new answer."""
+        ...
+
+    def refuse(self) -> None:
+        """Expect nothing, because the provider has refused the request."""
         ...
 
     def drop_partial(self) -> None:
@@ -101,13 +117,22 @@ async def read_first(
                 raise
             failure = exchange.discreet(refusal)
         if not rules.allows(failure, attempt):
-            log.warning("request %s: sent again, as its answer %s is lost: %s", exchange.request_id, id, failure)
+            exchange.note_loss(id, failure)
             await stop_answer(exchange, answer, client, pump, is_lost=True)
             break
         await asyncio.sleep(rules.delay(failure, attempt))
         attempt += 1
     answer.reopen(None)
-    return await read(request)
+    refusal: object = None
+    try:
+        failure = refusal = await read(request)
+    except LLMError as error:
+        refusal = error
+        raise
+    finally:
+        if isinstance(refusal, AdapterError) and refusal.status is not None:  # an error response, or a web page
+            answer.refuse()
+    return failure
 
 
 async def read_rest(
@@ -124,12 +149,12 @@ async def read_rest(
     """
     rules = policy(exchange.retry)
     failure: LLMError | None = dropped
-    attempt, has_resumed = 1, False
+    attempt, has_resumed, since = 1, False, time.monotonic()
     while answer.can_resume and not pump.disposed:
         failure = failure or StreamError("truncated", "the connection ended early", provider=exchange.provider)
         if not rules.allows(failure, attempt):
             return _lost(exchange, answer, failure, dropped) if has_resumed else dropped
-        seconds = rules.delay(failure, attempt)
+        seconds = max(rules.delay(failure, attempt), POLL_SECONDS if answer.is_pending else 0.0)
         where = (exchange.request_id, answer.position)
         log.warning("request %s: cut off after event %s; asking for the rest in %.2f s: %s", *where, seconds, failure)
         exchange.note_drop(failure)
@@ -142,7 +167,10 @@ async def read_rest(
             if pump.refused:
                 raise
             failure = exchange.discreet(refusal)
-        attempt = 1 if pump.emitted != emitted else attempt + 1  # keep-alives must not continue it without end
+        if pump.emitted != emitted:
+            attempt, since = 1, time.monotonic()
+        elif not answer.is_pending or time.monotonic() - since > MOST_POLLED_SECONDS:
+            attempt += 1  # keep-alives must not continue it without end
     return None if has_resumed else dropped
 
 

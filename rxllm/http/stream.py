@@ -79,7 +79,10 @@ _LAST = frozenset({ErrorEvent, MessageCompleted})
 
 
 class Decoder(Protocol):
-    """Turns bytes into events without any I/O. To replay a call, feed the recorded bytes to its decoder."""
+    """Turns bytes into events without any I/O. To replay a call, feed the recorded bytes to its decoder.
+
+    For an answer that the provider keeps, empty `data` means that a connection has ended normally.
+    """
 
     def feed(self, data: bytes) -> list[Event]: ...
 
@@ -93,7 +96,8 @@ class Exchange(Protocol):
     policy. `discreet` removes the call's secrets from an error. If the provider keeps the answer that the last decoder
     reads, `kept_answer` returns it; ``rebuild(build)`` builds another request about it. `saved_id` returns its id if an
     earlier process has asked for it, and `hands_over` returns whether a later process will read it.
-    `note_drop` is called before each wait for the rest. `client` returns another client if the first one is closed.
+    `note_drop` is called before each wait for the rest, and `note_loss` before the request is sent again because an
+    earlier answer cannot be read. `client` returns another client if the first one is closed.
     """
 
     provider: str
@@ -113,6 +117,8 @@ class Exchange(Protocol):
     def saved_id(self) -> str | None: ...
 
     def note_drop(self, error: LLMError) -> None: ...
+
+    def note_loss(self, id: str, error: LLMError) -> None: ...
 
     def hands_over(self, has_loop_ended: bool) -> bool: ...
 
@@ -200,6 +206,8 @@ async def _read(
             since = began if exchange.content_only else None
             page = partial(page_error, response.headers, exchange.provider, request)
             await _deliver(response, decoder, pump, page, since)
+            if exchange.kept_answer() is not None and not pump.disposed:
+                pump.emit(decoder.feed(b""))
     except Exception as error:
         # A subscriber's own error passes through unchanged, even if it is one of the transport's exception classes.
         failure = None if pump.refused else transport_error(error, exchange.provider, address(request), begun=streaming)

@@ -73,8 +73,9 @@ class Call:
     to its HTTP request. If `raw` is True, the adapter also emits ``RawChunk`` events. `timeout` is the maximum time
     between two reads, in seconds. `observers` receive telemetry values. `trace_headers` are the headers that a `Tracer`
     returns for this attempt; the headers of the adapter and the call override them. `retry` is the call's retry policy,
-    which an adapter follows when it reconnects; it then calls ``on_reattached(seconds, error)``. The repr omits the API
-    key and all headers.
+    which an adapter follows when it reconnects; it then calls ``on_reattached(seconds, error)``. If the answer
+    to an earlier process's request cannot be read, it calls ``on_lost(error)`` and sends the request again. The repr
+    omits the API key and all headers.
     """
 
     request_id: str = ""
@@ -87,6 +88,7 @@ class Call:
     trace_headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     retry: Any = None
     on_reattached: Callable[[float, Exception], object] | None = field(default=None, repr=False)
+    on_lost: Callable[[Exception], object] | None = field(default=None, repr=False)
 
 
 BYTES_PER_TOKEN = 4

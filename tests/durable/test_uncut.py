@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import rxllm
-from rxllm import StreamCollector
+from rxllm import AdapterError, StreamCollector
 from rxllm.durable import Runs, open_runs, open_store
 from rxllm.events import StepRestarted, TextDelta
+from rxllm.telemetry import RetryAttempt
 from rxllm.testing.loopback import Loopback, Pause, Reply, Request
 from tests.adapters.openai_responses.keeping import Keeper, call, number, number_of, text
 from tests.adapters.openai_responses.test_decoder import COMPLETED, CREATED
@@ -77,22 +78,22 @@ async def first_text(runs: Runs) -> None:
             return
 
 
-async def hand_over(server: Loopback, path: Path, other_url: str) -> list[Any]:
+async def hand_over(server: Loopback, path: Path, other_url: str, observe: Any) -> list[Any]:
     """Leave a run in the middle of its second answer, take it over, and return its events."""
     async with open_runs(path, uncut.factories(server.url), lease=1.0) as runs:
         await runs.start("chat", QUESTION, id=uncut.ID)
         await first_text(runs)
-    async with open_runs(path, uncut.factories(other_url), lease=1.0) as runs:
+    async with open_runs(path, uncut.factories(other_url, observe), lease=1.0) as runs:
         await take_over(runs, uncut.ID)
         return [event async for event in runs.watch(uncut.ID)]
 
 
-def play(keeper: Replaying, path: Path, other_url: str | None = None) -> list[Any]:
+def play(keeper: Replaying, path: Path, other_url: str | None = None, observe: Any = lambda value: None) -> list[Any]:
     seen: list[Any] = []
     with Loopback(keeper) as server:
 
         async def main() -> None:
-            seen.extend(await hand_over(server, path, other_url or server.url))
+            seen.extend(await hand_over(server, path, other_url or server.url, observe))
 
         in_loop(main)
     return seen
@@ -106,21 +107,35 @@ def test_the_process_that_takes_over_reads_the_same_answer(tmp_path: Path) -> No
     assert (len(keeper.posts), keeper.replays, keeper.stops) == (2, ["r2"], [])
 
 
-def test_an_answer_that_is_lost_is_asked_for_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    gone = Reply.of_json({"error": {"message": "Response not found."}}, 404)
-    keeper = Replaying(refusal=gone)
-    assert fold(play(keeper, tmp_path / "runs.db")).output_text == "It is 42. Bye!"
+def losses(seen: list[Any]) -> list[AdapterError]:
+    """Return the errors for which an earlier process's answer could not be read."""
+    errors = [value.error for value in seen if isinstance(value, RetryAttempt) and value.attempt == 0]
+    return [error for error in errors if isinstance(error, AdapterError)]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+def test_an_answer_that_is_lost_is_asked_for_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    seen: list[Any] = []
+    keeper = Replaying(refusal=Reply.of_json({"error": {"message": "Response not found."}}, status))
+    assert fold(play(keeper, tmp_path / "runs.db", observe=seen.append)).output_text == "It is 42. Bye!"
     assert (len(keeper.posts), keeper.replays, keeper.stops) == (3, ["r2"], ["r2"])
     assert "its answer r2 is lost" in caplog.text
+    (error,) = losses(seen)
+    assert error.status == status
 
 
 def test_another_base_url_asks_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[Any] = []
     keeper = Replaying()
     with Loopback(Replaying()) as other:
-        events = play(keeper, tmp_path / "runs.db", other_url=other.url)
+        events = play(keeper, tmp_path / "runs.db", other_url=other.url, observe=seen.append)
     assert fold(events).output_text == "It is 42. Bye!"
     assert (len(keeper.posts), keeper.replays) == (2, [])
-    assert "but the base_url is now" in caplog.text
+    assert "its answer r2 is lost" in caplog.text
+    (error,) = losses(seen)
+    assert (error.reason, "but the base_url is now" in error.message) == ("invalid_request", True)
 
 
 def test_a_cancelled_run_stops_its_answer(tmp_path: Path) -> None:

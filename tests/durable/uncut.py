@@ -28,12 +28,13 @@ def double(x: int) -> int:
     return 2 * x
 
 
-def factories(url: str) -> dict[str, Any]:
+def factories(url: str, *observers: Any) -> dict[str, Any]:
     adapter = OpenAIResponses(base_url=url, api_key="k")
     engine = rxllm.Engine(
         adapter,
         model="m",
         tools=[double],
+        observers=observers,
         params={"options": {"background": True}},
         retry={"base_delay": 0.01, "jitter": 0.0, "max_attempts": 5},
     )
