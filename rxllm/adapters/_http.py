@@ -140,6 +140,9 @@ class HTTPExchange:
     def hands_over(self, has_loop_ended: bool) -> bool:
         return self._bookmark is not None and (has_loop_ended or self._bookmark.is_handed_over())
 
+    def is_cancelled(self) -> bool:
+        return self._bookmark is not None and self._bookmark.is_cancelled()
+
     async def rebuild(self, build: Callable[[Call], httpx.Request]) -> httpx.Request:
         self._call = await self._adapter.with_key(self._first_call)  # the key may have changed
         self._built = build(self._call)

@@ -54,12 +54,18 @@ class StoredJournal:
     tool runs two chats at once. If the replay stops too early, the request fails without being sent. The run fails
     too, unless something else, such as `fallback`, replays the tools. In the same way, a new tool call waits for a
     recorded call with the same id in its chat.
+
+    With `only_stops`, the run has been cancelled. The replay then stops the answers that providers keep, and sends and
+    records nothing else. No tool runs, except tools that enclose such an answer.
     """
 
-    def __init__(self, records: Iterable[Record], writer: Writer) -> None:
+    def __init__(self, records: Iterable[Record], writer: Writer, *, only_stops: bool = False) -> None:
         self._writer = writer
+        self.only_stops = only_stops
         self._known: defaultdict[tuple[str, str], deque[Any]] = defaultdict(deque)
         beginnings: dict[str, deque[Any]] = {}  # the responses that were kept when a tool started early, by chat
+        records = list(records)
+        self._kept = kept_answers(records)
         for record in records:
             if record.kind == "void":
                 self._known.pop(("begin", record.key), None)
@@ -74,7 +80,7 @@ class StoredJournal:
                 _settle_beginning(beginnings.get(place.rpartition("/")[0], deque[Any]()), entry)
         self._counts: Counter[str] = Counter()
         self._guard = threading.Lock()
-        self._is_closed = False
+        self._is_closed = only_stops
         self.is_handed_over = False
         self._taken_at = time.monotonic()
         self._awaited: set[Sequence[str]] = set()
@@ -93,6 +99,8 @@ class StoredJournal:
             return throw(known) if isinstance(known, LLMError) else _emit(known)
         if (known := self._take("left", key)) is not None:
             return _replay_left(*known)
+        if self.only_stops and key not in self._kept:
+            return throw(RunError("cancelled", run_id=self._writer.run_id))
         scope = current_scope.get()
         noted = self._record_response(key, scoped(events, replace(scope, bookmark=_StoredBookmark(self, key))))
         if not self._is_early(path):
@@ -111,7 +119,7 @@ class StoredJournal:
         The request also waits for the calls of each chat that had to wait before. An inner agent may have given up on
         its calls, and the model may have read about this failure.
         """
-        return any(map(self._has_tools, (path, *self._awaited)))
+        return not self.only_stops and any(map(self._has_tools, (path, *self._awaited)))
 
     async def _wait_for_tools(self, path: Sequence[str]) -> AsyncIterator[Event]:
         """Emit nothing, and complete when the chat at `path` may send a request."""
@@ -170,8 +178,15 @@ class StoredJournal:
 
     def take_answer(self, key: str) -> str | None:
         """Return the last note about the kept answer to the request with this key, if there is one."""
-        notes = self._known.pop(("answer", key), None)
-        return notes[-1].decode() if notes else None
+        return self._kept.pop(key, None)
+
+    @property
+    def unread_answers(self) -> Sequence[str]:
+        """The notes about answers that providers keep for earlier processes, and that the replay has not reached."""
+        return [*self._kept.values()]
+
+    def _has_answer(self, path: Sequence[str]) -> bool:
+        return any(key.startswith(_place(path, "")) for key in self._kept)
 
     def put_answer(self, key: str, note: str) -> None:
         """Record `note` about the kept answer to the request with this key."""
@@ -180,6 +195,8 @@ class StoredJournal:
     def tool(self, path: Sequence[str], key: str) -> ToolRecord | None:
         key = _place(path, key)
         call, events = self._take("begin", key), self._take("finish", key)
+        if self.only_stops and events is None and not (call and self._has_answer((*path, call.id))):
+            return ToolRecord(None, ())
         return None if call is None and events is None else ToolRecord(call, events)
 
     async def begin(self, path: Sequence[str], key: str, call: ToolCall) -> None:
@@ -223,6 +240,17 @@ class StoredJournal:
         return known.popleft()
 
 
+def kept_answers(records: Iterable[Record]) -> dict[str, str]:
+    """Return the last note about each answer that a provider may still be writing, by the key of its request."""
+    notes: dict[str, str] = {}
+    for record in records:
+        if record.kind == "answer":
+            notes[record.key] = record.data.decode(errors="replace")
+        elif record.kind in ("response", "left"):
+            notes.pop(record.key, None)
+    return notes
+
+
 class _StoredBookmark:
     """The bookmark (see `rxllm.runtime.Bookmark`) for the answer to the request with the key `key`."""
 
@@ -238,6 +266,9 @@ class _StoredBookmark:
 
     def is_handed_over(self) -> bool:
         return self._journal.is_handed_over
+
+    def is_cancelled(self) -> bool:
+        return self._journal.only_stops
 
 
 def _place(path: Sequence[str], key: str) -> str:

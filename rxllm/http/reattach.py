@@ -109,6 +109,8 @@ async def read_first(
     """
     id, rules, attempt = exchange.saved_id(), policy(exchange.retry), 1
     answer.reopen(id)
+    if exchange.is_cancelled():
+        raise StreamError("cancelled", "the run was cancelled", provider=exchange.provider)
     while id is not None:
         try:
             return await read(await exchange.rebuild(answer.resume))

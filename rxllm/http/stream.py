@@ -97,7 +97,8 @@ class Exchange(Protocol):
     reads, `kept_answer` returns it; ``rebuild(build)`` builds another request about it. `saved_id` returns its id if an
     earlier process has asked for it, and `hands_over` returns whether a later process will read it.
     `note_drop` is called before each wait for the rest, and `note_loss` before the request is sent again because an
-    earlier answer cannot be read. `client` returns another client if the first one is closed.
+    earlier answer cannot be read. If `is_cancelled` returns True, that answer is only stopped. `client`
+    returns another client if the first one is closed.
     """
 
     provider: str
@@ -121,6 +122,8 @@ class Exchange(Protocol):
     def note_loss(self, id: str, error: LLMError) -> None: ...
 
     def hands_over(self, has_loop_ended: bool) -> bool: ...
+
+    def is_cancelled(self) -> bool: ...
 
     async def rebuild(self, build: Callable[[Call], httpx.Request]) -> httpx.Request: ...
 

@@ -139,6 +139,10 @@ class Bookmark(Protocol):
         """Return whether another process will read the answer, so that it must not be stopped."""
         ...
 
+    def is_cancelled(self) -> bool:
+        """Return whether the answer must be stopped instead of being read."""
+        ...
+
 
 class Ask(Protocol):
     """A function that sends the same request to another engine, or to an adapter with a model name."""

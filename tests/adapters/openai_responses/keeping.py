@@ -31,7 +31,7 @@ AT_ONCE = {"base_delay": 0.0, "jitter": 0.0}
 """A retry policy without waits."""
 
 _PATH = re.compile(
-    r"(/openai/v1)?/responses/(?P<id>[^/?]+)(\?stream=true(&starting_after=(?P<after>\d+))?|/(?P<cancel>cancel))?(&.*)?"
+    r"(/openai(/v1)?)?/responses/(?P<id>[^/?]+)(\?stream=true(&starting_after=(?P<after>\d+))?|/(?P<cancel>cancel))?([&?].*)?"
 )
 
 

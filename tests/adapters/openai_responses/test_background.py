@@ -397,6 +397,33 @@ def test_each_request_uses_the_current_key_and_the_query_of_the_base_url() -> No
     assert server.requests[1].path == "/openai/v1/responses/r1?stream=true&starting_after=3&api-version=preview"
 
 
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [("/openai/v1", ""), ("/openai/v1", "api-version=preview"), ("/openai", "api-version=2025-04-01")],
+)
+def test_azure_is_asked_for_the_rest_and_to_stop_at_its_own_addresses(
+    monkeypatch: pytest.MonkeyPatch, path: str, query: str
+) -> None:
+    keeper = Keeper(PRIMES, [ENDS[4], 20], ends=[Cut.RESET, STALL])
+    with Loopback(keeper) as server:
+        monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", f"{server.url}{path}" + (f"?{query}" if query else ""))
+        monkeypatch.setenv("AZURE_OPENAI_API_KEY", "k")
+        asked = rxllm.Engine("azure-responses:mine", params={"options": BACKGROUND}, retry=AT_ONCE)
+        subscription = stream_generate(asked, "Hi").subscribe()
+        server.wait_until(lambda: len(server.requests) == 2)
+        subscription.dispose()
+        wait_for_stop(keeper, server)
+    requests = [(request.method, request.path, request.headers["api-key"]) for request in server.requests]
+    first = f"?{query}" if query else ""
+    more = f"&{query}" if query else ""
+    assert requests == [
+        ("POST", f"{path}/responses{first}", "k"),
+        ("GET", f"{path}/responses/r1?stream=true&starting_after=3{more}", "k"),
+        ("POST", f"{path}/responses/r1/cancel{first}", "k"),
+    ]
+    assert keeper.posts[0]["model"] == "mine"
+
+
 def test_no_key_reaches_an_error_or_the_log(caplog: pytest.LogCaptureFixture) -> None:
     key = "sk-sentinel-0123456789"
     refusal = Reply.of_json({"error": {"message": f"Incorrect API key provided: {key}"}}, 401)
@@ -550,7 +577,7 @@ def test_a_timeline_shows_the_gap() -> None:
     (row,) = rxllm.timeline(items).rows
     waiting, before, lost, after = row.bars
     assert [waiting.kind, before.kind, lost.kind, after.kind] == ["waiting", "text", "lost", "text"]
-    seconds = [bar.end - bar.start for bar in (before, lost, after)]
+    seconds = [(bar.end or 0.0) - bar.start for bar in (before, lost, after)]
     assert seconds == pytest.approx([1.0, 3.0, 1.0], abs=0.1)
     assert lost.title.startswith("re-attached: ")
     assert "was cut off" in lost.title
