@@ -12,7 +12,8 @@ drops or fails without a new event                 It counts as an attempt. Wait
 reports that the answer is not complete            Wait for at least `POLL_SECONDS`, then ask for the rest. After
                                                    `MOST_POLLED_SECONDS` without a new event, it counts as an attempt.
 is refused, for example since the key has changed  The failure that the policy does not retry ends the stream.
-is disposed                                        The provider is asked to stop the answer.
+is disposed                                        The provider is asked to stop the answer. If its id has not arrived,
+                                                   it is awaited for up to `ID_SECONDS`.
 =================================================  ====================================================================
 
 A stream that ends before the answer does asks the provider to stop the answer, whatever the reason. If that request
@@ -28,6 +29,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rxllm.http.timeouts import READ_SECONDS
+from rxllm.http.transport_errors import may_be_cancelled
 from rxllm.runtime import Pump, policy
 from rxllm.values import AdapterError, Call, LLMError, StreamError
 
@@ -42,6 +44,9 @@ log = logging.getLogger("rxllm")
 STOP_SECONDS = 5.0
 """The maximum number of seconds to wait for the provider to confirm that it has stopped an answer."""
 
+
+ID_SECONDS = 5.0
+"""The maximum number of seconds that a disposed call stays connected to read the id of its answer."""
 
 POLL_SECONDS = 1.0
 MOST_POLLED_SECONDS = READ_SECONDS
@@ -126,12 +131,14 @@ async def read_first(
         attempt += 1
     answer.reopen(None)
     refusal: object = None
+    pump.grace = 0.0 if answer.id is not None or may_be_cancelled(client) else ID_SECONDS
     try:
         failure = refusal = await read(request)
     except LLMError as error:
         refusal = error
         raise
     finally:
+        pump.grace = 0.0
         if isinstance(refusal, AdapterError) and refusal.status is not None:  # an error response, or a web page
             answer.refuse()
     return failure

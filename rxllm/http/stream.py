@@ -208,8 +208,9 @@ async def _read(
             streaming = True
             since = began if exchange.content_only else None
             page = partial(page_error, response.headers, exchange.provider, request)
-            await _deliver(response, decoder, pump, page, since)
-            if exchange.kept_answer() is not None and not pump.disposed:
+            answer = exchange.kept_answer()
+            await _deliver(response, decoder, pump, page, since, answer)
+            if answer is not None and not pump.disposed:
                 pump.emit(decoder.feed(b""))
     except Exception as error:
         # A subscriber's own error passes through unchanged, even if it is one of the transport's exception classes.
@@ -254,6 +255,7 @@ async def _send(
         nonlocal is_whole
         if name in _CANCELLABLE:  # occurs again after a redirect
             is_whole = False
+            pump.grace = 0.0 if pump.disposed else pump.grace  # nothing has been sent yet, so nothing must be stopped
             pump.release()
         elif name.endswith("response_closed.started"):
             pump.hold()  # httpcore closes the response itself when a read has timed out
@@ -301,12 +303,13 @@ async def _deliver(
     pump: Pump[Event],
     page: Callable[[], AdapterError],
     since: float | None,
+    answer: KeptAnswer | None,
 ) -> None:
-    """Emit the events of `response`.
+    """Emit the events of `response`. If the pump has a `grace`, read on after a dispose until the id of `answer`.
 
     If `since` is None, any bytes restart the idle timer. Otherwise, it starts at `since`, and only content restarts it.
     """
-    if pump.disposed:
+    if pump.disposed and not pump.grace:
         return
     is_suspect = may_be_page(response.headers)
     reads = body_of(response)
@@ -318,7 +321,9 @@ async def _deliver(
                     raise page()
                 is_suspect = False
             events = decoder.feed(data) if data else []
-            if not pump.emit(events):
+            if answer is not None and answer.id is not None:
+                pump.grace = 0.0
+            if not pump.emit(events) and not pump.grace:
                 return
             if events and type(events[-1]) in _LAST:
                 if type(events[-1]) is MessageCompleted:

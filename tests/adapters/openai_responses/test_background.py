@@ -621,7 +621,28 @@ def test_closing_the_adapter_after_a_dispose_does_not_prevent_the_stop() -> None
         assert keeper.stops == ["r1"]
 
 
-def test_a_dispose_before_the_id_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("chunks", [[b"".join(PRIMES[:3]), STALL], [PRIMES[0][:9], Pause(0.1), PRIMES[0][9:], STALL]])
+def test_a_dispose_before_the_id_stops_the_answer_once_the_id_arrives(chunks: list[Any]) -> None:
+    async def main() -> None:
+        subscription = stream_generate(engine(server), "Hi").subscribe(seen.append)
+        await until(lambda: len(server.requests) == 1)
+        subscription.dispose()
+        await until(lambda: len(server.requests) == 2 and server.connections[0].closed_at is not None)
+
+    def answer(request: Any) -> Reply:
+        return Reply(chunks, before=0.2) if len(server.requests) < 2 else Reply.of_json({"status": "cancelled"})
+
+    seen: list[Event] = []
+    with Loopback(answer) as server:
+        asyncio.run(main())
+    paths = [request.path for request in server.requests]
+    assert [*dict.fromkeys(paths)] == ["/responses", "/responses/r1/cancel"]  # the end of the loop repeats a stop
+    assert (paths.count("/responses"), seen) == (1, [])
+
+
+def test_a_dispose_before_the_id_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reattach, "ID_SECONDS", 0.1)
+
     async def main() -> None:
         subscription = stream_generate(engine(server), "Hi").subscribe()
         await until(lambda: len(server.requests) == 1)
