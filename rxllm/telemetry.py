@@ -138,7 +138,8 @@ class CallFinished(_ModelSpan, frozen=True):
 class RetryAttempt(_ModelSpan, frozen=True):
     """An attempt has failed with `error`.
 
-    `attempt` is its number, counted from 1. The next one starts in `delay` seconds.
+    `attempt` is its number, counted from 1. The next one starts in `delay` seconds. Number 0 is an earlier process's
+    request in a durable run, if the provider's kept answer cannot be read.
     """
 
     attempt: int

@@ -124,16 +124,24 @@ class HTTPExchange:
             return None
         saved = cast(dict[str, str], read_json(note))
         if saved["place"] != self._kept_answer.place:
-            where = (self.request_id, saved["id"], saved["place"], self._kept_answer.place)
-            log.warning("request %s: sent again, as its answer %s is at %s, but the base_url is now %s", *where)
+            fault = f"it is kept at {saved['place']}, but the base_url is now {self._kept_answer.place}"
+            self.note_loss(saved["id"], AdapterError("invalid_request", fault, provider=self.provider))
             return None
         return saved["id"]
+
+    def note_loss(self, id: str, error: LLMError) -> None:
+        log.warning("request %s: sent again, as its answer %s is lost: %s", self.request_id, id, error)
+        if self._call.on_lost is not None:
+            self._call.on_lost(error)
 
     def note_drop(self, error: LLMError) -> None:
         self._note_drop(error)
 
     def hands_over(self, has_loop_ended: bool) -> bool:
         return self._bookmark is not None and (has_loop_ended or self._bookmark.is_handed_over())
+
+    def is_cancelled(self) -> bool:
+        return self._bookmark is not None and self._bookmark.is_cancelled()
 
     async def rebuild(self, build: Callable[[Call], httpx.Request]) -> httpx.Request:
         self._call = await self._adapter.with_key(self._first_call)  # the key may have changed

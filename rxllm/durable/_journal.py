@@ -1,16 +1,12 @@
-"""The writer that commits a run's events and renews its lease, and the journal used to replay a run."""
+"""The journal that records a run's responses and tool calls, and replays them in the next process."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
-from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -18,23 +14,10 @@ from msgspec.structs import replace
 from reactivex import Observable, concat, throw
 
 from rxllm import LLMError, RunError, Stream, StreamCollector, ToolCall, from_async_iter, serializer
-from rxllm.durable._store import Ending, Lease, Record, Store, reading
+from rxllm.durable._store import Record, reading
+from rxllm.durable._writer import Writer
 from rxllm.events import EVENT_CLASSES, Event, MessageCompleted
 from rxllm.runtime import ToolRecord, current_scope, scoped
-
-log = logging.getLogger("rxllm")
-
-BATCH = 256
-"""The number of waiting events that triggers an immediate commit."""
-
-MOST = 1024
-"""The number of events that may queue up for a slow store before the stream is paused."""
-
-APPENDING_SECONDS = 0.25
-"""The number of seconds to delay a renewal when an append has just checked for cancel requests."""
-
-FOREVER = 2**53
-"""An event number that no run ever reaches."""
 
 LEFT_SECONDS = 30.0
 """The number of extra seconds given to a replayed response. If it has not been disposed by then, the run fails."""
@@ -49,165 +32,6 @@ DIVERGED = (
     "the run cannot continue: its factory now builds a different request or tool call, so tools would run twice; "
     "if you change a factory while it has unfinished runs, give the new version a new name"
 )
-
-
-class Writer:
-    """Appends batches of events and records to the run that `lease` belongs to.
-
-    A batch is committed at most `flush_after` seconds after its first event. `event`, `record` and `flush` can be
-    called from any thread or event loop, all other methods only on the loop that runs `run`. Calls to an unavailable
-    store are retried until the lease expires.
-    """
-
-    def __init__(self, store: Store, lease: Lease, flush_after: float) -> None:
-        self._store, self._lease, self._flush_after = store, lease, flush_after
-        self.run_id = lease.run_id
-        self.noted = 0  # the number of records so far
-        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        self._until = self._loop.time() + lease.seconds
-        self._guard = threading.Lock()
-        self._events: list[bytes] = []
-        self._records: list[Record] = []
-        self._ending: Ending | None = None
-        self._waiting: list[Future[None]] = []
-        self._some, self._urgent, self._room = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._batches = 0
-        self._error: RunError | None = None
-        self.is_cancelled: asyncio.Future[None] = self._loop.create_future()
-
-    def event(self, data: bytes) -> None:
-        with self._guard:
-            self._events.append(data)
-            count = len(self._events)
-        if count == 1 or count == BATCH:
-            self._wake(count == BATCH)
-
-    def record(self, record: Record) -> None:
-        with self._guard:
-            self._records.append(record)
-            self.noted += 1
-        self._wake(True)  # a lost response would have to be requested, and paid for, again
-
-    async def flush(self, ending: Ending | None = None) -> None:
-        """Commit everything added so far, including the run's `ending` if there is one. Raises ``RunError``."""
-        committed: Future[None] = Future()
-        with self._guard:
-            if self._error is not None:
-                raise self._error
-            self._ending = self._ending or ending
-            self._waiting.append(committed)
-        self._wake(True)
-        await asyncio.wrap_future(committed)
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._events) >= MOST
-
-    async def room(self) -> None:
-        """Wait until there is room for more events."""
-        while self.is_full:
-            self._room.clear()
-            await self._room.wait()
-
-    async def run(self) -> None:
-        """Append batches until this task is cancelled. Raises ``RunError`` if it can no longer append."""
-        try:
-            while True:
-                await self._some.wait()
-                timer = self._loop.call_later(self._flush_after, self._urgent.set)
-                await self._urgent.wait()
-                timer.cancel()
-                await self._append()
-        except RunError as error:
-            self._fail(error)
-            raise
-        finally:
-            self._fail(RunError("lease_lost", run_id=self._lease.run_id))
-
-    async def keep_lease(self) -> None:
-        """Keep renewing the lease, and watch for cancel requests. Raises ``RunError`` if either fails."""
-        while True:
-            # Start waiting first, so that no cancel request is missed. The renewal reports any earlier ones.
-            batches = self._batches
-            waiting = asyncio.create_task(self._store.wait(self._lease.run_id, FOREVER, self._lease.seconds / 3))
-            waiting.add_done_callback(lambda task: task.cancelled() or task.exception())  # ignore failures
-            try:
-                await asyncio.sleep(0)
-                self._note(await self._retry(partial(self._store.renew, self._lease)))
-                await waiting
-                if self._batches != batches:  # our own append ended the wait, and checked for cancel requests
-                    await asyncio.sleep(APPENDING_SECONDS)
-            except RunError as error:
-                if error.reason != "store_unavailable" or self._loop.time() > self._until:
-                    raise
-                await asyncio.sleep(self._lease.seconds / 10)
-            finally:
-                waiting.cancel()
-
-    async def _append(self) -> None:
-        with self._guard:
-            self._some.clear()
-            self._urgent.clear()
-            events, self._events = self._events, []
-            records, self._records = self._records, []
-            waiting, self._waiting = self._waiting, []
-            ending = self._ending
-        if events or records or ending:
-            self._batches += 1
-            token = f"{self._lease.epoch}-{self._batches}"
-            try:
-                append = partial(self._store.append, self._lease, events, records, ending, token)
-                self._note(await self._retry(append))
-            except BaseException:
-                self._waiting += waiting
-                raise
-        self._room.set()
-        _settle(waiting, None)
-
-    async def _retry(self, call: Callable[[], Awaitable[bool]]) -> bool:
-        pause = 0.05
-        while True:
-            began = self._loop.time()
-            try:
-                result = await call()
-            except RunError as error:
-                if error.reason != "store_unavailable" or self._loop.time() + pause > self._until:
-                    raise
-                log.warning("run %s is waiting for its store to become available: %s", self._lease.run_id, error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, 1.0)
-            else:
-                self._until = began + self._lease.seconds
-                return result
-
-    def _note(self, is_cancelled: bool) -> None:
-        if is_cancelled and not self.is_cancelled.done():
-            self.is_cancelled.set_result(None)
-
-    def _fail(self, error: RunError) -> None:
-        with self._guard:
-            self._error = self._error or error
-            waiting, self._waiting = self._waiting, []
-        _settle(waiting, self._error)
-
-    def _wake(self, is_urgent: bool) -> None:
-        if threading.get_ident() == self._thread:
-            self._set(is_urgent)
-            return
-        with suppress(RuntimeError):  # the loop is closed, so the run has ended
-            self._loop.call_soon_threadsafe(self._set, is_urgent)
-
-    def _set(self, is_urgent: bool) -> None:
-        self._some.set()
-        if is_urgent or not self._flush_after:
-            self._urgent.set()
-
-
-def _settle(waiting: Sequence[Future[None]], error: RunError | None) -> None:
-    for future in waiting:
-        if not future.set_running_or_notify_cancel():  # the caller has stopped waiting
-            continue
-        future.set_result(None) if error is None else future.set_exception(error)
 
 
 class Left(msgspec.Struct, frozen=True):
@@ -230,12 +54,18 @@ class StoredJournal:
     tool runs two chats at once. If the replay stops too early, the request fails without being sent. The run fails
     too, unless something else, such as `fallback`, replays the tools. In the same way, a new tool call waits for a
     recorded call with the same id in its chat.
+
+    With `only_stops`, the run has been cancelled. The replay then stops the answers that providers keep, and sends and
+    records nothing else. No tool runs, except tools that enclose such an answer.
     """
 
-    def __init__(self, records: Iterable[Record], writer: Writer) -> None:
+    def __init__(self, records: Iterable[Record], writer: Writer, *, only_stops: bool = False) -> None:
         self._writer = writer
+        self.only_stops = only_stops
         self._known: defaultdict[tuple[str, str], deque[Any]] = defaultdict(deque)
         beginnings: dict[str, deque[Any]] = {}  # the responses that were kept when a tool started early, by chat
+        records = list(records)
+        self._kept = kept_answers(records)
         for record in records:
             if record.kind == "void":
                 self._known.pop(("begin", record.key), None)
@@ -250,7 +80,7 @@ class StoredJournal:
                 _settle_beginning(beginnings.get(place.rpartition("/")[0], deque[Any]()), entry)
         self._counts: Counter[str] = Counter()
         self._guard = threading.Lock()
-        self._is_closed = False
+        self._is_closed = only_stops
         self.is_handed_over = False
         self._taken_at = time.monotonic()
         self._awaited: set[Sequence[str]] = set()
@@ -269,6 +99,8 @@ class StoredJournal:
             return throw(known) if isinstance(known, LLMError) else _emit(known)
         if (known := self._take("left", key)) is not None:
             return _replay_left(*known)
+        if self.only_stops and key not in self._kept:
+            return throw(RunError("cancelled", run_id=self._writer.run_id))
         scope = current_scope.get()
         noted = self._record_response(key, scoped(events, replace(scope, bookmark=_StoredBookmark(self, key))))
         if not self._is_early(path):
@@ -287,7 +119,7 @@ class StoredJournal:
         The request also waits for the calls of each chat that had to wait before. An inner agent may have given up on
         its calls, and the model may have read about this failure.
         """
-        return any(map(self._has_tools, (path, *self._awaited)))
+        return not self.only_stops and any(map(self._has_tools, (path, *self._awaited)))
 
     async def _wait_for_tools(self, path: Sequence[str]) -> AsyncIterator[Event]:
         """Emit nothing, and complete when the chat at `path` may send a request."""
@@ -346,8 +178,15 @@ class StoredJournal:
 
     def take_answer(self, key: str) -> str | None:
         """Return the last note about the kept answer to the request with this key, if there is one."""
-        notes = self._known.pop(("answer", key), None)
-        return notes[-1].decode() if notes else None
+        return self._kept.pop(key, None)
+
+    @property
+    def unread_answers(self) -> Sequence[str]:
+        """The notes about answers that providers keep for earlier processes, and that the replay has not reached."""
+        return [*self._kept.values()]
+
+    def _has_answer(self, path: Sequence[str]) -> bool:
+        return any(key.startswith(_place(path, "")) for key in self._kept)
 
     def put_answer(self, key: str, note: str) -> None:
         """Record `note` about the kept answer to the request with this key."""
@@ -356,6 +195,8 @@ class StoredJournal:
     def tool(self, path: Sequence[str], key: str) -> ToolRecord | None:
         key = _place(path, key)
         call, events = self._take("begin", key), self._take("finish", key)
+        if self.only_stops and events is None and not (call and self._has_answer((*path, call.id))):
+            return ToolRecord(None, ())
         return None if call is None and events is None else ToolRecord(call, events)
 
     async def begin(self, path: Sequence[str], key: str, call: ToolCall) -> None:
@@ -399,6 +240,17 @@ class StoredJournal:
         return known.popleft()
 
 
+def kept_answers(records: Iterable[Record]) -> dict[str, str]:
+    """Return the last note about each answer that a provider may still be writing, by the key of its request."""
+    notes: dict[str, str] = {}
+    for record in records:
+        if record.kind == "answer":
+            notes[record.key] = record.data.decode(errors="replace")
+        elif record.kind in ("response", "left"):
+            notes.pop(record.key, None)
+    return notes
+
+
 class _StoredBookmark:
     """The bookmark (see `rxllm.runtime.Bookmark`) for the answer to the request with the key `key`."""
 
@@ -414,6 +266,9 @@ class _StoredBookmark:
 
     def is_handed_over(self) -> bool:
         return self._journal.is_handed_over
+
+    def is_cancelled(self) -> bool:
+        return self._journal.only_stops
 
 
 def _place(path: Sequence[str], key: str) -> str:

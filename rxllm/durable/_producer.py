@@ -17,11 +17,12 @@ from reactivex import Observable
 
 from rxllm import LLMError, Request, RunError, Stream, StreamError, serializer, to_async_iter
 from rxllm import operators as ops
-from rxllm.durable._journal import StoredJournal, Writer
+from rxllm.durable._journal import StoredJournal
 from rxllm.durable._log import Log, error_in
 from rxllm.durable._progress import ProgressLimit
 from rxllm.durable._sessions import is_turn, settle, turn_of
 from rxllm.durable._store import Ending, Lease, Record, Run, Store, reading
+from rxllm.durable._writer import Writer
 from rxllm.events import EVENT_CLASSES, ChatCompleted, Custom, ErrorEvent, Event, Steered, StepCompleted, StepRestarted
 from rxllm.runtime import log_hidden
 from rxllm.values import request_key
@@ -33,6 +34,9 @@ ALONE_SECONDS = 60.0
 """The maximum time in seconds that a stuck suspect runs alone."""
 
 LOOK_SECONDS = 0.05
+
+STOP_SECONDS = 10.0
+"""The maximum number of seconds to replay a cancelled run up to the answers that must be stopped."""
 
 Factory = Callable[..., Observable[Event]]
 """A function that builds a run's stream from its input and, for a turn, its session."""
@@ -164,10 +168,27 @@ class Producer:
         else:
             if not self._input:  # cancelled before its input was read
                 self._input = (await self._store.load(self._lease.run_id)).input
+            await self._stop_answers(ending)
             if is_turn(self._input):  # settle it first, because an ended run can expire
                 await self._writer.flush()
                 await settle(self._store, self._input)
         await self._writer.flush(ending)
+
+    async def _stop_answers(self, ending: Ending) -> None:
+        """Stop the answers that providers keep for earlier processes if the run was cancelled. Log any others."""
+        journal = self._journal
+        if journal is not None and not journal.unread_answers:
+            return
+        with suppress(Exception):  # a damaged record, or the error with which the replay ends
+            run = await self._store.load(self._lease.run_id)
+            records = await self._store.records(run.id)
+            journal = journal or StoredJournal(records, self._writer, only_stops=True)
+            if journal.unread_answers and ending.status == "cancelled":
+                journal = StoredJournal(records, self._writer, only_stops=True)
+                async with asyncio.timeout(STOP_SECONDS):
+                    await self._build(run, _arguments(run.input)).pipe(ops.journaled(journal)).to_list()
+        if journal is not None and (unread := journal.unread_answers):
+            log.warning("run %s ends without stopping %s, which may cost money", self._lease.run_id, ", ".join(unread))
 
     async def _read(self) -> Ending:
         run = await self._store.load(self._lease.run_id)

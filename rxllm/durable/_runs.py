@@ -23,6 +23,7 @@ from rxllm import (
     from_async_iter,
     serializer,
 )
+from rxllm.durable._journal import kept_answers
 from rxllm.durable._log import Tail
 from rxllm.durable._producer import Factory, Producer, Suspects
 from rxllm.durable._sessions import (
@@ -248,12 +249,20 @@ class Runs:
     def cancel(self, id: str) -> Stream[None]:
         """Ask a run's producer to cancel it and close its connections.
 
+        If no process produces the run, this process stops the answer that a provider keeps for it. To find the answer,
+        it calls the run's factory, and replays the run from its journal.
+
         A run that has already ended stays unchanged. Fails with ``RunError("unknown_run")``.
         """
         _check_id(id)
 
         async def cancel() -> None:
             run = await self._store.load(id)
+            answers = kept_answers(await self._store.records(id)) if run.status == "waiting" else {}
+            if answers and run.factory in self._factories and await self._take(id, run.factory, cancels=True):
+                return
+            if answers:
+                log.warning("run %s ends without stopping %s, which may cost money", id, ", ".join(answers.values()))
             if await cancel_turn(self._store, run, self._owner, self._lease_seconds):
                 return
             await self._store.cancel(id)
@@ -382,8 +391,8 @@ class Runs:
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
-    async def _take(self, id: str, factory: str) -> bool:
-        """Claim a run and produce it here, if possible."""
+    async def _take(self, id: str, factory: str, *, cancels: bool = False) -> bool:
+        """Claim a run, if possible, and produce it here or end it as cancelled."""
         if self._is_closed:
             return False
         claimed: Future[None] = Future()
@@ -398,6 +407,8 @@ class Runs:
             claimed.set_result(None)
         if lease is None:
             return False
+        if cancels:
+            await self._store.cancel(id)
         options = self._flush_after, self._max_attempts, self._suspects
         producer = Producer(self._store, lease, self._factories[factory], *options)
         self._producers[id] = producer
@@ -407,6 +418,8 @@ class Runs:
                 del self._producers[id]
 
         producer.start().add_done_callback(forget)
+        if cancels:
+            await asyncio.wrap_future(producer.ended)
         return True
 
 

@@ -8,8 +8,11 @@ the connection                                     effect
 =================================================  ====================================================================
 drops after new events                             The attempts are counted from 1 again. Wait, then ask for the rest.
 drops or fails without a new event                 It counts as an attempt. Wait, then ask for the rest.
+reports that the answer is not complete            Wait for at least `POLL_SECONDS`, then ask for the rest. After
+                                                   `MOST_POLLED_SECONDS` without a new event, it counts as an attempt.
 is refused, for example since the key has changed  The failure that the policy does not retry ends the stream.
-is disposed                                        The provider is asked to stop the answer.
+is disposed                                        The provider is asked to stop the answer. If its id has not arrived,
+                                                   it is awaited for up to `ID_SECONDS`.
 =================================================  ====================================================================
 
 Any other early end of the stream also stops the answer.
@@ -19,9 +22,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rxllm.http.timeouts import READ_SECONDS
+from rxllm.http.transport_errors import may_be_cancelled
 from rxllm.runtime import Pump, policy
 from rxllm.values import AdapterError, Call, LLMError, StreamError
 
@@ -37,11 +43,19 @@ STOP_SECONDS = 5.0
 """The maximum wait for the provider to stop an answer."""
 
 
+ID_SECONDS = 5.0
+"""The maximum number of seconds that a disposed call stays connected to read the id of its answer."""
+
+POLL_SECONDS = 1.0
+MOST_POLLED_SECONDS = READ_SECONDS
+
+
 class KeptAnswer(Protocol):
     """An answer that the provider keeps. Its properties change during reading.
 
     `position` changes with every event. `is_running` is True until the answer's end is read. `can_resume` is True while
-    another connection can read the rest. `place` is the address for other processes, or None.
+    another connection can read the rest. `is_pending` is True if the latest connection has only reported that the
+    answer is not complete. `place` is the address for other processes, or None.
     """
 
     @property
@@ -59,8 +73,15 @@ class KeptAnswer(Protocol):
     @property
     def can_resume(self) -> bool: ...
 
+    @property
+    def is_pending(self) -> bool: ...
+
     def reopen(self, id: str | None) -> None:
         """Expect the whole answer `id`, or a new answer if it is None."""
+        ...
+
+    def refuse(self) -> None:
+        """Expect nothing, because the provider has refused the request."""
         ...
 
     def drop_partial(self) -> None:
@@ -90,6 +111,8 @@ async def read_first(
     """
     id, rules, attempt = exchange.saved_id(), policy(exchange.retry), 1
     answer.reopen(id)
+    if exchange.is_cancelled():
+        raise StreamError("cancelled", "the run was cancelled", provider=exchange.provider)
     while id is not None:
         try:
             return await read(await exchange.rebuild(answer.resume))
@@ -98,13 +121,24 @@ async def read_first(
                 raise
             failure = exchange.discreet(refusal)
         if not rules.allows(failure, attempt):
-            log.warning("request %s: sent again, as its answer %s is lost: %s", exchange.request_id, id, failure)
+            exchange.note_loss(id, failure)
             await stop_answer(exchange, answer, client, pump, is_lost=True)
             break
         await asyncio.sleep(rules.delay(failure, attempt))
         attempt += 1
     answer.reopen(None)
-    return await read(request)
+    refusal: object = None
+    pump.grace = 0.0 if answer.id is not None or may_be_cancelled(client) else ID_SECONDS
+    try:
+        failure = refusal = await read(request)
+    except LLMError as error:
+        refusal = error
+        raise
+    finally:
+        pump.grace = 0.0
+        if isinstance(refusal, AdapterError) and refusal.status is not None:  # an error response, or a web page
+            answer.refuse()
+    return failure
 
 
 async def read_rest(
@@ -120,12 +154,12 @@ async def read_rest(
     """
     rules = policy(exchange.retry)
     failure: LLMError | None = dropped
-    attempt, has_resumed = 1, False
+    attempt, has_resumed, since = 1, False, time.monotonic()
     while answer.can_resume and not pump.disposed:
         failure = failure or StreamError("truncated", "the connection ended early", provider=exchange.provider)
         if not rules.allows(failure, attempt):
             return _lost(exchange, answer, failure, dropped) if has_resumed else dropped
-        seconds = rules.delay(failure, attempt)
+        seconds = max(rules.delay(failure, attempt), POLL_SECONDS if answer.is_pending else 0.0)
         where = (exchange.request_id, answer.position)
         log.warning("request %s: cut off after event %s; asking for the rest in %.2f s: %s", *where, seconds, failure)
         exchange.note_drop(failure)
@@ -138,7 +172,10 @@ async def read_rest(
             if pump.refused:
                 raise
             failure = exchange.discreet(refusal)
-        attempt = 1 if pump.emitted != emitted else attempt + 1  # keep-alives do not count as progress
+        if pump.emitted != emitted:
+            attempt, since = 1, time.monotonic()
+        elif not answer.is_pending or time.monotonic() - since > MOST_POLLED_SECONDS:
+            attempt += 1  # keep-alives do not count as progress
     return None if has_resumed else dropped
 
 

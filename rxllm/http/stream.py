@@ -74,7 +74,10 @@ _LAST = frozenset({ErrorEvent, MessageCompleted})
 
 
 class Decoder(Protocol):
-    """Turns bytes into events without I/O. It also replays recorded bytes."""
+    """Turns bytes into events without I/O. It also replays recorded bytes.
+
+    For a kept answer, empty `data` means that a connection has ended normally.
+    """
 
     def feed(self, data: bytes) -> list[Event]: ...
 
@@ -87,7 +90,8 @@ class Exchange(Protocol):
     If `content_only` is True, pings do not restart the idle timer. `discreet` removes secrets from an error.
     `kept_answer` is the answer that the provider keeps. `saved_id` is its id from an earlier process.
     ``rebuild(build)`` builds another request about it. `hands_over` is True if a later process will read it.
-    `note_drop` is called before each wait for the rest. `client` returns a new client if the first is closed.
+    `is_cancelled` is True if it must only be stopped. `note_drop` is called before each wait for the rest, and
+    `note_loss` before the request is sent again. `client` returns a new client if the first is closed.
     """
 
     provider: str
@@ -108,7 +112,11 @@ class Exchange(Protocol):
 
     def note_drop(self, error: LLMError) -> None: ...
 
+    def note_loss(self, id: str, error: LLMError) -> None: ...
+
     def hands_over(self, has_loop_ended: bool) -> bool: ...
+
+    def is_cancelled(self) -> bool: ...
 
     async def rebuild(self, build: Callable[[Call], httpx.Request]) -> httpx.Request: ...
 
@@ -192,7 +200,10 @@ async def _read(
             streaming = True
             since = began if exchange.content_only else None
             page = partial(page_error, response.headers, exchange.provider, request)
-            await _deliver(response, decoder, pump, page, since)
+            answer = exchange.kept_answer()
+            await _deliver(response, decoder, pump, page, since, answer)
+            if answer is not None and not pump.disposed:
+                pump.emit(decoder.feed(b""))
     except Exception as error:
         # A subscriber's own error passes through unchanged.
         failure = None if pump.refused else transport_error(error, exchange.provider, address(request), begun=streaming)
@@ -236,6 +247,7 @@ async def _send(
         nonlocal is_whole
         if name in _CANCELLABLE:  # occurs again after a redirect
             is_whole = False
+            pump.grace = 0.0 if pump.disposed else pump.grace  # nothing has been sent yet, so nothing must be stopped
             pump.release()
         elif name.endswith("response_closed.started"):
             pump.hold()  # httpcore closes a response itself after a read timeout
@@ -281,12 +293,13 @@ async def _deliver(
     pump: Pump[Event],
     page: Callable[[], AdapterError],
     since: float | None,
+    answer: KeptAnswer | None,
 ) -> None:
-    """Emit the events of `response`.
+    """Emit the events of `response`. If the pump has a `grace`, read on after a dispose until the id of `answer`.
 
     If `since` is given, only content restarts the idle timer.
     """
-    if pump.disposed:
+    if pump.disposed and not pump.grace:
         return
     is_suspect = may_be_page(response.headers)
     reads = body_of(response)
@@ -298,7 +311,9 @@ async def _deliver(
                     raise page()
                 is_suspect = False
             events = decoder.feed(data) if data else []
-            if not pump.emit(events):
+            if answer is not None and answer.id is not None:
+                pump.grace = 0.0
+            if not pump.emit(events) and not pump.grace:
                 return
             if events and type(events[-1]) in _LAST:
                 if type(events[-1]) is MessageCompleted:

@@ -310,10 +310,13 @@ class CallSpan(_SpanWithAttempts):
 
     def begin_attempt(self, call: Call) -> Call:
         """Count an attempt, and report its dropped connections."""
-        return dataclasses.replace(super().begin_attempt(call), on_reattached=self._reattached)
+        return dataclasses.replace(super().begin_attempt(call), on_reattached=self._reattached, on_lost=self._lost)
 
     def _reattached(self, seconds: float, error: Exception) -> None:
         self._observers.notify(Reattached(*self._about, seconds, error, **self._ids.keywords))
+
+    def _lost(self, error: Exception) -> None:
+        self._observers.notify(RetryAttempt(*self._about, 0, 0.0, error, **self._ids.keywords))
 
     def see(self, event: Event) -> None:
         with suppress(Exception):  # The caller's own fold also raises for raw usage with unknown keys.

@@ -6,7 +6,7 @@ state                         effect of dispose
 not started                   the body never runs
 held while connecting         the task is cancelled at `release`, or after `HOLD_SECONDS` if the transport never reports
                               that it has connected; cancelling a connect would cost httpcore a pool slot
-running                       the task is cancelled, once
+running                       the task is cancelled, once; if `grace` is set, that many seconds later
 delivering to the subscriber  the task is not cancelled: `emit` returns False, and the body then returns by itself
 held while closing            the task is not cancelled, because the body is already ending
 ============================  =======================================================================================
@@ -86,6 +86,7 @@ class Pump(abc.DisposableBase, Generic[T]):
     def __init__(self, observer: abc.ObserverBase[T], body: Body[T], loop: asyncio.AbstractEventLoop) -> None:
         self.disposed = False
         self.emitted = 0
+        self.grace = 0.0
         self.read = current_place.get().is_read
         self._observer = observer
         self._body = body
@@ -176,11 +177,16 @@ class Pump(abc.DisposableBase, Generic[T]):
     def _cancel(self) -> None:
         if self._task is None or self._cancelled or self._delivering:
             return
-        if self._holding:
-            self._hold_timer = self._hold_timer or self._loop.call_later(HOLD_SECONDS, self.release)
+        seconds = HOLD_SECONDS if self._holding else self.grace
+        if seconds:
+            self._hold_timer = self._hold_timer or self._loop.call_later(seconds, self._end_hold)
             return
         self._cancelled = True
         self._task.cancel()
+
+    def _end_hold(self) -> None:
+        self.grace = 0.0
+        self.release()
 
     async def _run(self) -> None:
         try:

@@ -136,6 +136,10 @@ class Bookmark(Protocol):
         """Return whether another process will read the answer."""
         ...
 
+    def is_cancelled(self) -> bool:
+        """Return whether the answer must be stopped instead of being read."""
+        ...
+
 
 class Ask(Protocol):
     """Sends the same request to another engine or adapter."""

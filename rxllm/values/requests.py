@@ -82,6 +82,7 @@ class Call:
     * `trace_headers`: a `Tracer`'s headers for this attempt. The other headers override them.
     * `retry`: the retry policy, which also applies when the adapter reconnects. The adapter then calls
       ``on_reattached(seconds, error)``.
+    * `on_lost`: called with an error before a request is sent again because an earlier process's answer is lost.
 
     The repr omits the API key and all headers.
     """
@@ -96,6 +97,7 @@ class Call:
     trace_headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     retry: Any = None
     on_reattached: Callable[[float, Exception], object] | None = field(default=None, repr=False)
+    on_lost: Callable[[Exception], object] | None = field(default=None, repr=False)
 
 
 BYTES_PER_TOKEN = 4

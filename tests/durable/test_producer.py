@@ -13,7 +13,7 @@ import pytest
 import rxllm
 from rxllm import ChatResult, Fake, RunError, ToolCall, tool
 from rxllm.durable import open_runs, open_store
-from rxllm.durable._journal import MOST
+from rxllm.durable._writer import MOST
 from rxllm.durable.testing import Interposed
 from rxllm.events import Event, StepRestarted, TextDelta, ToolExecutionStarted
 from tests.durable.support import RAN, add, in_loop, take_over

@@ -28,16 +28,21 @@ def double(x: int) -> int:
     return 2 * x
 
 
-def factories(url: str) -> dict[str, Any]:
+def engine(url: str, *observers: Any) -> rxllm.Engine:
     adapter = OpenAIResponses(base_url=url, api_key="k")
-    engine = rxllm.Engine(
+    return rxllm.Engine(
         adapter,
         model="m",
         tools=[double],
+        observers=observers,
         params={"options": {"background": True}},
         retry={"base_delay": 0.01, "jitter": 0.0, "max_attempts": 5},
     )
-    return {"chat": lambda question: rxllm.stream(engine, question)}
+
+
+def factories(url: str, *observers: Any) -> dict[str, Any]:
+    asked = engine(url, *observers)
+    return {"chat": lambda question: rxllm.stream(asked, question)}
 
 
 async def produce(url: str, path: Path, seconds: float) -> None:

@@ -65,11 +65,19 @@ class LocalAnswer:
         return not self._decoder.is_complete
 
     @property
+    def is_pending(self) -> bool:
+        """False, because the server streams every answer."""
+        return False
+
+    @property
     def can_resume(self) -> bool:
         return not self._decoder.has_ended
 
     def reopen(self, id: str | None) -> None:
         """Do nothing, because each process has its own server."""
+
+    def refuse(self) -> None:
+        self._decoder.has_ended = self._decoder.is_complete = True
 
     def drop_partial(self) -> None:
         """Keep the incomplete frame, because the rest continues it."""

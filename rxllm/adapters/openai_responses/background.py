@@ -12,6 +12,9 @@ higher                   Fail with ``StreamError("truncated")``, because frames 
 =======================  ==============================================================================================
 
 The first connection reads every frame. A gap in its numbers prevents resuming.
+
+A connection may also bring a JSON document instead of frames. It ends the answer, unless its status is that of an
+incomplete answer. Then the provider is asked again.
 """
 
 from __future__ import annotations
@@ -24,8 +27,9 @@ import msgspec
 
 from rxllm.adapters.http_base import HTTPBase
 from rxllm.adapters.openai_chat import bearer
-from rxllm.adapters.openai_responses.decoder import ENDED, NAMED, ResponsesDecoder
-from rxllm.adapters.openai_responses.frames import Frame, as_item, to_item
+from rxllm.adapters.openai_responses.decoder import ENDED, NAMED, ResponsesDecoder, is_pending
+from rxllm.adapters.openai_responses.frames import Frame, Item, as_item, to_item
+from rxllm.events import Event
 from rxllm.http.secrets import keyless_url
 from rxllm.values import Call, StreamError
 from rxllm.wire.framing import SSEDecoder
@@ -48,12 +52,14 @@ class BackgroundDecoder(ResponsesDecoder):
     """Decodes an answer over several connections.
 
     `id` is None if the provider keeps no answer. `last` is the last frame's number. `is_over` is True after the end.
+    `is_pending` is True if the latest connection has only reported that the answer is not complete.
     """
 
     typed = msgspec.json.Decoder(NumberedFrame)
     id: str | None = None
     last: int | None = None
     is_over = False
+    is_pending = False
     _is_resumed = False
     _counts_by_one = True
 
@@ -62,15 +68,28 @@ class BackgroundDecoder(ResponsesDecoder):
         if not self._is_new(frame.sequence_number):
             return
         if frame.type in NAMED:
-            response = to_item(frame.response)
-            # A server without this option does not keep the answer.
-            id = response.get("id")
-            is_kept = isinstance(id, str) and _ID.fullmatch(id) and response.get("background") is not False
-            self.id = id if is_kept else None
+            self.id = _kept_id(to_item(frame.response))
         super().read(kind, frame, data)
         # An error without a number concerns only the connection.
         is_failure = "error" in (kind, frame.type) and type(frame.sequence_number) is int
         self.is_over = self.is_over or frame.type in ENDED or is_failure
+
+    def read_whole(self, response: Item) -> None:
+        self.is_pending = is_pending(response)
+        self.is_over = self.is_over or not self.is_pending
+        if self.id is None:
+            self.reopen(_kept_id(response))
+        super().read_whole(response)
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Return the events in `data`. Empty data ends a connection, so a last frame may lack its blank line."""
+        if data:
+            return super().feed(data)
+        try:
+            self._read_all(self._framing.close())
+        except Exception as error:
+            self._break_off(error)
+        return self.blocks.take()
 
     def end(self, *, over: bool) -> None:
         self.is_over = self.is_over or over
@@ -110,7 +129,14 @@ class BackgroundDecoder(ResponsesDecoder):
 
     def resume(self) -> None:
         """Expect the rest of the frames."""
-        self._is_resumed = True
+        self._is_resumed, self.is_pending = True, False
+
+
+def _kept_id(response: Item) -> str | None:
+    """Return the id of `response`, or None if the server does not keep the answer."""
+    id = response.get("id")
+    is_kept = isinstance(id, str) and _ID.fullmatch(id) and response.get("background") is not False
+    return id if is_kept else None
 
 
 class BackgroundAnswer:
@@ -137,11 +163,18 @@ class BackgroundAnswer:
         return self._decoder.can_resume
 
     @property
+    def is_pending(self) -> bool:
+        return self._decoder.is_pending
+
+    @property
     def place(self) -> str:
         return keyless_url(self._adapter.base_url)
 
     def reopen(self, id: str | None) -> None:
         self._decoder.reopen(id)
+
+    def refuse(self) -> None:
+        """Do nothing: without an id, there is no answer."""
 
     def drop_partial(self) -> None:
         self._decoder.drop_partial()

@@ -118,12 +118,17 @@ class ResponsesDecoder(FrameDecoder):
         self.blocks.raw("chunk", data)
 
     def _read_other(self, kind: str, frame: Frame, fields: Item) -> None:
-        if "error" in (kind, frame.type) or fields.get("error"):
+        if "error" not in (kind, frame.type) and fields.get("object") == "response":
+            self.read_whole(fields)
+        elif "error" in (kind, frame.type) or fields.get("error"):
             self._fail_on({name: value for name, value in fields.items() if name not in ("type", "sequence_number")})
-        elif fields.get("object") == "response":  # it was not streamed
-            self._complete(fields, fields)
         elif not self._output.report_progress(frame, fields) and not self.raw:
             self.blocks.raw(_raw_kind(frame), fields)
+
+    def read_whole(self, response: Item) -> None:
+        """Read an answer that was not streamed. If the provider is still writing it, there is nothing to read yet."""
+        if not is_pending(response):
+            self._complete(response, response)
 
     def _complete(self, response: Item, beside: Item) -> None:
         self.blocks.start(id=response.get("id"), model=response.get("model"))
@@ -148,6 +153,12 @@ class ResponsesDecoder(FrameDecoder):
 
     def error_of(self, payload: Any) -> AdapterError:
         return provider_error(self.provider, payload)
+
+
+def is_pending(response: Item) -> bool:
+    """Whether the provider is still writing `response`, which was not streamed."""
+    is_whole = bool(response.get("output")) and response.get("background") is not True
+    return response.get("status") in ("queued", "in_progress") and not is_whole
 
 
 def _repair_indices(parsed: Any) -> bytes:

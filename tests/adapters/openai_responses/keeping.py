@@ -31,7 +31,7 @@ AT_ONCE = {"base_delay": 0.0, "jitter": 0.0}
 """A retry policy without waits."""
 
 _PATH = re.compile(
-    r"(/openai/v1)?/responses/(?P<id>[^/?]+)(\?stream=true&starting_after=(?P<after>\d+)|/(?P<cancel>cancel))?(&.*)?"
+    r"(/openai(/v1)?)?/responses/(?P<id>[^/?]+)(\?stream=true(&starting_after=(?P<after>\d+))?|/(?P<cancel>cancel))?([&?].*)?"
 )
 
 
@@ -162,8 +162,9 @@ class Keeper:
             self.stops.append(asked["id"])
             return self._stop
         assert request.method == "GET"
-        self.gets.append(int(asked["after"]))
-        rest = self._rest(self.kept.get(asked["id"]) or next(iter(self.kept.values())), int(asked["after"]))
+        after = int(asked["after"] or -1)
+        self.gets.append(after)
+        rest = self._rest(self.kept.get(asked["id"]) or next(iter(self.kept.values())), after)
         return rest if isinstance(rest, Reply) else self._reply(rest)
 
     def _reply(self, frames: Sequence[bytes]) -> Reply:
@@ -181,8 +182,8 @@ def number_of(part: bytes) -> int | None:
 
 
 def frames_after(frames: Sequence[bytes], after: int) -> list[bytes]:
-    """Return the frames that follow frame number `after`."""
-    index = next(i for i, part in enumerate(frames) if number_of(part) == after)
+    """Return the frames that follow frame number `after`. If it is -1, return all frames."""
+    index = next((i for i, part in enumerate(frames) if number_of(part) == after), -1)
     return list(frames[index + 1 :])
 
 

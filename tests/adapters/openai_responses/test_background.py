@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from itertools import accumulate
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ from tests.adapters.openai_responses.keeping import (
     recorded,
     text,
 )
+from tests.adapters.openai_responses.test_decoder import message
 from tests.examples import share
 from tests.runtime.support import until
 
@@ -160,6 +162,15 @@ def test_every_kind_of_end_before_the_last_frame_is_a_cut(end: Cut | None) -> No
     assert (len(keeper.posts), keeper.gets[0], len(keeper.gets)) == (1, 4, 2)
 
 
+@pytest.mark.parametrize("missing", range(4))
+def test_a_last_frame_without_its_blank_line_is_read(missing: int) -> None:
+    for index, end in enumerate(ENDS[1:-1]):
+        keeper = Keeper(PRIMES, [end - missing], ends=[None])
+        seen = index if missing < 3 else index - 1  # without its last brace, the frame is dropped
+        assert text_of(events_of(keeper)) == "2, 3, 5.", (index, missing)
+        assert (len(keeper.posts), keeper.gets, keeper.stops) == ((1, [seen], []) if seen >= 0 else (2, [], []))
+
+
 def test_a_cut_in_the_first_frame_asks_again_since_no_id_has_arrived() -> None:
     keeper = Keeper(PRIMES, [ENDS[1] - 1])
     assert text_of(events_of(keeper)) == "2, 3, 5."
@@ -230,7 +241,7 @@ def test_a_rest_that_is_refused_before_any_content_is_asked_for_again() -> None:
         [BUSY, BUSY],
         [Reply([Cut.RESET]), BUSY],
         [Reply(b""), Reply([])],
-        [Reply.of_json({"id": "r1", "object": "response", "status": "completed", "output": []})] * 2,
+        [Reply(b'{"id": "r1", "object": "resp')] * 2,
     ],
 )
 def test_a_failed_connection_is_an_attempt(failures: list[Reply]) -> None:
@@ -241,6 +252,74 @@ def test_a_failed_connection_is_an_attempt(failures: list[Reply]) -> None:
     assert error_of(events).reason == "truncated"
     assert text_of(events) == "2, 3, "
     assert (len(keeper.posts), len(keeper.gets), keeper.stops) == (1, 2, ["r1"])
+
+
+# Answers that are not streamed
+
+
+def document(status: str, text: str = "", **fields: Any) -> Reply:
+    output = [message("m1", text)] if text else []
+    whole = {"id": "r1", "object": "response", "model": "m", "status": status, "output": output, "background": True}
+    return Reply.of_json(whole | fields)
+
+
+@pytest.fixture
+def polls_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reattach, "POLL_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize("count", range(1, len(PRIMES)))
+def test_a_complete_document_is_the_rest_of_the_answer(count: int) -> None:
+    keeper = Keeper(PRIMES, [ENDS[count]], rest=replies(document("completed", "2, 3, 5.")))
+    events = events_of(keeper, retry=AT_ONCE | {"max_attempts": 2})
+    assert text_of(events) == "2, 3, 5."
+    assert events[-1] == WHOLE[-1]
+    assert (len(keeper.posts), len(keeper.gets), keeper.stops) == (1, 1, [])
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_a_document_of_a_failed_answer_ends_it_with_its_error(status: str) -> None:
+    error = {"code": "server_error", "message": "out of primes"} if status == "failed" else None
+    keeper = Keeper(PRIMES, [CUT], rest=replies(document(status, error=error)))
+    last = events_of(keeper)[-1]
+    assert isinstance(last, ErrorEvent)
+    assert ("out of primes" in str(last.error)) == (status == "failed")
+    assert (len(keeper.posts), len(keeper.gets), keeper.stops) == (1, 1, [])
+
+
+@pytest.mark.parametrize("status", ["queued", "in_progress"])
+def test_a_document_of_an_answer_that_is_not_complete_is_asked_for_again(polls_at_once: None, status: str) -> None:
+    pending = document(status, "2, 3" if status == "in_progress" else "")
+    keeper = Keeper(PRIMES, [CUT], rest=replies(*[pending] * 5))
+    assert events_of(keeper, retry=AT_ONCE | {"max_attempts": 2}) == WHOLE
+    assert (len(keeper.posts), keeper.gets, keeper.stops) == (1, [4] * 6, [])
+
+
+class Queuing(Keeper):
+    """Answers every request with a document of a queued answer, whose frames are read by id."""
+
+    def _reply(self, frames: Any) -> Reply:
+        return document("queued") if not self.gets else super()._reply(frames)
+
+
+def test_a_queued_answer_is_read_by_its_id(polls_at_once: None) -> None:
+    keeper = Queuing(PRIMES, [CUT])
+    assert events_of(keeper) == WHOLE
+    assert (len(keeper.posts), keeper.gets, keeper.stops) == (1, [-1, 4], [])
+
+
+def test_a_queued_answer_that_cannot_be_read_by_its_id_is_an_error_and_is_stopped() -> None:
+    keeper = Queuing(PRIMES)
+    assert error_of(events_of(keeper, retry=False)).reason == "truncated"
+    assert (len(keeper.posts), keeper.gets, keeper.stops) == (1, [], ["r1"])
+    assert error_of(events_of(document("queued", background=False), retry=False)).reason == "truncated"
+
+
+def test_an_answer_that_stays_pending_is_given_up(polls_at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reattach, "MOST_POLLED_SECONDS", 0.0)
+    keeper = Keeper(PRIMES, [CUT], rest=replies(*[document("queued")] * 5))
+    assert error_of(events_of(keeper, retry=AT_ONCE | {"max_attempts": 3})).reason == "truncated"
+    assert (len(keeper.posts), keeper.gets, keeper.stops) == (1, [4, 4], ["r1"])
 
 
 def test_new_events_reset_the_count_of_attempts() -> None:
@@ -316,6 +395,33 @@ def test_each_request_uses_the_current_key_and_the_query_of_the_base_url() -> No
         assert events.to_list().run() == WHOLE
     assert [request.headers["api-key"] for request in server.requests] == ["a", "b", "c"]
     assert server.requests[1].path == "/openai/v1/responses/r1?stream=true&starting_after=3&api-version=preview"
+
+
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [("/openai/v1", ""), ("/openai/v1", "api-version=preview"), ("/openai", "api-version=2025-04-01")],
+)
+def test_azure_is_asked_for_the_rest_and_to_stop_at_its_own_addresses(
+    monkeypatch: pytest.MonkeyPatch, path: str, query: str
+) -> None:
+    keeper = Keeper(PRIMES, [ENDS[4], 20], ends=[Cut.RESET, STALL])
+    with Loopback(keeper) as server:
+        monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", f"{server.url}{path}" + (f"?{query}" if query else ""))
+        monkeypatch.setenv("AZURE_OPENAI_API_KEY", "k")
+        asked = rxllm.Engine("azure-responses:mine", params={"options": BACKGROUND}, retry=AT_ONCE)
+        subscription = stream_generate(asked, "Hi").subscribe()
+        server.wait_until(lambda: len(server.requests) == 2)
+        subscription.dispose()
+        wait_for_stop(keeper, server)
+    requests = [(request.method, request.path, request.headers["api-key"]) for request in server.requests]
+    first = f"?{query}" if query else ""
+    more = f"&{query}" if query else ""
+    assert requests == [
+        ("POST", f"{path}/responses{first}", "k"),
+        ("GET", f"{path}/responses/r1?stream=true&starting_after=3{more}", "k"),
+        ("POST", f"{path}/responses/r1/cancel{first}", "k"),
+    ]
+    assert keeper.posts[0]["model"] == "mine"
 
 
 def test_no_key_reaches_an_error_or_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -471,7 +577,7 @@ def test_a_timeline_shows_the_gap() -> None:
     (row,) = rxllm.timeline(items).rows
     waiting, before, lost, after = row.bars
     assert [waiting.kind, before.kind, lost.kind, after.kind] == ["waiting", "text", "lost", "text"]
-    seconds = [bar.end - bar.start for bar in (before, lost, after)]
+    seconds = [(bar.end or 0.0) - bar.start for bar in (before, lost, after)]
     assert seconds == pytest.approx([1.0, 3.0, 1.0], abs=0.1)
     assert lost.title.startswith("re-attached: ")
     assert "was cut off" in lost.title
@@ -515,7 +621,28 @@ def test_closing_the_adapter_after_a_dispose_does_not_prevent_the_stop() -> None
         assert keeper.stops == ["r1"]
 
 
-def test_a_dispose_before_the_id_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("chunks", [[b"".join(PRIMES[:3]), STALL], [PRIMES[0][:9], Pause(0.1), PRIMES[0][9:], STALL]])
+def test_a_dispose_before_the_id_stops_the_answer_once_the_id_arrives(chunks: list[Any]) -> None:
+    async def main() -> None:
+        subscription = stream_generate(engine(server), "Hi").subscribe(seen.append)
+        await until(lambda: len(server.requests) == 1)
+        subscription.dispose()
+        await until(lambda: len(server.requests) == 2 and server.connections[0].closed_at is not None)
+
+    def answer(request: Any) -> Reply:
+        return Reply(chunks, before=0.2) if len(server.requests) < 2 else Reply.of_json({"status": "cancelled"})
+
+    seen: list[Event] = []
+    with Loopback(answer) as server:
+        asyncio.run(main())
+    paths = [request.path for request in server.requests]
+    assert [*dict.fromkeys(paths)] == ["/responses", "/responses/r1/cancel"]  # the end of the loop repeats a stop
+    assert (paths.count("/responses"), seen) == (1, [])
+
+
+def test_a_dispose_before_the_id_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reattach, "ID_SECONDS", 0.1)
+
     async def main() -> None:
         subscription = stream_generate(engine(server), "Hi").subscribe()
         await until(lambda: len(server.requests) == 1)
@@ -592,3 +719,14 @@ def test_a_local_answer_that_becomes_unreadable_is_stopped() -> None:
     answer = LocalAnswer(Local(), "a", decoder)
     decoder.feed(b"data: {oops\n\n")
     assert (answer.is_running, answer.can_resume) == (True, False)
+
+
+@pytest.mark.parametrize("name", ["a wrong cursor", "a web page"])
+def test_a_local_request_that_is_refused_is_not_stopped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = Local()
+    monkeypatch.setattr(adapter, "_server", SimpleNamespace(knows_tools=True))
+    with Loopback(REFUSED[name][0]) as server:
+        adapter.base_url = server.url
+        with pytest.raises(AdapterError):
+            rxllm.generate(adapter, "Hi", options=BACKGROUND).run()
+    assert [request.method for request in server.requests] == ["POST"]
