@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rxllm.collector._message import BlockKey, block_key, content_of
-from rxllm.collector._step import is_server, nest, unnest, unsigned, with_agents_so_far
+from rxllm.collector._step import is_server, nest, unnest, unsigned, with_answers_so_far
 from rxllm.collector._stream_collector import StreamCollector
 from rxllm.events import (
     ErrorEvent,
@@ -26,7 +26,7 @@ from rxllm.events import (
     ToolExecutionCompleted,
 )
 from rxllm.values import ChatResult, FilePart, Message, ToolCallPart
-from rxllm.values.threads import unanswered, with_results
+from rxllm.values.threads import unanswered
 
 
 class Unfinished:
@@ -91,6 +91,8 @@ class Unfinished:
 def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
     """Return the chat's `result` plus the text and the answered tool calls of the unfinished step in `state`.
 
+    A call of an earlier step gets its result, too, or a result that says that its tool was stopped.
+
     The added message stores the result's `halted_reason` in ``metadata["partial"]``. Some parts are left out, so that
     every provider accepts the thread:
 
@@ -101,12 +103,11 @@ def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
     """
     if state.done or state.summary.fresh:
         return result
-    results = {message.tool_call_id or "": message for message in state.tool_results}
     # A resumed chat begins by answering its thread's waiting tool calls.
-    earlier = {call.id: results[call.id] for call in unanswered(result.thread) if call.id in results}
-    thread = with_agents_so_far(result.thread, state.executions)
-    result = replace(result, thread=with_results(thread, earlier))
-    message = _without_loose_ends(state.message, results.keys() - earlier.keys())
+    earlier = {call.id for call in unanswered(result.thread)}
+    results = {id: message for message in state.tool_results if (id := message.tool_call_id or "") not in earlier}
+    result = replace(result, thread=with_answers_so_far(result.thread, state))
+    message = _without_loose_ends(state.message, {*results})
     has_files = any(isinstance(part, FilePart) for part in message.parts)
     if not (message.text.strip() or message.tool_calls or has_files):
         return result

@@ -203,7 +203,8 @@ def to_session(
     With `keep_partial`, the session of an interrupted turn also keeps the unfinished step's text, and its tool calls
     that already have results. Tool calls without a result and messages without text are left out, so that every
     provider accepts the next `reply`. The ``metadata["partial"]`` of the step's message is ``"error"`` after an
-    ``ErrorEvent``, and ``"cancelled"`` otherwise. This metadata is never sent.
+    ``ErrorEvent``, and ``"cancelled"`` otherwise. This metadata is never sent. If an approved tool was running, the
+    result of its call is an error: the tool may have acted, so it must not be approved again.
 
     >>> from reactivex import operators as rx
     >>> story = stream_reply(Fake(["Once ", "upon ", "a time"]), Session(), "A story!").pipe(rx.take(4))
