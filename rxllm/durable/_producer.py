@@ -167,7 +167,7 @@ class Producer:
                 self._input = (await self._store.load(self._lease.run_id)).input
             if is_turn(self._input):  # settle the turn first, because a run that has ended can expire
                 await self._writer.flush()
-                await settle(self._store, self._input)
+                await settle(self._store, self._input, ending.error)
         await self._writer.flush(ending)
 
     async def _read(self) -> Ending:
