@@ -24,15 +24,15 @@ Work with the answer
     `TextDelta`: a piece of text, the most common event; all events are in ``rxllm.events``
     `LLMError`: the base class of all errors
 
-You can leave these modules for later: `session` keeps conversations between turns. `serializer` converts values to JSON
-and back. `show` displays a stream in Jupyter, `timeline` draws a run over time, and `display` offers marble diagrams,
-progress bars and a chat panel. `images` generates images. `testing` helps you test programs, adapters and operators.
-`web` streams to browsers. `durable` keeps runs alive across restarts. `cluster` calls models from many machines. `mcp`
-adds tools from MCP servers. `telemetry` defines the values that observers receive, and `otel` writes traces. Types that
-you rarely need to name are in ``rxllm.values``, and base classes for adapters are in ``rxllm.adapters``.
+You can leave these modules for later. `session` keeps conversations between turns. `serializer` converts values to JSON
+and back. `show` displays a stream in Jupyter. `timeline` draws a run over time. `display` has marble diagrams, progress
+bars and a chat panel. `images` generates images. `testing` helps you test programs, adapters and operators. `web`
+streams to browsers. `durable` keeps runs alive across restarts. `cluster` calls models from many machines. `mcp` adds
+tools from MCP servers. `telemetry` defines the values for observers, and `otel` writes traces. Types that you rarely
+name are in ``rxllm.values``. Base classes for adapters are in ``rxllm.adapters``.
 
-For more help, call ``help`` with any of these names, as in ``help(rxllm.generate)``. ``help(rxllm.operators)`` lists
-all operators, and ``help(rxllm.keys)`` explains how API keys are looked up. ``dir(rxllm)`` lists all names.
+For more help, call ``help`` with a name, as in ``help(rxllm.generate)``. ``help(rxllm.operators)`` lists all operators.
+``help(rxllm.keys)`` explains how API keys are looked up. ``dir(rxllm)`` lists all names.
 """
 
 from __future__ import annotations
@@ -237,10 +237,10 @@ _LAZY_MODULES = (
     "web",
 )
 
-if not TYPE_CHECKING:  # a module-level __getattr__ makes type checkers accept any name
+if not TYPE_CHECKING:  # type checkers would accept any name
 
     def __getattr__(name: str) -> Any:
-        # Modules that need an optional package, or that few programs need, are imported on first use.
+        # Import rarely used modules and optional packages on first use.
         if name == "__all__" and not _is_help():
             return _PUBLIC
         if name in _LAZY_MODULES:
@@ -251,12 +251,12 @@ if not TYPE_CHECKING:  # a module-level __getattr__ makes type checkers accept a
 
 
 def _draw(value: Any) -> str | None:
-    # Imported here because only notebooks need it.
+    # only notebooks need this import
     return import_module("rxllm.display").value_html(value)
 
 
 class _Module(_ModuleType):
-    """The class of this module. Assigning to ``rxllm.api_key`` raises an error, because the key would not be used."""
+    """The class of this module. Assigning to ``rxllm.api_key`` raises an error."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "api_key":
@@ -268,14 +268,13 @@ class _Module(_ModuleType):
 
 
 _sys.modules[__name__].__class__ = _Module
-# Lower layers use these two objects but cannot import them; see `values.drawing` and `tools._agent`.
+# Lower layers need these two, but cannot import them.
 _drawing.draw_with(_draw)
 _run_agents_with(_Chats())
 
 
 def _is_help() -> bool:
-    # By default, ``help(rxllm)`` prints every class, 14,000 lines in all. If ``dir()`` is empty, it prints only the
-    # docstring.
+    # ``help(rxllm)`` would print 14,000 lines. With an empty ``dir()``, it prints only the docstring.
     frame = _sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     callers = (frame, frame.f_back, frame.f_back and frame.f_back.f_back)
     return any(caller is not None and caller.f_code.co_name == "docmodule" for caller in callers)

@@ -1,4 +1,4 @@
-"""A bridge between asyncio and reactivex Observables; it needs neither a language model nor HTTP.
+"""A bridge between asyncio and reactivex Observables.
 
 =====================================================  ============================================================
 function                                               purpose

@@ -38,19 +38,18 @@ Operator = Callable[[Observable[Event]], Observable[Event]]
 
 @dataclass(frozen=True)
 class Alongside:
-    """A check that runs while the model answers; `alongside` creates one for an engine's `prepare`."""
+    """A check that runs while the model answers; see `alongside`."""
 
     check: Callable[[Request], Any]
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The result of a `prepare` function: the request to send, and additions to the answer.
+    """The result of a `prepare` function.
 
-    `metadata` must be JSON data. It is added to the metadata of the answer's message, so it stays in the thread, where
-    the next call can read it. `event` is emitted right after the answer's ``MessageStarted``. `usage` covers the calls
-    that the function itself made. It is added to the answer's usage, or stored in the error's ``metadata["usage"]`` if
-    the answer fails before it begins.
+    `request` is sent. `metadata` must be JSON data. It is added to the answer's message, and stays in the thread.
+    `event` is emitted right after the answer's ``MessageStarted``. `usage` covers the function's own calls. It is added
+    to the answer's usage. If the answer fails before it begins, it is in the error's ``metadata["usage"]``.
     """
 
     request: Request
@@ -65,21 +64,20 @@ class Prepared:
 
 
 Prepare = Callable[[Request], Any] | Alongside
-"""A function that takes a `Request` and returns the `Request` to send, or a `Prepared`.
+"""A function from a `Request` to the `Request` to send, or a `Prepared`.
 
 It can also return an awaitable or an Observable of either.
 """
 
 
 def alongside(check: Callable[[Request], Any]) -> Alongside:
-    """Run ``check(request)`` while the model answers, and hold the answer back until the check has passed.
+    """Run ``check(request)`` while the model answers.
 
-    Use it in an engine's `prepare` to guard the input without slowing down the answer. `check` returns a verdict,
-    directly or as an awaitable or Observable, as for ``ops.guard``. None and True let the answer through. Any other
-    verdict, such as False or a string with the reason, blocks the answer: none of its events are emitted, its
-    connection is closed, and ``on_error`` receives a ``StreamError`` (``guard_tripped`` or ``guard_failed``). An
-    exception in `check` also blocks the answer, and is passed to ``on_error`` unchanged. The answer pauses when 1,024
-    of its events are waiting for the verdict.
+    Use it in an engine's `prepare`. The answer is held back until the check has passed. As for ``ops.guard``, `check`
+    returns a verdict, an awaitable or an Observable. None and True let the answer through. Any other verdict, such as
+    False or a string with the reason, blocks the answer. Its connection is closed, and ``on_error`` receives a
+    ``StreamError`` (``guard_tripped`` or ``guard_failed``). An exception in `check` also blocks the answer, and is
+    passed to ``on_error`` unchanged. The answer pauses when 1,024 of its events are waiting.
 
     >>> from rxllm import Fake, generate
     >>> async def moderate(request):
@@ -103,10 +101,10 @@ def alongside(check: Callable[[Request], Any]) -> Alongside:
 
 @dataclass(frozen=True)
 class Engine:
-    """An adapter and the settings that calls share. An engine is immutable, and never holds an API key.
+    """An adapter and the settings that calls share.
 
-    The adapter can be given by name: ``Engine("openai:gpt-5", tools=[...])``. To pass settings to the adapter itself,
-    use `from_model`.
+    An engine is immutable, and never holds an API key. The adapter can be a name:
+    ``Engine("openai:gpt-5", tools=[...])``. To pass settings to the adapter itself, use `from_model`.
 
     =========================================  =========================================================================
     `adapter`, `model`, `tools`                the model to call, and the tools that it can call
@@ -133,8 +131,8 @@ class Engine:
     >>> engine.model, engine.params
     ('small', {'temperature': 0.0})
 
-    Lists are converted to tuples. A copy has its own HTTP clients; a pickle contains neither clients nor keys. Raises
-    ``EngineError("invalid_engine")`` if a tool, an operator, a `prepare` function or an observer is invalid.
+    Lists are converted to tuples. A copy has its own HTTP clients. A pickle contains neither clients nor keys. Raises
+    ``EngineError("invalid_engine")`` if a tool, operator, `prepare` function or observer is invalid.
     """
 
     adapter: Any = None
@@ -152,7 +150,7 @@ class Engine:
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     errors: Literal["events", "raise"] = "events"
 
-    if TYPE_CHECKING:  # the fields hold tuples, but lists and plain functions are also accepted
+    if TYPE_CHECKING:  # lists and plain functions are also accepted
 
         def __init__(
             self,
@@ -175,8 +173,8 @@ class Engine:
     def __post_init__(self) -> None:
         if "api_key" in self.params:
             message = (
-                "an engine does not store keys, but its params contain an api_key; "
-                "pass the key to each call or to the adapter, or store it with rxllm.keys.put(provider, key)"
+                "an engine's params must not contain an api_key; "
+                "pass it to the call or the adapter, or call rxllm.keys.put(provider, key)"
             )
             raise EngineError("invalid_engine", message)
         if isinstance(self.adapter, str):
@@ -210,10 +208,10 @@ class Engine:
         return replace(self, model=model)
 
     def with_tools(self, *tools: Tool | Callable[..., Any], replace: bool = False) -> Engine:
-        """Return an engine that also has these tools or functions.
+        """Return an engine with these tools added.
 
-        Raises ``EngineError("invalid_engine")`` if the engine already has a tool with the same name. With `replace`,
-        the new tool takes its place, and needs approval if the old one did.
+        Raises ``EngineError("invalid_engine")`` if the engine already has a tool with this name. With `replace`, the
+        new tool takes its place. It needs approval if the old one did.
         """
         added = _check_entries("tools", tools)
         taken = {tool.name for tool in self.tools} & {tool.name for tool in added}
@@ -244,7 +242,7 @@ class Engine:
         system: str = "",
         **options: Unpack[ChatOptions],
     ) -> AgentTool:
-        """Return this engine as an agent: a tool that other chats can call, and that runs its own chat.
+        """Return this engine as a tool that runs its own chat.
 
         >>> from rxllm import Fake, ToolCall, chat
         >>> poet = Engine(Fake("Roses are red.")).as_tool(name="poet", description="Write a line of poetry.")
@@ -252,17 +250,17 @@ class Engine:
         >>> chat(model, "A line on roses, please", tools=[poet]).run().output_text
         'Here it is: Roses are red.'
 
-        The tool's result is the text of the agent's answer or, with a `response_format`, the parsed value. `options`
+        The tool's result is the text of the agent's answer. With a `response_format`, it is the parsed value. `options`
         are options of ``rxllm.chat``, and `system` is the agent's system prompt. The agent's user message is the
-        argument ``prompt``, or all arguments as JSON if you pass a `schema`. An agent has no timeout, and is never run
-        by a ``tool_executor``. It uses the outer chat's `approve` unless it has its own. Its tools receive the outer
-        chat's context, overridden by the agent's own.
+        argument ``prompt``, or all arguments as JSON if you pass a `schema`. An agent has no timeout. A
+        ``tool_executor`` never runs it. It uses the outer chat's `approve` unless it has its own. Its tools receive the
+        outer chat's context, overridden by the agent's own.
 
-        The outer chat's stream emits the agent's events as they arrive, each wrapped in a ``Nested`` with the ids of
-        the enclosing tool calls. The agent's usage is included in the step's `agent_usage`. If the agent's chat fails,
-        the outer model receives the error. If it stops early, for example at `max_turns`, the outer model receives the
-        text so far and the reason. If it halts for an approval, a manual tool or a question, so does the outer chat;
-        answer with ``rxllm.resume``, using the ids in the result, such as ``"c1/c2"``.
+        The outer chat's stream emits the agent's events as ``Nested`` events. The agent's usage is included in the
+        step's `agent_usage`. If the agent's chat fails, the outer model receives the error. If it stops early, as at
+        `max_turns`, the outer model receives the text so far and the reason. If it halts for an approval, a manual tool
+        or a question, so does the outer chat. Answer with ``rxllm.resume``, using the ids in the result, such as
+        ``"c1/c2"``.
 
         Raises ``ValidationError("invalid_option")`` and ``EngineError("unknown_option")``, as ``rxllm.chat`` does.
         """
@@ -277,14 +275,13 @@ class Engine:
     def from_model(cls, name: str, **options: Any) -> Engine:
         """Return the engine for ``"provider:model"`` or ``"local"``.
 
-        The provider is either built in or supplied by a plugin. `options` that name an engine field are passed to the
-        engine; all others are passed to its adapter. Adapters that use HTTP accept `api_key`, `base_url`, `headers`,
-        `timeout` and `client`.
+        The provider is built in or from a plugin. `options` that name an engine field are passed to the engine. All
+        others are passed to its adapter. HTTP adapters accept `api_key`, `base_url`, `headers`, `timeout` and `client`.
 
         >>> Engine.from_model("openai:gpt-5", base_url="http://localhost:8080/v1", params={"seed": 1}).adapter
         OpenAIChat('http://localhost:8080/v1')
 
-        Raises ``EngineError("unknown_provider")``, which lists the known names, and ``EngineError("unknown_option")``.
+        Raises ``EngineError("unknown_provider")`` or ``EngineError("unknown_option")``.
         """
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise EngineError("unknown_provider", f"a model must be given as 'provider:model', not {shown(name)}")
@@ -300,7 +297,9 @@ class Engine:
 
 
 def settings(engine: Engine) -> dict[str, Any]:
-    """Return the settings of `engine` that differ from their defaults, with secrets masked.
+    """Return the settings of `engine` that are not defaults.
+
+    Secrets are masked.
 
     >>> settings(Engine(model="small", params={"headers": {"x-api-key": "abc"}, "seed": 1}))
     {'model': 'small', 'params': {'headers': '[key]', 'seed': 1}}
@@ -320,7 +319,7 @@ def _model_of(name: str) -> str | None:
 
 
 def _adapter_of(name: str, model: str | None, options: Mapping[str, Any]) -> Any:
-    """Return the adapter that `name` refers to. In a sandbox, return the adapter of the sandbox's engine."""
+    """Return the named adapter, or the sandbox's."""
     replacement = current_place.get().engine
     if replacement is not None:
         return replacement.adapter
@@ -378,17 +377,14 @@ def _invalid(fault: str) -> EngineError:
 
 
 def as_engine(value: Any) -> Engine:
-    """Return an engine for `value`, which can be an engine, an adapter or a model name."""
+    """Convert an engine, an adapter or a model name to an engine."""
     if isinstance(value, Engine):
         return value
     return Engine.from_model(value) if isinstance(value, str) else Engine(value)
 
 
 async def aclose(engine: Any) -> None:
-    """Close the connections that an engine or an adapter has opened on the running event loop.
-
-    The engine or adapter can still be used afterwards.
-    """
+    """Close an engine's or adapter's connections on the running event loop. It can still be used afterwards."""
     engine = as_engine(engine)
     for adapter in (engine.adapter, engine.image_adapter):
         close = getattr(adapter, "aclose", None)
@@ -399,9 +395,10 @@ async def aclose(engine: Any) -> None:
 def merge_tools(
     tools: Iterable[Tool | Callable[..., Any]], others: Iterable[Tool | Callable[..., Any]]
 ) -> tuple[Tool, ...]:
-    """Return the tools from both lists, in order. A tool in `others` replaces one in `tools` with the same name.
+    """Return the tools from both lists, in order.
 
-    If the replaced tool needs approval, so does its replacement.
+    A tool in `others` replaces one in `tools` with the same name. If the replaced tool needs approval, so does the new
+    one.
 
     >>> a, b, c = (Tool(name) for name in "abc")
     >>> [tool.name for tool in merge_tools([a, b], [b, c])]

@@ -1,20 +1,19 @@
 """The events of a stream: a closed union of 28 frozen classes.
 
-A ``match`` over `Event` is exhaustive, so adding a class is a breaking change; adding a field is not. Every adapter
+A ``match`` over `Event` is exhaustive, so adding a class is a breaking change. Adding a field is not. Every adapter
 follows these rules:
 
-1. A response begins with `MessageStarted` and ends with one `MessageCompleted` or one `ErrorEvent`. Its content is in
-   between.
-2. A tool call consists of a `ToolCallStarted`, its deltas and a `ToolCallCompleted`. Its id is unique in the thread.
-3. A text or thinking block ends with its completion, which is emitted before the next block or call begins. The
-   completion holds the whole text, so dropping the deltas does not change the results.
+1. A response begins with `MessageStarted` and ends with one `MessageCompleted` or one `ErrorEvent`.
+2. A tool call is a `ToolCallStarted`, its deltas and a `ToolCallCompleted`. Its id is unique in the thread.
+3. A text or thinking block ends with its completion, before the next block or call begins. The completion has the whole
+   text, so you may drop the deltas.
 4. Every open block is closed before an `ErrorEvent`. An unfinished call is completed with the ``metadata``
    ``{"error": "incomplete"}``.
 5. The same bytes always give equal events, no matter where the reads split them.
 
-Each block has an `id` that is unique within its response: the provider's id, or ``block_0``, ``block_1`` and so on. If
-an adapter emits an event without an id, rxllm fills it in. In events from other sources, such as old recordings, an id
-of None refers to the latest open block of the same kind, or to a new block if none is open.
+Each block's `id` is unique within its response. It is the provider's id, or ``block_0``, ``block_1`` and so on. rxllm
+fills in ids that an adapter omits. In old recordings, an id of None is the latest open block of that kind. If none is
+open, it is a new block.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class _Event(msgspec.Struct, frozen=True, tag_field="type"):
 
 
 class MessageStarted(_Event, frozen=True, tag="message_started"):
-    """The first frame has arrived. `message` is empty; its metadata holds ``id`` and ``model`` from the provider."""
+    """The first frame has arrived. `message` is empty, but its metadata has the provider's ``id`` and ``model``."""
 
     message: Message
 
@@ -145,9 +144,8 @@ class MessageCompleted(_Event, frozen=True, tag="message_completed"):
 class RawChunk(_Event, frozen=True, tag="raw_chunk"):
     """A frame exactly as the provider sent it.
 
-    It is emitted if an option asks for raw frames, or if no other event can represent the frame. Earlier versions also
-    used it for usage (with the kind ``"usage"``) and for parts (with a ``ProviderPart`` as `data`). `current_form`
-    converts these to `UsageUpdated` and `PartAdded`.
+    It is emitted if an option asks for raw frames, or if no other event fits. Earlier versions also used it for usage
+    and parts. `current_form` converts these to `UsageUpdated` and `PartAdded`.
     """
 
     kind: str
@@ -155,7 +153,7 @@ class RawChunk(_Event, frozen=True, tag="raw_chunk"):
 
 
 class ErrorEvent(_Event, frozen=True, tag="error"):
-    """The stream failed partway through. The events before this one remain valid."""
+    """The stream failed midway. The events before this one remain valid."""
 
     error: LLMError
 
@@ -169,10 +167,9 @@ class ToolExecutionStarted(_Event, frozen=True, tag="tool_execution_started"):
 
 
 class ToolExecutionCompleted(_Event, frozen=True, tag="tool_execution_completed"):
-    """A tool has finished: it returned `result`, or it failed with `error`.
+    """A tool has returned `result` or failed with `error`.
 
-    `result` is the object that the tool returned. After a round trip through JSON, it is plain data; see
-    `rxllm.serializer`.
+    `result` is the object from the tool. After a round trip through JSON, it is plain data; see `rxllm.serializer`.
     """
 
     id: str
@@ -210,7 +207,7 @@ class ToolHalt(_Event, frozen=True, tag="tool_halt"):
 class StepCompleted(_Event, frozen=True, tag="step_completed"):
     """A step and its tools have ended.
 
-    The event holds the whole thread, including the system prompt, so do not send it to clients unfiltered.
+    The event contains the whole thread with the system prompt. Do not send it to clients unfiltered.
     """
 
     result: StepResult
@@ -235,7 +232,7 @@ class StepCompleted(_Event, frozen=True, tag="step_completed"):
 class ChatCompleted(_Event, frozen=True, tag="chat_completed"):
     """The chat has halted.
 
-    The event holds the whole thread, including the system prompt, so do not send it to clients unfiltered.
+    The event contains the whole thread with the system prompt. Do not send it to clients unfiltered.
     """
 
     result: ChatResult
@@ -270,13 +267,16 @@ class FileAdded(_Event, frozen=True, tag="file_added"):
 
 
 class PartAdded(_Event, frozen=True, tag="part_added"):
-    """A message part that only the provider understands, such as the result of a tool that the provider runs."""
+    """A message part that only the provider understands.
+
+    For example, it is the result of a tool that the provider runs.
+    """
 
     part: ProviderPart
 
 
 class UsageUpdated(_Event, frozen=True, tag="usage_updated"):
-    """The response's usage so far. Each report is cumulative, so only the last one counts."""
+    """The response's usage so far. Only the last report counts."""
 
     usage: Usage
 
@@ -315,7 +315,7 @@ class Custom(_Event, frozen=True, tag="custom"):
 class Nested(_Event, frozen=True, tag="nested"):
     """An event from an agent that is running as a tool.
 
-    `path` holds the ids of the enclosing tool calls, outermost first. `event` is never a `Nested` itself. The ids in
+    `path` contains the ids of the enclosing tool calls, outermost first. `event` is never a `Nested` itself. The ids in
     `event` are unique only within the agent's own thread.
     """
 
@@ -324,9 +324,9 @@ class Nested(_Event, frozen=True, tag="nested"):
 
 
 class Steered(_Event, frozen=True, tag="steered"):
-    """The user has sent a message to a running chat. The next step answers it.
+    """The user has sent a message to a running chat.
 
-    `used` is False if the chat ended before it could use the message.
+    The next step answers it. `used` is False if the chat ended before that.
     """
 
     message: Message
@@ -372,16 +372,16 @@ EVENT_TAGS: dict[str, type[Event]] = {str(cls.__struct_config__.tag): cls for cl
 
 
 _PINGS = frozenset({UsageUpdated, RawChunk})
-"""Events that a provider can send while its model is silent."""
+"""Events that can arrive while a model is silent."""
 
 _NO_CONTENT = frozenset({MessageStarted, MessageCompleted, ErrorEvent, *_PINGS})
 
 
 def is_content(event: Event) -> bool:
-    """Whether `event` is considered model output.
+    """Whether `event` is model output.
 
-    Output restarts the idle timer, and can be the first token. An agent's events are all considered output, even the
-    start and the end of a response, except usage updates and raw chunks.
+    Output restarts the idle timer, and can be the first token. An agent's events are all output, except usage updates
+    and raw chunks.
     """
     silent = _NO_CONTENT
     if type(event) is Nested:
@@ -390,21 +390,21 @@ def is_content(event: Event) -> bool:
 
 
 def is_prelude(event: Event) -> bool:
-    """Whether `event` has no content, so that the call can still be retried after it.
+    """Whether a call can still be retried after `event`.
 
-    An unknown frame might contain content, so a call cannot be retried after one.
+    An unknown frame might have content, so a call cannot be retried after one.
     """
     return isinstance(event, MessageStarted | UsageUpdated)
 
 
 def current_form(event: Event) -> Event:
-    """Convert an obsolete ``RawChunk`` to the event that has replaced it. Return any other event unchanged.
+    """Convert an obsolete ``RawChunk``, or return `event` unchanged.
 
     >>> current_form(RawChunk("usage", {"input_tokens": 3}))
     UsageUpdated(usage=Usage(input_tokens=3))
 
-    A ``RawChunk`` inside a ``Nested`` is converted too. rxllm converts events when an adapter emits them, when they are
-    read from JSON, and when they are folded. Raises ``TypeError`` for counters that `Usage` does not have.
+    A ``RawChunk`` inside a ``Nested`` is converted, too. rxllm converts events from adapters and JSON, and when it
+    folds them. Raises ``TypeError`` for counters that `Usage` does not have.
     """
     match event:
         case RawChunk(data=ProviderPart() as part):

@@ -1,8 +1,8 @@
-"""Image adapters: each takes an image request and returns one response.
+"""Image adapters.
 
 The adapters are `OpenAIImages`, `GeminiImages` and, for tests, `FakeImages`. Use them with ``rxllm.generate_image``,
-``edit_image`` and ``image_variations``. To write an adapter for another HTTP service, subclass `HTTPImageAdapter`.
-`ImageAdapter` is the protocol that every image adapter implements.
+``edit_image`` and ``image_variations``. To write your own, subclass `HTTPImageAdapter`. Every image adapter implements
+the protocol `ImageAdapter`.
 """
 
 from typing import TYPE_CHECKING
@@ -27,8 +27,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # A module-level __getattr__ makes type checkers accept any name. Each file is loaded when one of its names is first
-    # used, because a program usually needs only one or two of these names.
+    # Type checkers would accept any name from `__getattr__`.
     __getattr__ = lazy_exports(
         __name__,
         {

@@ -1,6 +1,6 @@
-"""API keys, and the sources that rxllm searches for them.
+"""API keys and their sources.
 
-The sources are searched in this order, and the first key that is not empty is used:
+The first key that is not empty is used, in this order:
 
 ================  ====================================================================
 source            how to set the key
@@ -12,11 +12,10 @@ source            how to set the key
 ``"dotenv"``      set that variable in a dotenv file and call ``rxllm.keys.load_dotenv()``
 ================  ====================================================================
 
-The first three sources also accept a function that returns the key, for tokens that expire. The function is called for
-each attempt. A synchronous function runs in a thread; an async one is awaited.
+For tokens that expire, the first three sources also accept a function that returns the key. It is called for each
+attempt. A sync function runs in a thread, and an async one is awaited.
 
-Whitespace around a key is removed, and an empty key is ignored. Keys are kept only in this module, in adapters, in
-calls, and in request headers.
+Whitespace around a key is removed. Keys are kept only in this module, in adapters, in calls, and in request headers.
 """
 
 from __future__ import annotations
@@ -66,18 +65,18 @@ _VARIABLES = {
     "google": ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
     "vertex": ("GOOGLE_API_KEY",),
 }
-"""Environment variables with unusual names, by provider, in the order in which the provider's own SDKs read them."""
+"""Unusual environment variables by provider, first choice first."""
 
 _PROVIDERS = {
     *("alibaba", "anthropic", "azure", "azure-responses", "cerebras", "deepseek", "fireworks", "gemini", "google"),
     *("groq", "huggingface", "llamacpp", "lmstudio", "local", "minimax", "mistral", "moonshot", "nvidia", "ollama"),
     *("openai", "openai-responses", "openrouter", "perplexity", "together", "vertex", "vllm", "xai", "zai"),
 }
-"""The built-in providers, defined in ``rxllm.adapters.profiles``. `put` warns about names that resemble one of them."""
+"""The built-in providers. `put` warns about similar names."""
 
 
 class _Dotenv:
-    """The variables read from the dotenv file. They are not added to the environment."""
+    """The variables in the dotenv file."""
 
     def __init__(self) -> None:
         self.path: str | None = None
@@ -96,11 +95,10 @@ _dotenv = _Dotenv()
 
 
 def put(provider: str, key: ApiKey) -> None:
-    """Store the key for `provider` until the process ends; `key` is the key itself or a function that returns it.
+    """Store the key for `provider` until the process ends.
 
-    For an adapter of your own, `provider` can be any name. rxllm warns if it resembles the name of a known provider.
-
-    Raises ``ValidationError("invalid_option")`` if `key` is neither a string nor a function.
+    `key` is the key itself or a function that returns it. `provider` can be any name. rxllm warns if it resembles a
+    known provider. Raises ``ValidationError("invalid_option")`` if `key` is neither a string nor a function.
     """
     if not isinstance(key, str) and not callable(key):  # pyright: ignore[reportUnnecessaryComparison]
         raise invalid_option("key", "must be a string, or a function that returns one")
@@ -124,11 +122,11 @@ def clear() -> None:
 
 
 def load_dotenv(path: str | Path | None = None) -> bool:
-    """Read a dotenv file to use it as a source of keys, and return whether it exists.
+    """Read a dotenv file as a source of keys.
 
-    The file is `path` or, by default, the nearest ``.env`` in the working directory or its parents. It is read only
-    once, and the process's environment does not change. Raises ``EngineError("missing_dependency")`` if
-    ``rxllm[dotenv]`` is not installed.
+    Return whether the file exists. It is `path`, or the nearest ``.env`` in the working directory or its parents. The
+    process's environment does not change. Raises ``EngineError("missing_dependency")`` if ``rxllm[dotenv]`` is not
+    installed.
     """
     try:
         dotenv = import_module("dotenv")
@@ -137,7 +135,7 @@ def load_dotenv(path: str | Path | None = None) -> bool:
         raise EngineError("missing_dependency", message) from error
     file = str(path) if path is not None else dotenv.find_dotenv(usecwd=True)
     _dotenv.path = os.path.abspath(file or ".env")
-    # A "$" in a key must not be expanded as a variable.
+    # A "$" in a key must not be expanded.
     variables: dict[str, str | None] = (
         dotenv.dotenv_values(_dotenv.path, interpolate=False) if os.path.exists(_dotenv.path) else {}
     )
@@ -146,20 +144,21 @@ def load_dotenv(path: str | Path | None = None) -> bool:
 
 
 def get(provider: str) -> ApiKey | None:
-    """Return the key for `provider` from the store, the environment or the dotenv file, or None if there is none.
+    """Return the stored key for `provider`, or None.
 
-    If a function was stored, it is returned without being called.
+    The store, the environment and the dotenv file are searched. If a function was stored, it is returned without being
+    called.
     """
     return find(provider, None, None)
 
 
 def source(provider: str) -> Source | None:
-    """Return the source where `get` finds the key for `provider`, or None if there is no key."""
+    """Return the source of the key for `provider`, or None."""
     return next((place for place, _ in _candidates(provider, None, None, None)), None)
 
 
 def variable_for(provider: str) -> str:
-    """Return the name of the environment variable that holds a provider's key.
+    """Return the environment variable for a provider's key.
 
     >>> variable_for("openai")
     'OPENAI_API_KEY'
@@ -173,7 +172,7 @@ def _variables(provider: str, variable: str | None) -> tuple[str, ...]:
 
 
 def from_environment(variable: str) -> str | None:
-    """Return the value of a variable from the environment or the dotenv file, or None if it is empty or not set."""
+    """Return a variable from the environment or the dotenv file. Return None if it is empty or not set."""
     values = (os.environ.get(variable), _dotenv.variables.get(variable))
     return next((text for value in values if value and (text := value.strip())), None)
 
@@ -181,15 +180,15 @@ def from_environment(variable: str) -> str | None:
 def find(
     provider: str, call_key: ApiKey | None, adapter_key: ApiKey | None, variable: str | None = None
 ) -> ApiKey | None:
-    """Return the key from the first source that has one, or None. Adapters call this."""
+    """Return the first key found, or None. Adapters call this."""
     return next((key for _, key in _candidates(provider, call_key, adapter_key, variable)), None)
 
 
 async def resolved(provider: str, key: ApiKey) -> str:
-    """Return `key` or, if it is a function, the key it returns. Adapters call this.
+    """Return `key` or, if it is a function, the key it returns.
 
-    Raises ``EngineError("missing_key")`` if the function fails or does not return a key. An `LLMError` from the
-    function is raised unchanged, so the call is retried in the same way as after an error from the provider.
+    Adapters call this. Raises ``EngineError("missing_key")`` if the function fails or does not return a key. An
+    `LLMError` from the function is raised unchanged, so it can be retried.
     """
     if isinstance(key, str):
         return key
@@ -210,7 +209,7 @@ async def resolved(provider: str, key: ApiKey) -> str:
 
 @contextmanager
 def _wrap_errors(provider: str) -> Generator[None]:
-    # The new message omits the function's own error message, which might contain a secret.
+    # The function's own message might contain a secret.
     try:
         yield
     except LLMError:
@@ -221,7 +220,7 @@ def _wrap_errors(provider: str) -> Generator[None]:
 
 
 def missing(provider: str, variable: str | None = None) -> EngineError:
-    """Return the error for a missing key. Its metadata lists every place that was searched. Adapters call this."""
+    """Return the error for a missing key. Adapters call this. The metadata lists the places that were searched."""
     variable = " or ".join(_variables(provider, variable))
     places = (
         "the call's api_key=",
@@ -238,7 +237,7 @@ def missing(provider: str, variable: str | None = None) -> EngineError:
 
 
 def left_behind(provider: str, arguments: Sequence[str], variable: str | None = None) -> EngineError:
-    """Return the error for a key that is missing because the adapter was pickled without its secrets."""
+    """Return the error for a key that was not pickled."""
     variable = " or ".join(_variables(provider, variable))
     message = (
         f"no API key for {provider}: the adapter was pickled without the secrets in its {' and '.join(arguments)}; "

@@ -1,6 +1,6 @@
-"""The model catalogue: a table of model capabilities and prices, which you fill in yourself.
+"""A catalogue of models, which you fill in yourself.
 
-If genai-prices is installed, it supplies the prices that are missing from the catalogue.
+If genai-prices is installed, it supplies missing prices.
 
 ::
 
@@ -20,10 +20,9 @@ a capability is False             A call that needs the capability is rejected b
 prices are set                    The costs that the provider does not report are added to the usage.
 ================================  =====================================================================================
 
-If a model has no entry, or a field of its entry is not set, rxllm checks nothing and leaves the decision to the
-provider. An entry's name begins with the adapter's provider (case does not matter), or with the name of the adapter's
-class or function if the adapter has no provider. For an adapter that always uses the same model, the name is the
-provider alone.
+Without an entry, or with a field that is not set, rxllm checks nothing. An entry's name begins with the adapter's
+provider, in any case. Without a provider, it begins with the name of the adapter's class or function. For an adapter
+that always uses the same model, the name is the provider alone.
 """
 
 from __future__ import annotations
@@ -52,9 +51,10 @@ _entries: dict[str, ModelInfo] = {}
 
 
 def put(*entries: ModelInfo) -> None:
-    """Add `entries` to this process's catalogue. Each replaces any earlier entry with the same name.
+    """Add `entries` to this process's catalogue.
 
-    Raises ``ValidationError("invalid_option")`` if an entry is not a `ModelInfo`.
+    Each replaces an earlier entry with the same name. Raises ``ValidationError("invalid_option")`` if an entry is not a
+    `ModelInfo`.
     """
     wrong = [
         ((str(i),), must_be("a ModelInfo", entry))
@@ -99,10 +99,10 @@ def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usa
     >>> priced("acme:unknown", Usage(1_000_000, 100_000)).total_cost is None
     True
 
-    The prices are taken from the entry for ``"provider:model"``. If it has no prices, genai-prices is searched: first
-    for `response_model` (the model's name in the provider's response), then for the model in `name`.
+    The prices are from the entry for ``"provider:model"``. If it has none, genai-prices is searched for
+    `response_model`, then for the model in `name`. `response_model` is the model's name in the provider's response.
 
-    Raises ``EngineError("missing_dependency")`` if genai-prices is needed but not installed, and
+    Raises ``EngineError("missing_dependency")`` if genai-prices is needed but not installed. Raises
     ``ValidationError("invalid_option")`` if `name` is not ``"provider:model"`` or `usage` is not a `Usage`.
     """
     check("name", name, isinstance(name, str) and all(name.partition(":")), "'provider:model'")  # pyright: ignore
@@ -120,9 +120,9 @@ def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usa
 
 
 def price_of(entry: ModelInfo) -> Callable[[Usage], Usage]:
-    """Return a function that adds costs to a `Usage`, at the prices in `entry`.
+    """Return a function that adds the costs from `entry` to a `Usage`.
 
-    An iteration handled by another model is charged at that model's prices.
+    Iterations by another model have that model's prices.
     """
 
     def price(other: str | None, part: Usage) -> Usage:
@@ -135,17 +135,17 @@ def price_of(entry: ModelInfo) -> Callable[[Usage], Usage]:
 
 
 def select(*, require: Iterable[str] = (), prefer: Iterable[str] = ()) -> ModelInfo:
-    """Return the first entry with every capability in `require`, trying the providers in `prefer` first.
+    """Return the first entry with every capability in `require`.
 
     >>> put(ModelInfo("a:one", tools=True), ModelInfo("b:two", tools=True, vision=True))
     >>> select(require=["tools"], prefer=["b", "a"]).name
     'b:two'
     >>> clear()
 
-    If several entries from one provider qualify, the one that was added first is chosen. Capabilities are fields of
-    `ModelInfo`, and an entry has a capability only if the field is True.
+    Providers in `prefer` are tried first, then entries in the order they were added. Capabilities are fields of
+    `ModelInfo` that are True.
 
-    Raises ``EngineError("missing_model")`` if no entry qualifies, and ``ValidationError("invalid_option")`` for an
+    Raises ``EngineError("missing_model")`` if no entry qualifies. Raises ``ValidationError("invalid_option")`` for an
     unknown capability.
     """
     wanted, providers = tuple(require), [_canonical(name) for name in prefer]
@@ -174,7 +174,7 @@ def _canonical(provider: str) -> str:
 
 
 _PROVIDERS = {**_ALIASES, "moonshot": "moonshotai", "vertex": ""}
-"""The providers' names in genai-prices, where they differ from ours. If a name is "", only the model is looked up."""
+"""Different provider names in genai-prices. With "", only the model is looked up."""
 
 _EXTRA = {
     "cache_write_1h_tokens": ("cache_creation.ephemeral_1h_input_tokens",),
@@ -199,14 +199,14 @@ _EXTRA = {
     "input_video_tokens": ("promptTokensDetails.VIDEO", "toolUsePromptTokensDetails.VIDEO"),
     "web_searches": ("num_search_queries",),
 }
-"""For each count in genai-prices, the counters in ``Usage.extra`` to add up. Each provider uses its own names."""
+"""The counters in ``Usage.extra`` for each genai-prices count."""
 
 _CONTEXT = ("service_tier", "speed")
 """Details of an answer that affect its price."""
 
 
 def with_price(usage: Usage, name: str, response_model: str | None, context: Mapping[str, str]) -> Usage:
-    """Return `usage` with missing costs filled in, at the prices of `response_model` or else of the model in `name`."""
+    """Return `usage` with missing costs filled in. `response_model` is looked up first."""
     provider, _, model = name.partition(":")
     provider = _PROVIDERS.get(provider, provider) or None
 
@@ -217,13 +217,13 @@ def with_price(usage: Usage, name: str, response_model: str | None, context: Map
 
 
 def _fill_costs(usage: Usage, provider: str | None, models: Iterable[str | None], context: Mapping[str, str]) -> Usage:
-    """Return `usage` with missing costs filled in, at the prices of the first of `models` that genai-prices knows."""
+    """Return `usage` with costs from the first known model."""
     for model in filter(None, models):
         price = _price(usage, provider, model, context)
         if price is not None:
             input_cost = float(price.input_price) if usage.input_cost is None else usage.input_cost
             output_cost = float(price.output_price) if usage.output_cost is None else usage.output_cost
-            # Searches and requests can be charged separately, in addition to input and output.
+            # Searches and requests can have their own prices.
             total = input_cost + output_cost + float(price.total_price - price.input_price - price.output_price)
             total = total if usage.total_cost is None else usage.total_cost
             return replace(usage, input_cost=input_cost, output_cost=output_cost, total_cost=total)
@@ -239,16 +239,13 @@ def _price(usage: Usage, provider: str | None, model: str, context: Mapping[str,
             return calc_price(Counts(**counts), model, provider_id=provider, price_context=context)
         except LookupError:  # the model is unknown
             return None
-        except ValueError:  # the counts contradict each other, or cannot be split into text and other tokens
+        except ValueError:  # the counts contradict each other
             continue
     return None
 
 
 def price_list() -> tuple[Callable[..., PriceCalculation], type]:
-    """Return the function ``calc_price`` and the class ``Usage`` of genai-prices.
-
-    Raises ``EngineError("missing_dependency")`` if genai-prices is not installed.
-    """
+    """Return genai-prices' ``calc_price`` and ``Usage``. Raises ``EngineError("missing_dependency")`` without it."""
     try:
         from genai_prices import Usage as Counts
         from genai_prices import calc_price
@@ -259,7 +256,6 @@ def price_list() -> tuple[Callable[..., PriceCalculation], type]:
 
 
 def token_counts(usage: Usage) -> dict[str, int | None]:
-    """Return the counts that are priced for every model."""
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
@@ -269,7 +265,7 @@ def token_counts(usage: Usage) -> dict[str, int | None]:
 
 
 def all_counts(usage: Usage) -> dict[str, int | None]:
-    """Return `token_counts`, plus counts that only some models have a price for, such as searches and audio tokens.
+    """Return all counts, including searches and audio tokens.
 
     >>> all_counts(Usage(10, 5, tool_usage={"web_search_requests": 2}))["web_searches"]
     2
@@ -281,13 +277,13 @@ def all_counts(usage: Usage) -> dict[str, int | None]:
 
 
 def price_context(usage: Usage, metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return the answer's service tier and speed, taken from the metadata of ``MessageCompleted`` or from `usage`."""
+    """Return the answer's service tier and speed."""
     known = {name: metadata.get(name) or usage.extra.get(name) for name in _CONTEXT}
     return {name: text for name, text in known.items() if isinstance(text, str)}
 
 
 def _searches(tool_usage: Mapping[str, Any]) -> int:
-    match tool_usage:  # Anthropic and OpenAI's Responses API use different names
+    match tool_usage:  # Anthropic and OpenAI use different names
         case {"web_search_requests": count} | {"web_search": {"num_requests": count}}:
             return _number(count)
         case _:

@@ -1,4 +1,4 @@
-"""OpenTelemetry traces and metrics for calls, tools, agents, steps and chats, following the GenAI conventions.
+"""OpenTelemetry traces and metrics that follow the GenAI conventions.
 
 ::
 
@@ -15,11 +15,10 @@ span                        kind       covers
 ==========================  =========  =============================================================================
 
 A span ends as soon as its stream completes, fails or is disposed. Parent spans are looked up by telemetry id, so no
-context token has to be kept from one event to the next. A tool runs in a copy of the context, where its span is the
-current span.
+context token has to be kept. A tool's span is the current span while the tool runs.
 
-The names in the conventions are still changing. This module's tables contain all the names that rxllm uses. They follow
-the conventions of November 2026 (https://github.com/open-telemetry/semantic-conventions-genai).
+The names in the conventions are still changing. rxllm uses the names of November 2026
+(https://github.com/open-telemetry/semantic-conventions-genai).
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ try:
 except ImportError as error:
     if TYPE_CHECKING:
         raise
-    _missing = error  # only `traces` raises it, so ``from rxllm import *`` works without opentelemetry
+    _missing = error  # ``from rxllm import *`` must work without opentelemetry
 
 __all__ = ["Traces", "traces"]
 
@@ -69,7 +68,7 @@ OUTCOME, ATTEMPTS, RETRY, COST = "rxllm.outcome", "rxllm.attempts", "rxllm.retry
 REATTACHED = "rxllm.reattached"
 STEP_INDEX, STEPS, HALTED = "rxllm.step.index", "rxllm.chat.steps", "rxllm.chat.halted_reason"
 METADATA, REQUEST_ID, QUEUED = "rxllm.metadata", "rxllm.request.id", "rxllm.queued"
-# The names in the last three lines are rxllm's own; the conventions have none for these attributes.
+# The names in the last three lines are rxllm's own.
 
 _SAME = ("temperature", "top_p", "top_k", "max_tokens", "seed", "frequency_penalty", "presence_penalty")
 PARAMETERS = {name: f"gen_ai.request.{name}" for name in _SAME} | {
@@ -84,7 +83,7 @@ USAGE = {
     "cache_write_input_tokens": "cache_write.input_tokens",
     "reasoning_tokens": "reasoning.output_tokens",
 }
-"""The conventions' names for usage fields, without the prefixes that span attributes and metrics add."""
+"""The conventions' names for usage fields, without prefixes."""
 
 PROVIDERS = {
     "azure": "azure.ai.openai",
@@ -96,7 +95,7 @@ PROVIDERS = {
     "vertex": "gcp.vertex_ai",
     "xai": "x_ai",
 }
-"""The names of providers in the conventions, where they differ from ours."""
+"""The conventions' names for providers, if different."""
 
 _ABSENT = {"input_tokens": 0, "output_tokens": 0}
 RELEASED, NEWEST = "gen_ai.client.operation", "gen_ai.client.inference"
@@ -114,17 +113,17 @@ TOKENS: dict[str, list[tuple[str, str, dict[str, str], int | None]]] = {
         ),
     ],
 }
-"""Token metrics: usage field, metric name, labels, and the value to record if the field is None.
+"""Token metrics: usage field, metric name, labels and default.
 
-A metric whose labels include a modality is a counter; any other metric is a histogram.
+A metric with a modality is a counter. Any other metric is a histogram.
 """
 TOOL_DURATION, AGENT_DURATION = "gen_ai.execute_tool.duration", "gen_ai.invoke_agent.duration"
 SECONDS, AGENT_SECONDS = [0.01 * 2**n for n in range(14)], [0.1 * 2**n for n in range(13)]
 COUNTS = [float(4**n) for n in range(14)]
 
-_FINISH = {"tool_calls": "tool_call", None: "error"}  # the reason is None if the response was truncated
+_FINISH = {"tool_calls": "tool_call", None: "error"}  # a truncated response has no reason
 LATEST = 256
-"""The number of ended spans whose contexts are kept, in case a child starts late."""
+"""The number of ended spans kept for late children."""
 _BODY = "rxllm.otel/body"
 
 
@@ -137,20 +136,19 @@ def traces(
     tracer_provider: trace.TracerProvider | None = None,
     meter_provider: metrics.MeterProvider | None = None,
 ) -> Traces:
-    """Return an observer that writes spans and metrics, for ``Engine(..., observers=[rxllm.otel.traces()])``.
+    """Return an observer that writes spans and metrics.
 
-    It also observes calls made by the engine's agents, and by any engine that answers in place of this one. By default,
-    it uses OpenTelemetry's global providers. If a span is current when a call is subscribed to, that span is the parent
-    of the call's span; otherwise the call starts a new trace. With `propagate`, each attempt sends a ``traceparent``
-    header, unless the caller sets that header.
+    Use it as ``Engine(..., observers=[rxllm.otel.traces()])``. It also observes the engine's agents. If another engine
+    answers instead, it is observed, too. By default, it uses OpenTelemetry's global providers. The span that is current
+    at the subscription is the parent of the call's span. With `propagate`, each attempt sends a ``traceparent`` header,
+    unless the caller sets it.
 
     `content` adds messages, tools, arguments and results to the spans, but not the model's reasoning. By default, it is
     on if the environment variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` is ``span_only``,
-    ``span_and_event`` or ``true``. `cost` adds costs. If neither the provider nor ``rxllm.models`` supplies them, they
-    are looked up in genai-prices.
+    ``span_and_event`` or ``true``. `cost` adds costs from the provider, ``rxllm.models`` or genai-prices.
 
-    Raises ``ValidationError("invalid_option")`` if an option is invalid, and ``EngineError("missing_dependency")`` if
-    opentelemetry-api is not installed or if `cost` is on and genai-prices is not installed.
+    Raises ``ValidationError("invalid_option")`` if an option is invalid. Raises ``EngineError("missing_dependency")``
+    if opentelemetry-api is not installed. `cost` also needs genai-prices.
     """
     if _missing is not None:
         message = "traces require opentelemetry-api, which is not installed; run pip install 'rxllm[otel]'"
@@ -173,7 +171,7 @@ def traces(
 
 
 class Traces(rxllm.telemetry.Tracer):
-    """The observer that `traces` returns. Observers with equal settings are equal, so an agent is traced only once."""
+    """The observer from `traces`. Observers with equal settings are equal."""
 
     def __init__(self, **settings: Any) -> None:
         self.content = settings["content"]
@@ -207,8 +205,8 @@ class Traces(rxllm.telemetry.Tracer):
     def __reduce__(self) -> tuple[Any, ...]:
         if self._settings["tracer_provider"] is not None or self._settings["meter_provider"] is not None:
             raise TypeError(
-                "an observer from rxllm.otel.traces cannot be pickled with its providers; omit tracer_provider and "
-                "meter_provider, and set OpenTelemetry's global providers in each process"
+                "traces(...) cannot be pickled with its providers; omit tracer_provider and meter_provider, "
+                "and set OpenTelemetry's global providers in each process"
             )
         return partial(traces, **self._settings), ()
 
@@ -290,7 +288,7 @@ class Traces(rxllm.telemetry.Tracer):
         }
         opened = self._start(value, f"execute_tool {value.tool}", attributes, (TOOL, TOOL_TYPE))
         opened.agent = value.tool if value.is_agent else None
-        # There is no need to detach: the current context is a copy that belongs to this tool and ends with it.
+        # The current context is the tool's own copy, so do not detach.
         body = _Body(self, value.id, len(value.path) + 1, _around(value))
         context.attach(context.set_value(_BODY, body, opened.context))
 
@@ -335,9 +333,9 @@ class Traces(rxllm.telemetry.Tracer):
         here = _around(value)
         body = _body(here)
         if body is not None and body.tool_id == value.parent_id and body.owner is self:
-            return here  # this context includes any spans that the tool's function has opened
+            return here  # includes spans that the tool's function has opened
         id = value.parent_id or ""
-        for parent_id in (id, id.partition("/")[0]):  # the step is the parent if the tool was disposed before it began
+        for parent_id in (id, id.partition("/")[0]):  # a tool can be disposed before it begins
             opened = self._open.get(parent_id)
             parent = self._ended.get(parent_id) if opened is None else opened.context
             if parent is not None:
@@ -348,8 +346,7 @@ class Traces(rxllm.telemetry.Tracer):
         opened = self._open.get(value.id)
         if opened is None:
             return None
-        # The span is added to the ended spans before it is removed from the open ones, so that a child that starts in
-        # another thread can always find it.
+        # Add it before removing it: a child may start in another thread.
         light = trace.NonRecordingSpan(opened.span.get_span_context())
         self._ended[value.id] = trace.set_span_in_context(light, opened.context)
         if len(self._ended) > LATEST:
@@ -357,7 +354,7 @@ class Traces(rxllm.telemetry.Tracer):
         del self._open[value.id]
         ending: dict[str, Any] = {}
         if value.outcome == "cancelled":
-            ending[OUTCOME] = "cancelled"  # not an error: the losers of a race end this way
+            ending[OUTCOME] = "cancelled"  # not an error: losers of a race end this way
         if value.outcome == "failed":
             ending[ERROR_TYPE] = _error_type(value.error)
             # The error's message might quote the request.
@@ -371,10 +368,7 @@ class Traces(rxllm.telemetry.Tracer):
 
 @dataclass
 class _Open:
-    """An open span and the labels for its metrics.
-
-    In a chat's span, `steps` is the number of steps so far. In an agent's span, `agent` is the tool's name.
-    """
+    """An open span and the labels for its metrics. `steps` counts a chat's steps. `agent` is an agent's tool name."""
 
     span: trace.Span
     context: Context
@@ -384,10 +378,7 @@ class _Open:
 
 
 class _Body(NamedTuple):
-    """The tool that a context belongs to, and the context outside that tool.
-
-    If several `Traces` observe a call, only the `_Body` of the last one is in the tool's context.
-    """
+    """A context's tool, and the context outside that tool."""
 
     owner: Traces
     tool_id: str
@@ -400,9 +391,9 @@ def _body(here: Context) -> _Body | None:
 
 
 def _around(value: Any) -> Context:
-    """Return the current context. If `value` is not part of the current tool, return the context outside the tool."""
+    """Return the context that `value` belongs to."""
     here = context.get_current()
-    # The next step starts in the context of the last tool to end, but is not part of that tool.
+    # The next step starts in the context of the last tool.
     while (body := _body(here)) is not None and body.depth > len(value.path):
         here = body.around
     return here
@@ -436,7 +427,7 @@ class _Metrics:
         chunks = value.details.chunks
         if chunks:
             self._first_chunk.record(chunks[0], labels, where)
-        nowhere = Context()  # has no span, because an exemplar for every chunk would double the cost
+        nowhere = Context()  # an exemplar for every chunk would double the cost
         for earlier, later in pairwise(chunks):
             self._per_chunk.record(later - earlier, labels, nowhere)
         if cost is not None:
@@ -456,7 +447,7 @@ def _tokens(usage: object) -> dict[str, Any]:
 def _notes(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the caller's metadata as span attributes.
 
-    Scalars, and sequences of scalars of a single type, stay as they are. Any other value is written as JSON.
+    Scalars, and sequences of scalars of one type, stay as they are. Any other value becomes JSON.
     """
     return {f"{METADATA}.{name}": _attribute(value) for name, value in metadata.items()}
 
@@ -469,10 +460,8 @@ def _attribute(value: Any) -> Any:
 
 
 def _fits_otlp(entry: Any) -> bool:
-    """Whether exporters accept `entry` as an attribute.
-
-    They drop text that cannot be encoded as UTF-8, and integers that do not fit in 64 bits.
-    """
+    """Whether exporters accept `entry`."""
+    # They drop text that is not UTF-8, and longer integers.
     if isinstance(entry, str):
         return entry.isascii() or entry.encode("utf-8", "replace").decode() == entry
     return entry is None or isinstance(entry, float) or (isinstance(entry, int) and -(2**63) <= entry < 2**63)
@@ -486,12 +475,12 @@ def _price(value: rxllm.telemetry.CallFinished | rxllm.telemetry.ImagesFinished)
     if not isinstance(value.usage, Usage) or not value.model:
         return None
     name = f"{value.provider}:{value.model}"
-    with suppress(Exception):  # a failed price lookup must not keep the span open
+    with suppress(Exception):  # a failed lookup must not keep the span open
         return rxllm.models.priced(name, value.usage, response_model=value.details.response_model).total_cost
     return None
 
 
-# Content, as JSON in the format the conventions specify
+# Content, as JSON in the conventions' format
 
 
 def _request_content(request: rxllm.Request | None) -> dict[str, Any]:
@@ -519,7 +508,7 @@ def _parts(message: Message) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = [
         {"type": "text", "content": part.text}
         if isinstance(part, TextPart)
-        else {"type": type(part).__name__.removesuffix("Part").lower()}  # the contents of files are left out
+        else {"type": type(part).__name__.removesuffix("Part").lower()}  # without the contents of files
         for part in message.parts
     ]
     return [*parts, *map(_call, message.tool_calls)]

@@ -1,4 +1,4 @@
-"""Plugins: adapters and operators that other packages provide through entry points.
+"""Adapters and operators from other packages.
 
 ::
 
@@ -8,10 +8,9 @@
     [project.entry-points."rxllm.operators"]
     shout = "rxllm_acme:shout"         # used as ops.plugins.shout()
 
-A plugin is imported when it is first used. If it fails, the error names its package, and plugins in other packages
-still work. If rxllm itself uses a plugin's name, the plugin is ignored, and a warning is logged once. If two packages
-register the same name, using it raises an error that lists both packages: the meaning of a name must not depend on
-which other packages are installed.
+A plugin is imported when it is first used. If it fails, the error names its package, and other plugins still work.
+rxllm's own names win, and a warning is logged once. If two packages register the same name, using it raises an error. A
+name's meaning must not depend on other packages.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ _logged: set[str] = set()
 
 
 def names(group: Group) -> list[str]:
-    """Return the names that installed packages register in `group`, sorted."""
+    """Return the sorted names that packages register in `group`."""
     return sorted(_points_by_name(group))
 
 
 def load(group: Group, name: str) -> Any:
-    """Return the function registered as the plugin `name`.
+    """Return the function of the plugin `name`.
 
-    Raises ``KeyError`` if the name is unknown, ``EngineError("missing_dependency")`` if the plugin cannot be loaded or
-    is not a function, and ``EngineError("invalid_engine")`` if several packages register the name.
+    Raises ``KeyError`` if the name is unknown. Raises ``EngineError("missing_dependency")`` if the plugin cannot be
+    loaded. Raises ``EngineError("invalid_engine")`` if several packages register the name.
     """
     point = _point(group, name)
     try:
@@ -57,17 +56,17 @@ def load(group: Group, name: str) -> Any:
 
 
 def connect(provider: str, model: str, options: Mapping[str, Any] = MappingProxyType({})) -> Any:
-    """Return the adapter that the plugin `provider` creates for `model`.
+    """Return the plugin `provider`'s adapter for `model`.
 
     Without `options`, the adapter is created once and then reused. Raises the same errors as `load`, and any
-    ``LLMError`` that the plugin raises. Also raises an ``EngineError`` with reason ``unknown_option`` if the plugin
-    does not accept the options, ``missing_dependency`` if an import fails, and ``invalid_engine`` if the plugin fails
-    in any other way or does not return an adapter.
+    ``LLMError`` from the plugin. Raises ``EngineError("unknown_option")`` if the plugin does not accept the options.
+    Raises ``EngineError("missing_dependency")`` if an import fails. Raises ``EngineError("invalid_engine")`` if the
+    plugin does not return an adapter.
     """
     make = load("rxllm.adapters", provider)
     point = _point("rxllm.adapters", provider)
     fault = call_fault(make, model)
-    if fault is not None:  # usually because the plugin is a class; an upgrade might not help
+    if fault is not None:  # usually the plugin is a class
         remedy = "Its package must register def connect(model): ...; until it does, write Engine(adapter, model=...)"
         raise _failure(point, "cannot be called with the model's name", fault, "invalid_engine", remedy) from fault
     if options and (refusal := call_fault(make, model, **options)) is not None:
@@ -91,17 +90,17 @@ def _make_once(make: Callable[[str], Any], model: str) -> Any:
 
 
 def about(group: Group, name: str) -> str:
-    """Return a description of the plugin `name` and its package. Raises ``KeyError`` for an unknown name."""
+    """Return a description of the plugin `name`. Raises ``KeyError`` for an unknown name."""
     return _describe(_points_by_name(group)[name][0])
 
 
 def listed(group: Group) -> list[str]:
-    """Return each name in `group`, followed by its packages in parentheses, as in ``"shout (loud 1.0)"``."""
+    """Return the names in `group` with packages, like ``"shout (loud 1.0)"``."""
     return [f"{name} ({_join(map(_package, points))})" for name, points in sorted(_points_by_name(group).items())]
 
 
 def tell_taken(group: Group, taken: Iterable[str]) -> None:
-    """Log a warning for each plugin whose name is in `taken`. Such a plugin is ignored."""
+    """Log a warning for each plugin with a name in `taken`."""
     points = _points_by_name(group)
     for name in sorted({*points} & {*taken}):
         for point in points[name]:
@@ -131,7 +130,7 @@ def _join(parts: Iterable[str]) -> str:
 def _points(group: Group) -> Iterable[EntryPoint]:
     try:
         return entry_points(group=group)
-    except Exception:  # importlib reads all packages' metadata at once, and fails if any of it is unreadable
+    except Exception:  # one unreadable package is enough to fail
         return [point for point in _readable_packages() if point.group == group]
 
 
@@ -139,7 +138,7 @@ def _readable_packages() -> Iterable[EntryPoint]:
     seen: set[str] = set()
     for package in distributions():
         name = _identity(package)[0]
-        if name in seen:  # if a package is installed twice, the first copy is used, as for imports
+        if name in seen:  # imports use the first copy, too
             continue
         seen |= {name} - {""}
         try:

@@ -1,15 +1,14 @@
-"""Convert values, errors and events to JSON, and read the JSON back as equal objects.
+"""Convert values, errors and events to JSON and back.
 
-There is one exception: an object that a tool returned (in a tool event or in ``halt_result``) is read back as plain
-data. In such an object, models, dataclasses and events are written as JSON objects; datetimes, decimals, enums and
-paths as text; and sets as lists. Plain data that a tool returned is read back as equal data.
+They are read back as equal objects, with one exception. A tool's own object, also in ``halt_result``, is read back as
+plain data. Its models, dataclasses and events become JSON objects. Datetimes, decimals, enums and paths become text,
+and sets become lists.
 
-An obsolete use of ``RawChunk`` is converted to the event that replaced it; see ``rxllm.events.current_form``.
+An obsolete ``RawChunk`` is converted; see ``rxllm.events.current_form``.
 
-A value or an error is written as an object that names its class, such as
-``{"$": "Message", "role": "user", ..., "v": 1}``, and an event as an object with a type, such as
-``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the outermost object contains a version, ``"v"``. Fields with
-their default values are omitted, and unknown fields are skipped when an object is read.
+A value or an error has its class, as in ``{"$": "Message", "role": "user", ..., "v": 1}``. An event has a type, as in
+``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the outermost object has the version ``"v"``. Default values are
+omitted. Unknown fields are skipped when an object is read.
 
 Text that cannot be read raises ``ValidationError("invalid_request")``. Each of its `errors` has a path and a code:
 
@@ -29,7 +28,7 @@ path                    code                        meaning
 ======================  ==========================  ===================================================
 
 The other codes for a field are ``missing``, ``wrong_type``, ``invalid_base64``, ``unknown_type_tag``,
-``malformed_struct``, ``too_deep`` and ``local_file``. An id or a name that contains a lone surrogate is invalid, too.
+``malformed_struct``, ``too_deep`` and ``local_file``. Ids and names must not contain lone surrogates.
 """
 
 from __future__ import annotations
@@ -89,25 +88,25 @@ _RESULTS = {
     (ToolHalt, "result"),
     (ToolProgress, "data"),
 }
-"""Fields that hold a tool's own objects. Such an object can be anything that JSON can express."""
+"""Fields with a tool's own objects."""
 
 T = TypeVar("T")
 
 
 def to_json(value: Value | LLMError | Event | list[Any]) -> str:
-    """Return a value, an error, an event, or a list of them, as JSON text.
+    """Return a value, an error, an event or a list as JSON text.
 
     >>> from rxllm.values import user
     >>> to_json(user("Hi"))
     '{"$": "Message", "role": "user", "content": "Hi", "v": 1}'
 
-    Raises ``ValidationError("not_serializable")`` if `value` contains an object that cannot be written as JSON. The
-    error contains the path of that object.
+    Raises ``ValidationError("not_serializable")`` if JSON cannot represent an object in `value`. The error has the path
+    of that object.
     """
     try:
         data = to_data(value)
         text = _write_text(data)
-        # A lone surrogate must be escaped; otherwise, the text could not be written to a file.
+        # Text with a lone surrogate could not be written to a file.
         return text if is_encodable(text) else json.dumps(data, allow_nan=False)
     except RecursionError as error:
         raise _too_deep(value) from error
@@ -116,7 +115,7 @@ def to_json(value: Value | LLMError | Event | list[Any]) -> str:
 
 
 def to_data(value: Value | LLMError | Event | list[Any]) -> Any:
-    """Return the dicts, lists and scalars that `to_json` writes, for callers that write the JSON themselves.
+    """Return the dicts, lists and scalars that `to_json` writes.
 
     >>> from rxllm.events import TextDelta
     >>> to_data(TextDelta("Hi"))
@@ -141,21 +140,20 @@ def from_json(text: str | bytes, type: type[T], *, response_format: Any = None, 
 def from_json(text: str | bytes, type: Any = None, *, response_format: Any = None, local_files: bool = False) -> Any:
     """Return the value, error, event or list that `to_json` wrote.
 
-    `type` is the class to read. It is needed only if the text has no tag; otherwise, it must agree with the tag. To
+    `type` is the class to read. It is needed only if the text has no tag. Otherwise, it must agree with the tag. To
     read an array of messages, pass ``list[Message]``.
 
     >>> from rxllm.values import Message
     >>> from_json('{"role": "user", "content": "Hi"}', Message)
     Message('user', 'Hi')
 
-    Unknown fields are skipped, because a newer rxllm might have written them. So a misspelled field is not an error:
+    Unknown fields are skipped, so a misspelled field is not an error:
 
     >>> from rxllm.values import Session
     >>> from_json('{"bogus": 1}', Session) == Session()
     True
 
-    By default, the `parsed` field of a response or a result holds plain data. If you pass the call's `response_format`,
-    the answer is parsed again, and `parsed` holds the typed object:
+    By default, the field `parsed` is plain data. With the call's `response_format`, `parsed` is the typed object again:
 
     >>> from dataclasses import dataclass
     >>> from rxllm.values import Response
@@ -166,12 +164,12 @@ def from_json(text: str | bytes, type: Any = None, *, response_format: Any = Non
     >>> from_json(text).parsed, from_json(text, response_format=City).parsed
     ({'name': 'Lima'}, City(name='Lima'))
 
-    An image from ``Image.from_file`` is rejected, because untrusted text could otherwise make the program read any
-    local file and send it to a provider. If your program wrote the text itself, pass ``local_files=True``.
+    An image from ``Image.from_file`` is rejected, because untrusted text could name any local file. If your program
+    wrote the text itself, pass ``local_files=True``.
 
-    Raises ``ValidationError("invalid_request")`` if the text cannot be read; the module's docstring lists the `errors`.
-    Raises ``ValidationError("invalid_output")`` if a response's answer does not match `response_format`. For a
-    result, the error is not raised but stored in the result's `error`.
+    Raises ``ValidationError("invalid_request")`` if the text cannot be read. Raises
+    ``ValidationError("invalid_output")`` if a response does not match `response_format`. A result stores this error in
+    its `error` instead.
     """
     if not isinstance(text, str | bytes | bytearray):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise _not_a_text(text)
@@ -198,7 +196,7 @@ def from_data(data: Any, *, response_format: Any = None, local_files: bool = Fal
 @overload
 def from_data(data: Any, type: type[T], *, response_format: Any = None, local_files: bool = False) -> T: ...
 def from_data(data: Any, type: Any = None, *, response_format: Any = None, local_files: bool = False) -> Any:
-    """Return the value, error, event or list that `to_data` wrote; see `from_json`."""
+    """Return the value, error, event or list from `to_data`; see `from_json`."""
     read = reader(response_format)
     token = may_name_files.set(local_files)
     try:
@@ -254,7 +252,7 @@ def _writer(cls: type[Event], field: str) -> Writer:
 
 
 def _write_result(item: Any) -> Any:
-    # A tool can report a stream's events as its progress, or return the last one.
+    # A tool can report or return a stream's events.
     return _write_event(item) if type(item) in EVENT_CLASSES else encode_result(item)
 
 
@@ -311,13 +309,13 @@ def _read_event(cls: type[Event], data: dict[str, Any]) -> Event:
         return event
     try:
         return current_form(event)
-    except TypeError:  # unknown counters: the event can be read, but folding it raises an error
+    except TypeError:  # unknown counters fail only when the event is folded
         return event
 
 
 @cache
 def _read_fields(cls: type[Event]) -> tuple[tuple[str, ...], dict[str, Reader]]:
-    """Return the names of the required fields, and the function that reads each field."""
+    """Return the required fields, and each field's reader."""
     required = tuple(spec.name for spec in msgspec.structs.fields(cls) if spec.required)
     return required, {**readers_of(cls), "event": _read_nested} if cls is Nested else readers_of(cls)
 
@@ -337,6 +335,6 @@ def _refuse_constant(constant: str) -> Never:
     raise ValueError(f"{constant} is not JSON")
 
 
-# ``json.dumps`` and ``json.loads`` would create these on every call, which would double the time for a delta.
+# ``json.dumps`` and ``json.loads`` would create these on every call.
 _write_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _read_text = json.JSONDecoder(parse_constant=_refuse_constant).decode

@@ -1,4 +1,4 @@
-"""Telemetry: the values that an engine's observers receive about its calls, steps, chats, tools and images.
+"""The values that an engine's observers receive.
 
 =================================  ================================================================================
 value                              when it is emitted
@@ -13,15 +13,15 @@ value                              when it is emitted
 `ImagesStarted`, `ImagesFinished`  when an image call starts, and when it has ended
 =================================  ================================================================================
 
-Every start is followed by exactly one finish, whose `outcome` is ``"completed"``, ``"failed"`` or ``"cancelled"``.
+Every start is followed by exactly one finish. Its `outcome` is ``"completed"``, ``"failed"`` or ``"cancelled"``.
 Durations are in seconds, measured by the subscription's scheduler. Observers are called synchronously. Values never
-contain an API key. Questions and answers appear only in `content`, which is empty unless a `Tracer` requests it. An
-`error` is the exception that was raised.
+contain an API key. Questions and answers appear only in `content`, if a `Tracer` requests it. An `error` is the
+exception that was raised.
 
 `session_id` identifies the conversation. All values from one call to a function such as ``rxllm.chat`` have the same
-`request_id`. All values about the same model call, step, chat or tool have the same `id`. `parent_id` is the `id` of
-the enclosing unit. A chat encloses its steps, and a step encloses its model call and its tools. If a tool is an agent,
-it encloses the agent's chat. `path` holds the ids of the enclosing tool calls, outermost first.
+`request_id`. All values about one model call, step, chat or tool have the same `id`. `parent_id` is the enclosing `id`.
+A chat encloses its steps, and a step encloses its model call and its tools. An agent's tool encloses the agent's chat.
+`path` lists the ids of the enclosing tool calls, outermost first.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Outcome = Literal["completed", "failed", "cancelled"]
 
 
 class _Span(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields common to all values; see the module's docstring."""
+    """The common fields; see the module's docstring."""
 
     id: str = ""
     parent_id: str | None = None
@@ -81,13 +81,14 @@ class _ModelSpan(_RequestSpan, frozen=True):
 
 
 class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """Details of a call. The first five fields are set when the call starts, and the others when it finishes.
+    """Details of a call.
 
-    `parameters` maps settings of the call, such as ``max_tokens``, to their values; a response schema appears only as
-    ``"json"``. `metadata` is the caller's metadata. `address` and `port` identify the server. `queued` is the number of
-    seconds that the call waited in ``rate_limited``. `attempts` is the number of requests sent. `chunks` holds the
-    arrival time of each chunk of the answer, in seconds since the request was sent; it is empty unless a `Tracer`
-    observes the call. `response_id` and `response_model` are the id and the model that the provider returned.
+    The first five fields are set when the call starts. The others are set when it finishes. `parameters` maps settings,
+    such as ``max_tokens``, to their values. A response schema appears only as ``"json"``. `metadata` is the caller's
+    metadata. `address` and `port` identify the server. `queued` is how many seconds the call waited in
+    ``rate_limited``. `attempts` is the number of requests sent. `chunks` are the arrival times of the answer's chunks,
+    in seconds since the request. They are recorded only for a `Tracer`. `response_id` and `response_model` are from the
+    provider.
     """
 
     parameters: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
@@ -102,9 +103,10 @@ class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallStarted(_ModelSpan, frozen=True):
-    """A model call has started. `provider` is the adapter's provider, or the adapter's name if it has none.
+    """A model call has started.
 
-    `content` is a `Request` with only the messages and the tools.
+    `provider` is the adapter's provider, or else the adapter's name. `content` is a `Request` with only the messages
+    and the tools.
     """
 
     details: CallDetails = msgspec.field(default_factory=CallDetails)
@@ -118,9 +120,10 @@ class FirstToken(_ModelSpan, frozen=True):
 
 
 class CallFinished(_ModelSpan, frozen=True):
-    """The response has ended. `finish_reason` and `usage` are taken from the `Response`, even if it is incomplete.
+    """The response has ended.
 
-    `content` is a message with the response's text and tool calls, or None if the response has neither.
+    `finish_reason` and `usage` are from the `Response`, even if it is incomplete. `content` is a message with the
+    response's text and tool calls, or None without either.
     """
 
     outcome: Outcome
@@ -133,7 +136,10 @@ class CallFinished(_ModelSpan, frozen=True):
 
 
 class RetryAttempt(_ModelSpan, frozen=True):
-    """Attempt number `attempt`, counted from 1, has failed with `error`. The next one starts in `delay` seconds."""
+    """An attempt has failed with `error`.
+
+    `attempt` is its number, counted from 1. The next one starts in `delay` seconds.
+    """
 
     attempt: int
     delay: float
@@ -141,7 +147,7 @@ class RetryAttempt(_ModelSpan, frozen=True):
 
 
 class Reattached(_ModelSpan, frozen=True):
-    """The rest of an answer has begun to arrive, `seconds` after its connection had dropped with `error`."""
+    """The rest of an answer has begun to arrive. `seconds` is the time since the connection dropped with `error`."""
 
     seconds: float
     error: Exception
@@ -154,7 +160,7 @@ class StepStarted(_RequestSpan, frozen=True):
 
 
 class StepFinished(_RequestSpan, frozen=True):
-    """A step and its tools have ended. `usage` is taken from the `StepResult`, and includes the agents' usage."""
+    """A step and its tools have ended. `usage` is from the `StepResult`, and includes the agents' usage."""
 
     outcome: Outcome
     seconds: float
@@ -164,10 +170,10 @@ class StepFinished(_RequestSpan, frozen=True):
 
 
 class ToolStarted(_RequestSpan, frozen=True):
-    """A tool is about to run. `content` holds its arguments.
+    """A tool is about to run.
 
-    If the tool is an agent, values about its chat follow. If an observer sets a context variable when it receives this
-    value, only the tool's function sees the change.
+    `content` is its arguments. An agent's chat follows. A context variable set by an observer now is visible only to
+    the tool's function.
     """
 
     tool: str
@@ -195,7 +201,7 @@ class ChatStarted(_RequestSpan, frozen=True):
 
 
 class ChatFinished(_RequestSpan, frozen=True):
-    """A chat has ended after `steps` steps. `halted_reason` and `usage` are taken from the `ChatResult`."""
+    """A chat has ended after `steps` steps. `halted_reason` and `usage` are from the `ChatResult`."""
 
     outcome: Outcome
     seconds: float
@@ -214,7 +220,7 @@ class ImagesStarted(_ModelSpan, frozen=True):
 
 
 class ImagesFinished(_ModelSpan, frozen=True):
-    """An image call has ended. `images` is the number of images, and `usage` is taken from the `ImageResponse`."""
+    """An image call has ended. `images` is the number of images. `usage` is from the `ImageResponse`."""
 
     operation: str
     outcome: Outcome
@@ -244,11 +250,10 @@ Telemetry = (
 
 
 class Tracer:
-    """The base class for observers that write traces, such as the observer from ``rxllm.otel``.
+    """The base class for observers that write traces.
 
-    A tracer also observes agents that are tools of its engine, including nested agents and agents with another engine.
-    If `content` is True, the tracer also receives messages, tools, arguments and results, but not the model's
-    reasoning.
+    A tracer also observes its engine's agents, including nested agents and agents with another engine. If `content` is
+    True, it also receives messages, tools, arguments and results, but not the model's reasoning.
 
     >>> from rxllm import Engine, Fake, generate
     >>> from rxllm.telemetry import Tracer
@@ -270,5 +275,5 @@ class Tracer:
         raise NotImplementedError(f"{type(self).__name__} must define __call__(self, value)")
 
     def request_headers(self, call_id: str) -> Mapping[str, str]:
-        """Return headers to add to the next attempt at the call `call_id`; headers set elsewhere override them."""
+        """Return headers for the next attempt at the call `call_id`. Headers set elsewhere override them."""
         return {}

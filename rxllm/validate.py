@@ -1,8 +1,8 @@
 """Check requests, messages and other values before they are sent.
 
-Each function returns None, or raises a ``ValidationError`` that lists all faults. The message describes them in words.
-The attribute `errors` holds a path and a code for each fault, such as ``(("messages", 0, "role"), "unknown")``. Rules
-that only a provider knows are not checked.
+Each function returns None, or raises a ``ValidationError`` with all faults. The message describes them in words.
+`errors` has a path and a code for each fault, such as ``(("messages", 0, "role"), "unknown")``. Rules that only a
+provider knows are not checked.
 
 ==========================  ===========================================================================================
 function                    codes for each field
@@ -80,7 +80,7 @@ Fault = tuple[Path, str]
 """The path of a fault, and its code."""
 
 RESERVED_NAMES = frozenset({"auto", "none", "required"})
-"""Words that cannot be tool names, because they have a special meaning in `tool_choice`."""
+"""Words that have a special meaning in `tool_choice`."""
 
 
 def request(value: Request) -> None:
@@ -109,12 +109,12 @@ def session(value: Session) -> None:
 
 
 def image_request(value: ImageRequest) -> None:
-    """Raise ``ValidationError("invalid_image_request")`` if the request cannot be sent to an image model."""
+    """Raise ``ValidationError("invalid_image_request")`` if the request cannot be sent."""
     _raise("invalid_image_request", value, image_request_faults)
 
 
 def capabilities(value: Request, model: ModelInfo) -> None:
-    """Raise ``ValidationError("unsupported_capability")`` if the request needs something that `model` cannot do."""
+    """Raise ``ValidationError("unsupported_capability")`` if `model` cannot handle the request."""
     errors = tuple(capability_faults(value, model))
     if errors:
         faults = ", ".join(f"{'.'.join(map(str, path))} ({fault})" for path, fault in errors)
@@ -123,10 +123,10 @@ def capabilities(value: Request, model: ModelInfo) -> None:
 
 
 def data(value: Any, schema: Mapping[str, Any]) -> None:
-    """Raise ``ValidationError("invalid_output")`` if the JSON data in `value` does not match the JSON schema.
+    """Raise ``ValidationError("invalid_output")`` if `value` does not match the JSON schema.
 
-    Raises ``ValidationError("invalid_option")`` if the schema itself is invalid. Without jsonschema-rs, which
-    ``rxllm[schema]`` installs, the data is not checked, and a warning is logged once.
+    Raises ``ValidationError("invalid_option")`` if the schema itself is invalid. The check needs jsonschema-rs, which
+    ``rxllm[schema]`` installs. Without it, a warning is logged once.
     """
     try:
         errors = schema_faults(schema, value)
@@ -139,12 +139,10 @@ def data(value: Any, schema: Mapping[str, Any]) -> None:
 
 
 def is_temperature(number: float) -> bool:
-    """Whether this temperature is valid in a request."""
     return 0 <= number <= 2
 
 
 def is_top_p(number: float) -> bool:
-    """Whether this `top_p` is valid in a request."""
     return 0 < number <= 1
 
 
@@ -190,7 +188,7 @@ _EXPECTED = {
     "not_a_map": "a mapping",
     "invalid_image": "an Image, created with Image.from_file or another constructor",
 }
-"""The expected values, keyed by fault code, or by field and fault code if the field matters."""
+"""The expected values, by fault code or field and code."""
 
 _STATEMENTS = {
     "empty": "must not be empty",
@@ -207,11 +205,11 @@ _STATEMENTS = {
     "must_be_empty": "must be empty to generate an image",
     "invalid_count": "must contain at least one image for an edit, and exactly one for a variation",
 }
-"""Messages that do not show the invalid value, keyed by fault code."""
+"""Messages without the invalid value, by fault code."""
 
 
 def in_words(root: Any, path: Path, code: str, expected: str) -> str:
-    """Describe a fault in `root`: where it is, what was expected there, and what was found."""
+    """Describe the place of a fault, and what was expected and found."""
     place = ".".join(map(str, path)) or "value"
     if code in _STATEMENTS:
         return f"{place} {_STATEMENTS[code]}"
@@ -227,7 +225,7 @@ def in_words(root: Any, path: Path, code: str, expected: str) -> str:
 
 
 _ON_THE_SERVER = ("previous_response_id", "conversation")
-"""Options that refer to messages stored on the server. Tool results may answer calls in those messages."""
+"""Options with messages on the server, which results may answer."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -266,7 +264,7 @@ def thread_faults(value: Any) -> Iterator[Fault]:
 
 
 def _orphan_faults(messages: Any) -> Iterator[Fault]:
-    """Yield a fault for each tool result that answers no earlier call. Providers reject such results."""
+    """Yield a fault for each tool result without a call."""
     ids: set[str] = set()
     for i, message in enumerate(cast(tuple[Any, ...], messages if isinstance(messages, tuple) else ())):
         if not isinstance(message, Message):
@@ -425,7 +423,7 @@ def _is_size(value: Any) -> bool:
 
 
 def each_of(name: str, items: Any, faults_of: Callable[[Any], Iterator[Fault]]) -> Iterator[Fault]:
-    """Yield the faults in all items of the field `name`, or one fault if `items` is not a tuple."""
+    """Yield the faults in all items of the field `name`."""
     if not isinstance(items, tuple):
         yield (name,), "wrong_type"
         return
@@ -434,7 +432,7 @@ def each_of(name: str, items: Any, faults_of: Callable[[Any], Iterator[Fault]]) 
 
 
 def number_faults(name: str, value: Any, is_allowed: Callable[[float], bool], fault: str) -> Iterator[Fault]:
-    """Yield `fault` if the number `value` is not allowed. None is always allowed."""
+    """Yield `fault` if `value` is not allowed. None is always allowed."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -447,7 +445,7 @@ def whole_faults(name: str, value: Any, is_allowed: Callable[[float], bool], fau
     """Yield `fault` if the integer `value` is not allowed. None is always allowed."""
     if isinstance(value, float):
         yield (name,), "wrong_type"
-    elif isinstance(value, int) and value.bit_length() > 63:  # no provider accepts it, and msgspec cannot write it
+    elif isinstance(value, int) and value.bit_length() > 63:  # msgspec cannot write it
         yield (name,), "too_large"
     else:
         yield from number_faults(name, value, is_allowed, fault)

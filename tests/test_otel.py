@@ -34,10 +34,10 @@ from rxllm.images import FakeImages
 from rxllm.testing.loopback import Loopback
 from rxllm.values import Image
 from tests.adapters.openai_responses import keeping
-from tests.examples import examples
+from tests.examples import examples, share
 from tests.programs import python_without
 
-DISPOSALS = int(os.environ.get("RXLLM_DISPOSALS", "1000"))
+DISPOSALS = int(os.environ.get("RXLLM_DISPOSALS", share(1000)))
 QUICK = RetryPolicy(base_delay=0.001, jitter=0)
 
 

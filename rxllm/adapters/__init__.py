@@ -1,9 +1,7 @@
 """The adapters, one package per provider API.
 
-An adapter encodes a request as HTTP and decodes the response into events. In most packages, ``request`` builds the HTTP
-body, ``decoder`` turns frames into events and maps error codes, and ``frames`` defines the frame types and usage
-counters. Some packages also contain an image adapter, in ``images``. The modules ``http_base``, ``images`` and
-``profiles`` are also used outside this package.
+An adapter turns a request into HTTP, and the response into events. In most packages, ``request`` builds the body,
+``decoder`` reads the frames, and ``frames`` defines them. Some packages have an image adapter in ``images``.
 """
 
 from typing import TYPE_CHECKING
@@ -64,9 +62,9 @@ __all__ = [
     "select_parts",
 ]
 
-# Hide `__getattr__` from type checkers: if they saw it, they would accept any name.
+# Type checkers would accept any name if they saw `__getattr__`.
 if not TYPE_CHECKING:
-    # A program needs only one or two adapters, so each adapter's module is imported on first use.
+    # Each adapter is imported on first use.
     __getattr__ = lazy_exports(
         __name__,
         {

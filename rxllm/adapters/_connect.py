@@ -1,4 +1,4 @@
-"""`connect`, which returns the adapter for a provider, and `Compatible`, the adapter for providers with a profile."""
+"""Return adapters by provider name."""
 
 from __future__ import annotations
 
@@ -24,15 +24,13 @@ if TYPE_CHECKING:
 
 
 def connect(provider: str, model: str = "", **options: Any) -> Any:
-    """Return the adapter for `provider`, which must be one of the names that `providers` returns.
+    """Return the adapter for `provider`, one of `providers`.
 
-    Without `options`, all callers that pass the same name share one adapter and its connections. The adapter looks up
-    its key as described in ``rxllm.keys``. With `options`, such as `api_key` and `base_url`, each call returns a new
-    adapter.
+    Without `options`, callers that pass the same name share an adapter. It looks up its key as described in
+    ``rxllm.keys``. With `options`, such as `api_key`, each call returns a new adapter.
 
-    Raises an ``EngineError``. If the reason is ``unknown_provider`` or ``unknown_option``, the message lists the valid
-    names. If a plugin fails, the reason is ``missing_dependency`` or ``invalid_engine``, and the message names the
-    plugin's package.
+    Raises ``EngineError``. The reason is ``unknown_provider`` or ``unknown_option``, and the message lists the valid
+    names. If a plugin fails, it is ``missing_dependency`` or ``invalid_engine``, and the message names the package.
     """
     if provider in OWN or provider in PROFILES:
         _warn_of_taken_names()
@@ -45,7 +43,7 @@ def connect(provider: str, model: str = "", **options: Any) -> Any:
         raise EngineError(reason, unknown_provider(provider, model), provider=provider) from None
 
 
-@lru_cache  # bounded, because each local model adds an entry
+@lru_cache  # each local model adds an entry
 def _shared(provider: str, model: str, settings: tuple[Any, ...]) -> Any:
     return _make(provider, model, {})
 
@@ -64,20 +62,20 @@ def _class_of(provider: str) -> Any:
 
 
 def _settings(provider: str) -> tuple[Any, ...]:
-    """Return the base URL from the environment and the chosen transport. A shared adapter depends on both."""
+    """Return the settings that a shared adapter depends on."""
     if provider == "local":
         return ()
     variable = None if provider in PROFILES else _class_of(provider).base_url_variable
     return keys.from_environment(variable) if variable else None, chosen_transport()
 
 
-@cache  # reading the entry points of all packages takes a few milliseconds
+@cache  # reading all entry points takes milliseconds
 def _warn_of_taken_names() -> None:
     plugins.tell_taken("rxllm.adapters", {*OWN, *PROFILES})
 
 
 class Compatible(OpenAIChat):
-    """An `OpenAIChat` for a provider with a profile, using that provider's own key.
+    """An `OpenAIChat` for a provider with a profile.
 
     >>> Compatible("groq")
     Compatible('groq', 'https://api.groq.com/openai/v1')
@@ -87,7 +85,7 @@ class Compatible(OpenAIChat):
         self.profile = PROFILES[provider]
         self.provider = provider
         self.default_base_url = self.profile.base_url
-        self.base_url_variable = None  # OPENAI_BASE_URL applies to OpenAI only
+        self.base_url_variable = None  # it applies to OpenAI only
         self.key_variable = self.profile.key_variable
         self.needs_key = self.key_variable is not None
         self.thoughts_field = self.profile.thoughts_field
@@ -107,7 +105,7 @@ class Compatible(OpenAIChat):
 
 
 def _fit_ids(message: Message, pattern: str) -> Message:
-    # Another provider's ids might not match the pattern. A tool call and its result get the same new id.
+    # Another provider's ids may not match the pattern.
     calls = tuple(replace(call, id=_fit_id(call.id, pattern)) for call in message.tool_calls)
     result_id = message.tool_call_id
     return replace(message, tool_calls=calls, tool_call_id=result_id and _fit_id(result_id, pattern))

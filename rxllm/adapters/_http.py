@@ -1,4 +1,4 @@
-"""`HTTPAdapter`, the base class for adapters that stream over HTTP, and `counted`, which requests a token count."""
+"""The base class for adapters that stream over HTTP."""
 
 from __future__ import annotations
 
@@ -46,39 +46,39 @@ E = TypeVar("E", bound=LLMError)
 
 
 class HTTPAdapter(HTTPBase):
-    """Base class for adapters that stream over HTTP. Subclasses define `build`, `decoder` and `error`.
+    """Base class for adapters that stream over HTTP.
 
-    See `HTTPBase` for the arguments.
+    Subclasses define `build`, `decoder` and `error`. `HTTPBase` lists the arguments.
     """
 
     @abstractmethod
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request for `request`, without sending it."""
+        """Return the HTTP request, without sending it."""
 
     @abstractmethod
     def decoder(self, request: Request, *, raw: bool = False) -> Decoder:
-        """Return a new decoder for the response to `request`. If `raw` is true, it also emits ``RawChunk`` events."""
+        """Return a new decoder. With `raw`, it also emits ``RawChunk`` events."""
 
     async def prepare(self, request: Request, call: Call) -> None:
-        """Do any asynchronous work that `build` depends on. The default does nothing."""
+        """Do asynchronous work before `build`. The default does nothing."""
 
     def answered(self, request: Request, headers: Mapping[str, str]) -> None:
-        """Process the headers of a successful response before its body is read. The default does nothing."""
+        """Process a successful response's headers. The default does nothing."""
 
     def kept_answer(self, sent: httpx.Request, decoder: Decoder) -> KeptAnswer | None:
-        """Return the answer to `sent`, which `decoder` reads, if the provider keeps it. The default is None.
+        """Return the answer that the provider keeps, or None (the default).
 
-        The rest of a kept answer can be read over another connection.
+        Its rest can be read over another connection.
         """
         return None
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
-        """Return a stream of the answer's events. Each subscription sends a new request."""
+        """Return the answer's events. Each subscription sends a new request."""
         return http_stream(lambda: HTTPExchange(self, request, call))
 
 
 class HTTPExchange:
-    """Provides `http_stream` with the client, the request, the decoder and the errors for one call."""
+    """Describes a call to `http_stream`."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build | None = None) -> None:
         self.provider, self.model, self.request_id = adapter.provider, request.model, call.request_id
@@ -165,7 +165,7 @@ class HTTPExchange:
 
 
 class _GuardedDecoder:
-    """Wraps a decoder that can raise (a `FrameDecoder` cannot). If it raises, the stream ends with that error."""
+    """Ends the stream with any error that a decoder raises."""
 
     def __init__(self, decoder: Decoder, provider: str) -> None:
         self._decoder = decoder
@@ -175,7 +175,7 @@ class _GuardedDecoder:
         self._has_ended = False
 
     def feed(self, data: bytes) -> list[Event]:
-        # Feed one line at a time, so that the events before a malformed line are not lost.
+        # Events before a malformed line must not be lost.
         return [event for line in data.splitlines(keepends=True) for event in self._events(self._decoder.feed, line)]
 
     def close(self) -> list[Event]:
@@ -199,8 +199,7 @@ class _GuardedDecoder:
 class _KeptDecoder:
     """Wraps the decoder of a kept answer.
 
-    It puts the answer's id and place into the bookmark as soon as the id arrives, and reports each gap between two
-    connections. If the reader keeps times, it also adds the gaps to the answer's metadata.
+    It saves the answer's id, and reports the gaps between connections.
     """
 
     def __init__(self, decoder: Decoder, answer: KeptAnswer, bookmark: Bookmark | None, call: Call) -> None:
@@ -210,7 +209,7 @@ class _KeptDecoder:
         self._on_reattached = call.on_reattached
         self._is_timed = current_reader.get().is_timed
         self._dropped: tuple[float, LLMError] | None = None
-        self._gaps: list[tuple[float, float, str]] = []  # when each gap began and ended, and its error
+        self._gaps: list[tuple[float, float, str]] = []  # start, end and error of each
 
     def note_drop(self, error: LLMError) -> None:
         self._dropped = self._dropped or (time.monotonic(), error)
@@ -236,7 +235,7 @@ class _KeptDecoder:
             self._on_reattached(now - began, error)
 
     def _with_gaps(self, event: MessageCompleted) -> MessageCompleted:
-        """Return `event` with the gaps, whose times are counted back from it."""
+        """Add the gaps, with times counted back from `event`."""
         now = time.monotonic()
         gaps = [
             {"before": round(now - began, 6), "seconds": round(ended - began, 6), "error": error}
@@ -246,7 +245,7 @@ class _KeptDecoder:
 
 
 class _RedactingDecoder:
-    """Wraps a decoder and removes secrets from its errors."""
+    """Removes secrets from a decoder's errors."""
 
     def __init__(self, decoder: Decoder, redact: Callable[[LLMError], LLMError]) -> None:
         self._decoder = decoder
@@ -259,20 +258,20 @@ class _RedactingDecoder:
         return self._redacted(self._decoder.close())
 
     def _redacted(self, events: list[Event]) -> list[Event]:
-        last = events[-1] if events else None  # an error is always the last event of a stream
+        last = events[-1] if events else None  # an error is always a stream's last event
         return [*events[:-1], ErrorEvent(self._redact(last.error))] if type(last) is ErrorEvent else events
 
 
 LONGEST_COUNT = 1 << 20
-"""The maximum size of a token-count response, in bytes. The response holds a single number."""
+"""The maximum size of a token-count response, in bytes."""
 
 _NO_SUCH_PATH = (404, 405, 501)
 
 
 def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> Stream[TokenCount]:
-    """Send the request that `build` returns, read the token count from the response's `field`, and emit the count.
+    """Emit the token count in the response's `field`.
 
-    If the server is not the provider's own and does not support the path, emit an estimate instead of an error.
+    If another server lacks the path, emit an estimate.
     """
     counts: Any = http_stream(lambda: _Counting(adapter, request, call, build, field))
 
@@ -292,7 +291,7 @@ def _count_or_raise(item: Any) -> TokenCount:
 
 
 class _Counting(HTTPExchange):
-    """Requests a token count. This class also decodes the response: it collects the body and reads the count."""
+    """Requests a token count, and decodes the response itself."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> None:
         super().__init__(adapter, request, call, build)
@@ -312,7 +311,7 @@ class _Counting(HTTPExchange):
     def close(self) -> list[Any]:
         try:
             answer = read_json(bytes(self._body))
-        except UNREADABLE:  # if the connection failed, the HTTP source replaces this error with its own
+        except UNREADABLE:  # the HTTP source replaces this after a connection error
             message = "the token-count response ended early"
             return [ErrorEvent(StreamError("truncated", message, provider=self.provider))]
         tokens = cast(dict[str, Any], answer).get(self._field) if isinstance(answer, dict) else None

@@ -1,11 +1,11 @@
-"""Convert provider errors to `AdapterError`s, with a reason based on the code, the message and the HTTP status.
+"""Convert provider errors to `AdapterError`s.
 
-Providers use different codes and statuses for the same error. The first of these that applies determines the reason:
+Providers use different codes and statuses for the same error. The first match determines the reason:
 
-1. A code or message about an overlong context or filtered content. Neither error has a status of its own.
-2. A message about a rejected key. Some servers send it with status 400.
+1. A code or message about an overlong context or filtered content.
+2. A message about a rejected key, which some servers send with status 400.
 3. The first code with a reason other than ``invalid_request``, if the status is 400 or unknown.
-4. The status, if it is known; otherwise, the last code with a reason.
+4. The status or, if it is unknown, the last code with a reason.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOO_LONG = re.compile(
     r"|token count.*exceeds|too long.{0,40}\btokens",
     re.IGNORECASE,
 )
-_UNKNOWN_KEY = re.compile(  # "%20" because xAI puts these words in a URL
+_UNKNOWN_KEY = re.compile(  # xAI puts these words in a URL
     r"(incorrect|invalid)( |%20)api( |%20)key|api( |%20)key( |%20)(is |was )?(not valid|invalid|incorrect|missing)",
     re.IGNORECASE,
 )
@@ -112,12 +112,12 @@ _BY_CODE = {
 }
 _REASONS = {code: reason for reason, codes in _BY_CODE.items() for code in codes}
 LONGEST_WAIT = 366 * 86_400.0
-"""The upper limit for ``retry_after``, in seconds. Much larger values would overflow the timers."""
+"""The upper limit for ``retry_after``, in seconds. More would overflow timers."""
 _SPECIFIC = ("context_length_exceeded", "content_filter")
 
 
 def http_error(provider: str, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
-    """Return the error for an HTTP response with a status of 300 or more."""
+    """Return the error for a response with status 300 or more."""
     fields = {name.lower(): text for name, text in headers.items()}
     try:
         payload = read_json(body)
@@ -135,7 +135,7 @@ def provider_error(
     retry_after: float | None = None,
     request_id: str | None = None,
 ) -> AdapterError:
-    """Return the error in `payload`, the parsed body of a response or error frame."""
+    """Return the error in a parsed body or error frame."""
     error = _flatten(payload)
     upstream = _upstream_error(error)
     message = ": ".join(filter(None, (_message_of(error), _message_of(upstream)))) or None
@@ -158,9 +158,9 @@ def provider_error(
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the number of seconds to wait, read from ``retry-after-ms`` or ``retry-after``.
+    """Return how many seconds the provider asks to wait.
 
-    If ``retry-after`` is a date, the wait is measured from the ``date`` header, or from now if there is none.
+    A date is relative to the ``date`` header.
     """
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:
@@ -170,14 +170,14 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     try:
         due = parsedate_to_datetime(headers["retry-after"]).timestamp()
         now = parsedate_to_datetime(headers["date"]).timestamp() if "date" in headers else time.time()
-    except (KeyError, ValueError, TypeError, OverflowError):  # a malformed date can raise any of these
+    except (KeyError, ValueError, TypeError, OverflowError):  # raised for malformed dates
         return None
     return max(0.0, due - now)
 
 
 def _flatten(payload: Any) -> dict[str, Any]:
-    # A payload has one of these forms:
-    # {"error": {...}}, {"error": "..."}, {"detail": ...}, {"message": ...}, [{"error": ...}], "..."
+    # A payload has one of these forms: {"error": {...}}, {"error": "..."}, {"detail": ...}, {"message": ...},
+    # [{"error": ...}], "..."
     if isinstance(payload, list):
         return _flatten(cast(list[Any], payload)[0]) if payload else {}
     if not isinstance(payload, dict):
@@ -192,7 +192,7 @@ def _flatten(payload: Any) -> dict[str, Any]:
 
 
 def _upstream_error(error: Mapping[str, Any]) -> dict[str, Any]:
-    # OpenRouter sends the upstream provider's error in {"metadata": {"raw": ...}}; raw is JSON or text.
+    # OpenRouter puts the upstream error in metadata.raw, as JSON or text.
     metadata = error.get("metadata")
     raw = cast(dict[str, Any], metadata).get("raw") if isinstance(metadata, dict) else None
     if not isinstance(raw, str):
@@ -228,7 +228,7 @@ def _reason_of_status(status: int | None) -> str | None:
             return "authentication_failed"
         case 408:
             return "timeout"
-        case 402 | 429:  # 402 means that the account is out of credit, so a retry would not help
+        case 402 | 429:  # 402 means no credit
             return "rate_limited"
         case int() if status >= 500:
             return "provider_unavailable"
@@ -243,13 +243,13 @@ def _last(reasons: list[str]) -> str:
 
 
 def _retry_delay(details: list[dict[str, Any]]) -> float | None:
-    # Google sends the delay in a RetryInfo: {"retryDelay": "34.5s"}.
+    # Google sends {"retryDelay": "34.5s"}.
     delays = (re.fullmatch(r"(\d+\.?\d*)s", str(detail.get("retryDelay"))) for detail in details)
     return next((_parse_seconds(delay[1]) for delay in delays if delay), None)
 
 
 def _parse_seconds(text: str, unit: int = 1) -> float:
-    """Return the number of seconds to wait, at most `LONGEST_WAIT`. Raises ``ValueError`` if `text` is not a number."""
+    """Return the seconds, at most `LONGEST_WAIT`. Raises ``ValueError`` for bad text."""
     seconds = float(text) / unit
     if math.isnan(seconds):
         raise ValueError("not a time")

@@ -1,4 +1,4 @@
-"""The adapter protocol, and the wrappers that turn objects and async generator functions into adapters."""
+"""The adapter protocol, and wrappers for other kinds of adapters."""
 
 from __future__ import annotations
 
@@ -39,21 +39,20 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Adapter(Protocol):
-    """Turns a request into a cold Observable of events. The events follow the rules in ``rxllm.events``."""
+    """Turns a request into events that follow ``rxllm.events``."""
 
     def stream(self, request: Request, call: Call) -> Observable[Event]: ...
 
 
 def as_adapter(adapter: Any) -> Adapter:
-    """Return `adapter` as an object whose ``stream`` returns an Observable.
+    """Return an object whose ``stream`` returns an Observable.
 
-    `adapter` can also be an async generator function, or an object with such a function as ``stream``. The generator
-    may leave out ``MessageStarted``, completions and ``MessageCompleted``, which are then added. Instead of events, it
-    may yield `StreamChunk`s, plain mappings with the same fields, or `CompletionChunk`s; see ``rxllm.chunks``. Blocks
-    without an id receive one.
+    `adapter` can be an async generator function, or have one as its ``stream``. The generator may leave out
+    ``MessageStarted``, completions and ``MessageCompleted``. It may yield `StreamChunk`s, mappings with their fields,
+    or `CompletionChunk`s; see ``rxllm.chunks``. Blocks without an id get one.
 
-    Raises ``EngineError("missing_adapter")`` if `adapter` is None, and ``EngineError("missing_stream_adapter")`` if it
-    cannot stream.
+    Raises ``EngineError("missing_adapter")`` for None, and ``EngineError("missing_stream_adapter")`` if it cannot
+    stream.
     """
     if adapter is None:
         raise EngineError("missing_adapter", "the engine has no adapter; pass one, as in Engine('openai:gpt-5')")
@@ -81,13 +80,12 @@ class _ObjectAdapter:
 
 
 def _has_own_decoder(adapter: Adapter) -> bool:
-    """Whether the adapter uses one of rxllm's own decoders, whose events need not be checked."""
     decoder = getattr(type(adapter), "decoder", None)
     return getattr(decoder, "__module__", "").startswith("rxllm.adapters.")
 
 
 def _check_events(source: Observable[Event]) -> Stream[Event]:
-    """Check the events of `source` and emit them. If one is malformed, complete the open blocks and emit an error."""
+    """Emit checked events. A malformed event ends the stream with an error."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         unfinished, event_check = Unfinished(), _EventCheck()
@@ -116,17 +114,16 @@ def _check_events(source: Observable[Event]) -> Stream[Event]:
 
 
 class _EventCheck:
-    """Checks a stream's events as they arrive. The table in ``rxllm.collector.event_rules`` lists the checks."""
+    """Checks events, as listed in ``rxllm.collector.event_rules``."""
 
     def __init__(self) -> None:
         self._ids = BlockIds()
-        self._usage: Usage | None = None  # the latest usage
+        self._usage: Usage | None = None
 
     def read(self, event: Event, open_blocks: Reversible[BlockKey]) -> Event | None:
-        """Return the `current_form` of `event`. An event in a block always receives an id.
+        """Return a checked event, or None for a repeated one.
 
-        Return None for an old-style usage event that repeats the latest usage. Raises ``StreamError`` if the event is
-        malformed.
+        Raises ``StreamError`` for a malformed event.
         """
         if fault := event_fault(event):
             raise StreamError("malformed_event", fault)
@@ -152,7 +149,6 @@ class _EventCheck:
 
 
 def failure_events(error: LLMError, unfinished: Unfinished, has_begun: bool) -> list[Event]:
-    """Return the last events of a failed stream: completions for open blocks and tool calls, then the error."""
     start = [] if has_begun else [MessageStarted(Message("assistant"))]
     return [*start, *unfinished.close(), ErrorEvent(error)]
 
@@ -199,7 +195,7 @@ async def _events(items: AsyncIterator[Any], request: Request) -> AsyncIterator[
 
 
 class _Bookends:
-    """Adds the events that a generator leaves out. A block is completed before the next block or tool call begins."""
+    """Adds the events that a generator leaves out."""
 
     def __init__(self) -> None:
         self._emitted: list[Event] = []
@@ -209,12 +205,10 @@ class _Bookends:
 
     @property
     def started(self) -> bool:
-        """Whether any event has been emitted."""
         return bool(self._emitted)
 
     @property
     def ended(self) -> bool:
-        """Whether the stream's final event has been emitted."""
         return self.started and isinstance(self._emitted[-1], MessageCompleted | ErrorEvent)
 
     def feed(self, event: Event) -> list[Event]:
@@ -231,7 +225,6 @@ class _Bookends:
         return self._emit([*missing, *self._complete_before(checked), checked])
 
     def _complete_before(self, event: Event) -> list[Event]:
-        """Return the completion that must precede `event`, if any. Keep a delta's text until its block is complete."""
         match event:
             case TextDelta() | ThinkingDelta():
                 block = (type(event), event.id)
@@ -249,14 +242,12 @@ class _Bookends:
                 return self._close_block()
 
     def fail(self, error: LLMError) -> list[Event]:
-        """Return completions for open blocks and tool calls, then the error."""
         unfinished = Unfinished()
         for event in self._emitted:
             unfinished.see(event)
         return self._emit(failure_events(error, unfinished, self.started))
 
     def close(self) -> list[Event]:
-        """Return the final events that the generator left out."""
         start = [] if self.started else [MessageStarted(Message("assistant"))]
         last = self._emit([*start, *self._close_block()])
         message = fold_message(self._emitted)

@@ -1,8 +1,7 @@
-"""Helpers for building requests: choosing the parts to send, reading response formats, and merging options.
+"""Choose the parts to send, read response formats, and merge options.
 
-Each ``request.py`` contains a table of the kinds of message parts that the API accepts from each role. A request with
-any other part is rejected before anything is sent. Assistant messages are an exception, because they can contain parts
-that only another provider accepts. Such parts are left out, and the ``rxllm`` logger logs them at level DEBUG.
+Each ``request.py`` lists the kinds of parts that its API accepts from each role. Other parts raise an error before
+anything is sent. In assistant messages, other providers' parts are left out and logged at DEBUG level.
 
 =========================================  =============================================================================
 kind                                       part
@@ -22,8 +21,7 @@ kind                                       part
 ``tool call``                              `ToolCallPart`
 =========================================  =============================================================================
 
-For images and files, these kinds apply if the part contains the data. A part given by URL or id has a separate kind,
-such as ``pdf by id``. If an API does not accept text files, their content is sent as text.
+A part by URL or id has its own kind, such as ``pdf by id``. An API without text files gets their content as text.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ from rxllm.values.argument_checks import must_be
 _log = logging.getLogger("rxllm")
 
 Carries = Mapping[Role, Set[str]]
-"""The kinds of message parts that an API accepts, by role."""
+"""The kinds of parts that an API accepts, by role."""
 
 _TEXT = re.compile(r"text/.*|application/(.*\+)?(json|xml|yaml)|application/(x-)?(javascript|sh|toml|yaml)")
 _TYPES = {
@@ -72,16 +70,17 @@ TAKEN_BY = {
     "video": "gemini",
     "file": "openai-responses or gemini",
 }
-"""Maps each kind of part to the providers that error messages suggest for it."""
+"""The providers to suggest for each kind of part."""
 
 _MESSAGE_FIELDS = ("thought", "thoughtSignature")
-"""Fields that Gemini sets on the files in its responses. They have no meaning outside assistant messages."""
+"""Gemini's fields on files, only for assistant messages."""
 
 
 def select_parts(request: Request, wire: str, provider: str, carries: Carries) -> Request:
-    """Return `request` with only the parts that `provider`'s API accepts. `wire` is the API's name in error messages.
+    """Keep the parts that the API accepts.
 
-    Raises ``ValidationError("invalid_request")`` if a part is rejected. The error locates the part and suggests a fix.
+    `wire` is the API's name in errors. Raises ``ValidationError("invalid_request")`` if a part is rejected. The error
+    locates the part and suggests a fix.
     """
     if all(isinstance(message.content, str) for message in request.messages):
         return request
@@ -95,7 +94,7 @@ def select_parts(request: Request, wire: str, provider: str, carries: Carries) -
         for place, original in enumerate(message.content):
             try:
                 part = _decode_data_uri(original) if message.role == "assistant" else _simplify(original, carried)
-            except ValidationError as error:  # the part has a malformed data: URI
+            except ValidationError as error:  # malformed data: URI
                 fault = f"has a URL that cannot be read: {error.errors[0][1] if error.errors else error.message}"
                 path = ("messages", index, "content", place)
                 raise ValidationError("invalid_request", errors=[(path, fault)]) from error
@@ -115,7 +114,7 @@ def select_parts(request: Request, wire: str, provider: str, carries: Carries) -
 
 
 def kind_of(part: Part, provider: str) -> str:
-    """Return the kind of `part` in a request to `provider`.
+    """Return the kind of a part.
 
     >>> kind_of(FilePart({"mime_type": "application/pdf", "url": "https://example.org/a.pdf"}), "anthropic")
     'pdf by url'
@@ -141,12 +140,11 @@ def kind_of(part: Part, provider: str) -> str:
 
 
 def mime_type_of(file: Mapping[str, Any]) -> str:
-    """Return the MIME type of a file, without parameters."""
     return str(file.get("mime_type") or "application/octet-stream").partition(";")[0].strip().lower()
 
 
 def name_of(file: Mapping[str, Any]) -> str:
-    """Return a file's name. The default name has an extension that matches the type, because some servers need it."""
+    """Return a file's name. The default has the type's extension."""
     return str(file.get("name") or f"file{mimetypes.guess_extension(mime_type_of(file)) or ''}")
 
 
@@ -173,7 +171,6 @@ def _is_utf_8(data: bytes) -> bool:
 
 
 def _decode_data_uri(part: Part) -> Part:
-    """Decode `part` if it is an image given as a data URI. Return any other part unchanged."""
     match part:
         case ImagePart(image=Image(source="url", data=str(url))) if url.startswith("data:"):
             return replace(part, image=Image.from_data_uri(url))
@@ -182,10 +179,7 @@ def _decode_data_uri(part: Part) -> Part:
 
 
 def _simplify(part: Part, carried: Set[str]) -> Part:
-    """Return `part` in its simplest form: turn data URIs into data, image files into images, and text files into text.
-
-    A text file is left unchanged if the API accepts text files.
-    """
+    """Decode data URIs, and turn files into images or text."""
     match part:
         case ImagePart():
             return _decode_data_uri(part)
@@ -236,7 +230,7 @@ _SCHEMA_FIELDS = ("type", "name", "description", "strict", "schema")
 
 
 def response_format(request: Request) -> dict[str, Any] | None:
-    """Return the response format of `request` as a mapping, or None for plain text.
+    """Return the response format, or None for plain text.
 
     ===========================================  ===================================================================
     ``request.response_format``                  result
@@ -248,8 +242,8 @@ def response_format(request: Request) -> dict[str, Any] | None:
                                                  copied if they are set
     ===========================================  ===================================================================
 
-    Raises ``ValidationError("invalid_request")`` for anything else. Use ``Request.options`` for a format that only one
-    provider supports.
+    Raises ``ValidationError("invalid_request")`` for anything else. Put a format that only one provider supports into
+    ``Request.options``.
 
     >>> response_format(Request(response_format={"type": "json_schema", "schema": {}, "strict": True}))
     {'name': 'answer', 'type': 'json_schema', 'strict': True, 'schema': {}}
@@ -266,7 +260,7 @@ def response_format(request: Request) -> dict[str, Any] | None:
 
 
 def invalid_field(name: str, value: object, expected: str) -> ValidationError:
-    """Return the error for an invalid `value` of the request field `name`. `expected` describes the valid values.
+    """Return the error for an invalid request field.
 
     >>> invalid_field("reasoning_effort", "ultra", "none, low or high").errors
     ((('reasoning_effort',), "must be none, low or high, not 'ultra'"),)
@@ -275,12 +269,11 @@ def invalid_field(name: str, value: object, expected: str) -> ValidationError:
 
 
 def image_url(image: Image) -> str:
-    """Return the URL of `image`, or a data URI if it has no URL."""
     return str(image.data) if image.source == "url" else image.to_data_uri()
 
 
 def merge(body: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `body` updated with `options`. Nested objects are merged too; a value of None removes its field.
+    """Merge `options` into a copy of `body`. None removes a field.
 
     >>> merge({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": None, "e": 4}})
     {'a': {'b': 1, 'e': 4}, 'd': 3}
@@ -297,5 +290,4 @@ def merge(body: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]
 
 
 def without_none(**fields: Any) -> dict[str, Any]:
-    """Return the `fields` that are not None."""
     return {name: value for name, value in fields.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Convert response metadata to names shared by all adapters, and usage counters to `Usage`.
+"""Convert response metadata to shared names, and counters to `Usage`.
 
 ==========================  =======================================================================================
 metadata                    value
@@ -58,7 +58,7 @@ _SEVERITIES = ("safe", "low", "medium", "high")
 
 
 def metadata_of(part: Any) -> dict[str, Any]:
-    """Return the response metadata in `part` of a frame, or an empty dict if `part` is not an object.
+    """Return the response metadata in `part` of a frame.
 
     >>> metadata_of({"id": "1", "service_tier": "default", "system_fingerprint": None})
     {'service_tier': 'default'}
@@ -73,13 +73,12 @@ def metadata_of(part: Any) -> dict[str, Any]:
 
 
 def metadata_of_usage(counters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata in a usage object, including timings, which Groq and others put among the counters."""
     times = {name: counters[name] for name in _TIMES if name in counters}
     return metadata_of(counters) | ({"timings": times} if times else {})
 
 
 def more_severe(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two content-filter verdicts, keeping the more severe value in each category.
+    """Merge two verdicts. The more severe one wins.
 
     >>> more_severe({"hate": {"filtered": False, "severity": "low"}}, {"hate": {"filtered": False, "severity": "safe"}})
     {'hate': {'filtered': False, 'severity': 'low'}}
@@ -101,13 +100,13 @@ def _severity(verdict: Any) -> tuple[bool, bool, int]:
 
 _COSTS = ("input_cost", "output_cost", "total_cost")
 _UNITS = {"cost_in_usd_ticks": 1e10, "copilot_usage.total_nano_aiu": 1e11}
-"""Maps the cost counters of xAI and GitHub Copilot to the number of units per dollar."""
+"""Units per dollar for the counters of xAI and GitHub Copilot."""
 
 
 def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> Usage:
-    """Return `counters` as a `Usage`. For each field, `names` lists the provider's names, most trusted first.
+    """Return `counters` as a `Usage`.
 
-    A nested counter has a dotted name. Counters that match no field are put into `extra`.
+    `names` lists the provider's names for each field. Nested names have dots. Other counters go into `extra`.
 
     >>> to_usage({"prompt_tokens": 3, "details": {"cached": 1, "audio": 0}}, {"input_tokens": ("prompt_tokens",)})
     Usage(input_tokens=3, extra={'details.cached': 1, 'details.audio': 0})
@@ -123,10 +122,9 @@ def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) 
 
 
 def costs_beside(part: Any) -> dict[str, Any]:
-    """Return the costs that a frame contains outside its usage object, as counters for `to_usage`.
+    """Return the costs outside the usage object.
 
-    Venice sends ``{"cost": {"usd": ..., "diem": ...}}``. GitHub Copilot sends ``copilot_usage``. Vercel's gateway sends
-    a string: ``{"provider_metadata": {"gateway": {"cost": "0.0045"}}}``.
+    They are sent by Venice, GitHub Copilot and Vercel.
     """
     match part:
         case {"cost": dict()}:
@@ -161,17 +159,15 @@ def _first_number(flat: Mapping[str, Any], names: Iterable[str], read: Callable[
 
 
 def _count_thoughts_as_output(usage: Usage) -> Usage:
-    # xAI does not count thoughts as output, so its total is the sum of all three counters.
+    # xAI's total is the sum of all three counters.
     prompt, output, thoughts = usage.input_tokens or 0, usage.output_tokens or 0, usage.reasoning_tokens or 0
     is_beside = thoughts and usage.total_tokens == prompt + output + thoughts
     return replace(usage, output_tokens=output + thoughts) if is_beside else usage
 
 
 def dicts(value: Any) -> list[dict[str, Any]]:
-    """Return the objects in the list `value`, or an empty list if `value` is not a list."""
     return [item for item in cast(list[Any], value) if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def text_of(value: Any) -> str:
-    """Return `value` if it is a string, or an empty string otherwise."""
     return value if isinstance(value, str) else ""

@@ -1,7 +1,6 @@
 """The adapters for OpenAI's APIs on Azure: https://learn.microsoft.com/azure/ai-foundry/openai/api-version-lifecycle.
 
-Use the name of your deployment as the model. Keys are sent in the header ``api-key``. Entra ID tokens, which are JSON
-Web Tokens, are sent as bearer tokens.
+The model is the name of your deployment. Keys are sent in ``api-key``. Entra ID tokens are sent as bearer tokens.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ PROVIDER = "azure"
 ENDPOINT = "AZURE_OPENAI_ENDPOINT"
 SCOPE = "https://ai.azure.com/.default"
 
-# Matches only Azure's AI services, because customers' own servers can also have addresses under azure.com.
+# Customers' own servers can also be under azure.com.
 _IS_AZURE = re.compile(r"https://[\w-]+\.(openai|cognitiveservices|services\.ai)\.azure\.(com|us|cn)(:\d+)?([/?]|$)")
 _IS_TOKEN = re.compile(r"eyJ[\w-]*\.[\w-]")
-"""Matches the start of a JSON Web Token: an encoded JSON header, then a second part."""
+"""Matches the start of a JSON Web Token."""
 
 
 class AzureKeys(HTTPBase):
-    """The address of an Azure resource, and the key or Entra ID token for it."""
+    """The address of an Azure resource, and its key or token."""
 
     provider = PROVIDER
     key_variable = None
@@ -42,7 +41,6 @@ class AzureKeys(HTTPBase):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Return the base URL for an endpoint: add ``/openai/v1`` unless the path already contains ``/openai``."""
         url = text.rstrip("/")
         return url if re.search(r"/openai(/|\?|$)", url) else f"{url}/openai/v1"
 
@@ -67,13 +65,13 @@ class AzureKeys(HTTPBase):
 class AzureChat(AzureKeys, OpenAIChat):
     """An `OpenAIChat` for deployments on Azure: ``"azure:my-deployment"``.
 
-    Pass the address as `base_url`, such as ``https://NAME.openai.azure.com/openai/v1``, or set the environment variable
-    ``AZURE_OPENAI_ENDPOINT``. In the variable, you can omit ``/openai/v1``. For a dated API version, pass
+    Pass a `base_url` such as ``https://NAME.openai.azure.com/openai/v1``, or set ``AZURE_OPENAI_ENDPOINT``. You can
+    omit ``/openai/v1`` in the variable. For a dated API version, pass
     ``.../openai/deployments/NAME?api-version=2024-10-21``.
 
     The key is looked up in the call, in `api_key`, and in ``AZURE_OPENAI_AD_TOKEN`` and ``AZURE_OPENAI_API_KEY``. With
-    ``rxllm[azure]``, it can also be a function from ``get_bearer_token_provider``. If there is no key and the server
-    is Azure's own, a token from ``DefaultAzureCredential`` is used.
+    ``rxllm[azure]``, it can be a function from ``get_bearer_token_provider``. Without a key, Azure's own servers
+    receive a token from ``DefaultAzureCredential``.
     """
 
     def _is_openai(self) -> bool:
@@ -83,15 +81,15 @@ class AzureChat(AzureKeys, OpenAIChat):
 class AzureResponses(AzureKeys, OpenAIResponses):
     """An `OpenAIResponses` for deployments on Azure: ``"azure-responses:my-deployment"``.
 
-    For the address and the key, see `AzureChat`. If a reasoning model's deployment is not named after the model, set
+    For the address and the key, see `AzureChat`. If a reasoning model's deployment has another name, set
     `reasoning_effort` to request encrypted thoughts.
     """
 
 
 def entra_token() -> str:
-    """Return an Entra ID token from azure-identity, which renews tokens before they expire.
+    """Return an Entra ID token from azure-identity.
 
-    Raises ``EngineError("missing_key")`` if azure-identity is not installed or finds no login.
+    Raises ``EngineError("missing_key")`` without azure-identity or a login.
     """
     try:
         return _token_provider()()

@@ -1,4 +1,4 @@
-"""`HTTPBase`, the base class of all HTTP adapters. It stores the connection settings and builds requests."""
+"""The base class of all HTTP adapters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 File = tuple[str, tuple[str, bytes, str]]
-"""A file in a form, as ``(field name, (file name, bytes, MIME type))``."""
+"""A file in a form: ``(field name, (file name, bytes, MIME type))``."""
 
 _TEXT = re.compile(r"[!-~]+([ \t]+[!-~]+)*|")
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
@@ -36,18 +36,17 @@ _WRITTEN_BY_TRANSPORT = ("content-length", "transfer-encoding")
 _NOT_FOUND = re.compile(
     r"HTTP 40[45]|(404 )?(page |file |route |path )?not found\.?|method not allowed\.?|invalid url .*", re.IGNORECASE
 )
-"""Matches messages about an unknown address, but not messages about an unknown model."""
+"""Matches messages about an unknown address, not an unknown model."""
 
 
 class HTTPBase(ABC):
     """An adapter's connection to its server.
 
-    `client` is an ``httpx.AsyncClient``, an ``httpx2.AsyncClient``, or a function that returns one, such as
-    ``adapters.aiohttp_client``. If the client was created with ``http2=True``, disposing a call does not stop it on the
-    server.
+    `client` is an httpx or httpx2 ``AsyncClient``, or a function that returns one, such as ``adapters.aiohttp_client``.
+    With ``http2=True``, disposing a call does not stop it on the server.
 
-    `api_key` can also be a function that returns the key; see ``rxllm.keys``. `headers` are sent with every request; a
-    call's `headers` override them. `timeout` is how many seconds the model may stay silent; keep-alive messages do not
+    `api_key` can be a function that returns the key; see ``rxllm.keys``. `headers` are sent with every request. A
+    call's `headers` override them. `timeout` is how many seconds the model may stay silent. Keep-alive messages do not
     reset it.
     """
 
@@ -57,13 +56,13 @@ class HTTPBase(ABC):
     needs_key = True
     """Whether the provider's own server needs a key."""
     base_url_variable: str | None = None
-    """The environment variable from which the provider's own SDK reads its base URL."""
+    """The environment variable for the base URL."""
     _left_behind: tuple[str, ...] = ()
-    """The arguments left out when this adapter was pickled, because they hold secrets."""
+    """Secret arguments that were left out of a pickle."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # The variable is for the provider's address, so it must not redirect a subclass that has its own address.
+        # The variable must not redirect a subclass with its own address.
         if "default_base_url" in vars(cls) and "base_url_variable" not in vars(cls):
             cls.base_url_variable = None
 
@@ -85,7 +84,7 @@ class HTTPBase(ABC):
         self._clients = Clients(client)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Only the settings are pickled. An unpickled adapter looks up its key and creates its own clients.
+        # A pickle holds only settings, without keys and clients.
         own = self._own_secrets()
         secret = (*self.secret_arguments, *self._left_behind)
         return {
@@ -100,13 +99,12 @@ class HTTPBase(ABC):
 
     @property
     def secret_arguments(self) -> tuple[str, ...]:
-        """The arguments that hold secrets, which are left out when the adapter is pickled."""
+        """The arguments with secrets, which are not pickled."""
         in_headers, in_url = any(map(is_secret_name, self.headers)), keyless_url(self.base_url) != self.base_url
         secret = {"api_key": bool(self._api_key), "headers": in_headers, "base_url": in_url}
         return (*(name for name, is_secret in secret.items() if is_secret), *self._own_secrets())
 
     def _own_secrets(self) -> tuple[str, ...]:
-        """Return the names of a subclass's attributes that hold secrets, such as ``session_token``."""
         names = (name for name, value in self._settings().items() if value and is_secret_name(name))
         return tuple(name for name in names if name != "_api_key" and not hasattr(HTTPBase, name))
 
@@ -118,7 +116,7 @@ class HTTPBase(ABC):
         return self._copy_with(self._settings())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        for shared in (self._client, self._api_key):  # these belong to the caller, so the copy shares them
+        for shared in (self._client, self._api_key):  # the copy shares the caller's objects
             memo[id(shared)] = shared
         return self._copy_with(deepcopy(self._settings(), memo))
 
@@ -132,7 +130,7 @@ class HTTPBase(ABC):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Return the base URL for `text`, the environment variable's value. Subclasses may add an API version."""
+        """Return the base URL in the environment variable's `text`."""
         return text
 
     def _environment_url(self) -> str | None:
@@ -149,18 +147,18 @@ class HTTPBase(ABC):
 
     @abstractmethod
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError:
-        """Return the error for a response with an HTTP status of 300 or more."""
+        """Return the error for a response with status 300 or more."""
 
     async def aclose(self) -> None:
-        """Close the connections opened on the running event loop. The adapter remains usable."""
+        """Close the running loop's connections. The adapter remains usable."""
         await self._clients.aclose()
 
     def key(self, call: Call) -> str | None:
-        """Return the API key for `call`, or None if there is no key and the server might not need one.
+        """Return the API key for `call`, or None.
 
-        Raises ``EngineError("missing_key")`` if the provider's own server is called without a key.
+        Raises ``EngineError("missing_key")`` if the provider's own server needs one.
         """
-        # By the time a request is built, `with_key` has already put the key into `call`.
+        # When a request is built, `call` already has the key.
         key = (isinstance(call.api_key, str) and call.api_key.strip()) or self._find_key(call)
         if callable(key):
             fault = f"the api_key for {self.provider} is a function, which cannot be called here"
@@ -173,43 +171,42 @@ class HTTPBase(ABC):
         return key
 
     def key_headers(self, key: str) -> dict[str, str]:
-        """Return the header that carries `key`."""
+        """Return the headers that carry `key`."""
         return {"authorization": f"Bearer {key}"}
 
     async def with_key(self, call: Call) -> Call:
-        """Return `call` with the key that `build` needs. If `api_key` is a function, call it to get the key."""
+        """Add the key that `build` needs. Call it if it is a function."""
         key = self._find_key(call)
         return call if key is None else replace(call, api_key=await keys.resolved(self.provider, key))
 
     def _check_model(self, model: str | None) -> None:
-        """Raise ``ValidationError`` if `model` is the name of an engine, such as ``"openai:gpt-5"``."""
-        # Check only if the server is the provider's own and needs a key. Other servers can have models with such names,
-        # like Ollama's "mistral:7b".
+        """Raise ``ValidationError`` if `model` names an engine."""
+        # Other servers can have such models, like Ollama's "mistral:7b".
         prefix, colon, _ = (model or "").partition(":")
         if colon and self.needs_key and self.base_url == self.default_base_url and prefix in providers():
             fault = f"{model!r} also names a provider; pass it as the engine: generate({model!r}, ...)"
             raise invalid_option("model", fault)
 
     def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
-        """Build a request that POSTs `body` as JSON to the base URL followed by `path`, which may be empty.
+        """Build a POST request with `body` as JSON.
 
-        If `path` is a whole URL, it replaces the base URL.
+        `path` follows the base URL. A whole URL replaces it.
         """
         sent = {"content-type": "application/json", **headers}
         return self._build("POST", path, call, sent, content=json_bytes(body))
 
     def get(self, path: str, call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
-        """Build a request that GETs the base URL followed by `path`."""
+        """Build a GET request."""
         return self._build("GET", path, call, headers)
 
     def delete(self, path: str, call: Call) -> httpx.Request:
-        """Build a request that DELETEs the base URL followed by `path`."""
+        """Build a DELETE request."""
         return self._build("DELETE", path, call, {})
 
     def post_form(
         self, path: str, fields: Mapping[str, Any], files: Sequence[File], call: Call, *, headers: Mapping[str, str]
     ) -> httpx.Request:
-        """Build a request that POSTs a form with files, as ``multipart/form-data``."""
+        """Build a POST request with a form and files."""
         data = {name: well_formed(text) if isinstance(text, str) else text for name, text in fields.items()}
         return self._build("POST", path, call, headers, data=data, files=list(files))
 
@@ -238,16 +235,15 @@ class HTTPBase(ABC):
     def _refusal(
         self, status: int, headers: Mapping[str, str], body: bytes, built: httpx.Request, model: str | None
     ) -> LLMError:
-        """Return the adapter's error for a request that the server rejected.
+        """Return the adapter's error for a rejected request.
 
-        If the base_url could be wrong, the message contains the server's address. If the key, a rate limit or the
-        server caused the error, the message contains the provider and the model.
+        It adds the server's address, or the provider and model.
         """
         try:
             error = self.error(status, headers, body)
         except LLMError as raised:
             error = raised
-        except Exception as raised:  # the adapter could not read the body, but the status is enough for an error
+        except Exception as raised:  # the adapter could not read the body
             error = http_error(self.provider, status, headers, b"")
             error.__cause__ = raised
         if status < 400 or status in (404, 405):
@@ -263,7 +259,6 @@ class HTTPBase(ABC):
         return with_origin(located, error)
 
     def _secrets(self, request: Request | ImageRequest, call: Call, built: httpx.Request | None) -> list[str]:
-        """Return the secret strings that must not appear in an error from `call`."""
         key = self._find_key(call)
         sources = [self.headers, call.headers, dict(built.headers) if built else {}, request.options]
         urls = [self.base_url, *([str(built.url)] if built else [])]
@@ -283,7 +278,7 @@ class HTTPBase(ABC):
 def _check_key(api_key: Any) -> ApiKey | None:
     if api_key is None or isinstance(api_key, str) or callable(api_key):
         return cast("ApiKey | None", api_key)
-    # The message shows only the class of the value, because the value could be a key of another type.
+    # The value could be a key, so show only its class.
     fault = f"must be a string, a function that returns one, or None, not a value of type {type(api_key).__name__}"
     raise invalid_option("api_key", fault)
 
@@ -291,7 +286,7 @@ def _check_key(api_key: Any) -> ApiKey | None:
 def _read_headers(headers: Any) -> dict[str, str]:
     if headers is None:
         return {}
-    kind = type(headers).__name__  # only the type is shown, because the values could be API keys
+    kind = type(headers).__name__  # the values could be API keys
     if isinstance(headers, Mapping):
         pairs = dict(cast(Mapping[Any, Any], headers))
         if all(isinstance(text, str) for pair in pairs.items() for text in pair):
@@ -300,7 +295,7 @@ def _read_headers(headers: Any) -> dict[str, str]:
 
 
 def versioned(url: str, version: str) -> str:
-    """Return `url` with the API version `version` appended, unless it already ends in a version.
+    """Append an API version, unless `url` ends in one.
 
     >>> versioned("https://proxy.example/", "v1"), versioned("https://proxy.example/v1beta", "v1")
     ('https://proxy.example/v1', 'https://proxy.example/v1beta')
@@ -316,13 +311,11 @@ def _read_url(base_url: str, name: str = "base_url") -> str:
 
 
 def _public_part(wrong_url: str) -> str:
-    """Remove the user name and password from an invalid URL, even if they contain "/" or "#"."""
     return public_url(wrong_url.rpartition("@")[2])
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:
-    # Without this check, the transport's error would show the header, which could be the key. Some transports do not
-    # check header names at all.
+    # The transport's error would show the header, perhaps a key.
     unsendable = [name for name, text in headers.items() if not (_NAME.fullmatch(name) and _TEXT.fullmatch(text))]
     if unsendable:
         errors = [(("headers", name), "has characters that are not allowed in a header") for name in unsendable]
@@ -334,7 +327,7 @@ def _check_headers(headers: Mapping[str, str]) -> None:
 
 
 def missing_model(provider: str, adapter: HTTPBase | None = None) -> EngineError:
-    """Return the error for a call without a model. It suggests a call that keeps any custom address."""
+    """Return the error for a call without a model."""
     remedy = f'model="...", or "{provider}:..." as the engine'
     if adapter is not None and adapter.base_url != adapter.default_base_url and type(adapter).provider == provider:
         remedy = f'model="..." in the call, or Engine({type(adapter).__name__}(...), model="...")'

@@ -1,8 +1,4 @@
-"""The image adapter protocol, the base class for HTTP image adapters, and a class that fetches images by URL.
-
-Requests are sent and cancelled as described in ``rxllm.http.stream``. A response is read to its end and closed before
-its content is used.
-"""
+"""The image adapter protocol and its HTTP base class."""
 
 from __future__ import annotations
 
@@ -46,10 +42,10 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class ImageAdapter(Protocol):
-    """Turns a request into a cold Observable that emits one response. Every failure goes to ``on_error``.
+    """Turns a request into a stream of one response.
 
-    `operations` lists which of ``"generate"``, ``"edit"`` and ``"variation"`` are supported. Any other operation fails
-    with ``ImageAdapterError("unsupported_operation")``, before the key is looked up and before any I/O.
+    Failures go to ``on_error``. `operations` lists which of ``"generate"``, ``"edit"`` and ``"variation"`` are
+    supported. Any other operation fails with ``ImageAdapterError("unsupported_operation")`` before any I/O.
     """
 
     @property
@@ -59,12 +55,12 @@ class ImageAdapter(Protocol):
 
 
 def is_image_adapter(value: Any) -> TypeGuard[ImageAdapter]:
-    """Whether `value` is an image adapter. For a class, return False, even if its instances are image adapters."""
+    """Return whether `value` is an image adapter, not a class."""
     return isinstance(value, ImageAdapter) and not isinstance(value, type)
 
 
 def as_image_adapter(value: Any) -> ImageAdapter:
-    """Return `value` if it is an image adapter; otherwise, raise ``EngineError("no_image_adapter")``."""
+    """Return `value`, or raise ``EngineError("no_image_adapter")``."""
     if is_image_adapter(value):
         return value
     message = (
@@ -76,7 +72,7 @@ def as_image_adapter(value: Any) -> ImageAdapter:
 
 
 def refuse_operation(request: ImageRequest, provider: str, operations: Collection[str]) -> None:
-    """Raise ``ImageAdapterError("unsupported_operation")`` unless the request's operation is in `operations`."""
+    """Raise ``ImageAdapterError("unsupported_operation")`` for other operations."""
     if request.operation in operations:
         return
     supported = ", ".join(sorted(operations)) or "no operation"
@@ -86,14 +82,14 @@ def refuse_operation(request: ImageRequest, provider: str, operations: Collectio
 
 
 ANSWER_BYTES = 1 << 28
-"""The maximum size of a response, in bytes: enough for four base64 images of 4096 x 4096 pixels."""
+"""The maximum response size, in bytes, for four large images."""
 FETCH_BYTES = 25 * 1024 * 1024
 FETCH_SECONDS = 30.0
 FETCH_REDIRECTS = 5
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A complete HTTP response, whatever its status."""
+    """A complete HTTP response."""
 
     status: int
     headers: Mapping[str, str]
@@ -101,40 +97,40 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class HTTPImageAdapter(HTTPBase):
-    """Base class for image adapters that use HTTP. Subclasses define `operations`, `build` and `read`.
+    """Base class for image adapters over HTTP.
 
-    See `HTTPBase` for the arguments. A subclass can also override `refuse`, which is called before any I/O.
+    Subclasses define `operations`, `build` and `read`. They can override `refuse`, which is called before any I/O.
+    `HTTPBase` lists the arguments.
     """
 
     operations: ClassVar[Collection[str]]
 
     @abstractmethod
     def build(self, request: ImageRequest, call: Call) -> httpx.Request:
-        """Return the HTTP request for `request`, without sending it."""
+        """Return the HTTP request, without sending it."""
 
     @abstractmethod
     def read(self, request: ImageRequest, answer: Answer) -> ImageResponse:
-        """Read the image response from `answer`, a successful HTTP response (status below 300).
+        """Read the image response from a successful `answer`.
 
-        If `read` raises an exception that is not an `LLMError`, the call fails with
-        ``ImageAdapterError("malformed_response")``.
+        An exception that is not an `LLMError` becomes ``ImageAdapterError("malformed_response")``.
         """
 
     def refuse(self, request: ImageRequest) -> None:
-        """Raise an error if the request cannot be sent, for example because its operation is not supported."""
+        """Raise an error if the request cannot be sent."""
         refuse_operation(request, self.provider, self.operations)
         if not request.model:
             raise missing_model(self.provider, self)
 
     def needs_bytes(self, image: Image) -> bool:
-        """Whether an input image must be fetched because the provider does not accept its URL."""
+        """Whether the provider does not accept the image's URL."""
         return image.source == "url"
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
         return http_error(self.provider, status, headers, body)
 
     def generate(self, request: ImageRequest, call: Call) -> Stream[ImageResponse]:
-        """Return a stream that emits one response. Each subscription sends a new request."""
+        """Return a stream of one response. Each subscription sends a request."""
 
         async def body(pump: Pump[ImageResponse]) -> None:
             call_with_key = call
@@ -147,7 +143,7 @@ class HTTPImageAdapter(HTTPBase):
                 self.refuse(request)
                 self._check_model(request.model)
                 call_with_key = await self.with_key(call)
-                self.key(call_with_key)  # if the key is missing, fail before anything is fetched
+                self.key(call_with_key)  # fail without a key before fetching anything
                 client = await self._clients.get()
                 with in_use(client):
                     return await self._exchange(request, call_with_key, Fetcher(client, pump, self.provider))
@@ -191,7 +187,7 @@ class HTTPImageAdapter(HTTPBase):
         return replace(request, input_images=tuple(images), mask=await load(request.mask) if request.mask else None)
 
     async def _convert(self, image: Image, source: Literal["binary", "base64", "url"], fetcher: Fetcher) -> Image:
-        if source in (image.source, "url"):  # if the server sent bytes instead of a URL, keep them
+        if source in (image.source, "url"):  # keep bytes that were sent instead of a URL
             return image
         if image.source == "url":
             image = await fetcher.fetch(image)
@@ -210,7 +206,7 @@ def _as_image_error(error: LLMError) -> LLMError:
 
 
 class Fetcher:
-    """Sends requests for one subscription. Disposing the subscription ends the current request."""
+    """Sends one subscription's requests."""
 
     def __init__(self, client: httpx.AsyncClient, pump: Pump[Any], provider: str) -> None:
         self._client = client
@@ -218,10 +214,9 @@ class Fetcher:
         self._provider = provider
 
     async def send(self, request: httpx.Request, limit: int, seconds: float | None = None, **options: Any) -> Answer:
-        """Send `request` and return the answer. `options` are passed to the client.
+        """Send `request` and return the answer. The client gets `options`.
 
-        Raises an ``AdapterError`` with reason ``timeout`` if the answer takes longer than `seconds`,
-        ``malformed_response`` if it is longer than `limit` bytes, or ``network_error`` if the connection fails.
+        Raises ``AdapterError`` if it takes too long, is too long, or fails.
         """
         url = address(request)
         try:
@@ -241,9 +236,9 @@ class Fetcher:
             raise failure from None
 
     async def fetch(self, image: Image) -> Image:
-        """Fetch `image` from its URL, and return it with the fetched data and MIME type.
+        """Fetch the data and MIME type of `image`.
 
-        Raises ``ImageAdapterError("invalid_request")`` if there is no image at the URL, or any error from `send`.
+        Raises ``ImageAdapterError("invalid_request")`` if the URL has no image, or an error from `send`.
         """
         url = str(image.data)
         if url[:5].lower() == "data:":
@@ -278,7 +273,7 @@ class Fetcher:
         raise self._fetch_error(url, f"it redirects more than {FETCH_REDIRECTS} times")
 
     def _build_fetch(self, url: str) -> httpx.Request:
-        # The client might add headers, such as a key, to every request. Do not send them to the image's host.
+        # Do not send the client's headers to the image's host.
         timing: dict[str, Any] = {"timeout": FETCH_SECONDS}
         request = self._client.build_request("GET", url, **timing)
         for name in [name for name in request.headers if name != "host"]:

@@ -1,8 +1,4 @@
-"""The names of all providers, and the profiles of the providers that use the Chat Completions API.
-
-A `Profile` holds a provider's address and the few differences between its server and OpenAI's. `providers` returns
-every provider name that ``Engine.from_model("provider:model")`` accepts.
-"""
+"""All providers' names, and profiles for Chat Completions servers."""
 
 from __future__ import annotations
 
@@ -19,13 +15,11 @@ __all__ = ["PROFILES", "Profile", "providers"]
 
 @dataclass(frozen=True)
 class Profile:
-    """An OpenAI-compatible server and its differences from OpenAI's own.
+    """An OpenAI-compatible server.
 
-    `base_url` is its address. `key_variable` is the environment variable for its key, or None if it needs no key.
-    `options` are merged into the request body; the caller's options take precedence, and None removes a field. `names`
-    maps a request field to the server's name for it, if the two differ. `call_id` is a regular expression that every
-    tool call id must match. Some servers reject a tool result if the thoughts before it are missing. For these servers,
-    `thoughts_field` is the message field in which thoughts are sent back.
+    `key_variable` is None for a server without keys. `options` are merged into the body. The caller's options override
+    them, and None removes a field. `names` maps request fields to the server's names. Every tool call id must match the
+    pattern `call_id`. `thoughts_field` is the message field for thoughts, if the server needs them.
     """
 
     base_url: str
@@ -45,15 +39,14 @@ PROFILES: dict[str, Profile] = {
     "huggingface": Profile("https://router.huggingface.co/v1", "HF_TOKEN"),
     "llamacpp": Profile("http://localhost:8080/v1", None),
     "lmstudio": Profile("http://localhost:1234/v1", None),
-    # By default, MiniMax puts thoughts into the text, between tags. Like xAI, it has deprecated max_tokens.
+    # MiniMax puts thoughts into the text by default. It has deprecated max_tokens.
     "minimax": Profile(
         "https://api.minimax.io/v1",
         "MINIMAX_API_KEY",
         {"reasoning_split": True},
         {"max_tokens": "max_completion_tokens"},
     ),
-    # Mistral rejects unknown fields, and tool call ids that do not match this pattern. It always sends the usage, so it
-    # needs no stream_options.
+    # Mistral rejects unknown fields, and always sends the usage.
     "mistral": Profile(
         "https://api.mistral.ai/v1",
         "MISTRAL_API_KEY",
@@ -83,14 +76,14 @@ OWN = {
     "openai-responses": "OpenAIResponses",
     "vertex": "Vertex",
 }
-"""Maps each provider without a profile to its class in ``rxllm.adapters``."""
+"""The class in ``rxllm.adapters`` for each other provider."""
 
 PACKAGES = {"bedrock": "rxllm-bedrock", "bedrock-mantle": "rxllm-bedrock"}
-"""Maps providers to the plugin packages that contain their adapters."""
+"""The plugin package for each provider outside rxllm."""
 
 
 def providers() -> list[str]:
-    """Return the names of all providers, including any that installed plugins add. The plugins are not imported."""
+    """Return the names of all providers, including plugins'."""
     plugins.tell_taken("rxllm.adapters", {*OWN, *PROFILES})
     return sorted({*OWN, *PROFILES, *plugins.names("rxllm.adapters")})
 
@@ -104,11 +97,10 @@ _MODEL_PATTERNS = {
     "xai": "grok-",
     "ollama": r"(llama|qwen|gemma|phi)[-\d]",
 }
-"""Maps each provider to a pattern that matches its model names, to suggest a provider if none is given."""
+"""Patterns of model names, to suggest a missing provider."""
 
 
 def unknown_provider(provider: str, model: str) -> str:
-    """Return the error message for a name whose first part is not a provider. The message suggests what to write."""
     if package := PACKAGES.get(provider):
         return f"{provider} is in a package of its own: run pip install {package}"
     name, known = f"{provider}:{model}" if model else provider, providers()

@@ -1,7 +1,6 @@
 """The adapter for Gemini and Claude on Vertex AI: https://docs.cloud.google.com/vertex-ai/generative-ai/docs.
 
-The request bodies are the same as in `Gemini` and `Anthropic`. The path contains the project, the location and the
-model.
+The request bodies are the same as in `Gemini` and `Anthropic`.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ __all__ = ["Vertex"]
 PROVIDER = "vertex"
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 CLAUDE_VERSION = "vertex-2023-10-16"
-"""The default ``anthropic_version``, which Vertex AI expects in the body."""
+"""The default ``anthropic_version`` in the body."""
 
 
 class GoogleToken:
-    """Returns an access token for google-auth `credentials`, renewing it shortly before it expires.
+    """Returns an access token for google-auth `credentials`.
 
-    Without credentials, the first call loads the application default credentials. All calls share one token.
+    Without them, it loads the application default credentials.
     """
 
     def __init__(self, credentials: Any = None) -> None:
@@ -85,21 +84,22 @@ def _login_error(error: Any) -> AdapterError | EngineError:
 
 
 default_token = GoogleToken()
-"""The token for the application default credentials, shared by all adapters."""
+"""The token for the application default credentials."""
 
 
 class Vertex(HTTPAdapter):
-    """An adapter for Gemini and Claude on Vertex AI: ``"vertex:gemini-2.5-pro"``, ``"vertex:claude-sonnet-4-5"``.
+    """An adapter for Gemini and Claude on Vertex AI.
 
-    If you omit `project` or `location` (a region, ``"us"``, ``"eu"`` or ``"global"``), it is read from
-    ``GOOGLE_CLOUD_PROJECT`` or ``GOOGLE_CLOUD_LOCATION``. For Claude, ``ANTHROPIC_VERTEX_PROJECT_ID`` and
-    ``CLOUD_ML_REGION`` are tried first. The defaults are the credentials' project and ``"global"``.
+    Name the model as in ``"vertex:gemini-2.5-pro"`` or ``"vertex:claude-sonnet-4-5"``. The default `project` is in
+    ``GOOGLE_CLOUD_PROJECT`` or the credentials. The default `location` is in ``GOOGLE_CLOUD_LOCATION``, or else
+    ``"global"``. It can be a region, ``"us"``, ``"eu"`` or ``"global"``. Claude first tries
+    ``ANTHROPIC_VERTEX_PROJECT_ID`` and ``CLOUD_ML_REGION``.
 
-    `credentials` are created with google-auth, which ``rxllm[vertex]`` installs. The default is the application default
+    Create `credentials` with google-auth, which ``rxllm[vertex]`` installs. The default is the application default
     credentials. You can pass an access token or an API key as `api_key` instead. Without a project, an API key selects
-    Vertex AI's express mode, and ``GOOGLE_API_KEY`` is read too.
+    express mode, and ``GOOGLE_API_KEY`` is read too.
 
-    ``Request.options`` works as in `Gemini` and `Anthropic`. For Claude, you can also set ``anthropic_version`` there.
+    ``Request.options`` works as in `Gemini` and `Anthropic`. For Claude, you can set ``anthropic_version`` there.
     """
 
     provider = PROVIDER
@@ -127,11 +127,11 @@ class Vertex(HTTPAdapter):
         self.location = location
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Raises ``EngineError("missing_model")`` if no model is given."""
+        """Return the HTTP request. Raises ``EngineError("missing_model")`` without a model."""
         return self._post_body(request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Return a stream that emits the server's token count."""
+        """Emit the server's token count."""
         field = "input_tokens" if _is_claude(request) else "totalTokens"
         return counted(self, request, call, partial(self._post_body, is_count=True), field)
 
@@ -157,7 +157,6 @@ class Vertex(HTTPAdapter):
         return {"x-goog-api-key": key} if key.startswith(API_KEYS) else super().key_headers(key)
 
     def _root(self, location: str, is_claude: bool) -> str:
-        """Return the address and version for `location`, or only the version if there is a `base_url`."""
         version, base = "v1" if is_claude else "v1beta1", self.base_url.partition("?")[0]
         if base != self.default_base_url:
             return versioned(base, version).removeprefix(base)
@@ -171,7 +170,7 @@ class Vertex(HTTPAdapter):
     def _find_key(self, call: Call) -> ApiKey | None:
         if {name.lower() for name in (*self.headers, *call.headers)} & {"authorization", "x-goog-api-key"}:
             return None
-        # An API key from the environment is for express mode, which has no project.
+        # An API key in the environment is for express mode.
         if keys.source(self.provider) in ("environment", "dotenv") and self._setting("project", is_claude=True):
             return call.api_key or self._api_key or default_token
         return super()._find_key(call) or default_token
@@ -182,7 +181,7 @@ class Vertex(HTTPAdapter):
         return GeminiDecoder(messages=request.messages, raw=raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
-        # Google itself can reject a request to Claude, for example if a token has expired.
+        # Google itself can reject a request to Claude.
         return use_status_as_code(use_type_as_code(http_error(self.provider, status, headers, body)))
 
 
@@ -190,7 +189,7 @@ _VARIABLES = {
     "project": ("ANTHROPIC_VERTEX_PROJECT_ID", "GOOGLE_CLOUD_PROJECT"),
     "location": ("CLOUD_ML_REGION", "GOOGLE_CLOUD_LOCATION"),
 }
-"""Maps each setting to its environment variables. The first variable of each is used only for Claude."""
+"""The environment variables of each setting. The first is Claude's."""
 
 
 def _is_claude(request: Request) -> bool:
@@ -198,7 +197,6 @@ def _is_claude(request: Request) -> bool:
 
 
 def _gemini_parts(request: Request, is_count: bool) -> tuple[str, dict[str, Any], dict[str, str]]:
-    """Return the path suffix, body and headers for a request to one of Google's models."""
     path = model_path(request.model or "")
     path = f"publishers/google/{path}" if path.startswith("models/") else path
     if is_count:
@@ -207,8 +205,7 @@ def _gemini_parts(request: Request, is_count: bool) -> tuple[str, dict[str, Any]
 
 
 def _claude_parts(request: Request, is_count: bool) -> tuple[str, dict[str, Any], dict[str, str]]:
-    """Return the path suffix, body and headers for a request to Claude."""
-    # Opaque parts are marked as Anthropic's, because every platform accepts thinking signed on any other:
+    # Every platform accepts thinking that another has signed:
     # https://platform.claude.com/docs/en/build-with-claude/extended-thinking.
     body = (claude.count_body if is_count else claude.messages_body)(request)
     body = {"anthropic_version": CLAUDE_VERSION, **body}
@@ -221,7 +218,7 @@ def _claude_parts(request: Request, is_count: bool) -> tuple[str, dict[str, Any]
 
 
 def host_of(location: str) -> str:
-    """Return the address of Vertex AI's server for `location`."""
+    """Return the address of Vertex AI's server."""
     if location == "global":
         return "https://aiplatform.googleapis.com"
     if location in ("us", "eu"):

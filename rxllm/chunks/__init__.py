@@ -1,4 +1,4 @@
-"""Two chunk dialects from other systems. Chunks can be folded into one result, or converted to rxllm's events.
+"""Two chunk dialects from other systems.
 
 =============  ==================================================  ====================  ========================
 dialect        chunk class                                         fold into one result  conversion to events
@@ -9,7 +9,7 @@ completion     `CompletionChunk`, which contains `ToolCallDelta`   `collect_comp
                objects (not the event of the same name)
 =============  ==================================================  ====================  ========================
 
-An async generator that yields chunks of either dialect can serve as an adapter; see ``rxllm.adapters.as_adapter``.
+An async generator of chunks can be an adapter; see ``rxllm.adapters.as_adapter``.
 """
 
 from rxllm.chunks._accumulator import ChunkAccumulator

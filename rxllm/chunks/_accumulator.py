@@ -1,6 +1,6 @@
-"""Fold chunks into one result, for live streams and for lists.
+"""Fold chunks into one result.
 
-The result contains tool calls in two forms, one for the response and one for the message. They differ deliberately:
+Tool calls differ in the response and in the message:
 
 ===========================  =============================================  =================================
 subject                      in the response                                in the message
@@ -50,39 +50,37 @@ _META_KEYS = frozenset(
 
 
 class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
-    """An immutable fold of the chunks so far. Its ``finalize_`` methods return the results.
-
-    Successive states share an append-only log, and each state records how many of the log's chunks it includes, so a
-    push takes O(1). Pushing a second chunk to the same state copies the log. Two states are equal if all their
-    ``finalize_`` methods return equal results.
+    """An immutable fold of the chunks so far.
 
     >>> from reactivex import of
     >>> from rxllm import chunks
     >>> source = of(chunks.text("hel"), chunks.text("lo"), chunks.meta({"finish_reason": "stop"}))
     >>> source.scan(ChunkAccumulator.push, ChunkAccumulator()).run()
     ChunkAccumulator('hello', 0 tool calls, stop)
+
+    The ``finalize_`` methods return the results. A push takes O(1) time. A second push to the same state copies the
+    log. States are equal if their results are equal.
     """
 
     log: list[StreamChunk] = msgspec.field(default_factory=list[StreamChunk])
     length: int = 0
 
     def push(self, chunk: StreamChunk | Mapping[str, Any]) -> ChunkAccumulator:
-        """Return the state after `chunk`, or this state if the chunk adds nothing to it. Never raises."""
+        """Return the state after `chunk`. Never raises."""
         if not isinstance(chunk, StreamChunk):
             chunk = as_chunk(chunk)
         if not isinstance(chunk, StreamChunk) or not _is_used(chunk):
             return self
         log, length = self.log, self.length
-        if not length or len(log) != length:  # the empty state is shared, so its log must stay empty
+        if not length or len(log) != length:  # the empty state is shared
             log = log[:length]
         log.append(chunk)
         return ChunkAccumulator(log, length + 1)
 
     def reduce(self, chunks: Iterable[StreamChunk | Mapping[str, Any]]) -> ChunkAccumulator:
-        """Return the state after all these chunks."""
         return reduce(ChunkAccumulator.push, chunks, self)
 
-    # These properties are computed from the log when they are read, so that a push takes only O(1).
+    # Computed only when read, so that a push takes O(1).
 
     @property
     def text_content(self) -> str:
@@ -96,14 +94,14 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     def tool_calls(self) -> list[dict[str, Any]]:
         """The tool calls in order of arrival.
 
-        Each has the keys ``id``, ``name``, ``arguments`` (without the fragments) and ``index``, plus any of
-        ``builtin?``, ``expects_arg_fragments`` and ``metadata`` that apply.
+        Each has ``id``, ``name``, ``arguments`` (without the fragments) and ``index``. Some also have ``builtin?``,
+        ``expects_arg_fragments`` and ``metadata``.
         """
         return [call.record() for call in _assemble_calls(self._chunks())]
 
     @property
     def arg_fragments(self) -> dict[Index, str]:
-        """The argument fragments so far, joined and keyed by the index of their call."""
+        """The joined argument fragments so far, by call index."""
         return _gather(self._chunks())[1]
 
     @property
@@ -129,11 +127,11 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return _join_text(chunk for chunk in self._chunks() if chunk.type == "thinking")
 
     def finalize_content_parts(self) -> list[Part]:
-        """Return the content parts that arrived whole, in order of arrival."""
+        """Return the whole parts in order of arrival."""
         return [chunk.content_part for chunk in self._chunks() if chunk.type == "content_part"]
 
     def finalize_ordered_content(self, *, include_thinking: bool = True) -> list[Part]:
-        """Return text, thinking and whole parts in order of arrival. Adjacent pieces of text or thinking are joined."""
+        """Return text, thinking and whole parts in order of arrival."""
         kinds = _CONTENT.keys() - (() if include_thinking else ("thinking",))
         runs = groupby((chunk for chunk in self._chunks() if chunk.type in kinds), attrgetter("type"))
         return [part for kind, run in runs for part in _CONTENT[kind](run)]
@@ -141,21 +139,20 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     def finalize_tool_calls_for_response(self) -> list[dict[str, Any]]:
         """Return the tool calls in order of arrival.
 
-        Each has the keys ``id``, ``name`` and ``arguments``, plus ``builtin?`` and ``metadata`` if they apply.
-        ``arguments`` is the JSON value parsed from the fragments, which can be of any type. Without fragments, it is
-        the call's own arguments. A missing id becomes ``call_<position>``.
+        Each has ``id``, ``name`` and ``arguments``. Some also have ``builtin?`` and ``metadata``. ``arguments`` is the
+        JSON value in the fragments, of any type. Without fragments, it is the call's own arguments. A missing id
+        becomes ``call_<position>``.
 
-        If the fragments are not JSON, or were announced but never arrived, the call keeps its own arguments, and its
-        ``metadata["error"]`` is ``("args_lost", reason)``. The logger ``"rxllm"`` logs a warning with the number of
-        bytes lost, but not the bytes themselves.
+        If fragments are not JSON or never arrived, the call keeps its own arguments. Its ``metadata["error"]`` is then
+        ``("args_lost", reason)``. The logger ``"rxllm"`` logs the number of lost bytes.
         """
         return [call.for_response() for call in _assemble_calls(self._chunks())]
 
     def finalize_message(self) -> Message | None:
-        """Return the assistant message without its thinking, or None if there is neither content nor a call.
+        """Return the assistant message without thinking, or None if empty.
 
         Each call's `raw_arguments` is the text of its arguments. If fragments are lost, the call keeps its own
-        arguments, and no warning is logged. ``metadata["server"]`` marks the calls that the provider runs.
+        arguments, without a warning. ``metadata["server"]`` marks the provider's own calls.
         """
         parts = tuple(self.finalize_ordered_content(include_thinking=False))
         calls = tuple(call.for_message() for call in _assemble_calls(self._chunks()))
@@ -165,9 +162,9 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return Message("assistant", "".join(texts) if len(texts) == len(parts) else parts, tool_calls=calls)
 
     def finalize_usage(self) -> dict[str, Any] | None:
-        """Return the merged counters, with the largest value of each, or None if there are no counters.
+        """Return the largest value of each counter, if there are any.
 
-        ``input`` and ``output`` repeat ``input_tokens`` and ``output_tokens``, and ``total_tokens`` is their sum.
+        ``input`` and ``output`` repeat ``input_tokens`` and ``output_tokens``. ``total_tokens`` is their sum.
         """
         counters = [cast(Mapping[str, Any], usage) for usage in self._values("usage") if isinstance(usage, Mapping)]
         return reduce(merge_usage, counters, {}) if counters else None
@@ -183,7 +180,6 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return self._join_lists("reasoning_details")
 
     def finalize_annotations(self) -> list[Any]:
-        """Return the citations without duplicates."""
         unique: dict[Any, Any] = {}
         for annotation in self._join_lists("annotations"):
             unique.setdefault(annotation_key(annotation), annotation)
@@ -252,7 +248,7 @@ _CONTENT: dict[str, Callable[[Iterable[StreamChunk]], list[Part]]] = {
 
 
 class _AssembledCall(msgspec.Struct):
-    """A call with all later additions. `text` joins its fragments, or is None if there are none."""
+    """A call with its joined fragments, if any."""
 
     id: str
     call: CallRecord
@@ -260,7 +256,7 @@ class _AssembledCall(msgspec.Struct):
     metadata: dict[str, Any]
 
     def record(self) -> dict[str, Any]:
-        """Return the call as ``ChunkAccumulator.tool_calls`` lists it."""
+        """Return an entry of ``ChunkAccumulator.tool_calls``."""
         call = self.call
         flags = {"builtin?": call.builtin, "expects_arg_fragments": call.expects_fragments}
         optional = {**flags, "metadata": self.metadata}
@@ -268,7 +264,7 @@ class _AssembledCall(msgspec.Struct):
         return record | {name: value for name, value in optional.items() if value}
 
     def for_response(self, *, warn: bool = True) -> dict[str, Any]:
-        """Return the call as ``ChunkAccumulator.finalize_tool_calls_for_response`` lists it."""
+        """Return an entry of ``finalize_tool_calls_for_response``."""
         arguments, metadata, lost = self.call.arguments, self.metadata, None
         if self.text is None and self.call.expects_fragments:
             lost = "missing_fragments"
@@ -286,14 +282,14 @@ class _AssembledCall(msgspec.Struct):
         return result | ({"metadata": metadata} if metadata else {})
 
     def for_message(self) -> ToolCall:
-        """Return the call as it appears in the message from ``ChunkAccumulator.finalize_message``."""
+        """Return the call for ``finalize_message``."""
         arguments = _decode_or_default(self.text, self.call.arguments) if self.text else self.call.arguments
         raw = (as_json(arguments) if isinstance(arguments, str | list | dict) else None) or "{}"
         metadata = self.metadata | ({"server": True} if self.call.builtin else {})
         return ToolCall(self.id, self.call.name, dict(mapping(_decode_or_default(raw, None))), raw, metadata)
 
     def _warn(self, reason: str) -> None:
-        # The text of the arguments is not logged, because it may contain a user's private data.
+        # The arguments may contain a user's private data.
         details: dict[str, Any] = {"tool_name": self.call.name, "tool_call_id": self.id, "reason": reason}
         if self.text is not None:
             details["json_bytes"] = len(self.text.encode(errors="replace"))
@@ -302,7 +298,7 @@ class _AssembledCall(msgspec.Struct):
 
 
 def _assemble_calls(chunks: Iterable[StreamChunk]) -> list[_AssembledCall]:
-    """Return the calls in order of arrival, each with the fragments and metadata updates for its index."""
+    """Return the calls with their fragments and metadata updates."""
     calls, texts, updates = _gather(chunks)
     return [
         _AssembledCall(id, call, texts.get(call.index), call.metadata | updates.get(call.index, {}))
@@ -311,7 +307,7 @@ def _assemble_calls(chunks: Iterable[StreamChunk]) -> list[_AssembledCall]:
 
 
 def _gather(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Index, str], dict[Index, dict[str, Any]]]:
-    """Return the calls, the joined fragments by call index, and the metadata updates by call index."""
+    """Return calls, fragments by index, and metadata updates by index."""
     calls: list[CallRecord] = []
     fragments: dict[Index, list[str]] = {}
     updates: dict[Index, dict[str, Any]] = {}
@@ -330,7 +326,7 @@ def _gather(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Index
 
 
 def _assign_ids(calls: list[CallRecord]) -> list[str]:
-    """Return the calls' ids. A missing id becomes ``call_<k>``, where k is the call's position or the next free one."""
+    """Return the calls' ids, with ``call_<k>`` for missing ones."""
     taken = {call.id for call in calls if call.id}
     ids: list[str] = []
     k = 0

@@ -1,8 +1,8 @@
-"""Convert chunks to events, with the operator `from_chunks` or, without Rx, with `ChunkFeeder`.
+"""Convert chunks to events.
 
-Text, thinking, the beginning of a call and its fragments are emitted immediately. Fragments can arrive late, so calls
-are completed only at the end of the stream. Fragments can even arrive before their call. A fragment belongs to the
-latest call with its index.
+* Fragments can arrive late, so calls are completed only at the end of the stream.
+* Fragments can even arrive before their call.
+* A fragment belongs to the latest call with its index.
 """
 
 from __future__ import annotations
@@ -55,10 +55,7 @@ T_in = TypeVar("T_in", contravariant=True)
 
 
 _ARGUMENT_MARKS = frozenset({"raw_arguments", "invalid_arguments", "unparseable_arguments"})
-"""Metadata keys that decoders set if the first fragment alone is not JSON.
-
-They are ignored, because the joined fragments may be JSON.
-"""
+"""Metadata keys to ignore. The joined fragments may be JSON."""
 _IGNORED = frozenset({"terminal?", "keepalive?", "done_at_unix_nano", "builtin_tool_started", "response_id", "model"})
 _NOTED = frozenset({"reasoning_details", "logprobs"})
 
@@ -66,7 +63,7 @@ _NOTED = frozenset({"reasoning_details", "logprobs"})
 def from_chunks(
     messages: Iterable[Message] = (),
 ) -> Callable[[Observable[StreamChunk | Mapping[str, Any]]], Stream[Event]]:
-    """Convert the `StreamChunk`s of one response, or mappings of their fields, to the events that every adapter emits.
+    """Convert the `StreamChunk`s of one response to events.
 
     ::
 
@@ -83,20 +80,19 @@ def from_chunks(
     >>> of(chunks.text("I will."), call, rest).pipe(from_chunks(), ops.to_response()).run()
     Response('I will.', calls=[add(a=1)], tool_calls, 0 tokens)
 
-    `messages` is the thread that the response answers. A call without an id gets an id that is unique in the thread. A
-    call is marked with ``metadata["error"]`` if its arguments are not a JSON object, or were announced but never
-    arrived. Unknown keys, and chunks of unknown types, become ``RawChunk``s. If the source completes without a finish
-    reason, the reason is ``stop``.
+    A mapping of a chunk's fields is accepted too. `messages` is the thread that the response answers. A call without an
+    id gets one that is unique in the thread. ``metadata["error"]`` marks a call whose arguments never arrived or are
+    not a JSON object. Unknown keys and types become ``RawChunk``s. The default finish reason is ``stop``.
 
-    If the source fails, or a meta chunk has an ``error``, all open blocks and calls are completed, and an
-    ``ErrorEvent`` ends the stream. An ``LLMError`` before the first chunk goes to ``on_error`` instead.
+    If the source fails, or a meta chunk has an ``error``, all blocks and calls are completed. An ``ErrorEvent`` then
+    ends the stream. An ``LLMError`` before the first chunk goes to ``on_error`` instead.
     """
     messages = tuple(messages)
     return events_of(lambda: ChunkFeeder(messages))
 
 
 class ChunkFeeder:
-    """Converts one response's chunks to events. The call ids that it creates differ from all ids in `messages`.
+    """Converts one response's chunks to events.
 
     >>> from rxllm import chunks
     >>> feeder = ChunkFeeder()
@@ -104,6 +100,8 @@ class ChunkFeeder:
     ['MessageStarted', 'TextDelta']
     >>> [type(event).__name__ for event in feeder.close()]
     ['TextCompleted', 'MessageCompleted']
+
+    New call ids differ from all ids in `messages`.
     """
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
@@ -123,18 +121,16 @@ class ChunkFeeder:
 
     @property
     def started(self) -> bool:
-        """Whether the first event has been created."""
         return self._blocks.started
 
     @property
     def ended(self) -> bool:
-        """Whether the last event has been returned."""
         return self._blocks.ended
 
     def feed(self, chunk: StreamChunk | Mapping[str, Any]) -> list[Event]:
         """Return the events for `chunk`.
 
-        Raises ``StreamError("malformed_event")`` if `chunk` is not a chunk, or if its text is not a string.
+        Raises ``StreamError("malformed_event")`` if `chunk` or its text is invalid.
         """
         if self.ended:
             return []
@@ -151,7 +147,7 @@ class ChunkFeeder:
         return self._blocks.take()
 
     def close(self) -> list[Event]:
-        """Return the last events, once all chunks have been fed. The default finish reason is ``stop``."""
+        """Return the last events. The default finish reason is ``stop``."""
         if not self.ended:
             self._calls.settle()
             self._blocks.note(self._notes)
@@ -160,7 +156,7 @@ class ChunkFeeder:
         return self._blocks.take()
 
     def fail(self, error: Exception) -> list[Event]:
-        """Return the events that end a failed stream: completions for open blocks and calls, then the error."""
+        """Return the completions, and then the error."""
         if not self.ended:
             self._fail(as_stream_error(error))
         return self._blocks.take()
@@ -187,7 +183,7 @@ class ChunkFeeder:
         opaque = {key: value for key, value in metadata.items() if key != "signature"}
         if signature or opaque:
             self._blocks.sign(signature, opaque)
-        if signature or (opaque and not text):  # opaque data without text belongs to all the thinking before it
+        if signature or (opaque and not text):  # it belongs to all earlier thinking
             self._blocks.close_block()
 
     def _read_meta(self, metadata: Mapping[str, Any]) -> None:
@@ -203,7 +199,7 @@ class ChunkFeeder:
             self._fail(error if isinstance(error, LLMError) else StreamError("adapter_error", _message_of(error)))
 
     def _read_key(self, key: str, value: Any) -> bool:
-        """Read one key of a meta chunk. Return False if the key is unknown or its value is malformed."""
+        """Read a meta chunk's key. Return False if it is unknown."""
         if value is None or key in _IGNORED:
             return True
         if key in _NOTED and isinstance(value, list):
@@ -231,8 +227,8 @@ class ChunkFeeder:
         return True
 
     def _read_part(self, part: Any) -> bool:
-        """Add a whole part to the blocks. Return False if `part` is not a message part."""
-        if not isinstance(part, SourcePart):  # a SourcePart can arrive in the middle of a text block
+        """Add a whole part. Return False if it is not a part."""
+        if not isinstance(part, SourcePart):  # can arrive in a text block
             self._blocks.close_block()
         match part:
             case TextPart():
@@ -263,25 +259,25 @@ class _LiveCall:
     def __init__(self, position: int, call: CallRecord) -> None:
         self.position = position
         self.call = call
-        self.opened = False  # True once a fragment has contained something other than whitespace
+        self.opened = False  # a fragment was more than whitespace
         self.leading_space = ""
-        self.has_fragments = False  # True once any fragment has arrived, even an empty one
+        self.has_fragments = False  # any fragment has arrived
 
 
 class _LiveCalls:
-    """Reports the calls of one response to `blocks`. `before` is the number of earlier calls in the thread."""
+    """The calls of one response. `before` counts earlier calls."""
 
     def __init__(self, blocks: Blocks, before: int) -> None:
         self._blocks = blocks
         self._before = before
         self._calls: list[_LiveCall] = []
         self._latest: dict[Index, _LiveCall] = {}
-        # Fragments and updates can arrive before their call.
+        # Both can arrive before their call.
         self._early_fragments: dict[Index, list[str]] = {}
         self._early_updates: dict[Index, dict[str, Any]] = {}
 
     def begin(self, chunk: StreamChunk) -> bool:
-        """Begin the call in `chunk`. Return False if the call has no name."""
+        """Begin a call. Return False if it has no name."""
         call = read_call(chunk)
         if call is None:
             return False
@@ -325,7 +321,7 @@ class _LiveCalls:
         return True
 
     def settle(self) -> None:
-        """Add the arguments of calls that sent no fragments. Fragments for unknown calls become raw events."""
+        """Add missing arguments, and report fragments of unknown calls."""
         for live in self._calls:
             arguments = live.call.arguments
             if not live.opened and arguments:
@@ -347,14 +343,14 @@ class _LiveCalls:
                 live.leading_space = fragment
                 return
             live.opened = True
-            # Some decoders lose the opening brace if it arrives together with the name.
+            # Some decoders lose the opening brace next to the name.
             fragment = "{" + fragment if text[0] in '"}' else fragment
         if fragment:
             self._blocks.call(live.position, None, None, fragment)
 
 
 def as_stream_error(error: Exception) -> LLMError:
-    """Convert an exception to a `StreamError`. Return an `LLMError` unchanged."""
+    """Return an exception as a `StreamError`, or an `LLMError` unchanged."""
     if isinstance(error, LLMError):
         return error
     failure = StreamError("adapter_error", f"the chunk source failed: {type(error).__name__}: {error}")
@@ -377,7 +373,7 @@ def _message_of(error: Any) -> str:
 class Feeder(Protocol[T_in]):
     """Converts chunks to events.
 
-    `started` is True once the feeder has created its first event, and `ended` once it has created its last.
+    `started` is True after the first event, and `ended` after the last.
     """
 
     @property
@@ -394,11 +390,10 @@ class Feeder(Protocol[T_in]):
 
 
 def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream[Event]]:
-    """Return an operator that feeds each subscription's chunks to a new feeder, made by `make`.
+    """Return an operator with a new feeder for each subscription.
 
-    If the source, ``feed`` or ``close`` raises an error, the operator emits the events that ``fail`` returns for it,
-    and completes. Two kinds of error go to ``on_error`` instead: an ``LLMError`` from the source before the first
-    event, and any error that ``fail`` raises.
+    After an error, the operator emits the feeder's ``fail`` events and completes. Two errors go to ``on_error``
+    instead: an early ``LLMError`` from the source, and an error in ``fail``.
     """
 
     def operator(source: Observable[T]) -> Stream[Event]:
@@ -406,14 +401,14 @@ def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream
             observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
         ) -> abc.DisposableBase:
             feeder = make()
-            pending = deque[Event]()  # Events wait here while an earlier one is being delivered.
-            delivering = False  # Stays True if a subscriber raises: the stream itself has not failed.
+            pending = deque[Event]()
+            delivering = False  # stays True if a subscriber raises
 
             def on_next(chunk: T) -> None:
                 nonlocal delivering
                 try:
                     pending.extend(feeder.feed(chunk))
-                except Exception as error:  # the item is not a valid chunk
+                except Exception as error:  # not a valid chunk
                     fail(error)
                     return
                 if delivering:

@@ -1,21 +1,21 @@
-"""Chunks of the StreamChunk dialect, functions that read their metadata, and tables of the dialect's names.
+"""Chunks of the StreamChunk dialect.
 
-Adapter authors create chunks with `text`, `thinking`, `tool_call`, `meta` and `content_part`. A mapping of a chunk's
-fields, such as ``{"type": "content", "text": "Hi"}``, is accepted in place of a chunk.
+Adapter authors create chunks with `text`, `thinking`, `tool_call`, `meta` and `content_part`. A mapping such as
+``{"type": "content", "text": "Hi"}`` is accepted too.
 
 The dialect defines these metadata keys:
 
-* In a ``thinking`` chunk: ``signature`` ends the thinking block. It is sent back to the provider, like all other keys.
-  If ``stream_only?`` is True, the thinking is shown but is not part of the message.
-* In a ``tool_call`` chunk: ``id``, and ``index`` (default 0), which fragments use to refer to the call. If ``start``,
-  ``expects_arg_fragments`` or ``args_fragment_expected?`` is True, fragments will follow. ``raw_arguments`` is the
-  first fragment. If ``builtin?`` is True, the provider runs the tool. All other keys are kept with the call.
+* In a ``thinking`` chunk: ``signature`` ends the thinking block. All keys are sent back to the provider. If
+  ``stream_only?`` is True, the thinking is shown but is not part of the message.
+* In a ``tool_call`` chunk: ``id``, and ``index`` (default 0), which fragments refer to. ``raw_arguments`` is the first
+  fragment. ``start``, ``expects_arg_fragments`` or ``args_fragment_expected?`` announces fragments. With ``builtin?``,
+  the provider runs the tool. All other keys are kept with the call.
 * In a ``meta`` chunk: ``tool_call_args``, such as ``{"index": 0, "fragment": '{"a"'}``; ``tool_call_metadata``, such as
   ``{"index": 0, "metadata": {...}}``; the lists ``reasoning_details``, ``logprobs`` and ``annotations``;
   ``finish_reason``, ``usage`` (cumulative counters), ``error``, ``response_id`` and ``model``.
-* In a ``content_part`` chunk: ``stream_only?``, with the same meaning as for thinking.
+* In a ``content_part`` chunk: ``stream_only?``, as for thinking.
 
-Metadata can contain any values, so the functions that read it never raise.
+Functions that read metadata never raise.
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ from rxllm.values import FinishReason, Part, Usage, ValidationError
 from rxllm.values.argument_checks import must_be, shown
 
 REPR_CHARACTERS = 20
-"""The maximum number of characters of a chunk's text shown in its repr."""
+"""The maximum length of the text in a chunk's repr."""
 
 
 class StreamChunk(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A chunk of a stream. Its `type` determines which other fields are used.
+    """A chunk of a stream. Its `type` determines the other fields.
 
-    The constructor checks nothing; call `validate` to check a chunk. A chunk is not a ``Value``, because creating it
-    would then be eighteen times slower. ``rxllm.serializer`` therefore does not support chunks; ``msgspec.json`` does.
+    Nothing is checked; `validate` does that. ``msgspec.json`` supports chunks, but ``rxllm.serializer`` does not.
     """
 
     type: str
@@ -59,7 +58,7 @@ FIELDS = StreamChunk.__struct_fields__
 
 
 def as_chunk(item: Any) -> Any:
-    """Convert a mapping of a chunk's fields to a `StreamChunk`; return anything else unchanged."""
+    """Convert a mapping to a chunk, and return anything else unchanged."""
     if not isinstance(item, Mapping):
         return item
     fields = cast(Mapping[str, Any], item)
@@ -67,19 +66,23 @@ def as_chunk(item: Any) -> Any:
 
 
 def text(text: str, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
-    """Return a chunk of text. Raises ``ValidationError("invalid_message")`` unless `text` is a string.
+    """Return a chunk of text.
 
     >>> text("To be, or not to be, that is the question.")
     StreamChunk(content, text='To be, or not to be,…')
+
+    Raises ``ValidationError("invalid_message")`` unless `text` is a string.
     """
     return StreamChunk("content", as_text(text), metadata=metadata)
 
 
 def thinking(text: str, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
-    """Return a chunk of the model's thinking. Raises the same error as `text`.
+    """Return a chunk of the model's thinking.
 
     >>> thinking("Hm.", {"signature": "c2ln"})
     StreamChunk(thinking, text='Hm.', metadata={'signature': 'c2ln'})
+
+    Raises the same error as `text`.
     """
     return StreamChunk("thinking", as_text(text), metadata=metadata)
 
@@ -87,16 +90,18 @@ def thinking(text: str, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
 def tool_call(
     name: str, arguments: Mapping[str, Any] | str | None = None, metadata: Mapping[str, Any] | None = None
 ) -> StreamChunk:
-    """Return a chunk that calls the tool `name`. Fragments can complete its arguments later.
+    """Return a chunk that calls the tool `name`.
 
     >>> tool_call("add", {"a": 1}, {"id": "c1"})
     StreamChunk(tool_call, name='add', arguments={'a': 1}, metadata={'id': 'c1'})
+
+    Later fragments can complete its arguments.
     """
     return StreamChunk("tool_call", name=name, arguments=arguments, metadata=metadata or {})
 
 
 def meta(metadata: Mapping[str, Any]) -> StreamChunk:
-    """Return a chunk that contains metadata about the stream.
+    """Return a chunk of metadata about the stream.
 
     >>> meta({"finish_reason": "stop"})
     StreamChunk(meta, metadata={'finish_reason': 'stop'})
@@ -105,7 +110,7 @@ def meta(metadata: Mapping[str, Any]) -> StreamChunk:
 
 
 def content_part(part: Part, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
-    """Return a chunk that contains a whole content part, such as a file, an image or a source.
+    """Return a chunk with a whole part, such as a file.
 
     >>> from rxllm.values import FilePart
     >>> content_part(FilePart({"mime_type": "image/png", "url": "https://example.com/a.png"})).type
@@ -115,13 +120,13 @@ def content_part(part: Part, metadata: Mapping[str, Any] = NOTHING) -> StreamChu
 
 
 def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
-    """Check that the fields of `chunk` are valid for its type, and return the chunk.
-
-    Raises ``ValidationError("invalid_message")`` if a field is invalid. The error's `errors` name the field.
+    """Return `chunk` if its fields are valid.
 
     >>> validate(StreamChunk("meta", metadata=None))
     Traceback (most recent call last):
     rxllm.ValidationError: metadata must be a mapping, not None
+
+    Raises ``ValidationError("invalid_message")`` if a field is invalid.
     """
     chunk = as_chunk(chunk)
     if not isinstance(chunk, StreamChunk):
@@ -133,20 +138,20 @@ def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
 
 
 def not_a_chunk(item: Any) -> str:
-    """Return the error message for an item that is neither a chunk nor a mapping of its fields."""
-    remedy = f"for text, use chunks.text(...); a mapping needs a type, and can only have the keys {', '.join(FIELDS)}"
+    """Return the error message for an item that is not a chunk."""
+    remedy = f"use chunks.text(...), or a mapping with a type and only the keys {', '.join(FIELDS)}"
     return f"{shown(item)} is not a StreamChunk; {remedy}"
 
 
 def as_text(text: str) -> str:
-    """Return `text`. Raises ``ValidationError("invalid_message")`` unless it is a string."""
+    """Return `text`, or raise ``ValidationError("invalid_message")``."""
     if isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         return text
     raise ValidationError("invalid_message", errors=[(("text",), must_be("a string", text))])
 
 
 def _find_fault(chunk: Any) -> tuple[str, str] | None:
-    """Return the name of the first invalid field and its valid values, or None if all fields are valid."""
+    """Return the first invalid field and what it must be."""
     match chunk.type:
         case "content" | "thinking" if not isinstance(chunk.text, str):
             return "text", "a string"
@@ -167,7 +172,7 @@ Index = str | int | None
 _EXPECTS_FRAGMENTS = ("expects_arg_fragments", "args_fragment_expected?", "start")
 
 CONTROL = frozenset({"id", "index", "name", "builtin?", "done_at_unix_nano", *_EXPECTS_FRAGMENTS})
-"""Metadata keys that control how a tool call is assembled. All other keys are kept with the call."""
+"""Metadata keys that are not kept with the call."""
 
 FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
@@ -181,7 +186,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "content_filter": "content_filter",
     "error": "error",
 }
-"""rxllm's finish reasons, keyed by the names that chunks use. Any other name is mapped to ``other``."""
+"""rxllm's finish reasons, by the reasons in chunks."""
 
 _USAGE = {
     "input_tokens": ("input_tokens", "input"),
@@ -194,11 +199,11 @@ _USAGE = {
     "output_cost": ("output_cost",),
     "total_cost": ("total_cost", "cost"),
 }
-"""The counter names that can fill each field of `Usage`, most trusted first."""
+"""Counter names for each field of `Usage`, most trusted first."""
 
 
 class CallRecord(msgspec.Struct, frozen=True):
-    """A tool call chunk whose metadata has been parsed."""
+    """A tool call chunk with parsed metadata."""
 
     id: str | None
     name: str
@@ -211,7 +216,7 @@ class CallRecord(msgspec.Struct, frozen=True):
 
 
 def read_call(chunk: StreamChunk) -> CallRecord | None:
-    """Return the call that `chunk` begins, or None if the call has no name."""
+    """Return the call, or None if it has no name."""
     metadata = mapping(chunk.metadata)
     name, id, raw = chunk.name or metadata.get("name"), metadata.get("id"), metadata.get("raw_arguments")
     if not isinstance(name, str) or not name:
@@ -229,19 +234,19 @@ def read_call(chunk: StreamChunk) -> CallRecord | None:
 
 
 def read_fragment(entry: Any) -> tuple[Index, str] | None:
-    """Return the index and the text in a ``tool_call_args`` entry, or None if the entry is malformed."""
+    """Return a fragment's index and text, if valid."""
     fragment = mapping(entry).get("fragment")
     return (_index_of(entry), fragment) if isinstance(fragment, str) else None
 
 
 def read_call_metadata(entry: Any) -> tuple[Index, dict[str, Any]] | None:
-    """Return the index and the updates in a ``tool_call_metadata`` entry, or None if the entry is malformed."""
+    """Return an entry's index and updates, if valid."""
     updates = mapping(entry).get("metadata")
     return (_index_of(entry), _drop_control_keys(mapping(updates))) if isinstance(updates, Mapping) else None
 
 
 def merge_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge counters. The larger number wins, because counters only grow, and a late chunk can be all zeros."""
+    """Merge counters. The larger number wins."""
     merged = dict(usage)
     for name, value in more.items():
         known = merged.get(name)
@@ -251,13 +256,13 @@ def merge_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[st
 
 
 def latest_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge counters. The later number wins, because providers correct themselves, but 0 never replaces a number."""
+    """Merge counters. The later number wins, unless it is 0."""
     updates = {name: n for name, n in more.items() if n is not None and not (n == 0 and usage.get(name))}
     return {**usage, **updates}
 
 
 def merge_usage(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge counters. The total becomes the sum of input and output, not the provider's own total."""
+    """Merge counters. The total is input plus output."""
     merged = merge_counters(usage, more)
     counts = (merged.get("input_tokens"), merged.get("output_tokens"))
     input, output = (count if _is_number(count) else 0 for count in counts)
@@ -265,7 +270,7 @@ def merge_usage(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, 
 
 
 def to_usage(counters: Mapping[str, Any]) -> Usage:
-    """Convert counters to a `Usage`. Counters that match no field are kept in `extra`.
+    """Convert counters to a `Usage`, with unknown ones in `extra`.
 
     >>> to_usage({"input_tokens": 5, "output_tokens": 2, "image_tokens": 1})
     Usage(input_tokens=5, output_tokens=2, extra={'image_tokens': 1})
@@ -281,7 +286,7 @@ def to_usage(counters: Mapping[str, Any]) -> Usage:
 
 
 def to_finish_reason(reason: Any) -> FinishReason:
-    """Convert a provider's finish reason to one of rxllm's finish reasons.
+    """Convert a provider's finish reason to rxllm's.
 
     >>> to_finish_reason("end_turn"), to_finish_reason("pause_turn")
     ('stop', 'other')
@@ -290,7 +295,7 @@ def to_finish_reason(reason: Any) -> FinishReason:
 
 
 def as_json(arguments: Any) -> str | None:
-    """Return `arguments` as JSON text, or None if they have no JSON form. Text is returned unchanged."""
+    """Return JSON text, or None. Text is returned unchanged."""
     if isinstance(arguments, str):
         return arguments
     value = dict(mapping(arguments)) if isinstance(arguments, Mapping) else arguments
@@ -301,17 +306,17 @@ def as_json(arguments: Any) -> str | None:
 
 
 def is_stream_only(chunk: StreamChunk) -> bool:
-    """Whether `chunk` is for display only, and not part of the message."""
+    """Whether `chunk` is shown, but not part of the message."""
     return mapping(chunk.metadata).get("stream_only?") is True
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """Return `value` if it is a mapping, otherwise an empty mapping."""
+    """Return `value`, or an empty mapping if it is not one."""
     return cast(Mapping[str, Any], value) if isinstance(value, Mapping) else NOTHING
 
 
 def annotation_key(annotation: Any) -> bytes | str:
-    """Return a key that is the same for equal annotations, even if their fields are in a different order."""
+    """Return the same key for equal annotations."""
     try:
         return msgspec.json.encode(annotation, order="deterministic")
     except (TypeError, ValueError, RecursionError):
@@ -323,7 +328,7 @@ def _drop_control_keys(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _index_of(metadata: Mapping[str, Any]) -> Index:
-    # None is a valid index. A missing or invalid index means 0.
+    # None is a valid index. Anything else means 0.
     index = metadata.get("index", 0)
     return index if isinstance(index, str | int | None) else 0
 

@@ -1,4 +1,4 @@
-"""Chunks of the completion dialect, and operators that fold them into one response or convert them to events."""
+"""Chunks of the completion dialect."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _USAGE: tuple[type, ...] = (Usage, type(None))
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """A piece of the tool call at `index`, which counts from 0. Usually only the first piece has an `id` and a `name`.
+    """A piece of the tool call at `index`, which counts from 0.
 
-    `arguments_delta` is a piece of JSON text. Raises ``ValueError`` if `index` is negative.
+    Usually only the first piece has an `id` and a `name`. `arguments_delta` is a piece of JSON text. Raises
+    ``ValueError`` if `index` is negative.
     """
 
     index: int
@@ -40,10 +41,12 @@ class ToolCallDelta(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 class CompletionChunk(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """A chunk of text and pieces of tool calls. The final chunk contains the usage and the finish reason.
+    """A chunk of text and pieces of tool calls.
 
     >>> CompletionChunk.text("Hi")
     CompletionChunk(delta='Hi')
+
+    The final chunk contains the usage and the finish reason.
     """
 
     delta: str = ""
@@ -54,12 +57,18 @@ class CompletionChunk(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     @classmethod
     def text(cls, delta: str) -> CompletionChunk:
-        """Return a chunk of text. Raises ``ValidationError("invalid_message")`` unless `delta` is a string."""
+        """Return a chunk of text.
+
+        Raises ``ValidationError("invalid_message")`` unless `delta` is a string.
+        """
         return cls(as_text(delta))
 
     @classmethod
     def final_chunk(cls, usage: Usage | None, reason: FinishReason | None) -> CompletionChunk:
-        """Return the final chunk. Raises ``ValidationError("invalid_message")`` if an argument has the wrong type."""
+        """Return the final chunk.
+
+        Raises ``ValidationError("invalid_message")`` if an argument has the wrong type.
+        """
         arguments = (("usage", usage, _USAGE), ("reason", reason, _TEXT))
         errors = [((name,), "wrong_type") for name, value, types in arguments if not isinstance(value, types)]
         if errors:
@@ -72,7 +81,7 @@ CompletionStream: TypeAlias = Observable[CompletionChunk]
 
 
 def check_chunk(item: Any) -> None:
-    """Raise ``StreamError("malformed_event")`` unless `item` is a chunk whose fields have the right types."""
+    """Raise ``StreamError("malformed_event")`` unless `item` is a valid chunk."""
     if not isinstance(item, CompletionChunk):
         message = f"{shown(item)} is not a CompletionChunk; for text, use CompletionChunk.text(...)"
         raise StreamError("malformed_event", message)
@@ -96,7 +105,10 @@ def _check_field(struct: msgspec.Struct, name: str, types: tuple[type, ...]) -> 
 
 @value
 class CompletionToolCall(Value):
-    """A complete tool call. `arguments` is the text that the provider sent; it is not necessarily valid JSON."""
+    """A complete tool call.
+
+    `arguments` is the provider's text, which may not be valid JSON.
+    """
 
     id: str
     name: str
@@ -109,9 +121,9 @@ def _no_usage() -> Usage:
 
 @value
 class CompletionResponse(Value):
-    """A whole completion. `content` is None if there is no text. Calls are ordered by index.
+    """A whole completion, with the calls ordered by index.
 
-    `dropped` contains the calls that never received an id, and therefore cannot be answered.
+    `content` is None if there is no text. `dropped` contains calls without an id, which cannot be answered.
     """
 
     content: str | None = None
@@ -137,13 +149,12 @@ def collect_completion() -> Callable[[Observable[CompletionChunk]], Stream[Compl
     >>> of(CompletionChunk.text("H"), CompletionChunk.text("i"), final).pipe(collect_completion()).run()
     CompletionResponse(content='Hi', usage=Usage(input_tokens=2, output_tokens=1))
 
-    Each call gets the latest id and name that arrived for it, and the joined pieces of its arguments. The last chunk
-    that is marked as final gives the usage and the finish reason. If it contains no usage, all counts are zero. If
-    it contains no finish reason, the reason is ``"stop"``.
+    Each call gets its latest id and name, and its joined arguments. The last final chunk gives the usage and the finish
+    reason. By default, all counts are zero and the reason is ``"stop"``.
 
     If the source fails with an ``LLMError``, the error keeps its class and reason. Any other error becomes the cause of
-    a ``StreamError("adapter_error")``. An item that is not a chunk causes a ``StreamError("malformed_event")``. In each
-    case, the error's ``metadata["response"]`` is the partial response, with the finish reason ``"error"``.
+    a ``StreamError("adapter_error")``. An invalid item causes a ``StreamError("malformed_event")``. The error's
+    ``metadata["response"]`` is the partial response, with the finish reason ``"error"``.
     """
 
     def operator(source: Observable[CompletionChunk]) -> Stream[CompletionResponse]:
@@ -155,7 +166,7 @@ def collect_completion() -> Callable[[Observable[CompletionChunk]], Stream[Compl
             def on_next(chunk: CompletionChunk) -> None:
                 try:
                     fold.feed(chunk)
-                except Exception as error:  # the item is not a valid chunk
+                except Exception as error:  # not a valid chunk
                     on_error(error)
 
             def on_error(error: Exception) -> None:
@@ -181,7 +192,7 @@ class _Call:
 class _CompletionFold:
     def __init__(self) -> None:
         self._content: list[str] = []
-        self._calls: dict[int, _Call] = {}  # by index; a dict takes no memory for gaps between indexes
+        self._calls: dict[int, _Call] = {}  # by index, without memory for gaps
         self._final = CompletionChunk()
 
     def feed(self, chunk: CompletionChunk) -> None:
@@ -218,7 +229,7 @@ class _CompletionFold:
 
 
 def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observable[CompletionChunk]], Stream[Event]]:
-    """Convert the `CompletionChunk`s of one response to the events that every adapter emits.
+    """Convert the `CompletionChunk`s of one response to events.
 
     ::
 
@@ -233,20 +244,19 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
     >>> [type(event).__name__ for event in chunks.pipe(from_completion_chunks())]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
-    `messages` is the thread that the response answers. A call without an id gets an id that is unique in the thread.
-    Any chunk can contain usage or a finish reason. Each usage counter keeps its largest value. If a final chunk arrives
-    but no finish reason, the reason is ``"stop"``. If neither arrives, the source was cut off, and the response ends
-    with ``StreamError("truncated")``.
+    `messages` is the thread that the response answers. A call without an id gets one that is unique in the thread. Any
+    chunk can contain usage or a finish reason. Each counter keeps its largest value. After a final chunk, the default
+    reason is ``"stop"``. Without one, the response ends with ``StreamError("truncated")``.
 
-    If the source fails, all open blocks and calls are completed, and an ``ErrorEvent`` follows. An ``LLMError`` before
-    the first chunk goes to ``on_error`` instead.
+    If the source fails, all blocks and calls are completed, and an ``ErrorEvent`` follows. An ``LLMError`` before the
+    first chunk goes to ``on_error`` instead.
     """
     messages = tuple(messages)
     return events_of(lambda: CompletionFeeder(messages))
 
 
 class CompletionFeeder:
-    """Converts one response's chunks to events. `messages` is the thread that the response answers."""
+    """Converts chunks to events, for the thread `messages`."""
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self._blocks = Blocks(CallTracker.after(messages))
@@ -279,7 +289,7 @@ class CompletionFeeder:
 
     def close(self) -> list[Event]:
         if self._final:
-            self._blocks.finish("stop", None)  # does not replace an earlier reason
+            self._blocks.finish("stop", None)  # an earlier reason stays
         self._blocks.end()
         return self._blocks.take()
 

@@ -1,6 +1,6 @@
-"""The commands ``ask`` and ``chat``, which show answers as they arrive.
+"""The commands ``ask`` and ``chat``.
 
-On a terminal, ``rxllm.show`` draws answers as cards if rich is installed. Otherwise, `Screen` prints plain text.
+On a terminal with rich, ``rxllm.show`` draws cards. Otherwise, `Screen` prints plain text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rxllm.display import draws_cards
 from rxllm.events import Custom, FileAdded, MessageCompleted, TextDelta, ThinkingDelta, ToolCallCompleted
 
 _CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {*map(ord, "\n\t")}, "\ufffd") | {ord("\r"): ""}
-"""Replacements for control characters, which a model could use to move the cursor or write to the clipboard."""
+"""Replacements for control characters."""
 
 _LOCAL = "; or choose another model with --model provider:name (python -m rxllm providers lists the providers)"
 
@@ -48,11 +48,11 @@ def plain(text: str) -> str:
 
 
 class ShownError(Exception):
-    """Raised from an error that a card has already shown, so that it is not printed again."""
+    """An error that a card has already shown."""
 
 
 def report(error: Exception) -> None:
-    """Print `error` and its remedy on one line. If a card has shown it, print at most the remedy."""
+    """Print an error and its remedy on one line."""
     message = error.message if isinstance(error, LLMError) else f"{type(error).__name__}: {error} (see --debug)"
     if isinstance(error, ShownError):
         message, error = "", cast(Exception, error.__cause__)
@@ -63,7 +63,7 @@ def report(error: Exception) -> None:
 
 
 class Screen:
-    """Writes to standard output and standard error, and remembers which of them has an unfinished line."""
+    """Prints answers, and remembers which stream has an unfinished line."""
 
     def __init__(self, *, events: bool, text: bool) -> None:
         self._events = events
@@ -71,9 +71,9 @@ class Screen:
         self._unfinished = set[TextIO]()
 
     def draw(self, event: Event) -> None:
-        """Print the visible part of `event` or, with ``--events``, the event as JSON."""
+        """Print what a user sees of `event`, or its JSON."""
         if self._events:
-            if not (isinstance(event, Custom) and event.name == "session_turn"):  # this event contains a whole session
+            if not (isinstance(event, Custom) and event.name == "session_turn"):  # contains a whole session
                 print(serializer.to_json(event), flush=True)
             return
         match event:
@@ -82,7 +82,7 @@ class Screen:
             case ThinkingDelta(delta=text):
                 dim = "\x1b[2m{}\x1b[0m" if sys.stderr.isatty() and not os.environ.get("NO_COLOR") else "{}"
                 self._write(sys.stderr, dim.format(text.translate(_CONTROLS)))
-            case ToolCallCompleted():  # a provider's tool, such as a search
+            case ToolCallCompleted():  # for example, a search
                 self._note(f"{event.tool_call!r}")
             case FileAdded(file=file):
                 self._note(f"a file has arrived but is not shown: {file.get('mime_type')}")
@@ -92,12 +92,11 @@ class Screen:
                 pass
 
     def interrupt(self) -> None:
-        """Mark the line on standard error as unfinished, since the terminal has echoed ``^C``."""
+        """Mark standard error as unfinished: the terminal has echoed ``^C``."""
         if sys.stderr.isatty() and not any(stream.isatty() for stream in self._unfinished):
             self._unfinished.add(sys.stderr)
 
     def end_lines(self) -> None:
-        """End each unfinished line."""
         for stream in [*self._unfinished]:
             print(file=stream, flush=True)
         self._unfinished.clear()
@@ -107,17 +106,17 @@ class Screen:
         self._write(sys.stderr, f"{plain(text)}\n")
 
     def _write(self, stream: TextIO, text: str) -> None:
-        # Both streams may go to the same terminal. Line breaks are added only on a terminal.
+        # Both streams may go to the same terminal.
         for other in [other for other in self._unfinished if other is not stream and other.isatty()]:
             print(file=other, flush=True)
             self._unfinished.discard(other)
-        if text:  # update the set before printing, which Ctrl-C may interrupt
+        if text:  # Ctrl-C may interrupt the printing
             (self._unfinished.discard if text.endswith("\n") else self._unfinished.add)(stream)
         print(text, end="", file=stream, flush=True)
 
 
 def ask(options: Namespace) -> int:
-    """Answer one question: the prompt, followed by any piped text."""
+    """Answer the prompt and any piped text."""
     piped = "" if sys.stdin.isatty() else sys.stdin.read().strip()
     text = "\n\n".join(part for part in (" ".join(options.prompt), piped) if part)
     if not text and not options.file:
@@ -128,7 +127,7 @@ def ask(options: Namespace) -> int:
 
 
 def chat(options: Namespace) -> int:
-    """Answer each line that the user types. Ctrl-C stops an answer. Ctrl-D, or Ctrl-C twice, ends the program."""
+    """Answer each line until Ctrl-D."""
     conversation, is_interrupted, is_terminal = _Conversation(options), False, sys.stdin.isatty()
     files: list[str] = options.file
     if is_terminal:
@@ -143,7 +142,7 @@ def chat(options: Namespace) -> int:
                 is_interrupted, files = result.halted_reason == "cancelled", []
         except EOFError:
             break
-        except KeyboardInterrupt:  # at the prompt; `reply` handles Ctrl-C during an answer
+        except KeyboardInterrupt:  # at the prompt
             if is_interrupted:
                 break
             is_interrupted = True
@@ -158,8 +157,6 @@ def chat(options: Namespace) -> int:
 
 
 class _Conversation:
-    """Holds a session, the engine that answers, and the screen that prints the answers."""
-
     def __init__(self, options: Namespace) -> None:
         self._schema = options.json
         params = {"response_format": self._schema, "temperature": options.temperature}
@@ -185,9 +182,9 @@ class _Conversation:
                 print(f"there is no command {name}:\n{_HELP}", file=sys.stderr)
 
     def reply(self, message: Message) -> ChatResult:
-        """Show the answer to `message`, and return its result (``cancelled`` after Ctrl-C) or raise its error.
+        """Show the answer and return its result, or raise its error.
 
-        If a tool needs approval, ask the user, and continue.
+        Ask the user if a tool needs approval.
         """
         result = self._show(session.stream_reply(self._engine, self._session, message))
         while result.halted_reason == "approval":
@@ -201,7 +198,7 @@ class _Conversation:
         seen: list[Event] = []
         (self._draw if self._has_cards else self._print)(events, seen)
         turn = rxllm.run(from_iterable(seen).pipe(ops.to_session(self._session, parse=self._schema, keep_partial=True)))
-        # After an error, the user can try again with the next message.
+        # After an error, the user can try again.
         self._session = replace(turn.session, status="idle") if turn.session.status == "error" else turn.session
         result = cast(ChatResult, turn.result)
         if self._has_cards and result.error is not None:
@@ -209,12 +206,11 @@ class _Conversation:
         return result.raise_for_error()
 
     def _draw(self, events: rxllm.Stream[Event], seen: list[Event]) -> None:
-        """Draw a card with an empty line above and below it."""
         print()
         try:
             rxllm.show(events.pipe(ops.tap(seen.append)).map(lambda event: _without_shown(event, seen)))
         except KeyboardInterrupt:
-            pass  # the events so far are folded into a cancelled turn
+            pass  # folded into a cancelled turn
         except Exception as error:
             raise ShownError from error
         finally:
@@ -227,13 +223,13 @@ class _Conversation:
                     seen.append(event)
                     self._screen.draw(event)
         except KeyboardInterrupt:
-            self._screen.interrupt()  # the events so far are folded into a cancelled turn
+            self._screen.interrupt()  # folded into a cancelled turn
         finally:
             self._screen.end_lines()
 
 
 def _without_shown(event: Event, seen: list[Event]) -> Event:
-    """Return `event`. If it completes a resumed step, leave out everything that an earlier card has shown."""
+    """Leave out what an earlier card has shown."""
     if not isinstance(event, rxllm.StepCompleted) or any(isinstance(other, rxllm.MessageStarted) for other in seen):
         return event
     answered = {other.id for other in seen if isinstance(other, rxllm.ToolExecutionCompleted)}
@@ -244,7 +240,7 @@ def _without_shown(event: Event, seen: list[Event]) -> Event:
 
 
 def _ask_approval(call: rxllm.ToolCall) -> bool | str:
-    """Ask the user whether a tool may run. The answer is yes, no, or a reason to deny it."""
+    """Return True, False, or the user's reason to deny it."""
     if not sys.stdin.isatty():
         return "there is no terminal on which a person could approve it"
     print(textwrap.fill(f"Allow {plain(repr(call))}?", get_terminal_size().columns), file=sys.stderr)
@@ -260,5 +256,5 @@ def _line(prompt: str) -> str:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return input()
     with suppress(ImportError):
-        import_module("readline")  # adds line editing and history to `input`
+        import_module("readline")  # line editing and history for `input`
     return input(prompt)

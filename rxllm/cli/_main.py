@@ -21,13 +21,16 @@ from rxllm.cli import _conversation, _serve
 from rxllm.cli._conversation import plain, report
 
 TEMPLATE = Path(__file__).parent / "plugin"
-"""The folder of the example plugin. The repository links it to ``examples/plugin``; packages contain a copy."""
+"""The example plugin. Packages contain a copy."""
 
 _FILES = ("*.toml", "*.md", "src/*/*.py", "src/*/py.typed", "tests/*.py")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 for success, 1 for an error, 2 for incorrect usage, 130 for Ctrl-C."""
+    """Run a command and return its exit code.
+
+    The code is 0 for success, 1 for an error, 2 for incorrect usage, 130 for Ctrl-C.
+    """
     options = _parser().parse_args(arguments)
     if options.debug:
         logging.basicConfig()
@@ -38,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # flushed again at exit
         return 1
     except Exception as error:
         if options.debug:
@@ -52,7 +55,7 @@ def _open_streams() -> None:
         if getattr(sys, name) is None:  # closed by the shell or a service manager
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
         if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # the encoding may lack characters of a pipe or a model
+            stream.reconfigure(errors="replace")  # the encoding may lack characters
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -123,7 +126,6 @@ def _tools(place: str) -> Sequence[Any]:
 
 
 def list_providers(options: Namespace) -> int:
-    """Print each provider with its key variable, whether the key is set, and its default address."""
     rows = [("provider", "key", "is", "default address"), *map(_row, rxllm.adapters.providers())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -143,11 +145,8 @@ def _row(name: str) -> tuple[str, str, str, str]:
     return name, variable, state, getattr(adapter, "default_base_url", "-")
 
 
-# A new plugin is the example package under a new name. It has an adapter and an operator.
-
-
 def write_plugin(options: Namespace) -> int:
-    """Write ``rxllm-NAME`` into the working directory. Raise ``FileExistsError`` if the folder exists."""
+    """Write ``rxllm-NAME`` into the working directory, unless it exists."""
     name, folder = options.name, Path(f"rxllm-{options.name}")
     sources = _sources()
     if not sources:
@@ -167,14 +166,14 @@ def _sources() -> list[Path]:
 
 
 def provider_name(name: str) -> str:
-    """Return `name` if it can be the name of a new provider, or raise ``ArgumentTypeError``."""
+    """Return a valid provider name, or raise ``ArgumentTypeError``."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise ArgumentTypeError(f"{name!r} must be made of lower-case letters, digits and hyphens, such as acme-ai")
     if name in rxllm.adapters.providers():
         raise ArgumentTypeError(f"there is already a provider named {name}; choose another name")
     adapter = renamed("Cohere", name)
     words = {word for source in _sources() for word in re.findall(r"\w+", source.read_text(encoding="utf-8"))}
-    if adapter.startswith("Test") or adapter in words - {"Cohere"}:  # collected by pytest, or already in use
+    if adapter.startswith("Test") or adapter in words - {"Cohere"}:  # collected by pytest, or in use
         raise ArgumentTypeError(
             f"{name} gives the class name {adapter}, which is taken; choose another name, such as the-{name}"
         )
@@ -182,10 +181,12 @@ def provider_name(name: str) -> str:
 
 
 def renamed(text: str, name: str) -> str:
-    """Return the example's `text` rewritten for the provider `name`. Links to Cohere's API docs stay unchanged.
+    """Return the example's `text`, rewritten for the provider `name`.
 
     >>> renamed("from rxllm_cohere import Cohere  # https://docs.cohere.com, https://api.cohere.com", "acme-ai")
     'from rxllm_acme_ai import AcmeAi  # https://docs.cohere.com, https://api.acme-ai.example'
+
+    Links to Cohere's API docs stay unchanged.
     """
     identifier = name.replace("-", "_")
     names = {

@@ -1,7 +1,7 @@
-"""The commands ``serve``, an OpenAI-compatible model server, and ``worker``, which continues durable runs.
+"""The commands ``serve`` and ``worker``.
 
-After the first signal, a worker gives its runs time to finish. When that time is up, or on a second signal, it releases
-the remaining runs.
+* The first signal gives a worker's runs time to finish.
+* After that time, or on a second signal, the worker releases the rest.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from rxllm.values import Call
 _HERE = ("127.0.0.1", "::1", "localhost")
 
 LEAVING = 3
-"""The time, in seconds, that the server waits for unfinished answers after Ctrl-C."""
+"""Seconds to wait for unfinished answers after Ctrl-C."""
 
 LOOK_SECONDS = 0.05
-"""The interval, in seconds, at which a stopping worker checks whether its runs have finished."""
+"""Seconds between checks whether a stopping worker's runs have finished."""
 
 WRONG = "write module:name, where name is the result of rxllm.durable.open_runs(...) or a function that returns it"
 
 
 def serve(options: Namespace) -> int:
-    """Serve the models under their own names. Other machines can connect only if a key is set."""
+    """Serve models under their own names. Remote clients need a key."""
     key = os.environ.get(options.key) if options.key else None
     if options.key and not key:
         return _wrong(f"the variable {options.key} holds no key: set it, or leave out --key")
     if key is None and options.host not in _HERE:
         remedy = "pass the name of its variable, for example --key RXLLM_SERVE_KEY"
         return _wrong(f"--host {options.host} lets other machines connect, so a key is required; {remedy}")
-    level = "debug" if options.debug else "critical"  # uvicorn would report an answer cut off by Ctrl-C as an error
+    level = "debug" if options.debug else "critical"  # uvicorn reports cut-off answers as errors
     models = options.model or [options.default_model]
     for name in models:
         _check_key(name)
@@ -50,19 +50,19 @@ def serve(options: Namespace) -> int:
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     try:
         listening = socket.create_server((options.host, options.port), family=family)
-    except (OSError, OverflowError) as error:  # a port above 65535 raises OverflowError
+    except (OSError, OverflowError) as error:  # a port above 65535
         where = f"--host {options.host} --port {options.port}"
         return _wrong(f"cannot listen on {where}: {error}; --port 0 chooses a free port")
     with listening:
         host = f"[{options.host}]" if ":" in options.host else options.host
         print(f"http://{host}:{listening.getsockname()[1]}/v1 (Ctrl-C stops)", flush=True)
-        with suppress(KeyboardInterrupt):  # uvicorn raises this after it has stopped
+        with suppress(KeyboardInterrupt):  # raised once uvicorn has stopped
             server.run(sockets=[listening])
     return 0
 
 
 def _check_key(name: str) -> None:
-    """Raise ``EngineError("missing_key")`` at startup if the model's provider needs a key that is not set."""
+    """Raise now if the model's provider lacks a key."""
     adapter = rxllm.Engine.from_model(name).adapter
     if isinstance(adapter, HTTPAdapter):
         adapter.key(Call())
@@ -84,13 +84,13 @@ def _wrong(message: str) -> int:
 
 
 def work(options: Namespace) -> int:
-    """Produce runs until a signal arrives, then release any that do not finish in time."""
+    """Produce runs until a signal arrives, then release the rest."""
     sys.path.insert(0, os.getcwd())
     try:
         runs = _runs(options.runs)
     except LookupError as error:
         return _wrong(error.args[0])
-    with suppress(KeyboardInterrupt):  # raised if the loop cannot handle signals
+    with suppress(KeyboardInterrupt):  # if the loop cannot handle signals
         asyncio.run(_work(runs, options.every, options.most, options.grace))
     return 0
 

@@ -1,7 +1,7 @@
-"""Send many requests at once from Dask workers on several machines (https://distributed.dask.org).
+"""Send many requests from Dask workers on several machines.
 
-`generate_many` has the same signature and results as ``rxllm.generate_many``, but the workers of a
-``distributed.Client`` send the requests. ``rxllm[cluster]`` must be installed here and on the workers.
+`generate_many` works like ``rxllm.generate_many``, but the workers of a ``distributed.Client`` send the requests.
+Install ``rxllm[cluster]`` here and on the workers (https://distributed.dask.org).
 
 ===============================  =====================================================================================
 process                          work

@@ -1,4 +1,4 @@
-"""`generate_many`, which works like ``rxllm.generate_many``, but runs the engine on a cluster's workers."""
+"""Send many requests from a cluster's workers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _WORKER_OPTIONS: tuple[str, ...] = ("headers", "include_raw_chunks", "retry", "session_id", "timeout")
-"""The call options that apply on the worker. All others are part of the request or apply in this process."""
+"""The call options that apply on the worker."""
 
 _WORKERS = 32
-"""The number of workers that a run can grow to, unless it starts with more."""
+"""The number of workers that a smaller run can grow to."""
 
 _NO_DELTAS = {"emit_text_deltas": False, "emit_tool_deltas": False, "emit_thinking": False}
 
@@ -73,14 +73,14 @@ def generate_many(
     client: Any = None,
     **opts: Any,
 ) -> Responses[Any]:
-    """Send many requests from the workers of `client`, and return the responses.
+    """Send many requests from the workers of `client`.
 
     The arguments and results are the same as for ``rxllm.generate_many``. Each worker sends up to `concurrency`
-    requests at a time, so the overall limit grows with the number of workers. A `journal` is a file on this machine. It
-    also works with ``rxllm.generate_many``. Neither function repeats a request that the other has answered.
+    requests at a time. A `journal` is a file on this machine. It also works with ``rxllm.generate_many``. Neither
+    function repeats a request that the other has answered.
 
-    Without a `client`, each subscription starts one worker process per CPU of this machine. In that case, a script
-    needs ``if __name__ == "__main__":``.
+    Without a `client`, each subscription starts one worker process per CPU of this machine. A script then needs
+    ``if __name__ == "__main__":``.
 
     ::
 
@@ -92,30 +92,27 @@ def generate_many(
                 print(response.output_text)
 
     Responses are emitted one by one. Disposing the subscription, or ending this process, closes the connections of all
-    workers. If a worker dies, other workers repeat only its unfinished requests. A request fails once three workers
-    have died while running it. Workers added later take part too, up to a total of 32 workers or the initial number,
-    whichever is larger.
+    workers. If a worker dies, other workers repeat its unfinished requests. A request fails once three workers have
+    died while running it. Workers added later take part too, up to 32 or the initial number.
 
-    The engine is pickled without its clients and keys. A worker reads its key from its own environment; keys from
-    ``rxllm.keys.put`` and ``load_dotenv`` are not sent. Locks, files and connections cannot be sent, so functions must
-    create them on the worker. If the engine's functions change any state on a worker, this process does not see the
-    change. This process writes the `journal`, and calls `on_progress` and `on_event`. `on_event` is called only once a
-    response is complete, and receives no deltas.
+    The engine is pickled without its clients and keys. A worker reads its key from its own environment. Keys from
+    ``rxllm.keys.put`` and ``load_dotenv`` are not sent. Functions must create locks, files and connections on the
+    worker. State that they change there stays there. This process writes the `journal`, and calls `on_progress` and
+    `on_event`. `on_event` is called once a response is complete, without deltas.
 
-    Observers run on the workers. ``rxllm.otel.traces()`` writes to the worker's global providers. To set them up on
-    every worker, call ``client.register_plugin(plugin)`` with a ``distributed.WorkerPlugin`` whose ``setup`` calls
-    ``trace.set_tracer_provider``. ``traces(tracer_provider=...)`` cannot be sent.
+    Observers run on the workers. ``rxllm.otel.traces()`` writes to the worker's global providers. Set them up in the
+    ``setup`` of a ``distributed.WorkerPlugin``, with ``trace.set_tracer_provider``. Then call
+    ``client.register_plugin(plugin)``. ``traces(tracer_provider=...)`` cannot be sent.
 
-    ``ops.rate_limited``, and ``ops.budget`` with a shared `Budget`, run in this process, as if they were last in
-    ``engine.operators``. The limit and the budget therefore apply to all workers together. A call acquires its permit
-    and reservation before it is sent to a worker, and holds them until its answer arrives. Usage above the reservation
+    ``ops.rate_limited``, and ``ops.budget`` with a shared `Budget`, run last, in this process. They therefore apply to
+    all workers together. A call holds its permit and reservation until its answer arrives. Usage above the reservation
     does not stop the answer, and is counted at the end. If the engine has no other operators, this process also starts
     the retries. They can run on any worker, and count towards the rate limit.
 
-    Raises ``EngineError("missing_dependency")`` if ``distributed`` is not installed, ``EngineError("invalid_engine")``
-    if the engine cannot be pickled (or, through ``on_error``, if the workers cannot start or cannot read it),
-    ``ValidationError("invalid_option")`` if an option or the adapter contains a key, and the errors that
-    ``rxllm.generate_many`` raises.
+    Raises the errors of ``rxllm.generate_many``. Raises ``EngineError("missing_dependency")`` if ``distributed`` is not
+    installed. Raises ``EngineError("invalid_engine")`` if the engine cannot be pickled. Raises
+    ``ValidationError("invalid_option")`` if an option or the adapter contains a key. If the workers cannot start or
+    read the engine, the stream fails with ``EngineError("invalid_engine")``.
     """
     try:
         lanes: Any = import_module("rxllm.cluster._lanes")
@@ -126,7 +123,7 @@ def generate_many(
     check("client", client, is_open, "an open distributed.Client, or None")
     if client is None and getattr(current_process(), "_inheriting", False):
         raise SystemExit(f"each worker of rxllm.cluster runs this script when it starts; {lanes.GUARD}")
-    # The requests are read twice: this first call only checks the arguments.
+    # This first call only checks the arguments.
     many: Any = list(requests) if _are_several(requests) else requests
     rxllm.generate_many(engine, many, **opts)
     if opts.get("api_key") is not None:
@@ -169,8 +166,6 @@ async def _responses(
 
 
 class _Workers:
-    """An adapter that passes requests to the workers. In this process, it replaces the engine's own adapter."""
-
     def __init__(self, lanes: Lanes, adapter: Any) -> None:
         name = getattr(adapter, "__name__", None) or type(adapter).__name__
         self.provider = getattr(adapter, "provider", None) or name  # part of a journal's keys
@@ -192,10 +187,10 @@ def _is_shared(operator: Any) -> bool:
 
 
 def _retries_here(engine: Engine) -> bool:
-    """Whether this process retries failed calls, so that a shared limit counts every attempt.
+    """Whether this process retries failed calls.
 
-    If the engine has other operators, such as ``fallback``, the workers retry the calls, because these operators must
-    see the outcome of all attempts.
+    A shared limit then counts every attempt. Other operators, such as ``fallback``, must see all attempts on the
+    worker.
     """
     return bool(engine.operators) and all(map(_is_shared, engine.operators))
 
@@ -205,7 +200,6 @@ def _worker_options(engine: Engine) -> tuple[str, ...]:
 
 
 def _own_engine(engine: Engine, lanes: Lanes, usd: float | None) -> Engine:
-    """Return the engine for this process, with all request settings and the shared limits."""
     workers = _Workers(lanes, engine.adapter)
     names, retry = _worker_options(engine), engine.retry if _retries_here(engine) else False
     params = {name: value for name, value in engine.params.items() if name not in names}
@@ -215,7 +209,6 @@ def _own_engine(engine: Engine, lanes: Lanes, usd: float | None) -> Engine:
 
 
 def _setup(engine: Engine, opts: Mapping[str, Any], pack: Callable[[Any], bytes]) -> bytes:
-    """Return the pickled setup for the workers: the engine without its request settings, and the call options."""
     headers: dict[str, str] = {**(engine.params.get("headers") or {}), **(opts.get("headers") or {})}
     names, retry = _worker_options(engine), False if _retries_here(engine) else engine.retry
     params: dict[str, Any] = {name: value for name, value in engine.params.items() if name in names}

@@ -1,6 +1,6 @@
-"""The client's side of a run: it sends requests to the workers and receives the outcomes.
+"""Send requests to the workers and receive their outcomes.
 
-A lane is one worker's part of the run.
+A lane is one worker's part of a run.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from rxllm.cluster._worker import Outcome, pack
 __all__ = ["Lanes", "open_lanes", "pack"]
 
 _PATIENCE = 60.0
-"""The time, in seconds, that a run waits for a worker before it fails."""
+"""The seconds a run waits for a worker before it fails."""
 
 _LOOK = 0.5
-"""The interval, in seconds, at which the list of workers is refreshed."""
+"""The seconds between refreshes of the workers' list."""
 
 GUARD = 'put the call below `if __name__ == "__main__":` in a file whose name ends in .py, or pass a client'
 
 _GRACE = 3.0
-"""The maximum time, in seconds, to wait for pending calls to workers when a run ends."""
+"""The seconds to wait for pending calls when a run ends."""
 
 _DEATHS = 3
-"""The number of worker deaths after which a request fails, because it may have caused them."""
+"""The number of worker deaths that fails a request."""
 
 
 @asynccontextmanager
 async def open_lanes(client: Any, setup: bytes, concurrency: int) -> AsyncGenerator[Lanes]:
-    """Open lanes on rxllm's own event loop, and close them there on exit.
+    """Open lanes on rxllm's own event loop, and close them there.
 
-    On the caller's loop, ``asyncio.run`` would cancel Dask's tasks before the lanes are closed.
+    On the caller's loop, ``asyncio.run`` would cancel Dask's tasks too early.
     """
     source = from_async_iter(partial(_lanes, client, setup, concurrency))
     async with to_async_iter(Stream(partial(_subscribe_on_own_loop, source))) as items:
@@ -63,7 +63,7 @@ async def _lanes(client: Any, setup: bytes, concurrency: int) -> AsyncGenerator[
 def _subscribe_on_own_loop(
     source: Stream[Lanes], observer: abc.ObserverBase[Lanes], scheduler: abc.SchedulerBase | None = None
 ) -> abc.DisposableBase:
-    """Subscribe to `source` on a thread without an event loop, so that it runs on rxllm's own loop."""
+    """Subscribe on a thread without a loop, to use rxllm's own loop."""
     subscription = SingleAssignmentDisposable()
 
     def subscribe() -> None:
@@ -77,9 +77,9 @@ def _subscribe_on_own_loop(
 
 @asynccontextmanager
 async def _connect(client: Any) -> AsyncGenerator[Any]:
-    """Connect to the scheduler of `client` on this event loop. Without a client, start workers on this machine.
+    """Connect to the scheduler of `client`, or start local workers.
 
-    Each run has its own connection. When the connection ends for any reason, the scheduler cancels the run's tasks.
+    Each run has its own connection. Its end cancels the run's tasks.
     """
     if client is None:
         quiet: dict[str, Any] = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
@@ -101,17 +101,14 @@ async def _started(local: Any) -> Any:
         with _quiet(logging.CRITICAL):
             return await local
     except Exception as error:
-        cause = error.__cause__ or error  # Dask's own error has thirty lines that add nothing
+        cause = error.__cause__ or error  # Dask's own error has thirty more lines
         message = f"the workers on this machine cannot start: {str(cause).rstrip('.')}; {GUARD}"
         raise EngineError("invalid_engine", message) from None
 
 
 @contextmanager
 def _quiet(level: int) -> Generator[None]:
-    """Silence Dask's logs below `level`.
-
-    A cluster's own setting is not enough, because it is reset as soon as any cluster closes.
-    """
+    """Silence Dask's logs below `level`, even after a cluster closes."""
     handlers = logging.getLogger("distributed").handlers[:]
 
     def is_loud(record: logging.LogRecord) -> bool:
@@ -128,18 +125,18 @@ def _quiet(level: int) -> Generator[None]:
 
 @asynccontextmanager
 async def _open_resource(resource: Any, opening: Awaitable[Any] | None = None) -> AsyncGenerator[Any]:
-    """Open `resource`, and close it on exit. If disposed early, wait until it is open, and then close it."""
+    """Open `resource`, and always close it on exit."""
     opened = asyncio.ensure_future(resource if opening is None else opening)
     try:
         yield await asyncio.shield(opened)
     finally:
         await asyncio.wait([opened])
-        _ = opened.cancelled() or opened.exception()  # keeps asyncio from logging the error after disposal
+        _ = opened.cancelled() or opened.exception()  # keeps asyncio from logging the error
         await _finish(resource.close())
 
 
 async def _finish(work: Awaitable[Any]) -> None:
-    """Wait for `work`, even if disposal cancels the wait."""
+    """Wait for `work`, even after a cancellation."""
     closing = asyncio.ensure_future(work)
     try:
         await asyncio.shield(closing)
@@ -148,8 +145,6 @@ async def _finish(work: Awaitable[Any]) -> None:
 
 
 class _Job:
-    """A pending request and its outcome."""
-
     def __init__(self, number: int, data: bytes) -> None:
         self.number = number
         self.data = data
@@ -158,8 +153,6 @@ class _Job:
 
 
 class _Lane:
-    """The state of one worker: its Dask task, its running requests, and the jobs to send to it."""
-
     def __init__(self, address: str, key: str, future: Any) -> None:
         self.address = address
         self.key = key
@@ -177,17 +170,16 @@ class _Lane:
 def _unpack(data: bytes) -> Outcome:
     try:
         return pickle.loads(data)
-    except Exception as error:  # unpickling an exception fails if its class does not accept its `args`
+    except Exception as error:  # the exception's class may not accept its `args`
         message = f"the worker's response cannot be read here: {type(error).__name__}: {error}"
         return [], EngineError("invalid_engine", message)
 
 
 class Lanes:
-    """Sends requests to the workers of `client`. Each worker gets up to `concurrency` requests at a time.
+    """Send requests to the workers, up to `concurrency` at a time each.
 
-    Every worker serves one lane. A new worker gets its lane within half a second. When a worker dies, its unfinished
-    requests go to other workers, before any waiting requests. An instance belongs to one event loop, but `place` and
-    `run` can be called on any loop.
+    Every worker serves one lane. A dead worker's requests go to others first. It belongs to one event loop, but `place`
+    and `run` work on any loop.
     """
 
     def __init__(self, client: Any, setup: bytes, concurrency: int) -> None:
@@ -198,7 +190,7 @@ class Lanes:
         self._lanes: dict[str, _Lane] = {}
         self._waiting: deque[_Job] = deque()
         self._numbers = 0
-        self._queue: deque[Future[None]] = deque()  # one entry for each call that is waiting for room
+        self._queue: deque[Future[None]] = deque()  # one entry for each call that waits for room
         self._admitted = 0
         self._failure: LLMError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -214,11 +206,11 @@ class Lanes:
 
     async def _close(self) -> None:
         for lane in self._lanes.values():
-            lane.future.release()  # cancels the task, so that the worker closes its connections
+            lane.future.release()  # makes the worker close its connections
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._calls:  # a cluster logs an error if it closes during a call
+        if self._calls:  # closing a cluster during a call logs an error
             await asyncio.wait(self._calls, timeout=_GRACE)
         for call in self._calls:
             call.cancel()
@@ -229,7 +221,7 @@ class Lanes:
         task.add_done_callback(self._tasks.discard)
 
     def place(self, source: Observable[Event]) -> Stream[Event]:
-        """Subscribe to `source` once a worker has room. Only then do the limits in `source` apply."""
+        """Subscribe to `source` once a worker has room."""
 
         async def events() -> AsyncGenerator[Event]:
             async with self._room(), to_async_iter(source) as items:
@@ -273,7 +265,7 @@ class Lanes:
                 entry.set_result(None)
 
     async def run(self, request: Any, request_id: str) -> Outcome:
-        """Run a request on the first worker that has room, and return its outcome."""
+        """Run a request on a free worker, and return its outcome."""
         running = self._run(pack((request, request_id)))
         if asyncio.get_running_loop() is self._loop:
             return await running
@@ -308,7 +300,6 @@ class Lanes:
                 lane.send(job.number, job.data)
 
     def _fail(self, error: LLMError) -> None:
-        """Fail all current and future requests."""
         self._failure = error
         running = [job for lane in self._lanes.values() for job in lane.running.values()]
         for job in (*running, *self._waiting):
@@ -317,7 +308,7 @@ class Lanes:
         self._admit()
 
     async def _watch(self) -> None:
-        """Keep a lane open on every worker until the run ends or fails."""
+        """Keep a lane open on every worker."""
         last_seen = monotonic()
         while self._failure is None:
             try:
@@ -391,10 +382,10 @@ class Lanes:
 
     def _forget_call(self, call: asyncio.Future[Any]) -> None:
         self._calls.discard(call)
-        _ = call.cancelled() or call.exception()  # retrieve the error, even if the caller was cancelled
+        _ = call.cancelled() or call.exception()  # retrieves the error
 
     def _lose(self, lane: _Lane) -> None:
-        """Remove `lane`, and hand its requests over to other lanes."""
+        """Remove `lane`, and pass its requests to other lanes."""
         if self._lanes.get(lane.address) is not lane:
             return
         del self._lanes[lane.address]

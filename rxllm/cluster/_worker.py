@@ -1,4 +1,4 @@
-"""Run requests on a Dask worker. A lane calls the model and keeps the outcomes until the client fetches them."""
+"""Run requests on a Dask worker."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import rxllm
 from rxllm import Engine, EngineError, Event, LLMError, Request
 
 Job = tuple[int, bytes | None]
-"""A request's number, and a pickle of the request and its id. If the pickle is None, the request is stopped."""
+"""A number and a pickled request, or None to stop the request."""
 
 Outcome = tuple[list[Event], Exception | None]
 
 _POLL = 5.0
-"""The maximum time, in seconds, that `take` waits for an outcome."""
+"""The maximum time in seconds that `take` waits."""
 
 _lanes: dict[str, Lane] = {}
 
 
 def pack(value: Any) -> bytes:
-    """Pickle `value`. Functions and classes from the main module are pickled by value."""
+    """Pickle `value`, including the main module's functions and classes."""
     try:
         data = pickle.dumps(value)
     except Exception:
@@ -35,10 +35,10 @@ def pack(value: Any) -> bytes:
 
 
 async def serve(key: str, setup: bytes) -> None:
-    """Serve a run as a Dask task. The task ends when the client releases the future, or dies."""
+    """Serve a run as a Dask task, until the future is released."""
     engine, options = pickle.loads(setup)
     worker, lane = get_worker(), Lane(engine, options)
-    # When Dask cancels a task, it notifies plugins immediately, but does not stop the coroutine.
+    # Dask's cancellation notifies plugins, but does not stop the coroutine.
     worker.plugins[key] = _Cancellation(key, lane)
     _lanes[key] = lane
     try:
@@ -53,7 +53,6 @@ async def serve(key: str, setup: bytes) -> None:
 
 
 async def started(key: str) -> bool:
-    """Return whether the lane has started. If its task is still queued on this worker, wait a moment first."""
     for _ in range(5):
         if key in _lanes:
             return True
@@ -62,7 +61,6 @@ async def started(key: str) -> bool:
 
 
 async def put(key: str, jobs: Iterable[Job]) -> None:
-    """Start or stop the requests in `jobs`."""
     lane = _lanes[key]
     for number, request in jobs:
         lane.stop(number)
@@ -71,7 +69,7 @@ async def put(key: str, jobs: Iterable[Job]) -> None:
 
 
 async def take(key: str) -> list[tuple[int, bytes]]:
-    """Return the outcomes that have arrived. If there are none, wait a few seconds for the first."""
+    """Return the outcomes, waiting a few seconds for the first."""
     lane = _lanes[key]
     try:
         await asyncio.wait_for(lane.news.wait(), _POLL)
@@ -81,7 +79,7 @@ async def take(key: str) -> list[tuple[int, bytes]]:
 
 
 class Lane:
-    """A run's requests on this worker, with their outcomes. Use a lane only on the worker's event loop."""
+    """A run's requests on this worker. Use it only on its event loop."""
 
     def __init__(self, engine: Engine, options: dict[str, Any]) -> None:
         self.news = asyncio.Event()
@@ -119,7 +117,6 @@ class Lane:
         return outcomes
 
     def close(self) -> None:
-        """Stop all requests, which closes their connections."""
         for number in list(self._running):
             self.stop(number)
         self.closed.set()
@@ -127,8 +124,6 @@ class Lane:
 
 
 class _Cancellation(WorkerPlugin):
-    """Closes a lane when its task is cancelled or the worker closes."""
-
     def __init__(self, key: str, lane: Lane) -> None:
         self._key = key
         self._lane = lane

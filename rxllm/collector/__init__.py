@@ -1,4 +1,4 @@
-"""Fold events, one by one, into a Response, a StepResult or a ChatResult.
+"""Fold events into a Response, a StepResult or a ChatResult.
 
 =====================  ==============================================================================================
 file                   contents
@@ -13,16 +13,13 @@ file                   contents
 ``parsed``             functions that put parsed answers into responses and results
 =====================  ==============================================================================================
 
-A `StreamCollector` is an immutable value, and applying an event takes O(1) time. Successive states share a log of the
-current message's events, and each state records how many of them it includes. Applying a second event to the same state
-copies the log. `executions` holds running tools and the states of agents. Everything else is in `summary`, which most
-events do not change. `fold_message` builds the message from the log, but only when the message is read.
-
-A response's finish reason depends on its tool calls. If the client must run any complete calls, the reasons
-``stop``, ``other`` and None become ``tool_calls``; ``length``, ``content_filter`` and ``error`` are not replaced.
-
-A malformed event leaves the state unchanged. There are too many deltas to check each one, so a malformed delta, such as
-``TextDelta(None)``, is not noticed until the message is built.
+* A `StreamCollector` is immutable, and applying an event takes O(1) time.
+* Successive states share a log of the message's events. Each state counts the events that it includes.
+* Applying a second event to the same state copies the log.
+* `executions` holds running tools and the states of agents. `summary` holds everything else.
+* `fold_message` builds the message only when it is read.
+* If the client must run complete calls, the finish reasons ``stop``, ``other`` and None become ``tool_calls``.
+* A malformed event changes nothing. Deltas are checked only when the message is built.
 """
 
 from rxllm.collector._event_faults import event_fault

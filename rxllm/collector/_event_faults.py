@@ -1,4 +1,4 @@
-"""Check that an event's fields have the types that its class declares."""
+"""Check the types of an event's fields."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _ID = (str, NoneType)
 
 
 def event_fault(event: Any) -> str | None:
-    """Return what is wrong with `event`, or None if it is well-formed."""
+    """Return what is wrong with `event`, or None."""
     cls = cast(type[Any], type(event))
-    # Most events are deltas, and many streams report usage in each frame, so these two kinds take a shortcut.
+    # Deltas and usage are the most frequent events.
     if (cls is TextDelta or cls is ThinkingDelta) and type(event.delta) is str and type(event.id) in _ID:
         return None
     if cls is UsageUpdated and type(event.usage) is Usage:
@@ -53,7 +53,7 @@ _NAMES = {NoneType: "None", dict: "a mapping", Mapping: "a mapping", str: "a str
 
 @cache
 def _types(cls: type[Any]) -> tuple[tuple[str, tuple[type[Any], ...]], ...]:
-    """Return the fields whose type is not `Any`, each with its allowed classes."""
+    """Return the fields whose type is not `Any`, with their classes."""
     fields = ((name, _classes(hint)) for name, hint in get_type_hints(cls).items())
     return tuple((name, classes) for name, classes in fields if classes)
 
@@ -66,7 +66,7 @@ def _classes(hint: Any) -> tuple[type[Any], ...]:
         return ()
     if origin is Literal:
         return (str,)
-    return (dict, Mapping) if origin is Mapping else (origin or hint,)  # with dict first, isinstance finds it sooner
+    return (dict, Mapping) if origin is Mapping else (origin or hint,)  # isinstance finds a dict sooner
 
 
 def _message_fault(message: Message) -> str | None:
@@ -102,10 +102,10 @@ def _are_counters(types: tuple[type[Any], ...]) -> bool:
 
 
 def _raw_fault(event: RawChunk) -> str | None:
-    """Return what is wrong with an obsolete ``RawChunk`` (see `current_form`). Any other raw frame is valid."""
+    """Return what is wrong with an obsolete ``RawChunk``, or None."""
     try:
         current = current_form(event)
-    except TypeError:  # unknown counters are not a fault here, because the fold raises an error for them
+    except TypeError:  # the fold itself raises for unknown counters
         return None
     fault = None if current is event else event_fault(current)
     return fault and f"data is malformed: {fault}"

@@ -1,6 +1,6 @@
-"""Fold the events of one response into its message: text, thinking with its signature, tool calls and other parts.
+"""Fold the events of one response into its message.
 
-`fold_message` folds the log, and `Blocks` keeps the parts in order. The rest of a state is in its `Summary`.
+`fold_message` folds the log. `Blocks` keeps the parts in order. `Summary` holds the rest of a state.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ T = TypeVar("T")
 
 
 def fold_message(events: Iterable[Event]) -> Message:
-    """Fold one response's events into its assistant message, with the parts in order of first appearance.
+    """Return one response's message, with the parts in order.
 
-    If the parts are one block of text and then only tool calls, the content is plain text. If there are no parts, the
-    result is the message that ``MessageCompleted`` carries. Malformed events are omitted.
+    One text followed only by tool calls becomes plain text. Without parts, the message of ``MessageCompleted`` is
+    returned. Malformed events are omitted.
     """
     return without_faults(_fold_message, events if isinstance(events, list) else list(events))
 
 
 def without_faults(fold: Callable[[list[Event]], T], log: list[Event]) -> T:
-    """Return ``fold(log)``. If that raises ``TypeError``, fold again without malformed events."""
+    """Return ``fold(log)``, without malformed events if it raises ``TypeError``."""
     try:
         return fold(log)
     except TypeError:
@@ -74,7 +74,7 @@ def _fold_message(events: Iterable[Event]) -> Message:
     last = Message("assistant")
     blocks = Blocks()
     call_events: list[Event] = []
-    # The block of the latest delta, and its pieces. Nearly every event continues the previous event's block.
+    # Nearly every event continues the previous event's block.
     kind, block, pieces = None, None, list[str]()
     for event in events:
         if type(event) is TextDelta or type(event) is ThinkingDelta:
@@ -127,17 +127,17 @@ BLOCKS: dict[type[Event], type[Event]] = {
     ThinkingDelta: ThinkingDelta,
     ThinkingCompleted: ThinkingDelta,
 }
-"""The delta class for each event class of a text or thinking block."""
+"""The delta class for each event of a block."""
 
 
 def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKey]) -> BlockKey:
-    """Return the key of an event's block. An id of None refers to the latest open block of the same kind.
+    """Return the key of an event's block.
 
     >>> from rxllm import TextDelta, ThinkingDelta
     >>> block_key(TextDelta, None, [(TextDelta, "a"), (TextDelta, "b"), (ThinkingDelta, "c")])[1]
     'b'
 
-    If no block of this kind is open, the id stays None, and a new block begins.
+    An id of None means the latest open block of this kind. If there is none, a new block begins.
     """
     if id is None:
         for key in reversed(open_blocks):
@@ -149,8 +149,7 @@ def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKe
 class Blocks:
     """The parts of a response, in order of first appearance.
 
-    An open block of text or thinking is stored as a list of pieces, and a closed block as its completion. The key
-    of a block is a pair: the class of its deltas, and its id. A number replaces a missing id.
+    An open block is a list of pieces. A closed block is its completion. A number replaces a missing id.
     """
 
     def __init__(self) -> None:
@@ -158,7 +157,7 @@ class Blocks:
         self._open: dict[type[Event], dict[Any, None]] = {TextDelta: {}, ThinkingDelta: {}}  # oldest first
 
     def pieces(self, kind: type[Event], id: str | None) -> list[str]:
-        """Return the list that collects this block's deltas, or a throwaway list if the block is complete."""
+        """Return the block's pieces, or a throwaway list if complete."""
         pieces = self._parts[self._key(kind, id)]
         return cast(list[str], pieces) if isinstance(pieces, list) else []
 
@@ -168,7 +167,7 @@ class Blocks:
         self._open[kind].pop(key, None)
 
     def mark(self, key: Any, part: Any) -> None:
-        """Append `part`, unless there is already a part with this key."""
+        """Append `part`, unless its key is taken."""
         self._parts.setdefault(key, part)
 
     def add(self, part: Any) -> None:
@@ -199,7 +198,7 @@ def _part(kind: type[Event], pieces: list[str]) -> Part:
 
 
 def content_of(parts: tuple[Part, ...]) -> str | tuple[Part, ...]:
-    """Return the content of a message made of `parts`: a string if they are a single text followed by tool calls."""
+    """Return the content of a message made of `parts`."""
     match parts:
         case (TextPart(text=text, metadata=metadata), *marks) if not metadata and _only_marks(marks):
             return text
@@ -214,13 +213,13 @@ def _only_marks(parts: Iterable[Part]) -> bool:
 
 
 def check_delta(event: TextDelta | ThinkingDelta | ToolCallDelta, delta: object) -> None:
-    """Raise ``TypeError`` if a block's first delta is malformed. A malformed later delta fails when joined."""
+    """Raise ``TypeError`` if a block's first delta is malformed."""
     if not (isinstance(cast(object, event.id), str | None) and isinstance(delta, str)):
         raise TypeError(event_fault(event))
 
 
 def fold_calls(events: Iterable[Event]) -> dict[str, ToolCall]:
-    """Return the tool calls by id, in the order in which they began. An unfinished call has only its raw arguments."""
+    """Return the tool calls by id, in order."""
     return without_faults(_fold_calls, list(events))
 
 
@@ -256,8 +255,8 @@ def _call(id: str, event: ToolCallStarted | ToolCallCompleted | None, pieces: li
 class Summary(msgspec.Struct, frozen=True):
     """Everything in a state except its thread, log and executions.
 
-    `error` and `metadata` are kept when a step ends. `earlier` holds their values from before the step, and a restart
-    restores those. `past` holds the unfolded events of completed steps, and the events between steps.
+    `earlier` holds the `error` and `metadata` from before the step, for a restart. `past` holds the unfolded events of
+    completed steps.
     """
 
     steps: tuple[StepResult, ...] = ()
@@ -269,7 +268,7 @@ class Summary(msgspec.Struct, frozen=True):
     chat_result: ChatResult | None = None
     earlier: tuple[LLMError | None, Mapping[str, Any]] = (None, {})
     past: tuple[tuple[Event, ...], ...] = ()
-    fresh: bool = False  # no event has been folded since the last StepCompleted
+    fresh: bool = False  # no event since the last StepCompleted
 
 
 def apply_to_summary(summary: Summary, event: Event) -> Summary:
@@ -288,7 +287,7 @@ def complete(summary: Summary, event: MessageCompleted) -> Summary:
     return msgspec.structs.replace(
         summary,
         error=_failure(summary, event) if event.finish_reason == "error" else summary.error,
-        # An error is kept even if the adapter sends more events after it.
+        # Some adapters send more events after an error.
         finish_reason="error" if summary.finish_reason == "error" else event.finish_reason or summary.finish_reason,
         raw_finish_reason=event.raw_finish_reason or summary.raw_finish_reason,
         metadata={**summary.metadata, **event.metadata},
@@ -296,7 +295,7 @@ def complete(summary: Summary, event: MessageCompleted) -> Summary:
 
 
 def _failure(summary: Summary, event: MessageCompleted) -> LLMError:
-    # An adapter without an error object reports only the finish reason.
+    # Some adapters report only the finish reason.
     if summary.finish_reason == "error" and summary.error is not None:
         return summary.error
     return StreamError("adapter_error", f"the answer ended with {event.raw_finish_reason or 'an error'}")

@@ -1,7 +1,6 @@
-"""Build a step from a response, its tools and its agents: the new messages, the waiting calls and the halt.
+"""Build a step from a response, its tools and its agents.
 
-`Executions` keeps each tool call while it runs. A call that runs an agent stays until the step ends. The events of an
-agent are folded into a state of its own.
+`Executions` keeps a running tool call. It keeps an agent's call until the step ends, with the agent's own state.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ STOPPED = "The tool was stopped before it had ended. It may have acted."
 
 
 class Execution(msgspec.Struct, frozen=True):
-    """The execution of a tool call. If the call runs an agent, `agent` is the agent's state; otherwise it is empty."""
+    """A running tool call, with its agent's state."""
 
     agent: StreamCollector
     started: ToolExecutionStarted | None = None
     completed: ToolExecutionCompleted | None = None
 
     def after(self, event: Nested | ToolExecutionStarted | ToolExecutionCompleted) -> Execution | None:
-        """Return the execution after `event`. Return None if the call has completed and did not run an agent."""
+        """Return the execution after `event`, or None if it is over."""
         if isinstance(event, ToolExecutionStarted):
             return msgspec.structs.replace(self, started=event, completed=None)
         if isinstance(event, ToolExecutionCompleted):
@@ -79,7 +78,7 @@ Executions = Mapping[str, Execution]
 def execute(
     executions: Executions, event: Nested | ToolExecutionStarted | ToolExecutionCompleted, start: StreamCollector
 ) -> Executions:
-    """Return the executions after `event`, or the same object if nothing changed. `start` is a new agent's state."""
+    """Return the executions after `event`. A new agent begins at `start`."""
     id = event.path[0] if isinstance(event, Nested) else event.id
     before = executions.get(id)
     execution = before or Execution(start)
@@ -92,49 +91,47 @@ def execute(
 
 
 def unfold_executions(executions: Executions) -> list[Event]:
-    """Return the events of all executions, one execution after another."""
     return [event for id, execution in executions.items() for event in execution.to_events(id)]
 
 
 def innermost(event: Event) -> Event:
-    """Return the event inside a `Nested`. Other events are returned unchanged."""
+    """Return the event inside a `Nested`, or `event` itself."""
     return event.event if type(event) is Nested else event
 
 
 def unnest(event: Nested) -> tuple[str, Event]:
-    """Return the id of the outermost tool call, and the event as the agent originally emitted it."""
+    """Return the outermost call's id, and the agent's own event."""
     id, *path = event.path
     return id, Nested(tuple(path), event.event) if path else event.event
 
 
 def nest(id: str, event: Event) -> Nested:
-    """Wrap an agent's `event` for the enclosing chat to emit. The agent runs in the tool call `id`."""
+    """Wrap the event of an agent in the tool call `id`."""
     return Nested((id, *event.path), event.event) if type(event) is Nested else Nested((id,), event)
 
 
 _WAITING = ("approval", "manual_tool_calls")
 
 CALLS = ("manual_tool_calls", "approval_tool_calls")
-"""The keys in a step's metadata that list the calls waiting for the caller."""
+"""Metadata keys for calls that wait for the caller."""
 
 
 def is_waiting(result: ChatResult) -> bool:
-    """Whether a chat has halted to wait for an answer from the caller."""
+    """Whether the chat waits for the caller's answer."""
     return bool(result.pending_tool_calls) or result.pending_question is not None
 
 
 def agent_usage(executions: Executions) -> Usage:
-    """Return the usage of the completed steps of all agents, however deeply nested."""
+    """Return the usage of all agents' completed steps."""
     agents = [execution.agent for execution in executions.values()]
     steps = sum((step.usage for agent in agents for step in agent.steps), Usage())
     return sum((agent_usage(agent.executions) for agent in agents), steps)
 
 
 def with_answers_so_far(thread: Thread, state: StreamCollector) -> Thread:
-    """Return `thread` with the answers that `state` has for its open calls, and with its agents' completed steps.
+    """Return `thread` with the results for its open calls and its agents' completed steps.
 
-    A tool that has started and not ended may have acted, so its call gets a result that says so. If the call were left
-    open, an answer that is sent again would run the tool again.
+    A tool that was stopped may have acted. Its call gets a result too, because an approval must not run it twice.
     """
     agents = open_agents(thread)
     threads = {id: agents[id] for id in agents.keys() & state.executions.keys()}
@@ -149,7 +146,7 @@ def with_answers_so_far(thread: Thread, state: StreamCollector) -> Thread:
 
 
 def with_agents(step: StepResult, executions: Executions) -> StepResult:
-    """Return `step` with its agents' usage, waiting calls and first question added."""
+    """Add the agents' usage, waiting calls and first question."""
     if not executions:
         return step
     step = replace(step, agent_usage=agent_usage(executions))
@@ -163,14 +160,14 @@ def _halt_for(step: StepResult, waiting: Mapping[str, ChatResult]) -> StepResult
     thread = with_open_agents(step.thread, {id: result.thread for id, result in waiting.items()})
     nested, own = _waiting_metadata(waiting), step.metadata
     if "pending_question" in nested and own.get("halted_reason") == "ask_user":
-        # Questions are asked one at a time. The step's own question is asked last, because it ends the thread.
+        # The step's own question ends the thread, so it is last.
         thread += question(own["pending_question"], own["pending_tool_call_id"], own)
         return replace(step, thread=thread, metadata=joined(nested, own))
     return replace(step, thread=thread, metadata=joined(own, nested))
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two metadata mappings. `first` takes precedence, but the waiting calls of both are kept."""
+    """Merge metadata. `first` wins, but both keep their waiting calls."""
     calls = {name: (*first[name], *second[name]) for name in CALLS if name in first and name in second}
     return {**second, **first, **calls}
 
@@ -201,20 +198,19 @@ def _question(id: str, result: ChatResult) -> dict[str, Any]:
 
 
 AWAITING_USER = "<awaiting user response>"
-"""The result that the model sees for a tool call that is waiting for the user."""
+"""The result of a call that waits for the user."""
 
 PAUSE = "pause_turn"
-"""The raw finish reason of a message that the provider has paused and will continue in the next call."""
+"""The raw finish reason of a paused message."""
 
 STEERED = "steered"
-"""The raw finish reason of a response that was cut short, after a sentence, by a new user message."""
+"""The raw finish reason of a response cut short by the user."""
 
 
 def answer(response: Response[Any]) -> tuple[Message, ...]:
-    """Return the messages that `response` adds to its thread: the message, or nothing if the message would be empty.
+    """Return the messages that `response` adds to its thread.
 
-    Tool calls that will never have a result are removed from the message. If a new user message cut the response short,
-    parts that providers accept only whole are removed too.
+    Calls that will never have a result are removed. If the user cut the response short, signed parts are removed too.
     """
     message = response.message
     if message is None:
@@ -234,9 +230,9 @@ def answer(response: Response[Any]) -> tuple[Message, ...]:
 
 
 def unsigned(part: Part) -> Part | None:
-    """Return `part` without signed or opaque data, or None if nothing is left.
+    """Return `part` without signed or opaque data.
 
-    Providers reject such data if any of it is missing.
+    Providers reject such data unless it is complete.
     """
     match part:
         case ToolCallPart() | ProviderPart():
@@ -248,13 +244,13 @@ def unsigned(part: Part) -> Part | None:
 
 
 def is_unfinished(response: Response[Any]) -> bool:
-    """Whether the model is waiting for tool results, or for the next call after a pause."""
+    """Whether the model waits for results or after a pause."""
     waits = response.finish_reason == "tool_calls" and bool(response.tool_calls)
     return waits or response.raw_finish_reason == PAUSE
 
 
 def tool_message(event: Event) -> Message | None:
-    """Return the ``tool`` message for a tool's outcome, or None for other events."""
+    """Return the message for a tool's outcome, or None."""
     match event:
         case ToolResultEncoded():
             return Message("tool", event.content, tool_call_id=event.id)
@@ -268,12 +264,12 @@ def tool_message(event: Event) -> Message | None:
 
 
 def halted_by(error: LLMError) -> str:
-    """Return the `halted_reason` of a chat that failed with `error`."""
+    """Return the `halted_reason` of a failed chat."""
     return "budget" if error.reason == "budget_exceeded" else "error"
 
 
 def halt_metadata(halt: ToolHalt | AskUserRequested | None) -> dict[str, Any]:
-    """Return the metadata of a step that ended with `halt`, or an empty dict if nothing halted it."""
+    """Return the metadata of a step that ended with `halt`."""
     match halt:
         case None:
             return {}

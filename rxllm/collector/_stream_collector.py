@@ -97,12 +97,14 @@ _DONE = ("stop", "length", "content_filter", "error", "other")
 
 
 class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=True):
-    """The state of a fold. Start with ``StreamCollector()``, or ``StreamCollector(thread)`` for a step or a chat.
+    """The state of a fold.
 
     >>> from reactivex import from_iterable
     >>> events = from_iterable([TextDelta("hel"), TextDelta("lo")])
     >>> events.scan(StreamCollector.apply_event, StreamCollector()).run().current_text
     'hello'
+
+    Start with ``StreamCollector()``, or ``StreamCollector(thread)`` for a step or a chat.
     """
 
     thread: Thread | None = None
@@ -158,7 +160,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
                 return StreamCollector(self.thread, self.log, self.length, changed, self.executions)
 
     def apply_deltas(self, deltas: Sequence[TextDelta | ThinkingDelta | ToolCallDelta]) -> StreamCollector:
-        """Return the state after all `deltas`, for a consumer that needs no intermediate states."""
+        """Return the state after all `deltas`."""
         if self.summary.fresh:
             deltas = [delta for delta in deltas if event_fault(delta) is None]
         if not deltas:
@@ -180,7 +182,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
 
     @property
     def current_tool_calls(self) -> Mapping[str, ToolCall]:
-        """The tool calls of the current message so far, including unfinished ones, by id."""
+        """The current tool calls by id, including unfinished ones."""
         return fold_calls(self.log[: self.length])
 
     @property
@@ -189,7 +191,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
 
     @property
     def last_message(self) -> Message | None:
-        """The message of the step's ``MessageCompleted``, or None before that event."""
+        """The step's completed message, if any."""
         completed = (event for event in reversed(self.log[: self.length]) if isinstance(event, MessageCompleted))
         return next((event.message for event in completed), None)
 
@@ -209,7 +211,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
 
     @property
     def halt(self) -> ToolHalt | AskUserRequested | None:
-        """The step's first event that halts the chat, or None if there is none."""
+        """The step's first event that halts the chat, if any."""
         halts = (event for event in self.log[: self.length] if isinstance(event, ToolHalt | AskUserRequested))
         return next(halts, None)
 
@@ -243,7 +245,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return self.summary.chat_result is not None
 
     def to_response(self) -> Response[Any]:
-        """Return the response so far. Right after a ``StepCompleted``, return that step's response."""
+        """Return the response so far, or the last step's response."""
         summary = self.summary
         if summary.fresh:
             return summary.steps[-1].response
@@ -264,7 +266,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         )
 
     def to_step_result(self) -> StepResult:
-        """Return the step so far. Right after a ``StepCompleted``, return the completed step.
+        """Return the step so far, or the step that just ended.
 
         Raises the same error as `to_chat_result`.
         """
@@ -285,15 +287,14 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return self.with_agents(step)
 
     def with_agents(self, step: StepResult) -> StepResult:
-        """Return the current `step` with its agents' usage and waiting calls added."""
+        """Add the agents' usage and waiting calls to `step`."""
         return with_agents(step, self.executions)
 
     def to_chat_result(self) -> ChatResult:
-        """Return the chat's result. Before ``ChatCompleted``, return the result so far.
+        """Return the chat's result, or the result so far.
 
-        A partial result is marked ``cancelled`` or ``error``. If the state did not start with a thread, the result's
-        thread is empty until a step is completed. Raises ``StreamError("truncated")`` if there is neither a thread nor
-        an event.
+        A partial result is marked ``cancelled`` or ``error``. Without an initial thread, its thread is empty until a
+        step completes. Raises ``StreamError("truncated")`` if there is neither a thread nor an event.
         """
         if self.chat_result is not None:
             return self.chat_result
@@ -316,7 +317,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return Thread()
 
     def _halted_reason(self) -> str:
-        reason = self.metadata.get("halted_reason")  # set by an operator that has cut off the stream
+        reason = self.metadata.get("halted_reason")  # set by an operator that cut off the stream
         return reason if isinstance(reason, str) else "cancelled"
 
     def to_events(self) -> list[Event]:
@@ -327,14 +328,16 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         [TextDelta(delta='hello', id=None)]
 
         To restore the state, fold the events into ``StreamCollector(thread)``, with the thread that this state began
-        with. Once a step is completed, ``StreamCollector()`` is enough. Open blocks and calls stay open, so the rest of
-        the stream can follow.
+        with. After a completed step, ``StreamCollector()`` is enough. Open blocks and calls stay open, so the stream
+        can continue.
 
-        A block becomes at most a delta and a completion. A tool call becomes a start, a delta and a completion. A
-        response adds its start, its last usage and its end. Completed steps are unfolded in the same way, and so are
-        agents, between the start and the end of their tool call. The list therefore grows with the number of blocks,
-        calls and steps, but not with the number of deltas. It omits everything that the fold does not keep: events
-        voided by a restart, progress and approvals of tools, finished executions, raw frames, and `Custom` events.
+        * A block becomes at most a delta and a completion.
+        * A tool call becomes a start, a delta and a completion.
+        * A response adds its start, its last usage and its end.
+        * Agents are unfolded inside their tool call.
+
+        Everything that the fold does not keep is left out. Examples are restarted steps, tools' progress, raw frames
+        and `Custom` events.
         """
         past = [event for step in self.summary.past for event in step]
         chat = [] if self.chat_result is None else [ChatCompleted(self.chat_result)]

@@ -1,4 +1,4 @@
-"""Turn a state's current step back into the fewest events that fold to it."""
+"""Turn a state's current step into the fewest events."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ from rxllm.values import Usage
 
 
 def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[Event]:
-    """Return the events of the current step, with each block and tool call at the place where it began.
+    """Return the events of the current step, in their order of first appearance.
 
-    The deltas of a block or call become one, right before its completion. Malformed events are omitted, and so are
-    deltas that contradict their completion. Tool executions follow the message, even if they began earlier.
+    * All deltas of a block or call become one, right before its completion.
+    * Malformed events and contradicting deltas are omitted.
+    * Tool executions follow the message.
     """
     if summary.fresh:
         return []
@@ -44,12 +45,12 @@ def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[E
     end = completed[-1] if completed else len(events)
     folded = reduce(complete, (event for event in events if isinstance(event, MessageCompleted)), restart_step(summary))
     if summary.error is not None and (summary.error, summary.finish_reason) != (folded.error, folded.finish_reason):
-        # The error that cut off the stream is the last event; an error for an unknown tool precedes the executions.
+        # An unknown tool's error precedes the executions. Any other is last.
         behind = end + 1 if summary.error.reason == "unknown_tool" else len(events)
         events.insert(behind, ErrorEvent(summary.error))
     if summary.usage != Usage():
         events.insert(end, UsageUpdated(summary.usage))
-    if not events and summary.steps:  # the step was restarted and has no events yet
+    if not events and summary.steps:  # the step was restarted
         return [StepRestarted("", 1)]
     return events
 
@@ -58,7 +59,7 @@ class _Call(msgspec.Struct):
     """The events of one tool call."""
 
     id: str
-    delta_first: bool = False  # whether a delta precedes the start
+    delta_first: bool = False  # a delta precedes the start
     pieces: list[str] = msgspec.field(default_factory=list[str])
     started: ToolCallStarted | None = None
     completed: ToolCallCompleted | None = None
@@ -81,7 +82,7 @@ class _Call(msgspec.Struct):
 def _blocks_and_calls(log: Iterable[Event]) -> list[Event]:
     blocks = Blocks()
     calls: dict[str, _Call] = {}
-    kind, id, pieces = None, None, list[str]()  # the block of the latest delta, as in the fold
+    kind, id, pieces = None, None, list[str]()  # the latest delta's block
     for event in log:
         if type(event) is TextDelta or type(event) is ThinkingDelta:
             if kind is not type(event) or event.id != id:

@@ -1,7 +1,6 @@
 """The rules for event streams, and where they are checked.
 
-``operators.verify`` checks all rules. Adapters' events are checked against only some of them, because checks take time
-and the fold accepts any order:
+``operators.verify`` checks all rules. For speed, adapters' events are checked only in part:
 
 ==================================================  ====================================================================
 rule (see ``operators.verify``)                     how an adapter's events are treated
@@ -14,7 +13,7 @@ rule (see ``operators.verify``)                     how an adapter's events are 
 all others                                          These rules are not checked.
 ==================================================  ====================================================================
 
-Events from other sources are checked too, by the fold and by operators that receive them.
+Events from other sources are checked by the fold and by the operators that receive them.
 
 A stream moves through these phases:
 
@@ -40,12 +39,10 @@ lost       ``Steered``, if it arrived too late                 lost
 lost       ``ChatCompleted``                                   chat
 =========  ==================================================  ==========
 
-``StepRestarted`` voids the events of the step. It leads to `start` from every phase except `lost` and `chat`. If an
-operator ends the stream, its ``ErrorEvent`` leads from `message`, `over` and `tools` to `failed`, and from `step` to
-`lost`.
-
-A stream of one response ends in the phase `over` or `failed`, a stream of one step in `step`, and a stream of a chat in
-`chat`. Any of them can also end with an operator's ``ErrorEvent``.
+* ``StepRestarted`` voids the step's events. It leads to `start` from every phase except `lost` and `chat`.
+* An operator's ``ErrorEvent`` leads from `message`, `over` and `tools` to `failed`. It leads from `step` to `lost`.
+* A stream of one response ends in `over` or `failed`, one step in `step`, and a chat in `chat`. Any of them can end
+  with an operator's ``ErrorEvent``.
 """
 
 from __future__ import annotations
@@ -62,17 +59,20 @@ from rxllm.values.json_text import read_arguments
 
 
 class EventRules:
-    """Passes events through unchanged. An event that breaks a rule raises ``StreamError("malformed_event")``."""
+    """Passes valid events through.
+
+    An event that breaks a rule raises ``StreamError("malformed_event")``.
+    """
 
     def __init__(self) -> None:
         self._index = -1
         self._phase = "start"
-        self._is_cut = False  # whether an operator ended the stream with the last event
+        self._is_cut = False  # an operator ended the stream
         self._steps = 0
-        self._used: set[str] = set()  # the ids of tool calls in earlier steps
+        self._used: set[str] = set()  # ids of earlier steps' tool calls
         self._response = _Response(self._used)
-        self._agents: dict[str, EventRules] = {}  # one per running tool call, because the tool may be an agent
-        self._started: set[str] = set()  # the tool calls that have run in this step
+        self._agents: dict[str, EventRules] = {}
+        self._started: set[str] = set()  # tool calls that have run in this step
 
     def feed(self, event: ev.Event) -> Iterable[ev.Event]:
         self._index += 1
@@ -83,7 +83,7 @@ class EventRules:
         return (event,)
 
     def close(self) -> Iterable[ev.Event]:
-        steps_at_end = {"over": 0, "failed": 0, "step": 1}  # the number of steps in a stream that ends in this phase
+        steps_at_end = {"over": 0, "failed": 0, "step": 1}  # the number of steps, by last phase
         if self._phase == "chat" or self._is_cut or steps_at_end.get(self._phase) == self._steps:
             return ()
         self._index += 1
@@ -111,7 +111,7 @@ class EventRules:
             self.cut(event)
         elif self._phase == "message" or following == "message":
             self._response.feed(event)
-            if following == "over":  # agents run by the provider may still be open
+            if following == "over":  # the provider's own agents may still be open
                 self._agents = {id: agent for id, agent in self._agents.items() if id in self._started}
         else:
             self._check_agents(event)
@@ -142,7 +142,7 @@ class EventRules:
                 if id not in self._started and self._phase == "message":
                     raise BrokenRule("tool_started", f"tool call {id!r} is not running")
                 agent = self._agents.pop(id, None)
-                if agent is not None and error is None:  # an agent that fails may end anywhere
+                if agent is not None and error is None:  # a failed agent may end anywhere
                     agent.check_end(id)
             case ev.ErrorEvent():
                 self.cut(event)
@@ -154,7 +154,7 @@ class EventRules:
                 pass
 
     def cut(self, error: ev.ErrorEvent) -> None:
-        """Raise `BrokenRule` if a block or a tool call is still open, here or in an agent."""
+        """Raise `BrokenRule` if anything is still open."""
         if self._phase == "message":
             self._response.feed(error)
         for agent in self._agents.values():
@@ -162,13 +162,13 @@ class EventRules:
         self._agents.clear()
 
     def check_end(self, id: str) -> None:
-        """Raise `BrokenRule` if the agent started by tool call `id` is in the middle of its chat."""
+        """Raise `BrokenRule` if the agent's chat has not ended."""
         if self._phase not in ("start", "chat"):
             raise BrokenRule("nested", f"the agent started by tool call {id!r} has not finished its chat")
 
     def _following(self, event: ev.Event) -> str | None:
         if self._phase == "over" and isinstance(event, ev.ErrorEvent) and event.error.reason == "unknown_tool":
-            return "tools"  # the step emits it, not the adapter
+            return "tools"  # emitted by the step, not the adapter
         if self._phase in ("over", "tools") and self._is_cut:
             return "failed"
         if (
@@ -183,7 +183,7 @@ class EventRules:
         rule, why = broken.args
         if type(event) is ev.Nested:
             why = f"{why}, in the agent {'/'.join(event.path)}"
-        is_malformed = rule == "event" and isinstance(event, ev.Event)  # its repr may also fail
+        is_malformed = rule == "event" and isinstance(event, ev.Event)  # its repr may fail
         place = "the end" if event is None else type(event).__name__ if is_malformed else repr(event)[:200]
         config = getattr(event, "__struct_config__", None)
         return StreamError(
@@ -198,8 +198,8 @@ _CONTENT = (
     *(ev.TextDelta, ev.TextCompleted, ev.ThinkingDelta, ev.ThinkingCompleted),
     *(ev.ToolCallStarted, ev.ToolCallDelta, ev.ToolCallCompleted),
     *(ev.SourceAdded, ev.FileAdded, ev.PartAdded, ev.UsageUpdated, ev.RawChunk, ev.Custom),
-    *(ev.ToolProgress, ev.Nested),  # from a tool or an agent that started early, or that the provider runs
-    *(ev.ToolExecutionStarted, ev.ToolExecutionCompleted),  # from a tool that started early
+    *(ev.ToolProgress, ev.Nested),  # from an early tool, or one that the provider runs
+    *(ev.ToolExecutionStarted, ev.ToolExecutionCompleted),
 )
 
 _TOOLS = (
@@ -208,7 +208,7 @@ _TOOLS = (
 )
 
 _CUTS = ("timeout", "budget_exceeded", "guard_tripped", "guard_failed", "guard_late")
-"""The error reasons that an operator may use to end a chat in any phase."""
+"""Reasons for which an operator may end a chat."""
 
 _ENDED: dict[type[Any], str] = {ev.StepCompleted: "step", ev.StepRestarted: "start"}
 
@@ -238,26 +238,26 @@ _NEXT: dict[str, dict[type[Any], str]] = {
 _FAULTS = {
     "start": ("message_started", "a response begins with MessageStarted", "message_started"),
     "message": ("terminal", "the response must end with MessageCompleted or ErrorEvent first", "terminal"),
-    "over": ("terminal", "only tools and the end of the step can follow the end of a response", "step_completed"),
+    "over": ("terminal", "only tool events and StepCompleted can follow a response", "step_completed"),
     "tools": ("step_completed", "only tool events and StepCompleted can follow a tool event", "step_completed"),
-    "failed": ("terminal", "only the end of the step can follow an error", "step_completed"),
+    "failed": ("terminal", "only StepCompleted can follow an error", "step_completed"),
     "step": ("message_started", "a step begins with MessageStarted", "chat_completed"),
-    "lost": ("chat_completed", "only the end of the chat can follow a step that failed to begin", "chat_completed"),
+    "lost": ("chat_completed", "only ChatCompleted can follow a step that failed to begin", "chat_completed"),
     "chat": ("chat_completed", "nothing can follow ChatCompleted", ""),
 }
-"""For each phase: the rule that a misplaced event breaks, the reason, and the rule that an early end breaks."""
+"""The rule that a misplaced or missing event breaks, by phase."""
 
 
 class _Response:
-    """The events of one response so far, with its open block and tool calls."""
+    """The events of one response so far."""
 
     def __init__(self, used: set[str]) -> None:
         self.ids: set[str] = set()
         self._used = used
         self._log: list[ev.Event] = []
-        self._open: tuple[BlockKey, ...] = ()  # has at most one key
+        self._open: tuple[BlockKey, ...] = ()  # at most one key
         self._pieces: list[str] = []
-        self._calls: dict[str, tuple[str, list[str]]] = {}  # the name and argument pieces of each open tool call
+        self._calls: dict[str, tuple[str, list[str]]] = {}  # name and argument pieces, by id
         self._usage: Usage | None = None
 
     def feed(self, event: ev.Event) -> None:
@@ -311,7 +311,7 @@ class _Response:
         self._calls[event.id] = (event.name, [])
 
     def check_runs(self, event: ev.ToolExecutionStarted | ev.ToolExecutionCompleted) -> None:
-        """Raise `BrokenRule` if the call has not begun, or if its tool ends before the call is complete."""
+        """Raise `BrokenRule` unless the tool may start or end now."""
         if event.id not in self.ids:
             raise BrokenRule("tool_started", f"tool call {event.id!r} has not begun")
         if event.id in self._calls and isinstance(event, ev.ToolExecutionCompleted) and event.error is None:
@@ -347,32 +347,32 @@ class _Response:
 
 
 def check_text(event: ev.TextCompleted | ev.ThinkingCompleted, pieces: Iterable[str]) -> None:
-    """Raise `BrokenRule` unless `event` has the same text as its block's deltas."""
+    """Raise `BrokenRule` unless the text matches the deltas."""
     text = "".join(pieces)
     if event.text != text:
         raise BrokenRule("block_text", f"the deltas of the block add up to {text!r}")
 
 
 def check_name(event: ev.ToolCallStarted | ev.ToolCallCompleted | ev.ToolExecutionStarted, name: str) -> None:
-    """Raise `BrokenRule` unless `event` has the tool `name` that its call started with."""
+    """Raise `BrokenRule` unless the tool's name is `name`."""
     if event.name != name:
         raise BrokenRule("call_name", f"the tool call started as {name!r}")
 
 
 def check_arguments(event: ev.ToolCallCompleted, pieces: Iterable[str]) -> None:
-    """Raise `BrokenRule` unless the arguments match the deltas. If the call has an error, they need not parse."""
+    """Raise `BrokenRule` unless the arguments match the deltas."""
     raw = "".join(pieces)
     if event.raw_arguments != raw:
         raise BrokenRule("call_raw_arguments", f"the deltas of the tool call add up to {raw!r}")
     if "error" not in event.metadata and event.arguments != read_arguments(raw):
-        fault = "the raw arguments do not parse to `arguments`, and the metadata does not record an error"
+        fault = "`raw_arguments` does not parse to `arguments`"
         raise BrokenRule("call_arguments", fault)
 
 
 def without_deltas(events: Iterable[ev.Event]) -> list[ev.Event]:
-    """Return `events` without their deltas. The remaining events must fold to the same message."""
+    """Return `events` without deltas, which fold to the same message."""
     return [event for event in events if type(event) not in DELTAS]
 
 
 class BrokenRule(Exception):  # noqa: N818 `EventRules` turns it into a StreamError
-    """An event breaks a rule. The arguments are the rule's name and the reason."""
+    """An event breaks a rule. Its `args` are the rule's name and the reason."""

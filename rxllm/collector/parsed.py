@@ -13,10 +13,10 @@ Read = Callable[[str], Any]
 
 
 def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
-    """Return `response` with `parsed` set, or unchanged if it has failed or calls tools.
+    """Return `response` with `parsed` set, unless it failed or calls tools.
 
-    Raises ``ValidationError("invalid_output")`` if `read` cannot parse the text. The error's metadata holds the text,
-    the finish reason and the usage.
+    Raises ``ValidationError("invalid_output")`` if `read` rejects the text. The error's metadata holds the text, the
+    finish reason and the usage.
     """
     if response.finish_reason == "error" or response.tool_calls:
         return response
@@ -38,12 +38,12 @@ def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
 
 
 def step_with_parsed(result: StepResult[Any], read: Read) -> StepResult[Any]:
-    """Return `result` with `parsed` or `error` set in its response. The step is kept even if parsing fails."""
+    """Set `parsed` or `error` in the step's response."""
     return replace(result, response=_parsed_or_failed(result.response, read))
 
 
 def chat_with_parsed(result: ChatResult[Any], read: Read) -> ChatResult[Any]:
-    """Return `result` with `parsed` or `error` set in its final response, unless the chat was cut off or halted."""
+    """Set `parsed` or `error` in a completed chat's response."""
     if result.final_response is None or result.halted_reason != "completed":
         return result
     final = _parsed_or_failed(result.final_response, read)

@@ -1,4 +1,4 @@
-"""Close the open blocks and tool calls of a stream that is cut off, and keep its unfinished step in the thread."""
+"""Close what is open when a stream is cut off."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from rxllm.values.threads import unanswered
 
 
 class Unfinished:
-    """The open blocks and tool calls of a stream and of its running agents.
+    """The open blocks and tool calls of a stream and its agents.
 
-    Pass events to `see`. `close` returns the missing completions. Running tools are ended by the stream's error.
+    Pass events to `see`. `close` returns the missing completions, but none for running tools.
     """
 
     def __init__(self) -> None:
         self.blocks: dict[BlockKey, list[str]] = {}
         self._calls: dict[str, tuple[str, Mapping[str, Any], list[str]]] = {}
         self._agents: dict[str, Unfinished] = {}
-        self._kind: type[Event] | None = None  # the type of the last event, if it was a delta
+        self._kind: type[Event] | None = None  # the type of the last delta
         self._id: str | None = None
         self._append: Callable[[str], None] = list[str]().append
 
@@ -74,7 +74,7 @@ class Unfinished:
                 pass
 
     def close(self) -> list[Event]:
-        """Return completions for the open blocks and then for the open calls, and mark the calls as incomplete."""
+        """Return completions for blocks and calls, marking the calls incomplete."""
         events: list[Event] = []
         for (kind, id), pieces in self.blocks.items():
             text = "".join(pieces)
@@ -89,21 +89,18 @@ class Unfinished:
 
 
 def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
-    """Return the chat's `result` plus the text and the answered tool calls of the unfinished step in `state`.
+    """Add the unfinished step in `state` to the chat's `result`.
 
-    A call of an earlier step gets its result, too, or a result that says that its tool was stopped.
+    The new message stores the `halted_reason` in ``metadata["partial"]``. Parts are left out so that every provider
+    accepts the thread:
 
-    The added message stores the result's `halted_reason` in ``metadata["partial"]``. Some parts are left out, so that
-    every provider accepts the thread:
-
-    - tool calls without a result, including calls to agents that began in this step;
-    - after the last answered tool call, everything that providers accept only whole: their own calls, opaque parts and
-      thinking signatures;
-    - a message without text, files or tool calls.
+    * tool calls without a result;
+    * signed and opaque parts after the last answered call;
+    * a message without text, files or tool calls.
     """
     if state.done or state.summary.fresh:
         return result
-    # A resumed chat begins by answering its thread's waiting tool calls.
+    # A resumed chat first answers its thread's waiting calls.
     earlier = {call.id for call in unanswered(result.thread)}
     results = {id: message for message in state.tool_results if (id := message.tool_call_id or "") not in earlier}
     result = replace(result, thread=with_answers_so_far(result.thread, state))
@@ -117,7 +114,7 @@ def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
 
 
 def _without_loose_ends(message: Message, answered: set[str]) -> Message:
-    """Return the message without unanswered tool calls, and without signed parts after the last answered call."""
+    """Leave out unanswered calls, and signed parts after the last answered one."""
     loose = {call.id for call in message.tool_calls if not is_server(call) and call.id not in answered}
     marked = {part.id for part in message.parts if isinstance(part, ToolCallPart)}
     unmarked = [ToolCallPart(call.id) for call in message.tool_calls if call.id not in marked]  # placed after the text

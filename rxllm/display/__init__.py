@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 last: Any
-"""The result of the most recently finished `show` call. It is partial if the stream was stopped or failed."""
+"""The latest `show` result, partial if the stream was stopped or failed."""
 
 
 def __getattr__(name: str) -> Any:

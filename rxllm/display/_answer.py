@@ -1,4 +1,4 @@
-"""Cards made of widgets, with controls for stopping a stream and answering its pending tool calls."""
+"""Cards with buttons and fields."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rxllm.values import ChatResult, ToolCall
 
 
 class Answer(Screen):
-    """A card for an answer. The pending calls appear below the card, in `questions`, with controls.
+    """A card for an answer, with controls for pending calls below.
 
-    When the user has decided on all calls, the answer continues on the same card.
+    The answer continues on the same card once all calls are decided.
     """
 
     def __init__(self, drawn: Any, questions: Questions, ended: Callable[[], None]) -> None:
@@ -23,7 +23,7 @@ class Answer(Screen):
         self._cards: Cards = {None: Card(0.0)}
         self._now = 0.0
         self._earlier: list[Row] = []
-        self._halted: list[Row] = []  # the rows of the halted step, until the step's final event replaces them
+        self._halted: list[Row] = []  # replaced when the step's final event arrives
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
         self.draw(cards, min(card.begun for card in cards.values()))
@@ -40,7 +40,6 @@ class Answer(Screen):
         self._drawn.value, _ = self.html_and_text()
 
     def html_and_text(self) -> tuple[str, str]:
-        """Return the card as HTML and as plain text."""
         card = self._cards.get(None)
         if card is None or card.has_value:
             return cards_html(self._cards, self._now), plain_text(self._cards)
@@ -50,7 +49,7 @@ class Answer(Screen):
         return page(article(look, rows_html(rows, opened=look == "running"), texts)), rows_text(rows)
 
     def begin_turn(self, answered: Sequence[Row]) -> None:
-        """Draw the next turn on the same card, after the calls that the user has `answered`."""
+        """Draw the next turn on the same card."""
         card = self._cards[None]
         *earlier, last = rows_by_step(card, responses_of(card), self._now)
         if card.state.steps:
@@ -63,10 +62,10 @@ class Answer(Screen):
 
 
 class WidgetCell(Answer):
-    """A notebook cell whose output is a widget, with a stop button while the stream runs.
+    """A notebook cell whose output is a widget.
 
-    If the chat is waiting for the user, the cell shows buttons for approving or denying tool calls, and fields for
-    typing results. When the stream ends, plain HTML replaces the widget, so that it is saved with the notebook.
+    A stop button is shown while the stream runs. While the chat waits, buttons approve or deny tool calls, and fields
+    take results. At the end, plain HTML replaces the widget, so that the notebook saves it.
     """
 
     listens = True
@@ -101,7 +100,7 @@ class WidgetCell(Answer):
         self._box.children = (self._drawn, self._questions.widget)
 
     def _continue(self) -> None:
-        """Continue the chat on the same card, once the user has answered all of its pending calls."""
+        """Continue the chat on the same card."""
         approvals, results = self._questions.approvals, self._questions.results
         self.begin_turn(self._questions.rows())
         self._questions.ask((), ())
@@ -109,13 +108,13 @@ class WidgetCell(Answer):
         self._answered(approvals, results)
 
 
-# In a narrow cell, the controls of a call move below the call.
+# In a narrow cell, the controls move below the call.
 _LINE, _CALL, _FIELD = {"align_items": "center", "flex_flow": "row wrap"}, {"flex": "1 1 auto"}, {"flex": "1 1 200px"}
 _BUTTON = {"width": "96px"}
 
 
 class Questions:
-    """A line of controls for each pending tool call. Once all calls are answered, ``answered()`` is called."""
+    """Controls for the pending tool calls. ``answered()`` is called once all are answered."""
 
     def __init__(self, widgets: Any, answered: Callable[[], None]) -> None:
         self.widget: Any = widgets.VBox()
@@ -125,7 +124,7 @@ class Questions:
         self._widgets, self._answered = widgets, answered
 
     def ask(self, calls: Sequence[ToolCall], approvable: Container[str]) -> None:
-        """Ask the user to approve the calls with the `approvable` ids, and to type the results of all other calls."""
+        """Ask for approval of the `approvable` calls, and for other results."""
         self.calls, self.approvals, self.results = {call.id: call for call in calls}, {}, {}
         lines = [self._approval(call) if call.id in approvable else self._result(call) for call in calls]
         for line in self.widget.children:
@@ -133,7 +132,7 @@ class Questions:
         self.widget.children = lines
 
     def rows(self) -> list[Row]:
-        """Return rows for the results that the user has typed, because no event reports them."""
+        """Return rows for the typed results. No event reports them."""
         return [ToolRow(self.calls[id], "done", result=text) for id, text in self.results.items()]
 
     def _approval(self, call: ToolCall) -> Any:
@@ -171,8 +170,6 @@ class Questions:
 
 
 def button(widgets: Any, description: str, press: Callable[[], None], style: str = "") -> Any:
-    """Return a button that calls ``press()``."""
-
     def on_click(_: Any) -> None:
         press()
 
@@ -182,10 +179,10 @@ def button(widgets: Any, description: str, press: Callable[[], None], style: str
 
 
 def text_field(widgets: Any, placeholder: str, submit: Callable[[], None]) -> Any:
-    """Return a text field that calls ``submit()`` when the user presses Enter."""
+    """Return a text field that calls ``submit()`` on Enter."""
 
     def on_message(_: Any, content: Any, __: Any) -> None:
-        if content.get("event") == "submit":  # the user has pressed Enter
+        if content.get("event") == "submit":
             submit()
 
     field = widgets.Text(placeholder=placeholder, layout=_FIELD)

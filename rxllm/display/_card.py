@@ -1,8 +1,4 @@
-"""Fold a stream into a card: the state that a screen draws.
-
-A card contains a collector, which folds the events. The card itself tracks times, running tools, and how the stream
-ended. If the stream emits values instead, the card keeps the latest. `rows_and_status` turns a card into rows to draw.
-"""
+"""Fold a stream into a card, which screens draw."""
 
 from __future__ import annotations
 
@@ -57,7 +53,7 @@ from rxllm.values import (
 )
 
 NOTHING: Any = object()
-"""The `value` of a card whose stream emits events, or has not emitted anything yet."""
+"""The `value` of a card without one."""
 
 EVENTS = frozenset(EVENT_CLASSES)
 _DELTAS = frozenset((TextDelta, ThinkingDelta))
@@ -67,7 +63,7 @@ _TOOLS = _CALLS | {ToolResultEncoded, AskUserRequested, StepCompleted, ChatCompl
 
 End = Literal["done", "stopped", "failed"]
 SILENCE_SECONDS = 3.0
-"""After this many seconds without an event, the status line of a running card shows how long it has been silent."""
+"""Seconds without an event before the card shows the silence."""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -83,10 +79,10 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class ToolRow(msgspec.Struct, frozen=True):
-    """A tool call, with the state of its execution and its result.
+    """A tool call with its state and result.
 
-    If the tool is an agent, `rows` are the agent's rows, and `facts` lists its models and usage. If the result only
-    repeats the agent's last text, `result` is None.
+    `rows` and `facts` are an agent's rows, models and usage. If the result only repeats the agent's text, `result` is
+    None.
     """
 
     call: ToolCall
@@ -100,7 +96,7 @@ class ToolRow(msgspec.Struct, frozen=True):
 
     @property
     def arguments(self) -> str:
-        """The arguments received so far, as JSON text."""
+        """The arguments received so far, as JSON."""
         return self.call.raw_arguments or json.dumps(self.call.arguments, ensure_ascii=False, default=str)
 
     @property
@@ -112,14 +108,14 @@ class ToolRow(msgspec.Struct, frozen=True):
 
 
 class Note(msgspec.Struct, frozen=True):
-    """A note from rxllm to the user, or an error."""
+    """A note to the user, or an error."""
 
     text: str
     error: Exception | None = None
 
 
 class Correction(msgspec.Struct, frozen=True):
-    """A message the user sent to steer the model while it was answering."""
+    """A message that steers a running answer."""
 
     text: str
     used: bool
@@ -131,10 +127,9 @@ Row = TextPart | ThinkingPart | SourcePart | FilePart | ImagePart | ToolRow | No
 class Card(msgspec.Struct, frozen=True):
     """The state of one stream on a screen.
 
-    `begun` is when the stream started, `first` when its first token arrived, and `latest` when its latest event did.
-    `writing` is when the current response began to arrive, and `wrote` the seconds that earlier responses took.
-    `agents` holds a card for each tool call that runs an agent. `steered` lists the user's corrections, each with the
-    number of steps completed before it.
+    `first` is the time of the first token. `latest` is the time of the latest event. `writing` is when the current
+    response began. `wrote` is how many seconds earlier responses took. `agents` are cards by tool call. `steered` lists
+    the user's corrections, each with the number of steps before it.
 
     >>> card = Card(begun=0.0).add(TextDelta("Hel"), 0.5).add(TextDelta("lo"), 1.0)
     >>> rows_and_status(card, 1.0)
@@ -159,7 +154,7 @@ class Card(msgspec.Struct, frozen=True):
     error: Exception | None = None
 
     def add(self, item: Any, now: float) -> Card:
-        """Return the card updated with `item`, which is an event or a new value."""
+        """Return the card updated with an event or a value."""
         if type(item) not in EVENTS:
             return msgspec.structs.replace(self, value=item)
         state = self.state.apply_event(item)
@@ -177,7 +172,7 @@ class Card(msgspec.Struct, frozen=True):
         )
 
     def finish(self, end: End, now: float, error: Exception | None = None) -> Card:
-        """Return the card in its final state. `end` is how the stream ended."""
+        """Return the card in its final state."""
         agents = {id: agent if agent.end else agent.finish(end, now) for id, agent in self.agents.items()}
         return msgspec.structs.replace(self, end=end, ended=now, error=error, agents=agents)
 
@@ -188,17 +183,17 @@ class Card(msgspec.Struct, frozen=True):
 
     @property
     def look(self) -> Look:
-        """The state to draw. A card looks finished once its own stream ends, even if other streams are running."""
+        """The state to draw."""
         return _look_and_words(self)[0]
 
     @property
     def ticks(self) -> bool:
-        """Whether the card shows a running time, and so must be redrawn even if no event arrives."""
+        """Whether the card shows a running time."""
         return self.end is None and not self.has_value and _ending(self) is None
 
     @property
     def result(self) -> Any:
-        """The latest value, or the result that the events fold to: a `ChatResult`, a `StepResult` or a `Response`."""
+        """The latest value, or the result of the events."""
         state = self.state
         if self.has_value:
             return self.value
@@ -250,22 +245,22 @@ def _update_agents(agents: Mapping[str, Card], event: Event, now: float) -> Mapp
 
 
 def rows_and_status(card: Card, now: float) -> tuple[list[Row], list[str]]:
-    """Return the rows of an event card in chronological order, and the texts of its status line."""
+    """Return the card's rows and the texts of its status line."""
     responses = responses_of(card)
     return [row for step in rows_by_step(card, responses, now) for row in step], _status(card, responses, now)
 
 
 def responses_of(card: Card) -> list[Response[Any]]:
-    """Return the responses of all steps, followed by the one that is streaming, if any."""
-    # Right after a step, `to_response` still returns that step's response, which is already in the list.
+    """Return all responses, including a partial one."""
+    # Right after a step, `to_response` still returns that step's response.
     return [step.response for step in card.state.steps] + ([card.state.to_response()] if card.state.length else [])
 
 
 def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list[list[Row]]:
-    """Return the rows of each step. Resumed calls belong to the first step, and a question or an error to the last."""
+    """Return the rows of each step. Resumed calls belong to the first step."""
     messages = [response.message or Message("assistant") for response in responses]
     called = {call.id for message in messages for call in message.tool_calls}
-    # Both of these scan all events, and a long text has many, so skip them if there are no tools.
+    # These scan all events, so skip them without tools.
     streaming: Mapping[str, ToolCall] = card.state.current_tool_calls if card.has_tools else {}
     answers = _answers(card) if card.has_tools else {}
     resumed = {id: ToolCall(id, run.name, dict(run.arguments)) for id, run in card.runs.items()}
@@ -287,10 +282,7 @@ def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list
 
 
 def rows_of(message: Message, row: Callable[[ToolCall], Row]) -> Iterator[Row]:
-    """Yield the rows of a message, calling `row` for each of its tool calls.
-
-    A call's row takes the place of its `ToolCallPart`. Calls without such a part are last.
-    """
+    """Yield the rows of a message, with ``row(call)`` for tool calls. Calls without a `ToolCallPart` are last."""
     calls = {call.id: call for call in message.tool_calls}
     for part in message.parts:
         if isinstance(part, ToolCallPart):
@@ -307,7 +299,6 @@ def _answers(card: Card) -> dict[str | None, str]:
 
 
 def content_of(message: Message) -> str:
-    """Return the text of a tool message."""
     content: Any = message.content
     return json.dumps(content, ensure_ascii=False, default=str) if isinstance(content, dict) else message.text
 
@@ -354,7 +345,7 @@ def _tool_row(card: Card, call: ToolCall, answer: str | None, is_open: bool, now
 
 
 def _status(card: Card, responses: list[Response[Any]], now: float) -> list[str]:
-    """Return the texts of the status line: state, times, models, tokens and cost."""
+    """Return the texts of the status line."""
     usage = _own_usage(card)
     texts = [_look_and_words(card)[1], duration(_seconds(card, now))]
     if card.ticks and card.latest and now - card.latest >= SILENCE_SECONDS and not (_running(card) or _waits(card)):
@@ -368,7 +359,7 @@ def _status(card: Card, responses: list[Response[Any]], now: float) -> list[str]
 
 
 def _seconds(card: Card, now: float) -> float:
-    """Return how long the card's stream has run. Once it has ended, this no longer changes."""
+    """Return how long the card's stream has run."""
     end = now if card.ticks else card.ended if card.end in ("stopped", "failed") else card.latest
     return (end or card.ended or card.begun) - card.begun
 
@@ -387,18 +378,17 @@ def _used(card: Card) -> Usage:
 
 
 def usage_texts(usage: Usage) -> list[str]:
-    """Return texts for the number of tokens and the cost, if they are known."""
+    """Return the number of tokens and the cost, if known."""
     tokens = [f"{usage.total:,} tokens"] if usage.total else []
     return tokens + ([f"cost {usage.total_cost:.4g}"] if usage.total_cost is not None else [])
 
 
 def _look_and_words(card: Card) -> tuple[Look, str]:
-    """Return the state to draw, and its text for the status line."""
     return _ending(card) or _activity(card)
 
 
 def _ending(card: Card) -> tuple[Look, str] | None:
-    """Return the state to draw and its text, or None while the card's stream is running."""
+    """Return the state to draw and its text, once ended."""
     state = card.state
     if card.end == "stopped":
         return "stopped", "stopped"
@@ -413,7 +403,7 @@ def _ending(card: Card) -> tuple[Look, str] | None:
 
 
 def chat_ending(chat: ChatResult) -> tuple[Look, str]:
-    """Return the state to draw and its text for an ended chat. A completed chat takes them from its last response."""
+    """Return the state to draw and its text. A completed chat uses its last response."""
     last = chat.final_response
     return ending(last.finish_reason if last is not None and chat.halted_reason == "completed" else chat.halted_reason)
 
@@ -431,7 +421,6 @@ def _activity(card: Card) -> tuple[Look, str]:
 
 
 def _running(card: Card) -> list[str]:
-    """Return the names of the running tools."""
     return list(dict.fromkeys(run.name for run in card.runs.values() if run.started is not None and run.ended is None))
 
 
@@ -441,5 +430,5 @@ def _waits(card: Card) -> bool:
 
 
 def truncate(text: str, width: int) -> str:
-    """Return `text`, shortened to `width` characters with an ellipsis if it is longer."""
+    """Return `text`, cut to `width` characters with an ellipsis."""
     return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -1,4 +1,4 @@
-"""Notebook widgets: `chat`, a panel for talking to a model, and `from_widget`, which streams a widget's values."""
+"""Notebook widgets: a chat panel, and streams of widgets' values."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from rxllm.values import Turn
 from rxllm.values.argument_checks import check, check_instance
 
 CARDS = 60
-"""The maximum number of messages and answers that a panel shows."""
+"""The maximum number of messages and answers in a panel."""
 
 
 def chat(engine: Engine | str | Any, session: Session | None = None, **opts: Unpack[ChatOptions]) -> ChatPanel:
-    """Return a panel for talking to a model, with a text box, a card for each answer, and a stop button.
+    """Return a panel for talking to a model.
 
     ::
 
@@ -39,11 +39,10 @@ def chat(engine: Engine | str | Any, session: Session | None = None, **opts: Unp
         panel                   # in a cell
         panel.session           # the conversation so far, in any later cell
 
-    If `session` is given, the panel continues that conversation. `opts` are the options of ``rxllm.chat``. When the
-    model calls a tool with ``approval=True``, the panel shows the buttons "Approve" and "Deny", unless you pass the
-    option `approve`. For a tool with ``manual=True``, it shows a field for typing the result. If the user stops an
-    answer, its partial text is kept. If an answer fails, its card shows the error, and the user can send another
-    message. Only the last 60 messages and answers are shown, but the session keeps all of them.
+    The panel continues `session`, if given. `opts` are the options of ``rxllm.chat``. Tools with ``approval=True`` get
+    the buttons "Approve" and "Deny", unless you pass the option `approve`. Tools with ``manual=True`` get a field for
+    typing the result. A stopped answer keeps its partial text. A failed answer's card shows the error. The panel shows
+    the last 60 messages and answers. The session keeps all of them.
 
     Raises ``EngineError("missing_dependency")`` if ipywidgets is not installed.
     """
@@ -52,10 +51,10 @@ def chat(engine: Engine | str | Any, session: Session | None = None, **opts: Unp
 
 
 class ChatPanel(abc.DisposableBase):
-    """A conversation in a notebook, shown by `widget` and stored in `session`. Dispose the panel to remove it."""
+    """A conversation in a notebook. `widget` shows it, and `session` stores it. Dispose the panel to remove it."""
 
     def __init__(self, engine: Any, session: Session, opts: ChatOptions) -> None:
-        turns.stream_reply(engine, Session(), "", **opts)  # only checks the options
+        turns.stream_reply(engine, Session(), "", **opts)  # checks the options
         self._engine, self._session, self._opts = engine, session, opts
         self._showing: Showing[Any] | None = None
         self._answer: Answer | None = None
@@ -73,11 +72,11 @@ class ChatPanel(abc.DisposableBase):
 
     @property
     def session(self) -> Session:
-        """The conversation so far. A running answer and the message it replies to are not included yet."""
+        """The conversation so far, without a running turn."""
         return self._session
 
     def send(self, message: str | Message) -> Showing[Any]:
-        """Send a user message, show the answer, and return its `Showing`.
+        """Send a user message, and show the answer.
 
         Raises `SessionError` if an answer is running or tool calls are pending.
         """
@@ -91,7 +90,7 @@ class ChatPanel(abc.DisposableBase):
         return self._show(events, Answer(self._add(""), self._questions, self._end))
 
     def stop(self) -> None:
-        """Stop the running answer, and keep the part received so far."""
+        """Stop the running answer, and keep its partial text."""
         if self._showing is not None:
             self._showing.dispose()
 
@@ -108,7 +107,7 @@ class ChatPanel(abc.DisposableBase):
             self.send(text)
 
     def _resume(self) -> None:
-        """Continue the chat once all pending calls are answered, on the card that shows them."""
+        """Continue the chat on the card of the answered calls."""
         approvals, results = self._questions.approvals, self._questions.results
         events = turns.stream_resume(self._engine, self._session, approvals=approvals, results=results, **self._opts)
         answer = self._answer or Answer(self._add(""), self._questions, self._end)
@@ -129,7 +128,7 @@ class ChatPanel(abc.DisposableBase):
         self._end()
 
     def _end(self) -> None:
-        """Enable the controls on the second call. The session and the card each call this once, on any thread."""
+        """Enable the controls on the second call. The session and the card each call once, on any thread."""
         with self._lock:
             self._ends += 1
             ended = self._ends == 2
@@ -137,18 +136,18 @@ class ChatPanel(abc.DisposableBase):
             self._enable_input()
 
     def _enable_input(self) -> None:
-        """Let the user send the next message or, if calls are pending, answer them."""
+        """Let the user send a message or answer pending calls."""
         pending = self._session.pending_tool_calls if self._session.status == "awaiting_tools" else ()
         tools = as_engine(self._engine).with_tools(*(self._opts.get("tools") or ()), replace=True).tools
         approvable = {tool.name for tool in tools if not tool.manual}
         self._questions.ask(pending, {call.id for call in pending if call.name in approvable})
         if self._answer is not None:
             self._answer.redraw()
-        # `send` raises until Stop is disabled, so disable Stop before enabling Send.
+        # `send` raises until Stop is disabled, so disable it first.
         self._stop.disabled, self._send.disabled = True, bool(pending)
 
     def _add(self, html: str) -> Any:
-        """Add a card below the others, and remove the oldest if there are too many."""
+        """Add a card, and remove the oldest if there are too many."""
         drawn = self._widgets.HTML(html)
         shown = (*self._history.children, drawn)
         self._history.children = shown[-CARDS:]
@@ -169,9 +168,9 @@ def _ipywidgets() -> Any:
 
 
 def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
-    """Emit the value of `widget` now and whenever it changes. For a button, emit the button on every click.
+    """Emit the value of `widget` now and whenever it changes.
 
-    Here, moving the slider starts a new call, and cancels the call for the previous value::
+    A button is emitted on every click. Here, moving the slider starts a new call and cancels the previous one::
 
         slider = ipywidgets.IntSlider(3)
         ask = lambda days: rxllm.stream_generate(engine, f"{days} days in Rome").pipe(ops.snapshots(0.05))
@@ -179,10 +178,9 @@ def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
         display(slider)
         rxllm.show(answers, block=False)
 
-    To observe a trait other than ``value``, such as a trait of your own anywidget, pass its name as `trait`. While a
-    cell is running, the kernel receives no changes, so use ``block=False`` or ``subscribe``. The stream never
-    completes; dispose it to stop observing the widget. Items are emitted on the subscription's event loop or scheduler,
-    no matter which thread changes the widget.
+    `trait` is the name of the trait to observe. While a cell is running, the kernel receives no changes. So use
+    ``block=False`` or ``subscribe``. The stream never completes. Dispose it to stop observing the widget. Items are
+    emitted on the subscription's event loop or scheduler.
 
     Raises ``ValidationError("invalid_option")`` if `widget` is not a widget or has no such trait.
     """

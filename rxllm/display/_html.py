@@ -1,4 +1,4 @@
-"""Draw cards as HTML without scripts, in colours mixed with the text colour of the surrounding page."""
+"""Draw cards as HTML without scripts."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rxllm.display._words import error_text
 from rxllm.values import FilePart, ImagePart, LLMError, SourcePart, TextPart, ThinkingPart
 
 SHOWN = 2_000
-"""The number of characters after which arguments, progress and results are cut off."""
+"""The maximum number of characters of arguments, progress and results."""
 
 LINE, INDENTED = 60, 100_000
-"""The longest arguments shown on their tool's line, and the length from which JSON is not indented."""
+"""The longest arguments on a tool's line, and the longest indented JSON."""
 
 
 def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
-    """Return the HTML of `cards` at time `now`, side by side if they have labels.
+    """Return the HTML of `cards` at time `now`.
 
     >>> html = cards_html({None: Card(begun=0.0)}, 1.5)
     >>> html[html.index("<footer") :]
@@ -34,8 +34,7 @@ def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
 
 
 def page(drawn: str) -> str:
-    """Wrap `drawn` in an element with the style sheet for cards."""
-    # The two "ignore" classes keep JupyterLab and nbconvert from treating dollar signs as math delimiters.
+    # The "ignore" classes keep dollar signs from becoming math.
     classes = f"rxllm-output {_SCOPE} tex2jax_ignore mathjax_ignore"
     return f'<div class="{classes}"><style>{STYLE}</style>{drawn}</div>'
 
@@ -53,16 +52,16 @@ def _card(card: Card, label: str | None, now: float) -> str:
 
 
 def article(look: str, body: str, texts: Iterable[str]) -> str:
-    """Return the HTML of a card with this `body` and a status line made of `texts`."""
+    """Return the HTML of a card with a status line."""
     line = " · ".join(map(isolate, texts))
     footer = f"<footer>{line}</footer>" if line else ""
     return f'<article data-state="{look}">{body}{footer}</article>'
 
 
 def rows_html(rows: Sequence[Row], *, opened: bool) -> str:
-    """Return the HTML of `rows`, with all thinking collapsed, except in the last row if `opened` is True.
+    """Return the HTML of `rows`. Thinking is collapsed, except in the last row if `opened`.
 
-    While thinking streams, users cannot expand it themselves, because every redraw would collapse it again.
+    A redraw would collapse thinking that the user has expanded.
     """
     last = rows[-1] if rows and opened else None
     if isinstance(last, ThinkingPart) and last.text:
@@ -71,7 +70,6 @@ def rows_html(rows: Sequence[Row], *, opened: bool) -> str:
 
 
 def row_html(row: Row) -> str:
-    """Return the HTML of a row."""
     match row:
         case TextPart(text=text):
             return f'<div class="rxllm-text" dir="auto">{markdown(text)}</div>'
@@ -121,19 +119,19 @@ def _text(value: Any) -> str:
 
 
 def block(kind: str, text: str) -> str:
-    """Return the HTML of a tool's arguments, progress or result. JSON is indented."""
+    """Return the HTML of a tool's text. JSON is indented."""
     return f'<pre class="rxllm-{kind}" dir="auto">{escape(truncate(_indented(text), SHOWN))}</pre>'
 
 
 def _indented(text: str) -> str:
     if text.startswith(("{", "[")) and len(text) < INDENTED:
-        with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):  # it is not JSON, or cut off
+        with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):  # not JSON, or cut off
             return msgspec.json.format(text, indent=2)
     return text
 
 
 def _error(error: Exception) -> str:
-    """Return the HTML of an error: its first line, the facts missing from that line, and the other lines."""
+    """Return the HTML of an error, with its other lines folded."""
     sentence, _, more = error_text(error).partition("\n")
     fields = error.fields() if isinstance(error, LLMError) else {}
     found = [form.format(str(fields[name]).replace("_", " ")) for name, form in _FACTS.items() if name in fields]
@@ -174,7 +172,7 @@ def _base64(data: bytes) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return the HTML of any value: its own HTML if it has any, or else its Markdown, its picture or its repr."""
+    """Return the HTML of any value, from its own or its repr."""
     for name, draw in (("_repr_html_", str), ("_repr_markdown_", markdown), ("_repr_mimebundle_", _pictures)):
         method: Any = getattr(cast(Any, type(value)), name, None)
         with contextlib.suppress(Exception):  # if one fails, try the next
@@ -191,7 +189,7 @@ def _pictures(bundle: Any) -> str:
 
 
 def isolate(text: str) -> str:
-    """Return `text` as HTML. Its writing direction does not affect the surrounding text."""
+    """Return `text` as HTML with its own writing direction."""
     return f"<bdi>{escape(text)}</bdi>"
 
 
@@ -269,7 +267,7 @@ $ figure{display:inline-block;margin:0 8px 8px 0;max-width:100%;vertical-align:t
 """.strip().replace("\n", "")
 
 _SCOPE = f"rxllm-{crc32(_RULES.encode()):08x}"
-"""A class whose name contains the style's checksum, so that its rules do not apply to outputs from other versions."""
+"""A class per style sheet, so versions do not share rules."""
 
-# Doubling the class makes these rules override the page's own rules for tables, code and links.
+# Doubling the class overrides the page's own rules.
 STYLE = _RULES.replace("$", f".{_SCOPE}.{_SCOPE}")

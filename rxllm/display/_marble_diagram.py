@@ -1,4 +1,4 @@
-"""`marble_diagram`, which runs several streams, or all stages of a pipe, and draws the items of each."""
+"""`marble_diagram` runs streams and draws their items."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ T = TypeVar("T")
 Streams = Observable[Any] | Sequence[Observable[Any]] | Mapping[str, Observable[Any]]
 
 REDRAW_SECONDS = 0.25
-"""Seconds between redraws of a cell while the streams are running."""
+"""Seconds between redraws of a cell."""
 
 VIRTUAL_SECONDS = 86_400.0
-"""The maximum duration of a run in virtual time, in seconds."""
+"""The maximum duration of a virtual run, in seconds."""
 
 
 class MarbleDiagram:
-    """A diagram of the items, ends and subscriptions at chosen places in a pipe.
+    """A diagram of the items at chosen places in a pipe.
 
     >>> from rxllm import Fake, stream_generate, operators as ops
     >>> diagram = MarbleDiagram()
@@ -47,8 +47,8 @@ class MarbleDiagram:
     >>> diagram.svg[:4]
     '<svg'
 
-    Print it to get text, or use `svg` to get the picture that a notebook shows. You can draw the diagram while the
-    streams are still running. To draw a whole pipe, use `marble_diagram`.
+    A notebook shows the diagram as `svg`. Printed, it is text. You can draw it while the streams are running. To draw a
+    whole pipe, use `marble_diagram`.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class MarbleDiagram:
         self._drawn_in: object = None
 
     def lane(self, label: str) -> Callable[[Observable[T]], Stream[T]]:
-        """Return an operator that adds a lane to the diagram, and leaves the stream unchanged."""
+        """Return an operator that adds a lane. It leaves the stream unchanged."""
         check_instance("label", label, str, "a string")
         return self._add(Lane(label))
 
@@ -72,9 +72,9 @@ class MarbleDiagram:
 
     @property
     def svg(self) -> str:
-        """The diagram as self-contained SVG of limited size, in the colours of the surrounding page.
+        """The diagram as self-contained SVG.
 
-        Saved as a file, it draws its own background, light or dark to match the reader's system.
+        It has the colours of the surrounding page. Saved as a file, it has its own light or dark background.
         """
         return draw_svg(self._lanes, self._end())
 
@@ -137,7 +137,7 @@ def marble_diagram(
     labels: Sequence[str] | None = None,
     virtual: bool = False,
 ) -> MarbleDiagram:
-    """Run a stream through `operators`, and draw a lane for the stream and for each operator's output.
+    """Run a stream through `operators`, and draw a lane for each.
 
     >>> import reactivex
     >>> from rxllm import operators as ops
@@ -153,22 +153,22 @@ def marble_diagram(
     b=1
 
     To draw ``source.pipe(a, b)``, write ``marble_diagram(source, a, b)``. The call returns when all streams have ended.
-    After `until` seconds, it disposes those that are still running. Errors are drawn, not raised. A notebook shows the
-    picture as it grows. The text uses the notation of ``rxllm.testing.marbles``, with a time axis below. If each
-    character is 1 s, as above, you can pass the text to that module's ``check`` function.
+    Streams that still run after `until` seconds are disposed. Errors are drawn, not raised. A notebook shows the
+    picture as it grows. The text uses the notation of ``rxllm.testing.marbles``. If each character is 1 s, as above,
+    that module's ``check`` function accepts the text.
 
-    Each subscription has its own row, which begins when the subscription does. So a retry adds a second row, as does
-    the second request of ``ops.hedge(1.0)``. The picture shows operators in boxes, and equal content in equal colours.
+    Each subscription has its own row. For example, a retry adds a second row. The picture shows operators in boxes.
+    Equal content has the same colour.
 
-    You can pass several streams as a list or a dict; each gets its own lane. The first operator has to combine them, as
-    in ``marble_diagram([a, b], rxllm.race)``. It is called with the list's streams as arguments, or with the dict
-    itself. Without operators, the streams simply run side by side.
+    Several streams can be a list or a dict. Each gets its own lane. The first operator has to combine them, as in
+    ``marble_diagram([a, b], rxllm.race)``. It is called with the list's streams as arguments, or with the dict itself.
+    Without operators, the streams run side by side.
 
-    With `virtual`, the streams run in virtual time. You do not wait for pauses, and the times in the picture are exact.
-    The run ends after one virtual day at most. Use this to draw a recording immediately, with the times from its file:
-    ``marble_diagram(rxllm.testing.replay_file("hello.jsonl"), virtual=True)``. Network calls cannot be drawn this way.
+    With `virtual`, the streams run in virtual time, without real pauses and with exact times. The run ends after at
+    most one virtual day. To draw a recording, write
+    ``marble_diagram(rxllm.testing.replay_file("hello.jsonl"), virtual=True)``. Network calls need real time.
 
-    `labels` are the names of the lanes. By default, they are the source code of the arguments.
+    `labels` are the names of the lanes, by default the arguments' source code.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """
@@ -208,7 +208,7 @@ def _sources(streams: Any) -> dict[Any, Observable[Any]]:
 
 
 def _names(streams: Any, keys: Sequence[Any], count: int, frame: FrameType | None) -> list[str]:
-    """Return the source code of each argument of the call, or numbers if the code cannot be found."""
+    """Return the arguments' source code, or numbers as a fallback."""
     caller = cast(FrameType, cast(FrameType, frame).f_back)
     first, last, left, right = list(caller.f_code.co_positions())[caller.f_lasti // 2]
     place = ast.Pass(lineno=first or 0, end_lineno=last, col_offset=left or 0, end_col_offset=right)
@@ -229,6 +229,6 @@ def _names(streams: Any, keys: Sequence[Any], count: int, frame: FrameType | Non
 
 
 def _cell() -> object:
-    """Return the number of the running cell, or None outside a notebook."""
+    """Return the running cell's number, or None outside a notebook."""
     shell = ipython_shell()
     return shell.execution_count if hasattr(shell, "kernel") else None

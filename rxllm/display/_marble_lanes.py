@@ -1,4 +1,4 @@
-"""The parts of a marble diagram: lanes, their subscriptions, and marks, each with a kind and a label."""
+"""The lanes, subscriptions and marks of a marble diagram."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rxllm.events import EVENT_CLASSES, Nested, Steered, UsageUpdated
 from rxllm.values import Labelled, Timed, ToolCall, Usage
 
 MAX_LANES, MAX_ROWS, MAX_MARKS = 30, 12, 4000
-"""The maximum number of lanes, of subscriptions per lane, and of marks. If there are more marks, some are joined."""
+"""The maximum numbers of lanes, subscriptions per lane, and marks."""
 
 MAX_LABEL = 80
-"""The maximum length of a label, in characters. Longer labels end with an ellipsis."""
+"""The maximum length of a label, in characters."""
 
 UNUSED = "unused"
-"""The outcome that marks the empty span of a lane without subscriptions."""
+"""The outcome of a lane without subscriptions."""
 
 QUIET = ("start", "complete")
-"""The kinds of events that only begin or complete something. They are drawn small and grey, without a label."""
+"""Events that only begin or complete something. They have no label."""
 
 _KINDS = {
     "MessageStarted": ("start", "start"),
@@ -46,14 +46,14 @@ _KINDS = {
     "RawChunk": ("value", "data"),
     "Custom": ("value", "name"),
 }
-"""The kind and the label of each event class. If the label names a field, the field's value is shown."""
+"""The kind and the label of each event class. A label may name a field of the event."""
 
 
 class Mark(NamedTuple):
     """An item, or `size` items from `at` to `until`.
 
-    Equal items have the same `key`. `content` is the label without the names of agents and streams, so that a mark
-    keeps its colour when an operator adds or removes such a name. `detail` is the item's repr.
+    Equal items have the same `key`. `content` is the label without names of agents and streams. It determines the
+    colour. `detail` is the item's repr.
     """
 
     at: float
@@ -88,9 +88,9 @@ class Span:
 
 
 class Lane:
-    """A place in a pipe. Each subscription there has a span, which holds the items to draw.
+    """A place in a pipe, with a span for each subscription.
 
-    The label is the stream's name or, if `is_operator` is True, the operator's code.
+    `is_operator` is True if the label is an operator's code.
     """
 
     def __init__(self, label: str, is_operator: bool = False) -> None:
@@ -109,7 +109,7 @@ class Lane:
 
 
 class Row(NamedTuple):
-    """A row of a diagram: a subscription to a lane. `number` is 1 for the lane's first subscription."""
+    """A subscription to a lane, numbered from 1."""
 
     lane: Lane
     number: int
@@ -125,12 +125,12 @@ class Row(NamedTuple):
 
     @property
     def note(self) -> str:
-        """The text below the row: how many more subscriptions the lane has."""
+        """The text below the row about hidden subscriptions."""
         return f"and {self.lane.hidden} more" if self.number == MAX_ROWS and self.lane.hidden else ""
 
 
 def rows_of(lanes: Sequence[Lane]) -> list[Row]:
-    """Return the rows of the `lanes`. Spans are copied because the originals may still change."""
+    """Return the rows of the `lanes`. Spans are copied, since they may change."""
     return [
         Row(lane, number, replace(span, marks=list(span.marks)))
         for lane in lanes[:MAX_LANES]
@@ -139,10 +139,7 @@ def rows_of(lanes: Sequence[Lane]) -> list[Row]:
 
 
 def join_marks(marks: Iterable[Mark], gap: float, most: int) -> list[Mark]:
-    """Join neighbours of the same kind that are at most `gap` apart.
-
-    If more than `most` marks are left, join neighbours of any kind.
-    """
+    """Join marks of the same kind that are at most `gap` apart. If more than `most` marks are left, join any kinds."""
     result: list[Mark] = []
     for mark in marks:
         last = result[-1] if result else mark
@@ -157,14 +154,14 @@ def join_marks(marks: Iterable[Mark], gap: float, most: int) -> list[Mark]:
 def mark_of(item: Any, at: float) -> Mark:
     try:
         (kind, names, label), detail = _describe(item), repr(item)
-    except Exception:  # the repr or a property of a user's class raised an error
+    except Exception:  # a property or the repr of a user's class raised
         kind, names, label, detail = "value", "", type(item).__name__, object.__repr__(item)
     whole = truncate(names + label, MAX_LABEL)
     return Mark(at, at, kind, whole, truncate(label, MAX_LABEL), truncate(detail, MAX_LABEL), hash(detail))
 
 
 def _describe(item: Any) -> tuple[str, str, str]:
-    """Return the kind of an item, the names of the agents or of the stream that emitted it, and its label."""
+    """Return an item's kind, its agents' or stream's names, and its label."""
     if isinstance(item, Labelled):
         labelled = cast(Labelled[Any], item)
         kind, names, label = _describe(labelled.item)
@@ -201,11 +198,11 @@ TICKS = (
     *(1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 18_000.0, 43_200.0),
     *(86_400.0 * 10**power for power in range(6)),
 )
-"""The possible distances between labels on a time axis, in seconds."""
+"""The possible seconds between labels on a time axis."""
 
 
 def time_label(value: float) -> str:
-    """Format a time as text, in the unit that gives the shortest exact number.
+    """Format a time in the unit that keeps it shortest.
 
     >>> [time_label(value) for value in (0, 0.05, 0.5, 90, 3600)]
     ['0', '50 ms', '0.5 s', '90 s', '1 h']
@@ -217,7 +214,7 @@ def time_label(value: float) -> str:
 
 
 def describe(row: Row) -> str:
-    """Return a sentence that describes a row of the picture, for readers who cannot see it."""
+    """Return a sentence about a row, for screen readers."""
     span = row.span
     parts = [f"{mark.kind} {mark.label!r} at {time_label(mark.at)}" for mark in span.marks[:MAX_ROWS]]
     if len(span.marks) > MAX_ROWS:

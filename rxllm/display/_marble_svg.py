@@ -1,8 +1,7 @@
-"""Draw the lanes of a marble diagram as SVG: a row for each subscription, and a box for each operator.
+"""Draw a marble diagram as SVG.
 
-A row is a horizontal line. Each item gets a slot on it, and so does the end of the subscription. Slots do not overlap,
-and neither do labels, which are on one or two levels. If possible, the chart is wide enough to put every slot at its
-exact time. If it is not, slots move to the right, and the time axis stretches with them.
+Each subscription has a row, and each operator a box. A row has a slot for each item and for the end. Slots and labels
+do not overlap. If the chart is too narrow for exact times, slots move to the right. The time axis stretches with them.
 """
 
 from __future__ import annotations
@@ -32,23 +31,21 @@ from rxllm.display._marble_lanes import (
 )
 
 CHARACTER = 7.25
-"""The width of a character in pixels."""
 
 WIDTHS = ((280, 1), (350, 1), (420, 1), (350, 2), (420, 2), (520, 2), (640, 2))
-"""The layouts to try, in this order: (width of the time axis in pixels, number of label levels)."""
+"""The layouts to try: (width of the time axis in pixels, number of label levels)."""
 
 MAX_WIDTH, LIMITS = 1000, ((30, 80), (30, 40), (30, 24), (30, 12), (12, 12), (0, 12))
-"""The maximum width of a chart in pixels, and the limits to try in order until the chart fits.
+"""The maximum width in pixels, and the limits to try.
 
-A limit is a number of marks and a length of labels. A row with more marks is dense: it has ticks instead of marks and
-labels. Longer labels end with an ellipsis.
+A limit is a number of marks and a length of labels. A row with more marks has ticks instead of marks and labels.
 """
 
 RADIUS, GAP, LABEL_GAP, LEVEL = 7, 6, 14, 15
-"""A mark's radius, the minimum distance between marks and between labels, and the height of a label level."""
+"""A mark's radius, the gaps between marks and labels, and a level's height."""
 
 PALETTE = ("#3b82f6", "#d9730d", "#2e9e5b", "#9a5cd0", "#0f97a8", "#d4569a", "#a88300", "#a0653a")
-"""The colours of items with different contents. They are legible on light and dark pages. Only errors are red."""
+"""The colours of items. They are legible on light and dark pages."""
 
 _STYLE = """.rxm{font:12px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;max-width:100%;height:auto}
 .rxm text,.rxm .soft,.rxm .faint{fill:currentColor;white-space:pre}.rxm .soft{opacity:.65}.rxm .faint{opacity:.15}
@@ -57,7 +54,7 @@ _STYLE = """.rxm{font:12px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monosp
 .rxm .middle,.rxm .code{text-anchor:middle}.rxm .end{text-anchor:end}
 .rxm .card{fill:none}.rxm:root{color:#1f2328}.rxm:root .card{fill:#fff}
 @media(prefers-color-scheme:dark){.rxm:root{color:#e6edf3}.rxm:root .card{fill:#0d1117}}"""
-# The picture is a root element only in a file of its own. Without a page to take colours from, it draws a card.
+# A file has no page to take colours from, so it draws a card.
 
 _SHAPES = {
     "text": ("text", "", "m-7 0a7 7 0 1 0 14 0a7 7 0 1 0-14 0z"),
@@ -79,7 +76,7 @@ _SHAPES = {
     "dispose": ("cut", "line", "m-5 8l5-16m0 16l5-16"),
     "running": ("still running", "line soft", "m-6-5l6 5-6 5"),
 }
-"""The marks, in the order of the legend: name, style and path.
+"""The marks in the legend's order: name, style and path.
 
 A mark with the style "" has the colour of its content. Paths are relative to the mark's position.
 """
@@ -90,7 +87,7 @@ _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u206
 
 
 def draw_svg(lanes: Sequence[Lane], now: float) -> str:
-    """Draw the `lanes` as SVG. Spans that are still running end at `now`."""
+    """Draw the `lanes` as SVG. Running spans end at `now`."""
     rows = rows_of(lanes)
     picture = _Picture(_best_chart(rows, now))
     picture.add_rows()
@@ -111,7 +108,7 @@ def _best_chart(rows: list[Row], now: float) -> _Chart:
 
 
 def _chart_within(limits: tuple[int, int], rows: list[Row], now: float) -> _Chart:
-    """Return the first chart that has all slots at their exact times, or else one of medium width."""
+    """Return the first chart with exact times, or one of medium width."""
     least = max((_width(row.lane.label) - 40 for row in rows if row.lane.is_operator), default=0.0)
     charts = [partial(_Chart, rows, now, limits, max(width, least), levels) for width, levels in WIDTHS]
     return next((chart for chart in (make() for make in charts) if chart.is_exact), None) or charts[4]()
@@ -119,7 +116,7 @@ def _chart_within(limits: tuple[int, int], rows: list[Row], now: float) -> _Char
 
 @dataclass
 class _Slot:
-    """A mark at position `x` in a row. Its label is centred at `label_x`, on a level above the row."""
+    """A mark at position `x`, with its label above the row."""
 
     kind: str
     label: str = ""
@@ -135,7 +132,7 @@ class _Slot:
 
 
 class _Line:
-    """The slots of a row. The last slot ends at `edge`. `edges` contains the end of the last label on each level."""
+    """The slots of a row."""
 
     def __init__(self, row: Row, limits: tuple[int, int]) -> None:
         self.row, self.span = row, row.span
@@ -161,15 +158,15 @@ class _Line:
 
     @property
     def end(self) -> float | None:
-        """The position at which the subscription ends, or None while it is running."""
+        """The position of the end, or None while running."""
         return next((slot.x for slot in self.slots if slot.kind == self.span.outcome), None)
 
     def needed(self, at: float) -> float:
-        """Return the leftmost position at which the items at time `at` do not overlap earlier slots."""
+        """Return the leftmost free position for the items at `at`."""
         return self.edge + GAP + self._first_item(at)[1]
 
     def shift(self, at: float, x: float) -> float:
-        """Return the distance to the right of `x` at which the first label of the items at time `at` fits."""
+        """Return how far right of `x` the first label fits."""
         return self._spot(self._first_item(at)[0], x)[0]
 
     def put_group(self, at: float, x: float) -> None:
@@ -194,21 +191,21 @@ class _Line:
             self.edges[: slot.level] = [max(edge, x + 3) for edge in self.edges[: slot.level]]
 
     def put_bar(self, mark: Mark, x: float, until: float, has_label: bool) -> None:
-        """Add a tick to a dense row for one mark, or a bar for several, with their number if it fits."""
+        """Add a tick or bar to a dense row."""
         slot = _Slot("several", f"{mark.size} x" if has_label else "", bar=until - x)
         if self._spot(slot, (x + until) / 2)[0]:
             slot.label = ""
         self.put(slot, (x + until) / 2)
 
     def _first_item(self, at: float) -> tuple[_Slot, float]:
-        """Return the slot to place exactly at time `at`, and how far it is from the left edge of the group."""
+        """Return the slot to place exactly at `at`, and its offset."""
         slots = self.groups[at]
         is_start = at == self.span.start
         index = next((index for index, slot in enumerate(slots) if is_start or slot.kind not in QUIET), 0)
         return slots[index], sum(2 * slot.radius + 2 for slot in slots[:index]) + slots[index].radius
 
     def _spot(self, slot: _Slot, x: float) -> tuple[float, bool, int, float]:
-        """Return how far to move `slot` right of `x`, whether its label moves, and the label's level and left edge."""
+        """Return the slot's shift, whether the label moves, its level, and its left edge."""
         width = _width(slot.label)
         cover = min(6.0, width / 2)
         wish = max(min(x - width / 2, self.limit - width), x + cover - width)
@@ -221,7 +218,7 @@ class _Line:
 
 
 class _Chart:
-    """The layout of all rows and slots on a time axis of `width` pixels, with `levels` levels of labels."""
+    """The layout of all rows on a time axis."""
 
     def __init__(self, rows: list[Row], now: float, limits: tuple[int, int], width: float, levels: int) -> None:
         self.lines = [_Line(row, limits) for row in rows]
@@ -237,19 +234,18 @@ class _Chart:
 
     @property
     def right(self) -> float:
-        """The right edge of the chart's contents."""
         edges = [edge for line in self.lines for edge in (line.edge, *line.edges)]
         return max([self.x(self.duration) + RADIUS, *edges])
 
     def x(self, at: float) -> float:
-        """Return the position of time `at`. Times at which nothing happens lie between their neighbours."""
+        """Return the position of time `at`."""
         times = [*self._places]
         after = bisect(times, at)
         x = self._places[times[after - 1]] + (at - times[after - 1]) * self._scale
         return min(x, self._places[times[after]]) if after < len(times) else x
 
     def place_dense(self) -> None:
-        """Place the marks of dense lines, joining those that are too close together."""
+        """Place the marks of dense lines, and join close ones."""
         for line in self.lines:
             if line.is_dense:
                 marks = join_marks(line.span.marks, 3 / self._scale, 640)
@@ -273,7 +269,7 @@ class _Chart:
 
 
 class _Picture:
-    """An unfinished picture: the elements drawn so far, and the height `y` at which to draw the next ones."""
+    """The elements drawn so far, and the height of the next."""
 
     def __init__(self, chart: _Chart) -> None:
         codes = [_width(line.row.title) * 13 / 12 + 48 for line in chart.lines if line.row.lane.is_operator]
@@ -298,7 +294,7 @@ class _Picture:
         self._y += 22
 
     def add_axis(self) -> None:
-        """Write the times below the rows, and draw a faint line with ticks behind each row."""
+        """Draw the time axis, and faint lines behind the rows."""
         duration = self._chart.duration
         if not duration:
             return
@@ -315,7 +311,7 @@ class _Picture:
         self._y += 24
 
     def add_legend(self) -> None:
-        """Draw the legend: each kind of mark in the picture, with its name."""
+        """Draw each kind of mark with its name."""
         x = 20.0
         for kind, (name, _, _) in _SHAPES.items():
             width = _width(name) * 11 / 12
@@ -360,7 +356,7 @@ class _Picture:
         self._add_labels(line.slots, y)
 
     def _add_marks(self, kind: str, content: str, slots: Iterable[_Slot], y: float) -> None:
-        """Draw marks of the same kind and content, which have the same colour."""
+        """Draw marks that have the same colour."""
         self._kinds.add(kind)
         style = _SHAPES[kind][1] or ("" if content else "soft")
         colour = PALETTE[len(self._colours) % len(PALETTE)]
@@ -369,7 +365,7 @@ class _Picture:
         self._parts.append(f'<path d="{path}" {paint}/>')
 
     def _add_labels(self, slots: list[_Slot], y: float) -> None:
-        """Write the labels, and connect the higher ones with their marks."""
+        """Write the labels, and connect higher ones with their marks."""
         path = ""
         for slot in slots:
             if slot.label:
@@ -384,7 +380,7 @@ class _Picture:
 
 
 def _path(kind: str, bar: float) -> str:
-    """Return the outline of a mark. A bar or a capsule is `bar` pixels longer than a mark."""
+    """Return a mark's outline, `bar` pixels longer."""
     if not bar:
         return _SHAPES[kind][2]
     if kind == "several":
@@ -393,12 +389,12 @@ def _path(kind: str, bar: float) -> str:
 
 
 def _visible(label: str) -> str:
-    """Return the label with its leading and trailing spaces made visible."""
+    """Make leading and trailing spaces visible."""
     return re.sub("^ +| +$", lambda spaces: "␣" * len(spaces[0]), label)
 
 
 def _escape(text: str) -> str:
-    """Escape `text` for SVG, replacing characters that SVG forbids or that change the direction of other text."""
+    """Escape `text` for SVG, and replace control characters."""
     return html.escape(_CONTROLS.sub("·", text.replace("\n", "↵")))
 
 

@@ -1,4 +1,4 @@
-"""Draw the lanes of a marble diagram as text, in the notation of ``rxllm.testing.marbles``."""
+"""Draw a marble diagram as text."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from rxllm.display._card import truncate
 from rxllm.display._marble_lanes import MAX_LANES, TICKS, UNUSED, Lane, Mark, Span, rows_of, time_label
 
 COLUMNS = 100
-"""The approximate length of a line of marbles, in characters."""
+"""The approximate length of a line, in characters."""
 
 MAX_SYMBOLS = 40
-"""The maximum number of distinct items with their own symbols. Beyond that, items of the same kind share a symbol."""
+"""The maximum number of symbols. With more items, kinds share symbols."""
 
 MAX_TITLE = 30
-"""The maximum length of a line's title, in characters. Longer titles end with an ellipsis."""
+"""The maximum length of a title, in characters."""
 
 _LETTERS = string.ascii_letters.replace("X", "")
 
 
 def draw_text(lanes: Sequence[Lane], now: float) -> str:
-    """Draw the `lanes` as text, with a time axis and a legend. Spans that are still running end at `now`."""
+    """Draw the `lanes` as text. Running spans end at `now`."""
     rows = rows_of(lanes)
     symbols = _Symbols(mark for row in rows for mark in row.span.marks)
     tick, columns = _columns([row.span for row in rows], symbols, now)
@@ -39,7 +39,7 @@ def draw_text(lanes: Sequence[Lane], now: float) -> str:
 
 
 def _axis(tick: float, columns: dict[int, int]) -> str:
-    """Return the times below their columns, or an empty string if everything happens at once."""
+    """Return the times below their columns."""
     last = max(columns)
     for step in (round(time / tick) for time in TICKS if time >= tick and _is_multiple(time, tick)):
         axis = "0"
@@ -57,7 +57,7 @@ def _axis(tick: float, columns: dict[int, int]) -> str:
 
 
 class _Symbols:
-    """Assigns a letter to each distinct item. As in marble notation, a string of one letter is its own symbol."""
+    """Assigns a letter to each distinct item."""
 
     def __init__(self, marks: Iterable[Mark]) -> None:
         marks = sorted(marks, key=lambda mark: mark.detail != repr(mark.label))
@@ -89,7 +89,7 @@ class _Symbols:
 
 
 def _groups(span: Span, symbols: _Symbols, tick: float) -> dict[int, str]:
-    """Return the text to draw at each tick: one symbol, or several in parentheses."""
+    """Return the text to draw at each tick."""
     groups: dict[int, str] = {}
     for at, symbol in symbols.of(span):
         group = groups.get(round(at / tick), "")
@@ -99,7 +99,7 @@ def _groups(span: Span, symbols: _Symbols, tick: float) -> dict[int, str]:
 
 
 def _columns(spans: list[Span], symbols: _Symbols, now: float) -> tuple[float, dict[int, int]]:
-    """Return the seconds per character, and the column of each tick. Wide groups move later columns to the right."""
+    """Return the seconds per character, and each tick's column."""
     times = {0.0, now, *(at for span in spans for at in (span.start, span.latest, *(mark.at for mark in span.marks)))}
     finest = max(times) / COLUMNS
 
@@ -123,7 +123,7 @@ def _is_multiple(at: float, tick: float) -> bool:
 
 
 def _lines(span: Span, symbols: _Symbols, tick: float, columns: dict[int, int], now: float) -> tuple[str, str]:
-    """Return two lines: the marbles and, below them, the subscription."""
+    """Return the marbles, and the subscription below them."""
     if span.outcome == UNUSED:
         return "", ""
     start, until = (columns[round(at / tick)] for at in (span.start, span.latest if span.outcome else now))

@@ -1,4 +1,4 @@
-"""Turn a model's Markdown into HTML without scripts, and keep its LaTeX as it was written."""
+"""Turn a model's Markdown into safe HTML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def clean(text: str) -> str:
-    """Replace all control characters and lone surrogates in `text` with the replacement character.
+    """Replace control characters and lone surrogates in `text`.
 
     >>> clean("a\\x1b[31m\\r\\nb")
     'a�[31m\\nb'
@@ -23,7 +23,7 @@ def clean(text: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Escape `text` for use in HTML, including attributes.
+    """Escape `text` for HTML and its attributes.
 
     >>> escape("<b> & c")
     '&lt;b&gt; &amp; c'
@@ -35,7 +35,6 @@ _LINK = re.compile(r"(https?://|mailto:)", re.IGNORECASE)
 
 
 def is_link(url: str) -> bool:
-    """Whether `url` is a web address or an email link."""
     return _LINK.match(url) is not None
 
 
@@ -43,16 +42,16 @@ Finished = tuple[str, str, dict[str, Any]]
 
 
 _finished: deque[Finished] = deque(maxlen=32)
-"""The finished blocks of recent texts, as Markdown and as HTML, with the link addresses they define."""
+"""The finished blocks of recent texts, as Markdown, HTML and link addresses."""
 
 
 def markdown(text: str) -> str:
-    """Return the HTML of Markdown `text`, or of the plain text if markdown-it-py is not installed.
+    """Return the HTML of Markdown `text`.
 
     >>> markdown("*Hi* <script>")
     '<p dir="auto"><em>Hi</em> &lt;script&gt;</p>\\n'
 
-    When a text grows, its finished blocks are not parsed again.
+    Without markdown-it-py, the HTML is the plain text. Finished blocks of a growing text are not parsed again.
     """
     parser = _parser()
     if parser is None:
@@ -64,8 +63,8 @@ def markdown(text: str) -> str:
     source, html, env = known
     tail = text[len(source) :]
     tokens = parser.parse(tail, env)
-    # A block is finished when the first line of the next block is complete. Until then, that line could still turn out
-    # to belong to the block. For example, "2" might become "2.", another item of a list.
+    # A block is finished when the next block's first line is complete. For example, "2" might become "2.", another item
+    # of a list.
     complete = tail.count("\n")
     starts = [n for n, token in enumerate(tokens) if token.level == 0 and token.map and token.map[0] < complete]
     last = starts[-1] if starts else 0
@@ -103,13 +102,13 @@ _MATH = re.compile(
     re.DOTALL,
 )
 _PRICE = re.compile(r"\$\d[\d.,]*[^$\\]*\$\w")
-"""Matches a price followed by another dollar sign, such as ``$5 (or $x``. This is not LaTeX."""
+"""Matches a price and another dollar sign, like ``$5 (or $x``."""
 
 _MATH_OPENING = re.compile(r"\$\$|\\\[|\\begin\{(\w+\*?)\}")
 
 
 def _math(state: Any, silent: bool) -> bool:
-    """Keep LaTeX in a paragraph as it was written. Markdown would drop backslashes, and read _ and * as emphasis."""
+    """Keep inline LaTeX as it was written."""
     found = _MATH.match(state.src, state.pos, state.posMax)
     if found is None or _PRICE.match(state.src, state.pos, state.posMax):
         return False
@@ -120,10 +119,10 @@ def _math(state: Any, silent: bool) -> bool:
 
 
 def _math_block(state: Any, start: int, end: int, silent: bool) -> bool:
-    """Keep multi-line LaTeX as it was written. It ends at its closing delimiter, or before an empty line.
+    """Keep multi-line LaTeX as it was written.
 
-    An opening delimiter begins a block even if nothing closes it. Otherwise, a later line could change the meaning of
-    a finished block, which is not parsed again.
+    It ends at its closing delimiter, or before an empty line. An unclosed delimiter begins a block, too. A later line
+    must not change a finished block.
     """
 
     def line(number: int) -> str:
@@ -134,7 +133,7 @@ def _math_block(state: Any, start: int, end: int, silent: bool) -> bool:
         return False
     closing = {"$$": "$$", "\\[": "\\]"}.get(opening[0], f"\\end{{{opening[1]}}}")
     if closing in line(start)[opening.end() :]:
-        return False  # closed on the same line, so `_math` handles it
+        return False  # `_math` handles it
     if silent:
         return True
     last = start + 1
@@ -154,7 +153,7 @@ def _math_html(renderer: Any, tokens: Any, index: int, options: Any, env: Any) -
 
 
 def _table_html(renderer: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
-    """Wrap a table in an element that scrolls if the table is wide."""
+    """Wrap a table in an element that scrolls."""
     tag = renderer.renderToken(tokens, index, options, env)
     return f'<div class="rxllm-table">{tag}' if tokens[index].nesting == 1 else f"{tag}</div>"
 
@@ -163,7 +162,7 @@ _BLOCKS = frozenset(("paragraph_open", "heading_open", "bullet_list_open", "orde
 
 
 def _set_attributes(state: Any) -> None:
-    # Each block gets its own writing direction, so that a control character in one cannot reorder another.
+    # Control characters in one block must not reorder another.
     for token in state.tokens:
         if token.type in _BLOCKS:
             token.attrSet("dir", "auto")

@@ -1,4 +1,4 @@
-"""`Screen`, the interface for drawing cards, and `Plain`, which prints events as plain text."""
+"""`Screen` and `Plain`, which prints events as text."""
 
 from __future__ import annotations
 
@@ -31,25 +31,26 @@ from rxllm.values import ChatResult, Labelled, TextPart
 Cards = Mapping[str | None, Card]
 
 Answered = Callable[[Mapping[str, bool], Mapping[str, str]], None]
-"""A callback that continues a chat. It is given approvals and tool results, each keyed by tool call id."""
+"""Continues a chat with approvals and results by tool call id."""
 
 Path = tuple[str, ...]
-"""The ids of the tool calls that lead to an agent, outermost first. The path of the chat itself is empty."""
+"""The tool call ids that lead to an agent, outermost first."""
 
 WIDTH = 200
-"""The number of characters after which a tool's result or progress is cut off."""
+"""The maximum number of characters of a result or progress."""
 
 
 def ipython_shell() -> Any:
-    """Return the running IPython shell, or None. Only a notebook's shell has a `kernel` attribute."""
+    """Return the running IPython shell, or None. Only a notebook's has a `kernel`."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 
 
 class Screen:
-    """A place to draw cards. The reading thread calls `add` for every item, and another thread calls `draw`.
+    """A place to draw cards.
 
-    Set `listens` if users can answer here. If a chat waits for an answer, `ask` is called instead of `finish`.
+    The reading thread calls `add` for every item, and another thread calls `draw`. If `listens` is set and a chat waits
+    for an answer, `ask` is called instead of `finish`.
     """
 
     thread: type[threading.Thread] = threading.Thread
@@ -72,15 +73,15 @@ class Screen:
 
 
 class Plain(Screen):
-    """Prints events to standard output as they arrive, with a blank line before each new kind of output.
+    """Prints events as they arrive.
 
-    An agent's events are indented, and begin with the name of its tool. With `text_only`, only the chat's text and all
-    questions are printed, exactly as received. Errors are printed to standard error.
+    An agent's events are indented below the name of its tool. With `text_only`, only the chat's text and all questions
+    are printed. Errors go to standard error.
     """
 
     def __init__(self, *, text_only: bool) -> None:
         self._text_only = text_only
-        # The path and the kind of the latest output, and the tool names by path.
+        # The latest path and kind, and the tool names by path.
         self._latest: tuple[Path, str] | None = None
         self._names: dict[Path, str] = {}
 
@@ -145,13 +146,12 @@ def _addition(event: Event) -> tuple[str, str]:
 
 
 def quote(text: str, used: bool) -> str:
-    """Format a user's correction as a quotation."""
+    """Quote a user's correction."""
     lines = text.replace("\n", "\n> ")
     return f"> {lines}{'' if used else ' (not used)'}"
 
 
 def plain_text(cards: Cards) -> str:
-    """Return the text of all cards. Each label is written above its card."""
     texts = ((label, _text(card)) for label, card in cards.items())
     return "\n\n".join(text if label is None else f"{label}:\n{text}" for label, text in texts)
 
@@ -163,7 +163,6 @@ def _text(card: Card) -> str:
 
 
 def rows_text(rows: Sequence[Row]) -> str:
-    """Return the text of `rows`, with empty lines between them."""
     return "\n\n".join(filter(None, map(_row, rows)))
 
 

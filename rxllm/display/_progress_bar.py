@@ -1,4 +1,4 @@
-"""`progress_bar`, which shows the progress of a batch of requests on a single line."""
+"""`progress_bar` shows the progress of a batch."""
 
 from __future__ import annotations
 
@@ -20,24 +20,22 @@ from rxllm.values.argument_checks import check_instance
 
 WIDTH = 10
 EVERY = 0.1
-"""The minimum number of seconds between draws, so that little time is spent on drawing."""
+"""The minimum number of seconds between draws."""
 
 EVERY_LINE = 10.0
-"""The minimum number of seconds between draws to a file, where each draw adds a line."""
+"""The minimum number of seconds between lines in a file."""
 
 
 def progress_bar(label: str = "") -> Callable[[Progress], None]:
-    r"""Return a function that draws a progress bar, for ``generate_many(..., on_progress=progress_bar())``.
+    r"""Return a progress bar for ``generate_many(on_progress=...)``.
 
     ::
 
         cities:  60%|██████    | 120/200 [01:10<00:47, 1.71/s, 3 failed, 4,821 tokens, cost 0.52, p50 0.4 s, p95 1.2 s]
 
-    In a notebook, the bar appears below the cell. On a terminal, it is drawn on standard error. When your program
-    prints or logs something, the bar is cleared first and drawn again below. If standard error is a file, a line is
-    written at most every ten seconds, and once more at the end. The bar is redrawn only when a response arrives, so it
-    does not move while a rate limit or a slow model delays all responses. The rate and the remaining time are
-    calculated without the answers from a journal.
+    In a notebook, the bar appears below the cell. On a terminal, it is drawn on standard error, below the program's
+    output. A file gets a line at most every ten seconds, and one at the end. The bar is redrawn only when a response
+    arrives. The rate and the remaining time exclude answers from a journal.
 
     >>> from rxllm import Fake, generate_many
     >>> responses = list(generate_many(Fake("Hi"), ["a", "b"], on_progress=progress_bar("greetings")))
@@ -65,12 +63,12 @@ class _Bar:
         self._done = progress.done
         if is_last or now - self._drawn_at >= self._every:
             self._drawn_at = now
-            with contextlib.suppress(OSError, ValueError):  # the batch should continue even if the output is closed
+            with contextlib.suppress(OSError, ValueError):  # a closed output must not end the batch
                 self._draw(self._label + progress_line(progress, now - self._began_at), is_last)
 
 
 def progress_line(progress: Progress, seconds: float) -> str:
-    """Return the text of a progress bar after `seconds`.
+    """Return a progress bar's text after `seconds`.
 
     >>> from rxllm import Usage
     >>> progress_line(Progress(3, 1, 10, Usage(20, 4), journaled=1, seconds_p50=0.4, seconds_p95=1.25), 4.0)
@@ -96,7 +94,7 @@ def _clock(seconds: float) -> str:
 
 
 def _in_cell() -> Callable[[str, bool], None]:
-    """Add an output to the running cell. Return a function that redraws the output."""
+    """Add an output to the cell, and return its updater."""
 
     def data(line: str) -> dict[str, str]:
         return {"text/html": f"<pre>{escape(line)}</pre>", "text/plain": line}
@@ -108,8 +106,8 @@ def _in_cell() -> Callable[[str, bool], None]:
 class _TerminalLine:
     """The terminal line on which all bars are drawn.
 
-    After a draw, each of the two standard streams is replaced by a `_Guard`, both in `sys` and in logging handlers.
-    The first write to a guard clears the line and restores the streams.
+    After a draw, a `_Guard` replaces each standard stream in `sys` and in logging handlers. The first write to a guard
+    clears the line and restores the streams.
     """
 
     def __init__(self) -> None:
@@ -138,7 +136,7 @@ class _TerminalLine:
             if any(stream is other for other in streams):
                 guard = _Guard(stream, self)
                 self._guarded.append((owner, name, guard, stream))
-                # Do not use setStream: it takes the handler's lock, which may be held by a thread waiting for our lock.
+                # setStream's lock may be held by a thread waiting for ours.
                 setattr(owner, name, guard)
 
     def _release(self) -> None:
@@ -149,7 +147,7 @@ class _TerminalLine:
 
 
 class _Guard:
-    """Wraps a terminal stream, and clears the bar's line before each write."""
+    """A terminal stream that clears the bar before each write."""
 
     def __init__(self, stream: Any, line: _TerminalLine) -> None:
         self._stream = stream
@@ -173,7 +171,7 @@ def _in_file(line: str, is_last: bool) -> None:
 
 def _write(text: str) -> None:
     if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
-        return  # the program has no console
+        return
     encoding = sys.stderr.encoding
     try:
         text.encode(encoding)

@@ -1,12 +1,12 @@
-"""Draw cards on a terminal, using rich: https://github.com/Textualize/rich.
+"""Draw cards on a terminal with rich.
 
-rich redraws the last lines of the output, the live part. It cannot replace lines that have left the window. Therefore:
+rich redraws the last lines of the output, the live part. It cannot replace lines that have left the window.
 
-1. Rows and paragraphs that can no longer change are printed above the live part, once.
-2. The live part is always shorter than the window. If necessary, only its end is shown until the stream ends.
-3. Each draw is written in one go, so the terminal never shows half of it.
+* Finished rows and paragraphs are printed once, above the live part.
+* The live part is always shorter than the window.
+* Each draw is one write, so the terminal never shows half of it.
 
-Side-by-side cards stay live until all of them have ended.
+* Side-by-side cards stay live until all of them have ended.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ from rxllm.display._plain import Cards, Screen, quote
 from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart
 
 THINKING = 300
-"""The maximum number of characters of thinking to show while it streams. If there are more, only the end is shown."""
+"""The maximum number of characters of streaming thinking."""
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 _COLOURS = {"done": "green", "failed": "red", "waiting": "yellow", "stopped": "yellow"}
 
-# Treat HTML as text. rich would drop it, including the `<int>` of `List<int>`.
+# rich would drop HTML, including the `<int>` of `List<int>`.
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
 
 
 class Terminal(Screen):
-    """Draws cards on a terminal. While the stream is running, only the last lines are redrawn."""
+    """Draws cards on a terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console()
         self._live = Live(console=self._console, auto_refresh=False, transient=True, vertical_overflow="visible")
         self._printed: list[Any] = []
-        self._start = ""  # what has already been printed of the next row's text
+        self._start = ""  # the part of the next text already printed
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
         self._live.start()
 
     def draw(self, cards: Cards, now: float) -> None:
-        with self._console:  # collects the output, and writes it at the end
+        with self._console:  # writes all output at the end
             rest = self._print_settled(cards, now)
             lines = self._console.render_lines(rest, pad=False)[-max(1, self._console.height - 2) :]
-            # Leave the cursor on an empty line, so that echoed keystrokes do not move the live part.
+            # On an empty line, keystrokes do not move the live part.
             segments = [segment for line in lines for segment in (*line, Segment.line())]
             self._live.update(Group(Segments(segments), Text()), refresh=True)
 
@@ -71,20 +71,20 @@ class Terminal(Screen):
             self._console.print(rest)
 
     def _print_settled(self, cards: Cards, now: float) -> RenderableType:
-        """Print finished rows and paragraphs above the live part, and return the rest."""
+        """Print what is finished above the live part, and return the rest."""
         card = cards.get(None)
         if card is None or card.has_value:
             return _drawn(cards, now)
         found, texts = rows_and_status(card, now)
         settled, rest = self._take_settled(_shortened(found))
         if settled:
-            # Clear the live part first: lines that are pushed out of the window can no longer be replaced.
+            # Lines pushed out of the window cannot be replaced.
             self._live.update("", refresh=True)
             self._console.print(Group(*_stack(settled, next(iter(rest), None))))
         return Group(*_stack(rest), _Status(card, texts, now))
 
     def _take_settled(self, rows: list[Row]) -> tuple[list[Row], list[Row]]:
-        """Divide the unprinted rows and paragraphs into those that can no longer change and the rest."""
+        """Return the finished unprinted rows, and the rest."""
         count, keys = len(self._printed), [*map(_key, rows)]
         if keys[:count] != self._printed or not _text(rows[count:]).startswith(self._start):
             count, self._start = 0, ""  # the step has started again
@@ -103,7 +103,7 @@ class Terminal(Screen):
 
 
 def _shortened(rows: Sequence[Row]) -> list[Row]:
-    """Prepare `rows` for drawing. Clean their texts, and replace thinking with a note unless it is the last row."""
+    """Return clean `rows`, with a note for earlier thinking."""
     shown: list[Row] = []
     for row in rows:
         if isinstance(row, TextPart):
@@ -128,12 +128,12 @@ def _text(rows: Sequence[Row]) -> str:
 
 
 def _settled_text(text: str) -> str:
-    """Return the Markdown `text` without its last block, which may still change.
+    """Return the Markdown `text` without its unfinished block.
 
     >>> _settled_text("One.\\n\\n* two\\n* three")
     'One.\\n\\n'
     """
-    # Only a complete first line is certain to start a new block: "2" may become "2.", an item of the list above.
+    # An unfinished "2" may become "2.", an item of the list above.
     starts = [token.map[0] for token in _PARSER.parse(text) if token.level == 0 and token.map]
     lines = text.split("\n")
     starts = [start for start in starts if start < len(lines) - 1]
@@ -159,7 +159,7 @@ def _card(card: Card, now: float) -> RenderableType:
 
 
 def _stack(rows: Sequence[Row], below: Row | None = None) -> list[RenderableType]:
-    """Draw `rows` with an empty line after each, except between tools. `below` is the row that will follow them."""
+    """Draw `rows`, with empty lines except between tools."""
     drawn: list[RenderableType] = []
     for row, following in zip(rows, [*rows[1:], below], strict=False):
         drawn += _row(row)
@@ -169,7 +169,7 @@ def _stack(rows: Sequence[Row], below: Row | None = None) -> list[RenderableType
 
 
 class _Status:
-    """The status line, with a spinner while the stream is running. In a narrow window, lines break between texts."""
+    """The status line. Narrow windows break it between texts."""
 
     def __init__(self, card: Card, texts: list[str], now: float) -> None:
         self._texts = [clean(text) for text in texts]
@@ -221,15 +221,13 @@ def _line(text: str) -> str:
 
 
 class _Code(CodeBlock):
-    """A code block in the terminal's own colours."""
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         code = Syntax(str(self.text).rstrip(), self.lexer_name, theme="ansi_dark", word_wrap=True)
         yield Padding(code, (0, 0, 0, 2))
 
 
 class _Heading(Heading):
-    LEVEL_ALIGN: ClassVar = {}  # align all headings left
+    LEVEL_ALIGN: ClassVar = {}
 
 
 class _Table(TableElement):
@@ -240,8 +238,6 @@ class _Table(TableElement):
 
 
 class _Markdown(Markdown):
-    """Markdown without empty lines around it."""
-
     elements: ClassVar = Markdown.elements | {"fence": _Code, "heading_open": _Heading, "table_open": _Table}
 
     def __init__(self, text: str) -> None:

@@ -1,8 +1,7 @@
-"""`show`, which draws a running stream in a notebook cell or on a terminal.
+"""`show` draws a running stream in a notebook or on a terminal.
 
-One thread reads the stream, and another draws it. Draws are not queued: each one shows everything received so far.
-There is a pause of at least 50 ms between draws, and a longer one after a slow draw. When the stream has ended, it is
-drawn one last time.
+One thread reads the stream, and another draws it. Draws are not queued. Each one shows everything received so far, also
+after the end.
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ T = TypeVar("T")
 
 
 REFRESH_SECONDS = 0.05
-"""The minimum pause between draws. With shorter pauses, the card would flicker and keep the browser busy."""
+"""The minimum pause between draws. Shorter pauses would flicker."""
 
 SHARE = 150
-"""The minimum length of the pause after a draw, as a multiple of the draw's CPU time."""
+"""The minimum pause, as a multiple of a draw's CPU time."""
 
 TICK_SECONDS = 0.1
-"""The pause between draws that only update the running time."""
+"""The pause before draws that update only the running time."""
 
 WAKE_SECONDS = 0.1
 
 last: Any = None
-"""The result of the most recently finished `show` call."""
+"""The latest `show` result."""
 
 _STOPPED = "Stopped. The partial result is in rxllm.display.last."
 
@@ -66,23 +65,24 @@ def show(
 @overload
 def show(stream: Observable[T], *, block: Literal[True] = True) -> T: ...
 def show(stream: Any, *, block: bool = True) -> Any:
-    """Show `stream` as it runs, with thinking, tools, images, sources and costs, and return its result.
+    """Show `stream` as it runs, and return its result.
 
-    The result of a stream of events is a `ChatResult`, a `StepResult` or a `Response`. If the items are not events,
-    each one replaces the one before it, and the result is the last item. To show several streams side by side, pass a
-    mapping of labels to streams, or a stream made by ``rxllm.merge_labelled``. In that case, the result is a dict with
-    the same labels, and if one stream fails, the others continue.
+    The result of a stream of events is a `ChatResult`, a `StepResult` or a `Response`. Other items replace each other,
+    and the last item is the result. To show several streams side by side, pass a mapping of labels to streams. A stream
+    from ``rxllm.merge_labelled`` also works. The result is then a dict with the same labels. If one stream fails, the
+    others continue.
 
-    In a notebook, or on a terminal if rich is installed, the stream is shown as a card that is redrawn in place.
-    Everywhere else, the text is printed to standard output. The stop button, or Ctrl-C, cancels the call and raises
-    ``KeyboardInterrupt``. The partial result remains on the card and in ``rxllm.display.last``. With ``block=False``,
-    `show` immediately returns a `Showing`: await it to get the result, or dispose it to stop the stream. In a notebook
-    with ipywidgets, the card then has a stop button. If the stream is ``rxllm.stream(...)`` itself and halts because a
-    tool call needs approval, the card shows the buttons "Approve" and "Deny". They continue the chat on the same card,
-    with the same engine and options, and you can await the `Showing` again.
+    Notebooks, and terminals with rich, show a card that is redrawn in place. Everywhere else, the text is printed to
+    standard output. The stop button or Ctrl-C cancels the call and raises ``KeyboardInterrupt``. The partial result
+    remains on the card and in ``rxllm.display.last``.
 
-    If the stream fails, its error is raised after all items have been shown. If the stream is empty,
-    ``SequenceContainsNoElementsError`` is raised, as in ``run``.
+    With ``block=False``, `show` immediately returns a `Showing`. Await it to get the result, or dispose it to stop the
+    stream. In a notebook with ipywidgets, the card then has a stop button. If a ``rxllm.stream(...)`` halts for
+    approval, the card shows the buttons "Approve" and "Deny". They continue the chat on the same card. You can then
+    await the `Showing` again.
+
+    A failed stream's error is raised after all items have been shown. An empty stream raises
+    ``SequenceContainsNoElementsError``, as in ``run``.
 
     >>> from rxllm import Fake, stream_generate
     >>> response = show(stream_generate(Fake(["Hel", "lo"]), "Hi"))
@@ -104,7 +104,7 @@ def show(stream: Any, *, block: bool = True) -> Any:
 
 
 def choose_screen() -> Screen:
-    """Return the right screen for this process: a notebook cell, a terminal or plain output."""
+    """Return a notebook cell, a terminal or plain output."""
     if (cell := notebook_cell()) is not None:
         return cell
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and find_spec("rich") is not None:
@@ -115,16 +115,16 @@ def choose_screen() -> Screen:
 
 
 def draws_cards() -> bool:
-    """Whether `show` draws cards in this process rather than printing plain text."""
+    """Whether `show` draws cards instead of printing text."""
     return not isinstance(choose_screen(), Plain)
 
 
 def notebook_cell(
     html: Callable[[Cards, float], str] = cards_html, text: Callable[[Cards], str] = plain_text
 ) -> Screen | None:
-    """Return a screen that draws ``html(cards, now)`` in the current notebook cell, or None outside a notebook.
+    """Return a screen for the current notebook cell, if any.
 
-    ``text(cards)`` is stored along with the last drawing, for viewers that cannot show HTML.
+    ``html(cards, now)`` draws it. ``text(cards)`` is stored with the last drawing, for viewers without HTML.
     """
     marimo = sys.modules.get("marimo")
     if hasattr(ipython_shell(), "kernel"):
@@ -135,9 +135,9 @@ def notebook_cell(
 
 
 class Showing(abc.DisposableBase, Generic[T]):
-    """A stream that is being shown. Await it to get the result, or dispose it to stop the stream.
+    """A stream that is being shown.
 
-    The result of a stopped stream is partial.
+    Await it to get the result, or dispose it to stop the stream. A stopped stream's result is partial.
     """
 
     def __init__(self, source: Observable[Any], labels: Sequence[str], screen: Screen) -> None:
@@ -154,7 +154,7 @@ class Showing(abc.DisposableBase, Generic[T]):
         self._stopped = False
         self._ended = self._begun
         self._future: Future[T] = Future()
-        # Cancelling a task that awaits the result must dispose the stream, not cancel this future.
+        # Cancelling a task that awaits must dispose the stream.
         self._future.set_running_or_notify_cancel()
 
     def run(self) -> T:
@@ -169,12 +169,12 @@ class Showing(abc.DisposableBase, Generic[T]):
         return self
 
     def _start_thread(self) -> None:
-        context = contextvars.copy_context()  # notebooks use the context to find an output's cell
+        context = contextvars.copy_context()  # notebooks find an output's cell through the context
         target = partial(context.run, self._settle, self._future)
         self._screen.thread(target=target, name="rxllm-show", daemon=True).start()
 
     def dispose(self) -> None:
-        """Stop the stream and cancel its call. The card stays as it is, without buttons."""
+        """Stop the stream and cancel its call. The card stays."""
         self._stopped = self._stopped or not self._over.is_set()
         self._items.close()
         if self._over.is_set() and self._asks:
@@ -190,12 +190,11 @@ class Showing(abc.DisposableBase, Generic[T]):
     async def _wait(self) -> T:
         future = asyncio.wrap_future(self._future)
         try:
-            while not future.done():  # ipykernel's stop button cancels the task without waking its loop
+            while not future.done():  # ipykernel's stop button does not wake the loop
                 await asyncio.wait({future}, timeout=WAKE_SECONDS)
         except asyncio.CancelledError as error:
             self.dispose()
-            # Make a notebook show this error as a single line. We cannot raise a subclass, because the timeouts of
-            # Python 3.12's asyncio would not recognise it.
+            # Notebooks show this error as one line. Python 3.12's timeouts would not recognise a subclass.
             error.__dict__["_render_traceback_"] = lambda: [_STOPPED]
             raise
         return suppress_repr(future.result())
@@ -211,7 +210,7 @@ class Showing(abc.DisposableBase, Generic[T]):
 
     @property
     def _asks(self) -> bool:
-        """Whether the chat is waiting for decisions that the user can make on the screen."""
+        """Whether the user can answer the chat on the screen."""
         result: Any = self._result
         reason: str | None = result.halted_reason if isinstance(result, ChatResult) else None
         return reason in ("approval", "manual_tool_calls") and self._screen.listens and self._call is not None
@@ -263,14 +262,14 @@ class Showing(abc.DisposableBase, Generic[T]):
         drawn, drawn_at, pause = self._cards, 0.0, REFRESH_SECONDS
         while not self._over.wait(pause):
             cards, now = self._cards, time.monotonic()
-            tick = TICK_SECONDS if now - self._begun < 10 else 1.0  # times from 10 s on are shown in whole seconds
+            tick = TICK_SECONDS if now - self._begun < 10 else 1.0  # from 10 s on, times are in whole seconds
             if cards is drawn and (now - drawn_at < tick or not any(card.ticks for card in cards.values())):
                 continue
             drawn, drawn_at, began = cards, now, time.thread_time()
             try:
                 self._screen.draw(cards, now)
             except Exception:
-                log.exception("drawing the stream failed; it will be drawn again only when it ends")
+                log.exception("drawing failed; the stream is drawn again when it ends")
                 return
             pause = pause_after(time.thread_time() - began)
 
@@ -285,12 +284,12 @@ class Showing(abc.DisposableBase, Generic[T]):
 
 
 def pause_after(cost: float) -> float:
-    """Return the number of seconds to pause after a draw that took `cost` seconds of CPU time."""
+    """Return the seconds to pause after a draw of `cost` CPU seconds."""
     return max(REFRESH_SECONDS, SHARE * cost)
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised when the user stops a stream that is being shown. A notebook shows this error as a single line."""
+    """Raised when the user stops a shown stream. Notebooks show it as one line."""
 
     def __init__(self) -> None:
         super().__init__(_STOPPED)
@@ -300,9 +299,9 @@ class Stopped(KeyboardInterrupt):
 
 
 def suppress_repr(value: T) -> T:
-    """Return `value`, and keep IPython from showing it again if it is the last expression of the cell."""
+    """Return `value`, and keep IPython from showing it again."""
     shell, hook = ipython_shell(), cast(Any, sys.displayhook)
-    # IPython installs its hook before each cell, and restores the old one afterwards, which also removes ours.
+    # IPython's own hook changes with each cell, which removes ours.
     if shell is not None and (hook is shell.displayhook or isinstance(hook, _Hook)):
         sys.displayhook = _Hook(hook, value)
     return value
@@ -319,7 +318,7 @@ class _Hook:
 
 
 class Cell(Screen):
-    """A notebook cell, in which one output is redrawn."""
+    """A notebook cell that redraws a single output."""
 
     def __init__(
         self, html: Callable[[Cards, float], str] = cards_html, text: Callable[[Cards], str] = plain_text
@@ -354,7 +353,7 @@ class _MarimoCell(Screen):
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
         html = self._html(cards, min(card.begun for card in cards.values()))
-        # Count down to the first index that marimo accepts, which is the one after the cell's earlier outputs.
+        # marimo accepts only the index after the cell's earlier outputs.
         for index in range(_OUTPUTS, -1, -1):
             with contextlib.suppress(IndexError):
                 self._put(html, index)

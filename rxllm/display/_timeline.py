@@ -1,4 +1,4 @@
-"""`timeline`, which draws a run as rows of bars over time: steps, tools, agents, retries and races."""
+"""`timeline` draws a run as bars over time."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ MAX_SECONDS = 1e9
 
 
 class Timeline:
-    """The rows of a run, made from the events received so far; ``str(timeline)`` draws them as text.
+    """The rows of a run; ``str(timeline)`` draws them as text.
 
-    `rows` are the steps, each with its tools and agents below it. If `timeline` has run a stream, `result` is the same
-    as from ``show``. Notebooks draw a Timeline as an SVG picture with a table of the same figures.
+    `rows` are the steps, with their tools and agents. If `timeline` has run a stream, `result` is the same as from
+    ``show``. Notebooks draw an SVG picture and a table.
     """
 
     def __init__(self, title: str = "", labels: Iterable[str] = ()) -> None:
@@ -37,11 +37,11 @@ class Timeline:
         self.result: Any = None
         self._title = title
         self._seconds = 0.0
-        self._ticks: list[float] | None = None  # the ticks of the growing text bar, if the streams have no labels
+        self._ticks: list[float] | None = None  # the ticks of the growing text bar, without labels
         self._lanes: dict[str | None, Lane] = {label: self._begin(label) for label in labels}
 
     def add(self, timed: Timed[Any]) -> None:
-        """Update the rows with an event. If there are several streams, each event is in a `Labelled`."""
+        """Update the rows with an event. With several streams, each event is in a `Labelled`."""
         at, event = timed.at, timed.item
         if not 0.0 <= at <= MAX_SECONDS:
             raise invalid_option("source", f"has an event at {at!r} s; times must be between 0 and {MAX_SECONDS:g} s")
@@ -67,7 +67,7 @@ class Timeline:
         return Lane(row.rows, 0.0)
 
     def finish(self, at: float | None = None, error: Exception | None = None) -> None:
-        """End all growing bars at time `at`, or at the last event if that is later."""
+        """End all growing bars at time `at` or the last event."""
         self.pass_time(at or 0.0)
         for lane in self._lanes.values():
             lane.finish(self.seconds)
@@ -75,34 +75,34 @@ class Timeline:
             self._lanes.setdefault(None, Lane(self.rows, 0.0)).fail(self.seconds, error)
 
     def pass_time(self, at: float) -> None:
-        """Let the bars grow to time `at` while no event arrives."""
+        """Let the bars grow to time `at`."""
         self._seconds = max(self.seconds, at)
 
     @property
     def seconds(self) -> float:
-        """The time of the last event, or the time given to `pass_time` if that is later."""
+        """The time of the last event or `pass_time`."""
         return max(self._seconds, self._ticks[-1]) if self._ticks else self._seconds
 
     @property
     def title(self) -> str:
-        """The title passed to `timeline`. By default, it is the user's last message, once the chat has ended."""
+        """The title passed to `timeline`, or the user's last message."""
         results = (lane.result for lane in self._lanes.values() if lane.result is not None)
         texts = (m.text for result in results for m in reversed(result.thread.messages) if m.role == "user")
         return self._title or next(texts, "")
 
     @property
     def usage(self) -> Usage:
-        """The total usage of all steps and agents, as `ops.usage` emits it."""
+        """The total usage of all steps and agents."""
         return sum((row.total() for row in self.rows), Usage())
 
     @property
     def error(self) -> str:
-        """The first line of the error that ended the run, or an empty string."""
+        """The first line of the run's error, or ""."""
         return next((lane.error for lane in self._lanes.values() if lane.error), "")
 
     @property
     def summary(self) -> str:
-        """One line about the run: models, number of steps and of tools, seconds, tokens and cost."""
+        """A line with models, steps, tools, seconds, tokens and cost."""
         rows = [row for _, row in self._walk()]
         tops = [row for top in self.rows for row in (top.rows if top.kind == "stream" else [top])]
         steps = sum(row.kind == "step" and not row.is_lost for row in tops)
@@ -120,14 +120,14 @@ class Timeline:
         return " · ".join(filter(None, texts))
 
     def svg(self, path: str | Path | None = None) -> str:
-        """Return the picture as SVG, and write it to the file `path` if one is given."""
+        """Return the picture as SVG, and write it to `path` if given."""
         drawn = svg_of(self._drawn(), is_file=True)
         if path is not None:
             Path(path).write_text(drawn, encoding="utf-8")
         return drawn
 
     def html(self) -> str:
-        """Return the picture and the table of its figures as HTML, in the colours of the surrounding page."""
+        """Return the picture and a table of its figures as HTML. The colours are from the surrounding page."""
         drawn = self._drawn()
         folded = f'<details style="margin-inline-start:24px"><summary>Figures</summary>{table_of(drawn)}</details>'
         return f'<div style="overflow-x:auto;font:13px system-ui,sans-serif">{svg_of(drawn)}{folded}</div>'
@@ -150,7 +150,7 @@ class Timeline:
 
 
 def timeline(source: Any, *, title: str = "") -> Timeline:
-    """Draw a run over time, and return its `Timeline`. A stream is run to its end, and drawn as it runs.
+    """Draw a run over time, and return its `Timeline`.
 
     >>> from rxllm import events
     >>> from rxllm.values import Timed
@@ -173,8 +173,8 @@ def timeline(source: Any, *, title: str = "") -> Timeline:
     a result                            The run that produced it, if ``ops.timed()`` was applied before the fold.
     ==================================  ===============================================================================
 
-    If a stream fails, its error is raised after the timeline has been drawn; the timeline is then in
-    ``rxllm.display.last``. By default, the `title` is the user's message.
+    A stream's error is raised after the timeline has been drawn. The timeline is then in ``rxllm.display.last``. By
+    default, the `title` is the user's message.
 
     Raises ``ValidationError("invalid_option")`` for any other `source`.
     """
@@ -205,7 +205,7 @@ def _run(source: Observable[Any], drawing: Timeline) -> Timeline:
 
 
 class _Drawing(Screen):
-    """Draws a timeline in a notebook cell, or prints it when the stream has ended."""
+    """Draws a timeline in a notebook cell, or prints it."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline

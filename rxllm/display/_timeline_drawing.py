@@ -1,8 +1,7 @@
-"""Draw the rows of a timeline as an SVG picture, as a table of the same figures, and as plain text.
+"""Draw a timeline as SVG, as a table, and as text.
 
-The picture has no script and no style of its own: text and lines take the colour of the surrounding page, and the
-colours of the bars are readable on light and dark pages. A text bar has a tick for each delta. If there are more ticks
-than one every three pixels, the bar shows their density instead.
+The picture has no script, and its text has the colour of the surrounding page. The bars' colours are readable on light
+and dark pages. A text bar has a tick for each delta. With many ticks, the bar shows their density instead.
 """
 
 from __future__ import annotations
@@ -18,13 +17,12 @@ from rxllm.display._timeline_rows import Bar, Kind, Row
 from rxllm.display._words import duration
 
 WIDTH, LEFT, PLOT, RIGHT = 1100, 250, 560, 828
-"""The picture's width, the bars' left edge, the longest bar's width and the figures' left edge, in pixels."""
+"""The picture's width, the bars' left edge and maximum width, and the figures' left edge."""
 
 ROW, BAR = 34, 16
 """The height of a row and of a bar, in pixels."""
 
 MANY = 200
-"""The maximum number of rows to draw."""
 
 COLOURS: dict[Kind, str] = {
     "waiting": "currentColor",
@@ -55,7 +53,7 @@ _PAGE = "<style>:root{color:#1f2328}@media(prefers-color-scheme:dark){:root{colo
 
 
 class Drawn(NamedTuple):
-    """The data for a drawing. `rows` pairs each row with its depth. `seconds` is the length of the run."""
+    """The data for a drawing. `rows` pairs each row with its depth."""
 
     title: str
     summary: str
@@ -68,7 +66,7 @@ class Drawn(NamedTuple):
 
 
 def fine_duration(seconds: float) -> str:
-    """Return a time as text, with more digits than `duration` for times below one second.
+    """Return a time as text, with more digits than `duration`.
 
     >>> [fine_duration(seconds) for seconds in (0.0123, 0.47, 4.83, 75)]
     ['12 ms', '0.47 s', '4.8 s', '1 min 15 s']
@@ -79,7 +77,7 @@ def fine_duration(seconds: float) -> str:
 
 
 def figures(row: Row) -> str:
-    """Return a row's figures (time to the first token, tokens, tokens per second, cost) and its error or note."""
+    """Return a row's figures and its error or note."""
     usage, rate = row.usage, row.tokens_per_second
     if row.kind == "step":
         texts = ["" if row.first_token is None else f"{fine_duration(row.first_token)} TTFT"]
@@ -101,7 +99,7 @@ def dollars(cost: float | None) -> str:
 
 
 def svg_of(drawn: Drawn, *, is_file: bool = False) -> str:
-    """Return the picture. It takes the colours of its page or, with `is_file`, sets its own light or dark colours."""
+    """Return the picture. A file has its own light or dark colours."""
     top = (62 if drawn.title else 36) + 16
     bottom = top + ROW * max(1, len(drawn.rows)) + 4
     height = bottom + 58 + (16 if drawn.omitted else 0)
@@ -142,7 +140,7 @@ def _axis(seconds: float, scale: float, top: float, bottom: float) -> Iterator[s
 
 
 def tick_step(seconds: float) -> float:
-    """Return the number of seconds between axis lines, chosen to give four to eight lines.
+    """Return the seconds between axis lines, for four to eight lines.
 
     >>> [tick_step(seconds) for seconds in (0.03, 4.8, 60, 500)]
     [0.005, 1, 10, 100]
@@ -189,7 +187,7 @@ def _mark(row: Row, x: float, y: float) -> str:
 def _bar(bar: Bar, y: float, scale: float, now: float) -> Iterator[str]:
     end = now if bar.end is None else bar.end
     x = LEFT + min(bar.start, now) * scale
-    width = max(2.0, LEFT + min(end, now) * scale - x)  # a note's times can be wrong; stay inside the picture
+    width = max(2.0, LEFT + min(end, now) * scale - x)  # a note's times can be wrong
     span = f"{fine_duration(bar.start)} to {fine_duration(end)}, {fine_duration(end - bar.start)}"
     title = ": ".join(filter(None, (f"{NAMES[bar.kind].partition(',')[0]}, {span}", bar.title)))
     failed = bar.kind == "lost" and bar.title not in ("", "disposed")
@@ -207,10 +205,10 @@ def _bar(bar: Bar, y: float, scale: float, now: float) -> Iterator[str]:
 
 
 def _hatch(x: float, y: float, width: float) -> str:
-    """Return slanted lines that fill the box without leaving it."""
+    """Return slanted lines that fill the box."""
     slant = BAR / 2
     lines: list[str] = []
-    for end in range(4, int(width + slant), 7):  # each line rises from `end - slant` to `end`
+    for end in range(4, int(width + slant), 7):
         left, right = max(end - slant, 0.0), min(float(end), width)
         low, high = y + BAR - (left - end + slant) * 2, y + (end - right) * 2
         lines.append(f"M{x + left:.1f} {low:.1f}L{x + right:.1f} {high:.1f}")
@@ -258,7 +256,6 @@ def _escape(text: str) -> str:
 
 
 def table_of(drawn: Drawn) -> str:
-    """Return the figures as an HTML table."""
     head = "".join(f"<th>{name}</th>" for name in ("", "starts", "takes", "figures"))
     lines: list[str] = []
     for depth, row in drawn.rows:
@@ -272,7 +269,7 @@ def table_of(drawn: Drawn) -> str:
 
 
 def text_of(drawn: Drawn, width: int = 40) -> str:
-    """Return the timeline as plain text, with bars that are at most `width` characters long."""
+    """Return the timeline as text, with bars of `width` characters."""
     names = [truncate("  " * depth + " ".join(filter(None, (row.name, row.about))), 30) for depth, row in drawn.rows]
     margin = max(map(len, names), default=0)
     lines = [drawn.title.partition("\n")[0], drawn.summary]

@@ -1,4 +1,4 @@
-"""Fold timed events into the rows of a timeline: a tree of steps, tools and agents, with bars.
+"""Fold timed events into the rows of a timeline.
 
 =======================  =========================================================================================
 event                    effect on the rows
@@ -14,8 +14,7 @@ a tool starts or ends    ends the ``approval`` bar; begins and ends a ``tool`` o
 an agent's event         has the same effects on the rows below the agent's tool
 =======================  =========================================================================================
 
-All times are in seconds since the start of the run. A step's `usage` is updated by each `UsageUpdated`, and finally by
-its `StepCompleted`.
+All times are in seconds since the start of the run. `UsageUpdated` and `StepCompleted` set a step's `usage`.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ _CONTENT: dict[type[Any], Kind | None] = {
 }
 
 _NOTES = ("race", "hedge", "fallback", "retry")
-"""The keys under which a ``MessageCompleted`` carries notes in its metadata, outermost operator first."""
+"""The metadata keys of notes, outermost operator first."""
 
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
@@ -104,7 +103,7 @@ class _Gap(msgspec.Struct, frozen=True):
 
 
 class Bar(msgspec.Struct):
-    """A bar in a row. A growing bar's `end` is None. `ticks` are the times of text deltas or of a tool's progress."""
+    """A bar in a row. A growing bar's `end` is None. `ticks` are times of deltas or progress."""
 
     kind: Kind
     start: float
@@ -114,9 +113,9 @@ class Bar(msgspec.Struct):
 
 
 class Row(msgspec.Struct):
-    """A step, tool, lost attempt or labelled stream, with the `rows` below it.
+    """A step, tool, lost attempt or labelled stream.
 
-    `first` is when a step's first token arrived. `note` adds a detail, such as a halt or the user's correction.
+    `first` is when a step's first token arrived. `note` adds a detail, such as a halt.
     """
 
     kind: Literal["step", "tool", "lost", "stream"]
@@ -134,18 +133,18 @@ class Row(msgspec.Struct):
 
     @property
     def first_token(self) -> float | None:
-        """The number of seconds from the start of the step to its first token."""
+        """The seconds from the step's start to its first token."""
         return None if self.first is None else self.first - self.start
 
     @property
     def tokens_per_second(self) -> float | None:
-        """The step's output tokens per second, counted from its first token."""
+        """The output tokens per second from the first token."""
         if self.first is None or self.end is None or self.end - self.first < 0.001:
             return None
         return (self.usage.output_tokens or 0) / (self.end - self.first) or None
 
     def total(self) -> Usage:
-        """Return the usage of this row and all rows below it, excluding restarted steps."""
+        """Return the usage of all rows, without restarted steps."""
         if self.kind == "step" and self.is_lost:
             return Usage()
         return sum((row.total() for row in self.rows), self.usage)
@@ -155,17 +154,14 @@ class Row(msgspec.Struct):
         return bool(self.bars) and all(bar.kind == "lost" for bar in self.bars)
 
     def walk(self, depth: int = 0) -> Iterator[tuple[int, Row]]:
-        """Yield this row and all rows below it, each with its depth."""
+        """Yield this row and the rows below, with their depths."""
         yield depth, self
         for row in [*self.rows]:
             yield from row.walk(depth + 1)
 
 
 class Lane:
-    """Folds one chat's events into rows, and appends them to `rows`. The first step begins at time `since`.
-
-    If a tool call runs an agent, an inner lane folds the agent's events.
-    """
+    """Folds one chat's events into `rows`, from time `since`. An inner lane folds an agent's events."""
 
     def __init__(self, rows: list[Row], since: float) -> None:
         self.rows = rows
@@ -183,11 +179,11 @@ class Lane:
 
     @property
     def ticks(self) -> list[float] | None:
-        """The growing text bar's ticks. Instead of calling `add` with a ``TextDelta``, you may append its time here."""
+        """The growing text bar's ticks. You may append a delta's time instead of calling `add`."""
         return self._bar.ticks if self._bar is not None and self._bar.kind == "text" else None
 
     def add(self, event: Event, at: float) -> None:
-        """Update the rows with an event that was emitted at time `at`."""
+        """Update the rows with an event at time `at`."""
         if self.ticks:
             self._latest = self.ticks[-1]
         if type(event) in _CONTENT:
@@ -251,7 +247,7 @@ class Lane:
             self._bar = None
 
     def _add_notes(self, step: Row, metadata: Mapping[str, Any]) -> None:
-        """Add the lost attempts. In a race of chats, all events carry the same note, so repeated notes are ignored."""
+        """Add the lost attempts."""
         notes = [*_notes_in(metadata)]
         if notes == self._notes:
             return
@@ -259,7 +255,7 @@ class Lane:
         base, waiting = step.start, step.bars[0]
         for name, note in notes:
             lost = [Bar("lost", base + loss.began, base + loss.ended, loss.error or "disposed") for loss in note.lost]
-            if name == "retry":  # attempts do not overlap, so they fit in the step's own row
+            if name == "retry":  # attempts do not overlap, so one row is enough
                 waits = [Bar("waiting", bar.end or 0.0, after.start) for bar, after in pairwise(lost)]
                 step.bars[:0] = sorted([*lost, *waits], key=lambda bar: bar.start)
                 waiting.start = (lost[-1].end if lost else None) or base
@@ -369,7 +365,7 @@ def _notes_in(metadata: Mapping[str, Any]) -> Iterator[tuple[str, _Note]]:
 
 
 def _add_gaps(step: Row, metadata: Mapping[str, Any], at: float) -> None:
-    """Split the bars of `step` where the connection was lost, which `metadata` counts back from the time `at`."""
+    """Split the bars of `step` at gaps in the connection. Gaps count back from `at`."""
     try:
         gaps = msgspec.convert(metadata.get("reattached", ()), tuple[_Gap, ...])
     except msgspec.ValidationError:  # a provider's own metadata
@@ -384,7 +380,7 @@ def _add_gaps(step: Row, metadata: Mapping[str, Any], at: float) -> None:
 
 
 def _split(bar: Bar, began: float, ended: float) -> Iterator[Bar]:
-    """Yield the parts of `bar` that are not between `began` and `ended`."""
+    """Yield the parts of `bar` outside `began` to `ended`."""
     end = ended if bar.end is None else bar.end
     if bar.start < began:
         yield Bar(bar.kind, bar.start, min(end, began), bar.title, [tick for tick in bar.ticks if tick <= began])
@@ -399,7 +395,7 @@ def _end_last(row: Row, at: float) -> None:
 
 
 def message_of(error: Exception) -> str:
-    """Return a short message for a row. If the stream was cancelled, the message is ``stopped``."""
+    """Return a short message, ``stopped`` for a cancelled stream."""
     if isinstance(error, StreamError) and error.reason == "cancelled":
         return "stopped"
     text: str = getattr(error, "message", None) or str(error) or type(error).__name__

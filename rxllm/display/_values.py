@@ -1,7 +1,7 @@
-"""Draw values, messages and threads for notebooks, in the style of the cards.
+"""Draw values, messages and threads for notebooks.
 
-All sizes are limited, so that a notebook remains usable if a thread is long or an answer is huge. A long thread shows
-its first message and its latest messages. Some messages in between can be expanded, and the rest are only counted.
+All sizes are limited, so that a notebook remains usable. A long thread shows its first and its latest messages. Some in
+between can be expanded. The rest are only counted.
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ from rxllm.values import (
 )
 
 OPEN, FOLDED = 8, 100
-"""The number of latest messages that a thread shows, and the number of messages before them that can be expanded."""
+"""The numbers of open and of expandable messages of a thread."""
 
 ROOM = 300_000
-"""Once a thread's HTML is longer than this, in characters, no older messages are drawn."""
+"""The maximum length of a thread's HTML, in characters."""
 
 LONG = 50_000
-"""The number of characters after which a text is cut off."""
+"""The maximum length of a text, in characters."""
 
 MANY = 200
-"""The maximum number of message parts, images or table rows that are shown."""
+"""The maximum number of parts, images or table rows."""
 
 Drawing = tuple[str, Sequence[str], Look | Literal["value"]]
-"""A body, the texts of its status line, and its look. If the value has no state, its look is ``value``."""
+"""A body, the texts of its status line, and its look."""
 
 
 def value_html(value: Any) -> str | None:
-    """Return the HTML of a value, or None if values of its type cannot be drawn.
+    """Return the HTML of a value, or None for other types.
 
     >>> html = value_html(Message("user", "<b>"))
     >>> html[html.index("<article") :]
@@ -218,7 +218,7 @@ def _cell(value: Any) -> str:
 
 
 def thread_html(thread: Thread, unanswered: State = "called") -> str:
-    """Return the HTML of a thread. Tool calls without an answer are drawn in the state `unanswered`."""
+    """Return the HTML of a thread. `unanswered` is the state of calls without an answer."""
     exchanges: list[tuple[int, Message, list[Message]]] = []  # (index, message, answers to its tool calls)
     for index, message in enumerate(thread):
         if message.role == "tool" and exchanges:
@@ -232,7 +232,7 @@ def thread_html(thread: Thread, unanswered: State = "called") -> str:
         drawn.append(message_html(message, answers, unanswered))
     drawn.reverse()
     starts = [start for start, _, _ in exchanges] + [len(thread)]
-    # Besides the first exchange, only those from index `left` on are drawn, and only those from `last` on are open.
+    # Exchanges from `left` on are drawn, and from `last` on are open.
     left, last = len(exchanges) - len(drawn), len(exchanges) - min(OPEN, len(drawn))
     earlier = "".join(drawn[:-OPEN])
     if left > 1:
@@ -244,7 +244,7 @@ def thread_html(thread: Thread, unanswered: State = "called") -> str:
 
 
 def message_html(message: Message, answers: Iterable[Message] = (), unanswered: State = "called") -> str:
-    """Return the HTML of a message, with its role and the `answers` to its tool calls."""
+    """Return the HTML of a message and its `answers`."""
     name = clip(f"{message.role} {message.name or ''}".strip())
     body = "".join(message_rows(message, answers, unanswered))
     if message.role == "system" and len(message.text) > 600:
@@ -253,7 +253,7 @@ def message_html(message: Message, answers: Iterable[Message] = (), unanswered: 
 
 
 def message_rows(message: Message, answers: Iterable[Message], unanswered: State = "called") -> Iterator[str]:
-    """Yield the HTML of each part of a message. A tool call's row also shows the answer to the call."""
+    """Yield the HTML of each part. A call's row also shows its answer."""
     by_id = {answer.tool_call_id: answer for answer in answers}
     calls = {call.id for call in message.tool_calls}
 
@@ -269,12 +269,11 @@ def message_rows(message: Message, answers: Iterable[Message], unanswered: State
     for answer in islice(by_id.values(), MANY):
         if answer.tool_call_id not in calls:
             yield message_html(answer)
-        else:  # the row of the call already has the text
+        else:  # the call's row already has the text
             yield from (part_html(part, "tool") for part in answer.parts if isinstance(part, ImagePart | FilePart))
 
 
 def part_html(row: Row, role: str) -> str:
-    """Return the HTML of one part of a message. `role` is the message's role."""
     match row:
         case TextPart(text=text) if role == "tool":
             return block("result", clip(text))
@@ -302,12 +301,12 @@ def _as_file(image: Image) -> dict[str, Any]:
 
 
 def cut(text: str) -> str:
-    """Return `text`. If it is too long, cut it off and add the number of missing characters."""
+    """Return `text`, cut off if it is too long."""
     return text if len(text) <= LONG else f"{text[:LONG]}\n\n… {len(text) - LONG:,} more characters"
 
 
 def clip(text: str) -> str:
-    """Truncate secondary text, such as a name or a tool's result."""
+    """Truncate secondary text, such as a name."""
     return truncate(text, SHOWN)
 
 
@@ -316,5 +315,5 @@ def _cut_all(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fold(title: str, body: str) -> str:
-    """Hide `body` below a title that the user can click to expand it."""
+    """Hide `body` below a title that expands it."""
     return f'<details class="rxllm-folded"><summary>{isolate(clip(title))}</summary>{body}</details>'

@@ -1,4 +1,4 @@
-"""Texts for people: how a stream ended, times and numbers, and what to do about an error."""
+"""Texts for people: endings, times, numbers and remedies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 from rxllm.values import AdapterError, StreamError
 
 Look = Literal["running", "waiting", "done", "stopped", "failed"]
-"""The look of a card. A ``waiting`` card needs an answer from a person."""
+"""The look of a card. A ``waiting`` card needs input from a person."""
 
 _ENDINGS: dict[str | None, tuple[Look, str]] = {
     "length": ("stopped", "cut off at the token limit"),
@@ -27,9 +27,9 @@ _ENDINGS: dict[str | None, tuple[Look, str]] = {
 
 
 def ending(reason: str | None) -> tuple[Look, str]:
-    """Return the look and the text of a response, chat or session that ended for this reason.
+    """Return the look and the text for an ending.
 
-    A tool may halt a chat with its own reason.
+    `reason` is from a response, chat or session. A tool may halt a chat with its own reason.
 
     >>> ending("stop"), ending("approval"), ending("found it")
     (('done', 'done'), ('waiting', 'waiting for approval'), ('done', 'done: found it'))
@@ -50,7 +50,7 @@ def duration(seconds: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun in the singular or plural.
+    """Return a number with its noun.
 
     >>> count(1, "step"), count(2000, "step")
     ('1 step', '2,000 steps')
@@ -59,7 +59,7 @@ def count(number: int, noun: str) -> str:
 
 
 def error_text(error: Exception) -> str:
-    """Return what is wrong and what to do about it.
+    """Return the error's text and a remedy.
 
     >>> error_text(AdapterError("rate_limited", provider="openai"))
     'openai: rate limited; wait, or send fewer requests at a time with ops.rate_limited'
@@ -84,4 +84,4 @@ _REMEDIES = {
     "content_filter": "change the request",
     "budget_exceeded": "pass a larger budget",
 }
-"""Remedies by error reason. rxllm's own messages may already name one after a semicolon, and then none is added."""
+"""Remedies by error reason. Messages with a semicolon get none."""

@@ -1,4 +1,4 @@
-"""Runs that outlive their process: events are stored in a log, so any process can watch a run or continue it."""
+"""Keep runs in a log, so that any process can watch or continue them."""
 
 from rxllm.durable._runs import Runs, open_runs, open_store
 from rxllm.durable._store import Ending, Lease, Record, Run, Status, Store

@@ -1,21 +1,20 @@
-"""A run's event log in its store, and the tail of that log, which all watchers on one event loop share.
+"""Read and write a run's event log.
 
-A `StepCompleted` contains the whole thread, and a `ChatCompleted` contains all steps. Written in full, they would make
-the log grow with the square of the number of steps. For these two events, called ends here, the log therefore stores
-only what it does not already contain:
+A `StepCompleted` contains the whole thread, and a `ChatCompleted` all steps. The log stores only the new part of these
+two events, called ends here. Otherwise it would grow quadratically.
 
 ==========  ======================================================================================================
 field       content
 ==========  ======================================================================================================
 ``v``       the version of the format, `VERSION`
-``before``  the event number of the previous end in the same chat or inner agent, or 0 if there is none
-``kept``    how many messages at the start of the thread are omitted, because the previous end contains them
-``steps``   how many steps at the end of a chat are omitted, because they are the results of the previous ends
+``before``  the event number of the previous end in the same chat or inner agent, or 0
+``kept``    how many messages are omitted at the start of the thread
+``steps``   how many steps are omitted at the end of a chat
 ``event``   the rest of the event, encoded by `rxllm.serializer`
 ==========  ======================================================================================================
 
-All other events are simply encoded by `rxllm.serializer`. Logs of version 1, which encode ends like any other
-event, can still be read. Each entry also contains ``at``, the event's time in seconds since 1970. Older logs lack it.
+Other events are encoded whole, as all events were in version 1. An entry's ``at`` is its time in seconds since 1970.
+Older logs lack it.
 """
 
 from __future__ import annotations
@@ -46,34 +45,34 @@ T = TypeVar("T")
 VERSION = 2
 
 PAGE = 256
-"""The number of events to read from the store at a time."""
+"""The number of events per read from the store."""
 
 WINDOW = 1024
-"""The number of events that a tail keeps in memory. Watchers that are further behind read from the store."""
+"""The maximum number of events a tail keeps in memory."""
 
 WAIT_SECONDS = 30.0
 
 
 class _End(NamedTuple):
-    """The result of a step or chat. `before` is the event number of the previous end, or 0 if there is none."""
+    """A result, and the event number of the end before it."""
 
     before: int
     result: StepResult | ChatResult
 
 
 class Log:
-    """Reads the events of run `id` in pages, and encodes new ones. Remembers ends, because later ends refer to them."""
+    """Read a run's events in pages, and encode new ones."""
 
     def __init__(self, store: Store, id: str) -> None:
         self._store, self._id = store, id
         self._ends: dict[int, _End] = {}
-        self._last: dict[tuple[str, ...], int] = {}  # The latest step or chat end's event number, by agent path.
-        self._at = 0.0  # The time of the latest event that was read.
+        self._last: dict[tuple[str, ...], int] = {}  # The latest end's event number, by agent path.
+        self._at = 0.0  # The time of the latest event read.
 
     async def page(self, after: int) -> list[Timed[Event]]:
-        """Return up to `PAGE` events after event number `after`. The page ends before an event that cannot be decoded.
+        """Return up to `PAGE` events after number `after`.
 
-        Times are in seconds since 1970. An event without a time gets the time of the event before it.
+        The page ends before an event that cannot be decoded. An event without a time gets the previous event's time.
 
         Raises ``RunError("unreadable")`` if the first event cannot be decoded.
         """
@@ -90,7 +89,7 @@ class Log:
         return events
 
     async def events(self, count: int | None = None) -> AsyncGenerator[Event]:
-        """Yield all events. With `count`, stop after the page with event `count`. Raises the same errors as `page`."""
+        """Yield all events, or stop after the page with event `count`. Raises the same errors as `page`."""
         number = 0
         while page := await self.page(number) if count is None or number < count else ():
             number += len(page)
@@ -98,7 +97,6 @@ class Log:
                 yield timed.item
 
     def encode(self, number: int, event: Event) -> bytes:
-        """Return the log entry for `event`, which will be event number `number`."""
         path, end = _unnest(event)
         if not isinstance(end, StepCompleted | ChatCompleted):
             return f'{serializer.to_json(event)[:-1]}, "at": {_now()}}}'.encode()
@@ -115,7 +113,7 @@ class Log:
         return f"{{{entry}}}".encode()
 
     def _parse(self, number: int, text: bytes) -> tuple[dict[str, Any], int]:
-        """Return an entry's data and its ``before`` number. The number is 0 if the entry does not contain one."""
+        """Return an entry's data and its ``before`` number, or 0."""
         with reading(f"event {number}", self._id):
             data = json.loads(text)
             if "type" in data:
@@ -132,7 +130,7 @@ class Log:
         return self._at
 
     async def _find(self, number: int) -> None:
-        """Load the end of the step or chat in event `number`, and all earlier ends that are not in memory."""
+        """Load the end in event `number`, and all ends before it."""
         unknown: list[tuple[int, dict[str, Any]]] = []
         while number and number not in self._ends:
             (text,) = await self._store.events(self._id, number - 1, 1)
@@ -150,7 +148,7 @@ class Log:
             if not isinstance(end, EVENT_CLASSES):
                 raise TypeError(f"it is a {type(end).__name__}")
             if error := error_in(end):
-                error.is_logged = True  # the producer has already logged it, with the traceback
+                error.is_logged = True  # the producer has logged it with the traceback
             if not isinstance(end, StepCompleted | ChatCompleted):
                 return event
             before, result = 0, end.result
@@ -165,7 +163,7 @@ class Log:
 
     def _remember(self, number: int, path: tuple[str, ...], end: _End) -> None:
         self._ends[number], self._last[path] = end, number
-        if path and isinstance(end.result, ChatResult):  # a finished agent's ends are dropped: there can be thousands
+        if path and isinstance(end.result, ChatResult):  # a chat can have thousands of finished agents
             del self._last[path]
             while number:
                 number = self._ends.pop(number).before if number in self._ends else 0
@@ -174,7 +172,7 @@ class Log:
         return self._ends[number].result.thread.messages if number else ()
 
     def _steps(self, number: int) -> tuple[StepResult, ...]:
-        """Return the steps of a chat, newest first. The newest step ended with event `number`."""
+        """Return the steps up to event `number`, newest first."""
         steps: list[StepResult] = []
         while number and isinstance(result := self._ends[number].result, StepResult):
             steps.append(result)
@@ -183,7 +181,6 @@ class Log:
 
 
 def error_in(event: Event) -> LLMError | None:
-    """Return the error that `event` reports, or None."""
     match event:
         case (
             ErrorEvent(error=error)
@@ -214,24 +211,23 @@ def _completion(result: StepResult | ChatResult) -> StepCompleted | ChatComplete
 
 
 def _count_equal(old: Iterable[T], new: Iterable[T]) -> int:
-    """Return the length of the common prefix of `old` and `new`."""
     return sum(1 for _ in takewhile(bool, (a is b or a == b for a, b in zip(old, new, strict=False))))
 
 
 class Tail:
-    """The latest events of run `id`, from `_start` + 1 to `_end`. All its `watchers` on one event loop share them."""
+    """The latest events of a run, shared by watchers on one loop."""
 
     def __init__(self, store: Store, id: str) -> None:
         self.watchers = 0
-        self.run: Run | None = None  # set when the run has ended and all its events have been read
+        self.run: Run | None = None  # set once the ended run has been read completely
         self._store, self._id, self._log = store, id, Log(store, id)
         self._start = self._end = -1
-        self._is_at_end = False  # whether the latest read reached the end of the log
+        self._is_at_end = False  # whether the last read reached the end of the log
         self._events: list[Timed[Event]] = []
         self._reading: asyncio.Task[None] | None = None
 
     async def after(self, number: int) -> Sequence[Timed[Event]]:
-        """Wait for events after `number` and return them. Return an empty sequence if the run has ended."""
+        """Wait for events after `number`. An empty sequence means the end."""
         while True:
             if self._start <= number < self._end:
                 return self._events[number - self._start : number - self._start + PAGE]
@@ -239,18 +235,17 @@ class Tail:
                 return await self._log.page(number)
             if self.run is not None:
                 return ()
-            if number > self._end:  # the tail follows the watcher that is furthest ahead
+            if number > self._end:  # the tail follows its foremost watcher
                 self._start = self._end = number
                 self._events = []
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(self._read_on(number))
                 self._reading.add_done_callback(lambda task: task.cancelled() or task.exception())
-            reading = self._reading  # the attribute may have changed by the time this watcher resumes
+            reading = self._reading  # the attribute may change during the wait
             await asyncio.wait({reading})
             reading.result()
 
     async def folded(self) -> tuple[StreamCollector, int]:
-        """Fold the committed events. Return the state and the number of events."""
         state, number = StreamCollector(), 0
         async for event in self._log.events():
             state, number = state.apply_event(event), number + 1
@@ -276,7 +271,7 @@ class Tail:
             if run.ended_at is not None and run.events <= number:
                 self.run = run
                 return
-        if number == self._end:  # no watcher moved the tail forward during the read
+        if number == self._end:  # no watcher moved the tail during the read
             self._events = [*self._events, *events][-WINDOW:]
             self._end += len(events)
             self._start = self._end - len(self._events)

@@ -1,4 +1,4 @@
-"""The producer of a run, which builds the run's stream, subscribes to it, and commits its events."""
+"""Produce a run's stream and commit its events."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from rxllm.values.argument_checks import must_be
 log = logging.getLogger("rxllm")
 
 ALONE_SECONDS = 60.0
-"""The maximum number of seconds that other suspects wait for one that makes no progress."""
+"""The maximum time in seconds that a stuck suspect runs alone."""
 
 LOOK_SECONDS = 0.05
 
 Factory = Callable[..., Observable[Event]]
-"""A function that builds a run's stream from its input. If the run is a turn, the session is its second argument."""
+"""A function that builds a run's stream from its input and, for a turn, its session."""
 
 ATTEMPT, STOP = "attempt", "stop"
-"""Two kinds of record. One is added when a producer takes over a run, the other when it stops deliberately."""
+"""Records of a takeover, and of a deliberate stop."""
 
 _EVENTS = frozenset(EVENT_CLASSES)
 _ENDS = (ErrorEvent, StepCompleted, ChatCompleted)
 
 
 class Producer:
-    """Produces one run on the running event loop, from the point where the run's log ends.
+    """Produce one run from the end of its log.
 
     ==================================  ================================================================================
     situation                           reaction
@@ -72,35 +72,35 @@ class Producer:
         self._writer = Writer(store, lease, flush_after)
         self._loop = asyncio.get_running_loop()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
-        self._to_drop = 0  # how many more step and chat ends to drop, because they are already in the log
+        self._to_drop = 0  # how many more logged ends to drop
         self._input, self._name = b"", ""
-        # The last end in the log, and the `Steered` events that follow it.
+        # The last end in the log, and the `Steered` events after it.
         self._last: StepCompleted | ChatCompleted | None = None
         self._steered: list[Event] = []
         self._log, self._count = Log(store, lease.run_id), 0  # the log and its number of events
         self._progress = ProgressLimit(lambda event: self._log.encode(self._count + 1, event), self._append)
         self._journal: StoredJournal | None = None
-        self._has_begun = lease.epoch == 1  # whether a crash now would count as a failed attempt
+        self._has_begun = lease.epoch == 1  # whether a crash now counts as a failed attempt
         self.ended: Future[None] = Future()
 
     def start(self) -> asyncio.Task[None]:
-        """Start a task that produces the run. Its context is empty, as it would be in another process."""
+        """Start a task that produces the run in an empty context."""
         self._task = self._loop.create_task(self._run(), name="rxllm-run", context=Context())
         return self._task
 
     def stop(self) -> None:
-        """Leave the run to other processes, then set `ended`. Can be called from any thread."""
+        """Leave the run to other processes, then set `ended`. Works from any thread."""
         self._set(self._stopped)
 
     def abandon(self) -> None:
-        """Stop without touching the store, which is no longer responding. Can be called from any thread."""
+        """Stop without touching the unresponsive store. Works from any thread."""
         if not self.ended.done():
             log.warning("this process has stopped producing run %s: its store does not respond", self._lease.run_id)
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
     def cancel(self) -> None:
-        """Cancel the run now, even before the store reports the cancel request. Can be called from any thread."""
+        """Cancel the run without waiting for the store. Works from any thread."""
         self._set(self._writer.is_cancelled)
 
     def _set(self, future: asyncio.Future[None]) -> None:
@@ -108,16 +108,15 @@ class Producer:
             self._loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
 
     async def _run(self) -> None:
-        """Produce the run. If its store fails, log the failure."""
         try:
             await self._produce()
         except RunError as error:
             log.warning("this process has stopped producing run %s: %s", self._lease.run_id, error)
-        except Exception as error:  # a bug in the store, which must only raise RunError
+        except Exception as error:  # a bug in the store
             log.error("this process has stopped producing run %s: its store failed", self._lease.run_id, exc_info=error)
         finally:
             try:
-                with suppress(Exception):  # if this fails, the lease will expire
+                with suppress(Exception):  # if this fails, the lease expires
                     await self._store.release(self._lease)
             finally:
                 self.ended.set_result(None)
@@ -143,12 +142,12 @@ class Producer:
             for task in (reading, writing, renewing):
                 task.cancel()
             await asyncio.wait({reading, writing, renewing})
-            for task in (reading, writing, renewing):  # mark their errors as retrieved; they all have the same cause
+            for task in (reading, writing, renewing):  # mark their errors as retrieved; they share a cause
                 if not task.cancelled():
                     task.exception()
 
     async def _ending(self, reading: asyncio.Task[Ending]) -> Ending | None:
-        """Stop the stream if it is running. Return how the run ends, or None if other processes can continue it."""
+        """Stop the stream. Return its ending, or None to let others continue."""
         if reading.done():
             return reading.result()
         if self._journal is not None:
@@ -158,14 +157,14 @@ class Producer:
         return Ending("cancelled") if self._writer.is_cancelled.done() else None
 
     async def _finish(self, ending: Ending | None) -> None:
-        """Commit the last events, along with the run's end or a record that this producer has stopped."""
+        """Commit the last events, with the ending or a stop record."""
         if ending is None:
             if self._has_begun:
                 self._writer.record(Record(STOP, self._lease.owner))
         else:
-            if not self._input:  # the run was cancelled before its input was read
+            if not self._input:  # cancelled before its input was read
                 self._input = (await self._store.load(self._lease.run_id)).input
-            if is_turn(self._input):  # settle the turn first, because a run that has ended can expire
+            if is_turn(self._input):  # settle it first, because an ended run can expire
                 await self._writer.flush()
                 await settle(self._store, self._input, ending.error)
         await self._writer.flush(ending)
@@ -214,10 +213,10 @@ class Producer:
         return Ending("halted" if is_halted else "completed")
 
     async def _begin_again(self, records: Sequence[Record]) -> None:
-        """Record this attempt. Raise if too many producers in a row have died without making progress."""
+        """Record this attempt, unless too many producers have died here."""
         dead = 1
         for record in records:
-            if record.kind == "answer":  # a request that kills its process makes no progress by being sent
+            if record.kind == "answer":  # sending a request is no progress
                 continue
             dead = dead + 1 if record.kind == ATTEMPT else dead - 1 if record.kind == STOP else 1
         if dead >= self._max_attempts:
@@ -225,7 +224,7 @@ class Producer:
             message = f"run error ({id}): {dead} processes have died at the same place in this run; see their logs"
             raise RunError("too_many_attempts", message, run_id=id)
         if dead >= max(1, self._max_attempts // 3):
-            # The first record is the attempt itself. A second one proves that the run has made progress.
+            # The first record is this attempt. A second one shows progress.
             await self._suspects.turn(dead, lambda: self._writer.noted < 2 and not self.ended.done())
         self._has_begun = True
         self._writer.record(Record(ATTEMPT, self._lease.owner))
@@ -256,7 +255,7 @@ class Producer:
         return RunError("factory_failed", f"run error ({id}): the factory {self._name!r} {why}", run_id=id)
 
     async def _rejoin(self, run: Run) -> None:
-        """Read the log. Count its ends, whose replays will be dropped. If the last step is incomplete, void it."""
+        """Read the log. Void its last step if it is incomplete."""
         is_open = False
         async for event in self._log.events(run.events):
             self._count += 1
@@ -264,7 +263,7 @@ class Producer:
                 self._to_drop += 1
                 self._last, self._steered, is_open = event, [], False
             elif isinstance(event, Steered):
-                self._steered.append(event)  # this message stays valid even if the step that answers it is voided
+                self._steered.append(event)  # stays valid even if the step is voided
             else:
                 is_open = True
         if is_open:
@@ -283,8 +282,6 @@ class Producer:
                 self._check_same(event)
 
     def _check_same(self, event: StepCompleted | ChatCompleted) -> None:
-        """Raise ``RunError`` unless `event` contains the same thread as the last end in the log."""
-
         def key(event: StepCompleted | ChatCompleted) -> str:
             return request_key(Request(event.result.thread.messages))
 
@@ -298,7 +295,7 @@ class Producer:
         self._progress.pass_on(event)
 
     def _log_error(self, error: LLMError) -> None:
-        """Log an error now, because the store keeps neither its traceback nor its cause."""
+        """Log an error before the store drops its traceback."""
         log_hidden(error, "error in run %s", self._lease.run_id)
 
     def _append(self, data: bytes) -> None:
@@ -307,7 +304,6 @@ class Producer:
 
 
 def _arguments(data: bytes) -> Sequence[Any]:
-    """Decode a run's input into the arguments for its factory."""
     if is_turn(data):
         turn = turn_of(data)
         return turn.input, turn.session
@@ -327,11 +323,12 @@ def _error_json(error: Exception) -> bytes:
 
 
 class Suspects:
-    """The suspects in this process: runs during which several processes have died.
+    """Runs during which several processes have died.
 
-    Suspects take turns, because one of them is probably killing the processes. A turn ends after `ALONE_SECONDS`, or
-    when ``is_alone()`` returns False because the suspect has ended or made progress. The run with the most deaths goes
-    first. Ties are broken at random. Otherwise, a slow run might always go before the one that kills its process.
+    Suspects take turns, because one of them is probably killing the processes. The run with the most deaths goes first.
+    A random order breaks ties, so that no slow run always goes before the killer.
+
+    A turn ends after `ALONE_SECONDS`, or when ``is_alone()`` returns False.
     """
 
     def __init__(self) -> None:
@@ -341,12 +338,11 @@ class Suspects:
         self._until = 0.0
 
     async def turn(self, deaths: int, is_alone: Callable[[], bool]) -> None:
-        """Wait for the turn of a run with this many `deaths`."""
         rank = deaths, random()
         self._waiting.append(rank)
         try:
             while True:
-                await asyncio.sleep(LOOK_SECONDS)  # wait first, to compare all runs recovered at the same time
+                await asyncio.sleep(LOOK_SECONDS)  # wait first, to compare runs recovered together
                 if self._take(rank, is_alone):
                     return
         finally:

@@ -1,4 +1,4 @@
-"""Limit the tool progress in a log: after a burst, write only each call's latest progress, at a fixed rate."""
+"""Limit the tool progress that is written to a log."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from contextlib import suppress
 from rxllm.events import Custom, Event, Nested, RawChunk, TextDelta, ThinkingDelta, ToolCallDelta, ToolProgress
 
 BURST = 64 * 1024
-"""The number of bytes of progress that a tool call can write before it is slowed down."""
+"""The bytes of progress per call before it is slowed down."""
 
 RATE = 4 * 1024
-"""The number of bytes of progress per second that a tool call can write after its burst."""
+"""The bytes of progress per second after a call's burst."""
 
 LOOK_SECONDS = 0.25
 
 _PASSING = (TextDelta, ThinkingDelta, ToolCallDelta, RawChunk, Custom)
-"""Events that may overtake delayed progress. Any other event is written after it."""
+"""Events that may overtake delayed progress."""
 
 
 class ProgressLimit:
-    """Encodes and writes events on any thread. Create it on an event loop, which will run its timer.
+    """Encode and write events on any thread.
 
-    Events are encoded and written under one lock, so all events except progress are encoded in log order.
+    Create it on an event loop, which runs its timer. One lock keeps events in order.
     """
 
     def __init__(self, encode: Callable[[Event], bytes], write: Callable[[bytes], None]) -> None:
@@ -47,7 +47,6 @@ class ProgressLimit:
             self._write(self._encode(event))
 
     def flush(self) -> None:
-        """Write the delayed progress."""
         with self._guard:
             self._release_all()
 

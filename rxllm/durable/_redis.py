@@ -1,9 +1,10 @@
 """Store runs in Redis, so that processes on many machines can share them.
 
-Every change is made by a script, which the server runs atomically and with its own clock. A log is a Redis list, and an
-event's number is its position in the list. The durability of a commit depends on the server's configuration: with
-``appendonly yes``, it survives a crash of the server; with ``appendfsync always``, it also survives a power cut. All
-keys contain the same hash tag, because a cluster requires it.
+* Scripts make every change, atomically and with the server's clock.
+* A log is a Redis list, and an event's number is its position.
+* With ``appendonly yes``, commits survive a crash of the server.
+* With ``appendfsync always``, they also survive a power cut.
+* All keys have the same hash tag, because a cluster requires it.
 """
 
 from __future__ import annotations
@@ -26,27 +27,27 @@ from rxllm.durable._store import Ending, Lease, Record, Run, Status, reading
 from rxllm.values.argument_checks import invalid_option
 
 CALL_SECONDS = 10.0
-"""The timeout of a call to the store, in seconds."""
+"""The timeout of a call, in seconds."""
 
 CONNECTIONS = 32
-"""The maximum number of connections per event loop. While all are in use, further calls wait."""
+"""The maximum number of connections per event loop."""
 
 IDLE_SECONDS = 1.0
-"""The number of seconds after which the connection for change notifications is closed if no call is waiting."""
+"""The idle seconds before the notification connection closes."""
 
 ALIVE_SECONDS = 15.0
-"""The server is pinged after this many seconds of silence, and must reply within the same interval."""
+"""The seconds of silence before a ping, and for its reply."""
 
 PAGE = 500
 
 GAP = -2
-"""The append script's answer if the store has lost earlier commits made with the same lease."""
+"""The append script's answer if the store lost this lease's commits."""
 
 _FIELDS = ("id", "factory", "input", "ending", "events", "created_at", "ended_at", "is_cancelled", "error")
 
 
 class RedisStore:
-    """A store in the Redis server at `url`. Its keys begin with ``{prefix}:``. Requires ``rxllm[redis]``."""
+    """A store in the Redis server at `url`."""
 
     def __init__(self, url: str, *, prefix: str = "rxllm") -> None:
         try:
@@ -58,13 +59,13 @@ class RedisStore:
             parts = urlsplit(url)
             port = f":{parts.port}" if parts.port else ""
             self._pool(url)
-        except ValueError:  # not chained: its message could contain the password
+        except ValueError:  # not chained, because its message could contain the password
             raise invalid_option("url", 'must be an address such as "redis://host:6379/0"') from None
         self._url, self._shown = url, f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
         self._prefix = f"{{{prefix}}}"
         self._by_loop: dict[asyncio.AbstractEventLoop, _Connections] = {}
         self._tokens: dict[tuple[str, str, int], set[str]] = {}
-        """For each lease, the token of the last answered append, and the tokens of all later appends."""
+        """For each lease, the last answered token and all later tokens."""
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -80,7 +81,7 @@ class RedisStore:
         return runs[0]
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
-        found: dict[str, Run] = {}  # by id, because pages overlap if a run is created between two reads
+        found: dict[str, Run] = {}  # pages overlap if a run is created between reads
         async for ids in self._pages("all", "+inf", "-inf", desc=True):
             found |= {run.id: run for run in await self._load(ids) if status in (None, run.status)}
             if len(found) >= limit:
@@ -124,7 +125,7 @@ class RedisStore:
         entries = [msgspec.msgpack.encode(record) for record in records]
         token = token or uuid4().hex
         holder = lease.run_id, *_holder(lease)
-        # If the last token in the store is not in this list, the store has lost commits.
+        # If the store has none of these tokens, it lost commits.
         tokens = self._tokens.get(holder)
         known = json.dumps([*tokens]) if tokens else ""
         if tokens:
@@ -192,7 +193,6 @@ class RedisStore:
         self._by_loop.clear()
 
     async def _call(self, script: str, id: str, *arguments: Any) -> int:
-        """Run a script on the keys of the run or document `id`, and return the script's answer."""
         names = ("open", "ended", "all", "count")
         keys = [self._key(name, id) for name in ("run", "events", "records", "document")]
         async with self._client() as connections:
@@ -216,7 +216,6 @@ class RedisStore:
         return (await self._rows([]))[0]
 
     async def _rows(self, ids: Sequence[str], *fields: str) -> tuple[float, list[Sequence[Any]]]:
-        """Return the server's time and, for each run, the values of `fields`."""
         async with self._client() as connections, connections.client.pipeline(transaction=False) as pipeline:
             pipeline.time()
             for id in ids:
@@ -227,7 +226,7 @@ class RedisStore:
     async def _pages(
         self, name: str, start: Any, end: Any, *, desc: bool = False, is_shrinking: bool = False
     ) -> AsyncIterator[list[str]]:
-        """Yield pages of ids, sorted by score. Pass `is_shrinking` if you remove each page's ids from the index."""
+        """Yield pages of ids by score. `is_shrinking` means the caller removes them."""
         offset = 0
         while True:
             async with self._client() as connections:
@@ -242,7 +241,7 @@ class RedisStore:
         return ":".join((self._prefix, *names))
 
     def _pool(self, url: str) -> Any:
-        # Retry once on a new connection, because a restart of the server closes all connections.
+        # A restart of the server closes all connections, so retry once.
         retry = import_module("redis.asyncio.retry").Retry(import_module("redis.backoff").NoBackoff(), 1)
         seconds = CALL_SECONDS / 2
         options: Any = {"socket_timeout": seconds, "socket_connect_timeout": seconds, "retry": retry}
@@ -263,13 +262,13 @@ class RedisStore:
                 self._by_loop[loop] = connections
                 await connections.open()
             async with asyncio.timeout(CALL_SECONDS), connections.places:
-                self._check_open()  # check again after waiting for a free connection
+                self._check_open()  # after waiting for a free connection
                 try:
                     yield connections
                 finally:
-                    if self._is_closed:  # the call may have opened a new connection
+                    if self._is_closed:  # the call may have opened a connection
                         await connections.client.aclose()
-        except (self._redis.RedisError, OSError) as error:  # OSError includes TimeoutError
+        except (self._redis.RedisError, OSError) as error:  # includes TimeoutError
             raise self._unavailable(str(error) or f"there was no answer within {CALL_SECONDS:g} s") from error
 
     def _check_open(self) -> None:
@@ -281,8 +280,6 @@ class RedisStore:
 
 
 class _Connections:
-    """The connections of one event loop, and the calls on that loop that are waiting for a run to change."""
-
     def __init__(self, client: Any, channel: str, forget: Callable[[], object]) -> None:
         self.client = client
         self.places = asyncio.Semaphore(CONNECTIONS)  # first in, first out, unlike a redis-py pool
@@ -294,7 +291,7 @@ class _Connections:
         self._lifetime = self._live(forget)
 
     async def open(self) -> None:
-        """Start a generator that closes the connections when `close` or ``asyncio.run`` ends it."""
+        """Start the generator that closes the connections at the end."""
         await anext(self._lifetime)
 
     async def close(self) -> None:
@@ -313,7 +310,7 @@ class _Connections:
             await self.client.aclose()
 
     def listen(self, id: str, after: int) -> asyncio.Future[None]:
-        """Return a future. It completes if the connection fails, or run `id` changes or gets events after `after`."""
+        """Return a future that completes when the run changes or the connection fails."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(id, {})[changed] = after
         if self._is_subscribed is None:
@@ -329,12 +326,10 @@ class _Connections:
             del self._waiting[id]
 
     async def subscribed(self) -> None:
-        """Wait until the subscription to changes is active or the connection fails."""
         if self._is_subscribed is not None:
             await self._is_subscribed.wait()
 
     async def _receive(self, is_subscribed: asyncio.Event) -> None:
-        """Wake waiting calls when their runs change. Return if no call has been waiting for a while."""
         try:
             async with self.client.pubsub() as pubsub:
                 await pubsub.subscribe(self._channel)
@@ -342,26 +337,26 @@ class _Connections:
                 is_subscribed.set()
                 received = pinged = time.monotonic()
                 while message is not None or self._waiting:
-                    # Pass a timeout, because the socket's own timeout would close a silent connection.
+                    # The socket's own timeout would close a silent connection.
                     message = await pubsub.get_message(timeout=IDLE_SECONDS)
                     if message is not None:
                         received = time.monotonic()
                         number, _, id = message["data"].decode().partition(":")
-                        self._wake([id], int(number) if number else None)  # the answer to a ping contains no id
+                        self._wake([id], int(number) if number else None)  # a ping's answer contains no id
                     elif time.monotonic() > max(received, pinged) + ALIVE_SECONDS:
                         if pinged > received:
                             break
                         pinged = time.monotonic()
                         await pubsub.ping()
         except Exception:
-            pass  # the calls woken below read from the store, and raise the error themselves
+            pass  # the woken calls read the store and raise the error
         finally:
             self._is_subscribed = None
             self._wake([*self._waiting])
             is_subscribed.set()
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake calls that wait for these runs. With `number`, skip calls that wait for later events."""
+        """Wake calls that wait for these runs, up to event `number`."""
         for changed, after in [waiting for id in ids for waiting in self._waiting.get(id, {}).items()]:
             if not changed.done() and (number is None or number > after):
                 changed.set_result(None)
@@ -379,7 +374,7 @@ def _holder(lease: Lease) -> tuple[str, int]:
 
 
 def _granted(lease: Lease, answer: int) -> bool:
-    """Return whether `answer` reports a cancel request. A negative answer raises ``RunError("lease_lost")``."""
+    """Return whether `answer` reports a cancel request. Raises ``RunError("lease_lost")`` if `answer` is negative."""
     if answer < 0:
         raise RunError("lease_lost", run_id=lease.run_id)
     return bool(answer)

@@ -1,7 +1,6 @@
-"""The scripts that change runs in Redis. The server runs each script atomically and with its own clock.
+"""The scripts that change runs in Redis.
 
-If the answer to a call is lost, the call is sent again. Scripts that must not take effect twice are given a token
-that identifies the call. If they have seen the token before, they only repeat the answer.
+A call without an answer is sent again. A script with a token repeats its answer instead of taking effect twice.
 """
 
 from __future__ import annotations
@@ -53,8 +52,7 @@ redis.call('HDEL', run, 'owner')
 lease(now)
 return 1
 """,
-        # ARGV from C on: the lease's seconds, the token, the ending, the ending's error, the tokens that the last
-        # append could have had, the number of events, the events, and the records.
+        # From C: seconds, token, ending, its error, known tokens, count, events, records.
         "append": """
 if not is_holder() then return -1 end
 if get('token') == D then return tonumber(get('is_cancelled')) end
@@ -92,5 +90,5 @@ return version
 """,
     }.items()
 }
-"""The scripts, by name. KEYS are the keys of the run or document, followed by the keys of the indexes. ARGV starts with
-the id of the run or document and the channel for changes."""
+"""The scripts by name. KEYS holds the keys of a run or document and of the indexes. ARGV starts with the id and the
+channel for changes."""

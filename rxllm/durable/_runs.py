@@ -64,7 +64,7 @@ def open_runs(
     lease: float = 15.0,
     max_attempts: int = 10,
 ) -> Runs:
-    """Open the runs in a store: the path of a SQLite file, a ``"redis://..."`` URL, or a `Store`.
+    """Open the runs in a store.
 
     >>> import rxllm, tempfile
     >>> from rxllm.durable import open_runs
@@ -74,16 +74,15 @@ def open_runs(
     ...     runs.result(id).run()
     ChatResult('Hello Ada!', completed, 1 steps, 0 tokens)
 
-    A factory is a function that takes a run's input and builds the run's whole event stream, with its engine, operators
-    and tools. A process that continues the run calls its own factory of the same name. The two factories must build the
-    same requests from the same input, so requests must not depend on a clock or on random numbers. If the steps of a
-    continued run differ from the committed steps, the run fails with ``RunError("diverged")``.
+    `store` is the path of a SQLite file, a ``"redis://..."`` URL, or a `Store`. A factory builds a run's whole event
+    stream from its input. A process that continues the run calls its own factory of the same name. Both must build the
+    same requests from the same input. Requests must not depend on a clock or on random numbers. If a continued run's
+    steps differ from the committed steps, it fails with ``RunError("diverged")``.
 
     Events are committed within `flush_after` seconds, or at once if a response ends or a tool runs. If a process dies,
-    other processes can continue its runs after at most `lease` seconds. If `max_attempts` processes in a row die at the
-    same place in a run, the run fails with ``RunError("too_many_attempts")``. After a third of that
-    number, the run is suspected of killing its process. Suspects are continued one at a time, so few other runs are
-    affected.
+    others can continue its runs after at most `lease` seconds. If `max_attempts` processes in a row die at the same
+    place, the run fails with ``RunError("too_many_attempts")``. After a third of that number, such suspects are
+    continued one at a time.
 
     Raises ``ValidationError("invalid_option")`` if an argument is invalid.
     """
@@ -98,7 +97,9 @@ def open_runs(
 
 
 class Runs:
-    """The runs in a store, opened by `open_runs`. Every method returns a Stream: await it, or call its ``run()``.
+    """The runs in a store, opened by `open_runs`.
+
+    Most methods return a Stream. Await it, or call its ``run()``.
 
     =====================  =============================================================================================
     method                 purpose
@@ -146,18 +147,18 @@ class Runs:
         session: SavedSession | None = None,
         here: bool = True,
     ) -> Stream[str]:
-        """Store a new run for the factory named `factory`, start producing it, and emit its id.
+        """Start a new run of `factory`, and emit its id.
 
-        `input` can be anything that `rxllm.serializer` can write, such as a string, a `Thread`, a `ChatResult`, or a
-        dict or list of such values. Anyone who knows the id can watch and cancel the run; the default id cannot be
-        guessed. With ``here=False``, the run is only stored, and waits for a worker to recover it.
+        `input` can be anything that `rxllm.serializer` can write, such as a string, a `Thread` or a list. Anyone who
+        knows the id can watch and cancel the run. The default id cannot be guessed. With ``here=False``, the run is
+        stored for a worker to recover.
 
-        If you pass a `session` (from `Runs.session`), the run is that session's next turn, and the factory is called
-        with the session as its second argument. Even if the run fails, its events are then saved in the session.
+        With a `session` (from `Runs.session`), the run is its next turn. The factory receives the session as its second
+        argument. The run's events are saved in the session, even if the run fails.
 
-        Raises ``RunError("unknown_factory")`` or ``ValidationError`` immediately. The stream fails with
-        ``RunError("exists")`` if the id is taken, and with ``RunError("conflict")`` if the session has changed since it
-        was loaded or has an open turn. In both cases no request is sent to a model.
+        Raises ``RunError("unknown_factory")`` or ``ValidationError`` immediately. If the id is taken, the stream fails
+        with ``RunError("exists")``. If the session has changed or has an open turn, it fails with
+        ``RunError("conflict")``. No request is sent then.
         """
         check_instance("id", id, str | None, "a non-empty string, or None for a new id")
         check("id", id, id is None or is_name(id), "a non-empty string, or None for a new id")
@@ -188,16 +189,15 @@ class Runs:
     @overload
     def watch(self, id: str, after: int = 0, *, timed: Literal[True]) -> Stream[Timed[Event]]: ...
     def watch(self, id: str, after: int = 0, *, folded: bool = False, timed: bool = False) -> Stream[Any]:
-        """Emit the events of a run after event number `after`. Committed events are followed by live ones.
+        """Emit the events of a run after event number `after`.
 
-        Events are numbered from 1. If you have already received n events, pass ``after=n`` to get the rest. With
-        `folded`, `after` is ignored, and the committed events are condensed into the fewest events that fold to the
-        same state, as in ``ops.share_folded``. With `timed`, each event is wrapped in a `Timed` with the
-        number of seconds since the run was created. ``rxllm.timeline`` can draw such events.
+        Live events follow committed events. Events are numbered from 1. After n events, pass ``after=n`` to get the
+        rest. With `folded`, committed events are condensed to the fewest with the same state. `after` is then ignored.
+        With `timed`, each event is wrapped in a `Timed`, in seconds since the run was created. ``rxllm.timeline`` can
+        draw such events.
 
-        The stream completes when the run does. If the run fails, the stream fails with the same error; if the run is
-        cancelled, it fails with ``RunError("cancelled")``. It can also fail with ``RunError("unknown_run")`` or
-        ``RunError("store_unavailable")``.
+        The stream completes or fails as the run does. A cancelled run fails with ``RunError("cancelled")``. The stream
+        can also fail with ``RunError("unknown_run")`` or ``RunError("store_unavailable")``.
         """
         _check_id(id)
         is_number = is_count(after) or after == 0
@@ -231,9 +231,9 @@ class Runs:
         return from_async_iter(events)
 
     def result(self, id: str, *, response_format: Any = None) -> Stream[ChatResult | StepResult | Response]:
-        """Emit the result of a run when it ends: a `ChatResult`, `StepResult` or `Response`.
+        """Emit the result of a run when it ends.
 
-        The log does not contain `parsed` values. To get one, pass the call's `response_format`. Fails as `watch` does.
+        For a `parsed` value, pass the call's `response_format`. Fails as `watch` does.
         """
         result = self.watch(id, folded=True).reduce(StreamCollector.apply_event, StreamCollector()).map(_result)
         if response_format is None:
@@ -241,9 +241,9 @@ class Runs:
         return result.map(lambda value: from_data(to_data(value), response_format=response_format))
 
     def cancel(self, id: str) -> Stream[None]:
-        """Ask a run's producer to cancel the run, which then closes its connections and ends as ``cancelled``.
+        """Cancel a run, and close its connections.
 
-        A run that has already ended is not changed. Fails with ``RunError("unknown_run")``.
+        A run that has already ended stays unchanged. Fails with ``RunError("unknown_run")``.
         """
         _check_id(id)
 
@@ -256,19 +256,19 @@ class Runs:
         return _once(cancel)
 
     def session(self, id: str) -> Stream[SavedSession]:
-        """Emit the session with this id as it was last committed, or an empty session if there is none.
+        """Emit the last committed session with this id.
 
-        While a turn is open, `SavedSession.run` is the id of its run, which you can watch. You can start the next turn
-        when that run has ended.
+        If there is none, it is empty. During a turn, `SavedSession.run` is the id of the turn's run. You can watch that
+        run, and start the next turn once it has ended.
         """
         _check_id(id)
         return _once(lambda: load_session(self._store, id))
 
     def save_session(self, session: Session, version: int = 0) -> Stream[SavedSession]:
-        """Save `session` if the stored session is at this `version`, and emit the `SavedSession`.
+        """Save `session` if the stored session is at this `version`.
 
-        Pass 0 for a new session. Fails with ``RunError("conflict")`` if the stored version is different or a turn is
-        open.
+        Pass 0 for a new session. Emits the `SavedSession`. Fails with ``RunError("conflict")`` if the stored version is
+        different or a turn is open.
         """
         check_session(session)
         check("version", version, is_count(version) or version == 0, "the version of the saved session, or 0")
@@ -281,11 +281,11 @@ class Runs:
 
     @property
     def sessions(self) -> SessionStore:
-        """A session store that uses `session`, `save_session` and `delete_session`."""
+        """A store with this object's session methods."""
         return self._sessions
 
     def add_factory(self, name: str, factory: Factory) -> None:
-        """Register a factory, as if it had been passed to `open_runs`.
+        """Add a factory.
 
         Raises ``ValidationError("invalid_option")`` if an argument is invalid or the name is taken.
         """
@@ -299,22 +299,22 @@ class Runs:
         return _once(lambda: self._store.load(id))
 
     def list(self, status: Status | None = None, limit: int = 1000) -> Stream[Sequence[Run]]:
-        """Emit the most recent runs, newest first. With `status`, emit only runs with that status."""
+        """Emit all runs, or the runs with this `status`, newest first."""
         known = get_args(Status)
         check("status", status, status is None or status in known, f"None or one of {', '.join(known)}")
         check_count("limit", limit)
         return _once(lambda: self._store.runs(status, limit))
 
     def expire(self, seconds: float) -> Stream[int]:
-        """Delete all runs that ended at least `seconds` ago, and emit the number of deleted runs."""
+        """Delete runs that ended at least `seconds` ago, and emit their number."""
         check_seconds("seconds", seconds)
         return _once(lambda: self._store.expire(seconds))
 
     def recover(self, limit: int = 100, every: float | None = None) -> Stream[tuple[str, ...]]:
-        """Continue up to `limit` runs of our factories that no process is producing. Emit the ids of these runs.
+        """Continue up to `limit` runs that no process is producing.
 
-        With `every`, repeat this at intervals of that many seconds until the stream is disposed or `close` is called.
-        Each round that continues any runs emits their ids. A round in which the store is unavailable is skipped.
+        Emits their ids. Only runs of our factories are continued. With `every`, this repeats at intervals of that many
+        seconds until `close` or disposal. Rounds without runs emit nothing, and an unavailable store is tried again.
         """
         check_count("limit", limit)
         check("every", every, every is None or is_positive(every), "None or a positive number of seconds")
@@ -328,7 +328,7 @@ class Runs:
                 factory = (await self._store.load(id)).factory
                 return await self._here.take(id, self._factories[factory])
             except RunError as error:
-                if error.reason != "unknown_run":  # the run has ended and expired since its id was read
+                if error.reason != "unknown_run":  # the run has ended and expired in the meantime
                     raise
                 return False
 
@@ -344,10 +344,10 @@ class Runs:
         return _once(recover) if every is None else from_async_iter(lambda: rounds(every))
 
     def close(self) -> Stream[None]:
-        """Stop producing runs, release their leases, and close the store. Other processes can then `recover` the runs.
+        """Stop producing runs here, and close the store.
 
-        If the store does not respond within the duration of a lease, the runs are abandoned. They can be recovered once
-        their leases have expired.
+        Other processes can then `recover` the runs. If the store does not respond in time, its runs are recoverable
+        once their leases expire.
         """
 
         return _once(self._here.close)
@@ -371,10 +371,10 @@ class _Sessions:
 
 
 def open_store(store: str | os.PathLike[str] | Store) -> Store:
-    """Return the store at a SQLite path or a ``"redis://..."`` URL. A `Store` is returned unchanged.
+    """Return the store at a SQLite path or a ``"redis://..."`` URL.
 
-    The store connects on first use. Raises ``ValidationError("invalid_option")`` for any other argument, and
-    ``EngineError("missing_dependency")`` for a Redis URL if ``rxllm[redis]`` is not installed.
+    A `Store` is returned unchanged. The store connects on first use. Raises ``ValidationError("invalid_option")`` for
+    any other argument. Raises ``EngineError("missing_dependency")`` if Redis is not installed.
     """
     if isinstance(store, str) and store.startswith(("redis://", "rediss://", "unix://")):
         from rxllm.durable._redis import RedisStore  # redis-py is an extra
@@ -382,7 +382,7 @@ def open_store(store: str | os.PathLike[str] | Store) -> Store:
         return RedisStore(store)
     if isinstance(store, str | os.PathLike):
         path = os.fspath(store)
-        if "://" in path:  # not quoted in the message, because it could contain a password
+        if "://" in path:  # not shown, because it could contain a password
             raise invalid_option("store", 'must be a path, "redis://..." or a Store, not any other kind of URL')
         check("store", path, bool(path) and not path.startswith(":memory:"), "a file path")
         return SQLiteStore(path)
@@ -402,7 +402,7 @@ def _check_id(id: Any) -> None:
 
 
 def _check_text(item: Any) -> None:
-    """Raise if a string in `item` contains a lone surrogate. Only values written by a model may contain one."""
+    """Raise if `item` contains a lone surrogate."""
     match item:
         case str() if item and not is_name(item):
             fault = f"contains a lone surrogate: got {shown(item)}; pass text that can be encoded in UTF-8"
@@ -418,8 +418,6 @@ def _check_text(item: Any) -> None:
 
 
 def _once(call: Callable[[], Awaitable[T]]) -> Stream[T]:
-    """Return a Stream that awaits `call()` on each subscription and emits the result."""
-
     async def items() -> AsyncIterator[T]:
         yield await call()
 
@@ -427,7 +425,6 @@ def _once(call: Callable[[], Awaitable[T]]) -> Stream[T]:
 
 
 def _raise_error(run: Run | None) -> None:
-    """If the run failed or was cancelled, raise its error."""
     if run is not None and run.status == "cancelled":
         raise RunError("cancelled", run_id=run.id)
     if run is not None and run.status == "failed":
@@ -435,7 +432,7 @@ def _raise_error(run: Run | None) -> None:
             raise RunError("lease_lost", run_id=run.id)
         with reading("its error", run.id):
             error = serializer.from_json(run.error, LLMError)
-        error.is_logged = True  # the producer has already logged it, with the traceback
+        error.is_logged = True  # the producer has logged it with the traceback
         raise error
 
 

@@ -1,8 +1,7 @@
-"""Sessions in a store. A session's document contains the session or, during a turn, the open turn.
+"""Sessions in a store.
 
-A turn begins when it is written to the document. Documents have versions, so if two turns are started at the same time,
-only one begins. The input of the turn's run is a copy of the document. When the run ends, its logged events
-are added to the session, and the session replaces the turn in the document.
+A session's document contains the session or its open turn. Versions let only one of several new turns begin. The input
+of a turn's run is a copy of the document. When the run ends, the session replaces the turn.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ from rxllm.values.argument_checks import check, check_instance, is_name
 
 
 class OpenTurn(msgspec.Struct, frozen=True):
-    """The input of a run that continues a session. The `input` field holds the input passed to `Runs.start`."""
-
     run: str
     factory: str
     session: Session
@@ -33,11 +30,10 @@ class OpenTurn(msgspec.Struct, frozen=True):
 
 
 _HEAD = serializer.to_json(Custom("turn")).removesuffix(', "v": 1}').encode()
-"""The JSON that every turn starts with. It identifies a turn even if the rest is damaged."""
+"""The JSON that every turn starts with, even a damaged turn."""
 
 
 def is_turn(data: bytes) -> bool:
-    """Whether `data`, a session's document or a run's input, is a turn."""
     return data.startswith(_HEAD)
 
 
@@ -55,7 +51,7 @@ def check_session(session: Any) -> None:
 
 
 async def load_session(store: Store, id: str) -> SavedSession:
-    """Load a session. If the run of its open turn has ended, settle the turn first."""
+    """Load a session, and settle a turn whose run has ended."""
     while True:
         version, data = await store.read(_key(id)) or (0, b"")
         with reading(f"the session {id!r}", remedy="delete_session deletes it"):
@@ -83,7 +79,7 @@ async def delete_session(store: Store, id: str) -> None:
         if saved.run is not None:
             raise _open_turn(id)
         version = saved.version
-    if version:  # keep the version number, so that old turns of the deleted session cause a conflict
+    if version:  # old turns of the deleted session must conflict
         await store.write(_key(id), version, b"")
 
 
@@ -99,26 +95,23 @@ async def begin_turn(store: Store, factory: str, input: Any, saved: SavedSession
 
 
 async def cancel_turn(store: Store, run: Run, owner: str, seconds: float) -> bool:
-    """Cancel a run if it is a turn and no process is producing it. Return whether it was cancelled.
+    """Cancel a turn that no process is producing. Return whether it was.
 
-    The session is saved first. Otherwise, the ended run could expire, and the next load would start its turn again.
+    The session is saved first, because an expired run would start its turn again.
     """
     lease = await store.claim(run.id, owner, seconds) if is_turn(run.input) else None
     if lease is None:
         return False
     await store.cancel(run.id)
     await settle(store, run.input)
-    with _ignoring("lease_lost"):  # the new holder of the lease will end the run in the same way
+    with _ignoring("lease_lost"):  # the new holder ends the run the same way
         await store.append(lease, [], ending=Ending("cancelled"))
     return True
 
 
 async def settle(store: Store, data: bytes, error: bytes | None = None) -> None:
-    """Replace the turn `data` with its session if the turn is still stored. The turn's run must have stopped.
-
-    `error` is the error with which the run has failed, as JSON.
-    """
-    with _ignoring("unreadable", "conflict"):  # the turn is damaged, or another process has settled it
+    """Replace the turn `data` with its session. The run must have stopped. `error` is its error as JSON."""
+    with _ignoring("unreadable", "conflict"):  # damaged, or settled by another process
         turn = turn_of(data)
         found = await store.read(_key(turn.session.id))
         if found is not None and found[1] == data:
@@ -127,7 +120,7 @@ async def settle(store: Store, data: bytes, error: bytes | None = None) -> None:
 
 
 async def _run(store: Store, turn: OpenTurn, data: bytes) -> Run:
-    """Load the run of an open turn, or create it if the process that began the turn died before doing so."""
+    """Load a turn's run, or create it if its process died."""
     with _ignoring("unknown_run"):
         return await store.load(turn.run)
     with _ignoring("exists"):
@@ -136,7 +129,7 @@ async def _run(store: Store, turn: OpenTurn, data: bytes) -> Run:
 
 
 async def _session_after(store: Store, turn: OpenTurn, error: bytes | None = None) -> Session:
-    """Return the session with the open turn's committed events added, up to the first unreadable event."""
+    """Return the session with the turn's readable events and the run's error."""
     number = 0
 
     async def events() -> AsyncIterator[Event]:
@@ -164,7 +157,6 @@ def _open_turn(id: str | None) -> RunError:
 
 @contextmanager
 def _ignoring(*reasons: str) -> Generator[None]:
-    """Suppress a ``RunError`` with one of these reasons."""
     try:
         yield
     except RunError as error:

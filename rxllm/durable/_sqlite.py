@@ -1,8 +1,6 @@
 """Store runs in a SQLite file, so that processes on one machine can share them.
 
-Every commit is flushed to the disk (``synchronous=FULL``), so it survives a crash of the process. It also survives a
-power cut if the disk keeps the writes it has confirmed. Pending writes share a transaction. All times are read from the
-machine's clock.
+Every commit is flushed to disk. Pending writes share a transaction. The machine's clock is used for all times.
 """
 
 from __future__ import annotations
@@ -26,10 +24,10 @@ VERSION = 1
 """The version of the database schema."""
 
 APPLICATION = 0x72786C6C
-"""The number in a file's header that marks the file as a run store: "rxll" in ASCII."""
+"""The number in a run store's header: "rxll" in ASCII."""
 
 BUSY_SECONDS = 5.0
-"""The maximum number of seconds to wait for another process's transaction."""
+"""The maximum wait for another process's transaction, in seconds."""
 
 _NOW = "((julianday('now') - 2440587.5) * 86400.0)"  # unixepoch('subsec') needs SQLite 3.42
 
@@ -49,7 +47,7 @@ CREATE INDEX records_of_run ON records (run);
 CREATE TABLE documents (key TEXT PRIMARY KEY, version INTEGER NOT NULL, data BLOB NOT NULL) WITHOUT ROWID;
 """
 
-# If a lease ends later than any lease could, the clock has been set back, and we consider the lease expired.
+# The clock was set back if a lease ends too late.
 _IS_LEASED = f"(owner IS NOT NULL AND leased_until > {_NOW} AND leased_until <= {_NOW} + {LONGEST_LEASE})"
 _STATUS = f"coalesce(ending, CASE WHEN {_IS_LEASED} THEN 'running' ELSE 'waiting' END)"
 _RUN = (
@@ -57,8 +55,8 @@ _RUN = (
 )
 _HELD = "id = ? AND owner = ? AND epoch = ? AND ending IS NULL"
 
-# SQLite would make the file readable by all users, so we create it ourselves. When we then close it, this process
-# loses all locks that SQLite holds on the file. Until then, this lock keeps other threads from opening it with SQLite.
+# SQLite would make the file readable by all, so we create it. Closing it drops our process's SQLite locks,
+# so this lock keeps other threads out.
 _creating = threading.Lock()
 
 _FAULTS = {
@@ -74,7 +72,7 @@ _FAULTS = {
 
 
 class SQLiteStore:
-    """A store in the file at `path`. The file is created on first use, and only its owner can read it."""
+    """A store in the file at `path`, readable only by its owner."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path).absolute()
@@ -188,7 +186,7 @@ class SQLiteStore:
 
     async def expire(self, seconds: float) -> int:
         deleted = 0
-        # Delete a few runs at a time, so that other writes do not have to wait for all of them.
+        # Deleting in small batches lets other writes through.
         while count := await self._writer.call(lambda db: _expire(db, seconds)):
             deleted += count
         return deleted
@@ -210,7 +208,7 @@ class SQLiteStore:
     async def close(self) -> None:
         await self._reader.close()
         self._wake([*self._waiters])
-        await self._writer.close()  # closed last, so that SQLite cleans up after the last connection
+        await self._writer.close()  # closed last, so that SQLite cleans up
 
     async def _read(self, query: str, *values: Any) -> list[Any]:
         return await self._reader.call(lambda db: _rows(db, query, *values))
@@ -219,14 +217,14 @@ class SQLiteStore:
         return await self._writer.call(lambda db: _rows(db, statement, *values))
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake the calls that wait for these runs. With `number`, skip calls that wait for events after that number."""
+        """Wake calls that wait for these runs, up to event `number`."""
         with self._guard:
             for waiter in [waiter for id in ids for waiter in self._waiters.get(id, ())]:
                 if number is None or number > waiter.after:
                     waiter.wake()
 
     def _poll(self, db: sqlite3.Connection | None) -> None:
-        """Wake the waiters whose runs were changed by another connection, or all waiters if `db` is None."""
+        """Wake waiters whose runs changed, or all if `db` is None."""
         with self._guard:
             waiters = {id: [*waiting] for id, waiting in self._waiters.items()}
         states: dict[str, Any] = {}
@@ -269,8 +267,6 @@ class SQLiteStore:
 
 
 class _Waiter:
-    """A pending ``wait`` call. `is_cancelled` is the last known value of the run's flag, or None if it is unknown."""
-
     def __init__(self, after: int) -> None:
         self.after = after
         self.is_cancelled: int | None = None
@@ -282,7 +278,7 @@ class _Waiter:
         return events > self.after or ending is not None or was_cancelled not in (None, is_cancelled)
 
     def wake(self) -> None:
-        """End the wait. Can be called from any thread."""
+        """End the wait. Works from any thread."""
         with suppress(RuntimeError):  # the waiter's loop is closed
             self._loop.call_soon_threadsafe(lambda: self.future.done() or self.future.set_result(None))
 
@@ -324,25 +320,24 @@ def _expire(db: sqlite3.Connection, seconds: float) -> int:
 
 
 def _open(db: sqlite3.Connection, unavailable: Callable[[str], RunError]) -> None:
-    """Set up the connection, and create the tables if the file is new."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
             mode = _rows(db, "PRAGMA journal_mode = WAL")[0][0]
             break
-        except sqlite3.OperationalError as error:  # SQLite does not wait if other connections are opening a new file
+        except sqlite3.OperationalError as error:  # SQLite does not wait while others open a new file
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
     if mode != "wal":
         raise unavailable(f"its file system has no write-ahead log (journal_mode {mode}); use a path on a local disk")
     db.execute("PRAGMA synchronous = FULL")
-    db.execute("BEGIN")  # query a snapshot: another connection may be creating the tables
+    db.execute("BEGIN")  # another connection may be creating the tables
     has_tables = _has_tables(db, unavailable)
     db.execute("COMMIT")
     if not has_tables:
         db.execute("BEGIN IMMEDIATE")
-        if not _has_tables(db, unavailable):  # another connection may have created them first
+        if not _has_tables(db, unavailable):  # another connection may have created them
             pragmas = f"PRAGMA application_id = {APPLICATION}", f"PRAGMA user_version = {VERSION}"
             for statement in (*_SCHEMA.split(";")[:-1], *pragmas):
                 db.execute(statement)

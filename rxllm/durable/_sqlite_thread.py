@@ -1,4 +1,4 @@
-"""Run jobs for callers on any event loop, in a thread with its own connection to a SQLite file."""
+"""Run jobs in a thread with its own SQLite connection."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ _Call = tuple["asyncio.Future[Any]", Job[Any]]
 _Outcome = tuple[Any, Exception | None]
 
 CALL_SECONDS = 15.0
-"""The timeout of a call, in seconds, in case the disk hangs. A locked file is reported sooner."""
+"""The timeout of a call, in seconds."""
 
 QUEUE = 10_000
-"""The maximum number of pending calls. Further calls fail."""
+"""The maximum number of pending calls."""
 
 GROUP = 64
-"""The maximum number of writes in one transaction. They share a single flush to the disk."""
+"""The maximum number of writes in one transaction."""
 
 POLL_SECONDS = 0.02
 
 
 class SQLiteThread:
-    """Runs jobs one after another. With `writes`, all pending jobs share a transaction.
+    """Run jobs one after another on a thread.
 
-    A job that raises ``RunError`` must not have changed anything. `connect` opens the connection when it is first
-    needed, and again after an error. `unavailable` converts an error to a ``RunError``. While ``is_polling()`` returns
-    True, `poll` is called every `POLL_SECONDS`. It receives the connection, or None after an error.
+    With `writes`, all pending jobs share a transaction. A job that raises ``RunError`` must not have changed anything.
+    While ``is_polling()`` is true, `poll` receives the connection, or None after an error.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class SQLiteThread:
             timer.cancel()
 
     async def close(self) -> None:
-        """Let the thread finish the pending calls, close its connection and exit."""
+        """Finish pending calls, then close the connection and the thread."""
         with self._guard:
             if not self._is_closed:
                 self._is_closed = True
@@ -89,7 +88,7 @@ class SQLiteThread:
                 return
         done, _ = await asyncio.wait([asyncio.wrap_future(self._ended)], timeout=CALL_SECONDS)
         if done:
-            self._thread.join()  # takes no time: the thread has nothing left to do
+            self._thread.join()  # the thread has nothing left to do
 
     def _time_out(self, future: asyncio.Future[Any]) -> None:
         if not future.done():
@@ -107,7 +106,7 @@ class SQLiteThread:
         is_open = True
         while is_open:
             calls, is_open = self._next_calls()
-            calls = [call for call in calls if not call[0].done()]  # skip calls whose callers have given up
+            calls = [call for call in calls if not call[0].done()]  # skip calls whose callers gave up
             if calls:
                 _settle(calls, self._execute(calls))
             if self._is_polling() and time.monotonic() >= self._next_poll:
@@ -116,7 +115,7 @@ class SQLiteThread:
         self._ended.set_result(None)
 
     def _next_calls(self) -> tuple[list[_Call], bool]:
-        """Wait for calls or the next poll. Return the calls to run, and whether the thread should continue."""
+        """Wait for calls or the next poll. Return whether to continue."""
         calls: list[_Call] = []
         try:
             call = self._calls.get(timeout=POLL_SECONDS if self._is_polling() else None)
@@ -134,7 +133,7 @@ class SQLiteThread:
             connection = self._connected()
             if self._writes:
                 connection.execute("BEGIN IMMEDIATE")
-        except Exception as error:  # fail all calls now, so that they do not time out one by one
+        except Exception as error:  # fail all calls now instead of one by one
             self._disconnect()
             return [(None, self._unavailable(error)) for _ in calls]
         try:
@@ -145,14 +144,14 @@ class SQLiteThread:
             self._disconnect()  # rolls back the transaction
             if len(calls) == 1:
                 return [(None, self._unavailable(error) if isinstance(error, sqlite3.Error) else error)]
-            # Perhaps only one of the jobs failed, so run them again one at a time.
+            # Perhaps only one job failed, so run each alone.
             return [outcome for call in calls for outcome in self._execute([call])]
         return outcomes
 
     def _execute_poll(self) -> None:
         try:
             self._poll(self._connected())
-        except Exception:  # wake all waiters, which then read from the store and raise the error
+        except Exception:  # woken waiters read the store and raise the error
             self._disconnect()
             self._poll(None)
         self._next_poll = time.monotonic() + POLL_SECONDS

@@ -1,10 +1,13 @@
-"""The protocol for run stores, and the values it uses. ``rxllm.durable.testing`` checks that a store follows it.
+"""The protocol for run stores, and the values it uses.
 
-Every run has a log and a journal. The log contains the run's events, numbered from 1 without gaps. The journal contains
-the records that a new producer needs to continue where the previous one stopped. To append to a run, a producer needs a
-lease. Each claim creates a lease with a higher `epoch`. A store rejects appends with an older lease, so two producers
-never write to the same run. An expired lease still works until another process claims the run. All times are read from
-the store's clock.
+* A run's log contains its events, numbered from 1 without gaps.
+* Its journal contains the records that a new producer needs to continue.
+* A producer needs a lease to append. Each claim creates a lease with a higher `epoch`.
+* Appends with an older lease are rejected, so two producers never write to the same run.
+* An expired lease works until another process claims the run.
+* All times are read from the store's clock.
+
+``rxllm.durable.testing`` checks that a store follows these rules.
 """
 
 from __future__ import annotations
@@ -24,9 +27,9 @@ Status = Literal["waiting", "running", "completed", "halted", "failed", "cancell
 
 
 class Record(msgspec.Struct, frozen=True):
-    """An entry in a run's journal. The `data` is JSON.
+    """An entry in a run's journal, with JSON `data`.
 
-    If `kind` is ``"begin"``, a tool call has started, and `key` identifies it.
+    The `kind` ``"begin"`` means that the tool call `key` has started.
     """
 
     kind: str
@@ -37,11 +40,10 @@ class Record(msgspec.Struct, frozen=True):
 class Run(msgspec.Struct, frozen=True):
     """A run as it is stored.
 
-    `factory` is the name of the function that builds the run's stream from `input`, which is JSON. `status` is
-    ``"running"`` while a process holds an unexpired lease, and ``"waiting"`` while none does. Once the run has ended,
-    `status` shows how it ended; ``"halted"`` means that the chat is waiting for a person. `events` is the number of the
-    last event. `created_at` and `ended_at` are in seconds since 1970. `is_cancelled` is True once a cancel request has
-    been made. If the run has failed, `error` is its error as JSON.
+    `factory` names the function that builds the run's stream from the JSON `input`. `status` is ``"running"`` while a
+    process holds a valid lease, and ``"waiting"`` without one. An ended run's `status` shows how it ended. ``"halted"``
+    means that the chat is waiting for a person. `events` is the number of the last event. `created_at` and `ended_at`
+    are in seconds since 1970. `is_cancelled` is True after a cancel request. `error` is a failed run's error as JSON.
     """
 
     id: str
@@ -65,24 +67,24 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """The end of a run, committed together with its last events. The `error` is JSON."""
+    """The end of a run, committed with its last events. The `error` is JSON."""
 
     status: Literal["completed", "halted", "failed", "cancelled"]
     error: bytes | None = None
 
 
 class Store(Protocol):
-    """A store for runs. Its methods can be called on any event loop, and never block it.
+    """A store for runs.
 
-    If the store is unreachable, full or broken, any method can raise ``RunError("store_unavailable")``. It is
-    raised within a limited time, and its ``__cause__`` is the reason. The call may have taken effect anyway, and so may
-    a cancelled call.
+    Its methods can be called on any event loop, and never block it. Any method can raise
+    ``RunError("store_unavailable")``, within a limited time. Its ``__cause__`` is the reason. A call that failed or was
+    cancelled may still have taken effect.
     """
 
     async def create(self, run: Run) -> None:
-        """Store a new run, which then waits for a producer. Only its id, factory and input are used.
+        """Store a new run, which then waits for a producer.
 
-        Raises ``RunError("exists")`` if the id is taken.
+        Only its id, factory and input are used. Raises ``RunError("exists")`` if the id is taken.
         """
         ...
 
@@ -91,17 +93,17 @@ class Store(Protocol):
         ...
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
-        """Return the most recent runs, newest first. With `status`, return only runs with that status."""
+        """Return all runs, or the runs with this `status`, newest first."""
         ...
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:
-        """Lease a run. Return None if it does not exist, has ended, or has an unexpired lease."""
+        """Lease a run. Returns None if the run is unknown, has ended, or has a valid lease."""
         ...
 
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
-        """Return the ids of these factories' claimable runs, longest-waiting first.
+        """Return the ids of these factories' claimable runs.
 
-        A run can be claimed if it has not ended and has no unexpired lease.
+        The longest-waiting are first. A run is claimable until it ends, while it has no valid lease.
         """
         ...
 
@@ -110,7 +112,7 @@ class Store(Protocol):
         ...
 
     async def release(self, lease: Lease) -> None:
-        """End the lease now, so that another producer can claim the run. Do nothing if the lease was lost."""
+        """End the lease now. Do nothing if it was lost."""
         ...
 
     async def append(
@@ -121,47 +123,48 @@ class Store(Protocol):
         ending: Ending | None = None,
         token: str = "",
     ) -> bool:
-        """Commit everything or nothing, and extend the lease. Return whether cancellation was requested.
+        """Commit everything or nothing, and extend the lease.
 
-        If the last append with this lease had the same `token`, nothing changes. You can therefore repeat an
-        append after ``"store_unavailable"``. Raises ``RunError("lease_lost")`` if the lease was lost or the run has
-        ended, and ``RunError("rolled_back")`` if the store has lost earlier commits made with the lease.
+        Returns whether cancellation was requested. If the lease's last append had the same `token`, nothing changes.
+        You can therefore repeat an append after ``"store_unavailable"``. Raises ``RunError("lease_lost")`` if the lease
+        was lost or the run has ended. Raises ``RunError("rolled_back")`` if the store has lost the lease's earlier
+        commits.
         """
         ...
 
     async def events(self, id: str, after: int = 0, limit: int = 1000) -> Sequence[bytes]:
-        """Return up to `limit` events that follow event number `after`. Raises ``RunError("unknown_run")``."""
+        """Return up to `limit` events after number `after`. Raises ``RunError("unknown_run")``."""
         ...
 
     async def records(self, id: str) -> Sequence[Record]:
-        """Return the records in the run's journal, in order. Raises ``RunError("unknown_run")``."""
+        """Return the journal in order. Raises ``RunError("unknown_run")``."""
         ...
 
     async def wait(self, id: str, after: int, seconds: float) -> None:
-        """Wait for events after number `after`, a cancel request or the end of the run, but at most `seconds`.
+        """Wait up to `seconds` for events after number `after`.
 
-        The call can also return early, so check the run afterwards.
+        A cancel request or the end of the run also ends the wait. It can end early, so check the run afterwards.
         """
         ...
 
     async def cancel(self, id: str) -> None:
-        """Ask the producer of a run to cancel it. The producer is notified by its next `append` or `renew`.
+        """Ask a run's producer to cancel it.
 
-        If the run has no unexpired lease, it ends as cancelled immediately. If it has already ended, nothing changes.
-        Raises ``RunError("unknown_run")``.
+        The producer is notified by its next `append` or `renew`. A run without a valid lease ends as cancelled
+        immediately. An ended run stays unchanged. Raises ``RunError("unknown_run")``.
         """
         ...
 
     async def expire(self, seconds: float) -> int:
-        """Delete all runs that ended at least `seconds` ago. Return the number of deleted runs."""
+        """Delete runs that ended at least `seconds` ago. Return their number."""
         ...
 
     async def read(self, key: str) -> tuple[int, bytes] | None:
-        """Return the version and content of a document, such as a session, or None if it does not exist."""
+        """Return a document's version and content, if it exists."""
         ...
 
     async def write(self, key: str, version: int, data: bytes) -> int:
-        """Replace version `version` of a document with `data`. Return the new version.
+        """Replace version `version` of a document, and return the new version.
 
         Pass 0 for a new document. Raises ``RunError("conflict")`` if the stored version is different.
         """
@@ -176,7 +179,7 @@ class Store(Protocol):
 def reading(
     what: str, run_id: str | None = None, remedy: str = "the store is damaged, or was written by a newer rxllm"
 ) -> Generator[None]:
-    """Convert any error in the body of the ``with`` statement into a ``RunError("unreadable")`` about `what`."""
+    """Convert any error in the block into ``RunError("unreadable")``."""
     try:
         yield
     except Exception as error:

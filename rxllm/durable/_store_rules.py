@@ -1,4 +1,4 @@
-"""The rules for runs, leases and the log, and helpers for checking that a store follows them."""
+"""Rules for stores: runs, leases and the log."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ MakeStore = Callable[[], Store]
 Check = Callable[["Place"], Coroutine[Any, Any, None]]
 
 SOON = 3.0
-"""The number of seconds within which a store must wake a waiting call, even on a busy machine."""
+"""The maximum time in seconds to wake a waiting call."""
 
 LONG = 60.0
 BRIEF = 0.05
 
 STORE_RULES: dict[str, str] = {}
-"""The rules that `assert_store` checks, by name, each in one sentence."""
+"""The rules that `assert_store` checks, by name."""
 
 CHECKS: dict[str, Check] = {}
 
 
 class Place:
-    """The store under test, with run ids and a factory name that no other check uses."""
+    """The store under test, with names for one check."""
 
     def __init__(self, make_store: MakeStore, store: Store, prefix: str) -> None:
         self.make_store, self.store, self.prefix = make_store, store, prefix
@@ -46,18 +46,15 @@ class Place:
         return id
 
     async def claim(self, name: object = "run", seconds: float = LONG) -> Lease:
-        """Create a run and claim it."""
         id = await self.create(name)
         return present(await self.store.claim(id, "owner", seconds), "a new run could not be claimed")
 
     async def expired(self, name: object = "run") -> Lease:
-        """Create a run, claim it, and return the lease once it has expired."""
         lease = await self.claim(name, BRIEF)
         await becomes(lambda: self.is_claimable(lease.run_id), "a run is claimable once its lease has expired")
         return lease
 
     async def lost(self, name: object = "run") -> tuple[Lease, Lease]:
-        """Create a run and claim it twice. Return the first lease, which is now lost, and the second."""
         lease, why = await self.expired(name), "a run whose lease has expired could not be claimed"
         return lease, present(await self.store.claim(lease.run_id, "other", LONG), why)
 
@@ -114,7 +111,7 @@ async def opened(make_store: MakeStore) -> AsyncGenerator[Store]:
 
 
 async def in_threads(mains: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) -> list[Any]:
-    """Run all `mains` concurrently, each in its own thread and event loop. Return their results."""
+    """Run `mains` in threads with their own event loops."""
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(len(mains)) as threads:
         return await asyncio.gather(

@@ -27,7 +27,7 @@ from rxllm.durable._store_rules import (
     rule,
 )
 
-__all__ = ["CHECKS", "STORE_RULES"]  # importing this module adds its rules to these two
+__all__ = ["CHECKS", "STORE_RULES"]  # importing this module adds its rules
 
 
 # Waiting

@@ -1,7 +1,6 @@
-"""A test kit for store authors, and for code that uses a store.
+"""A test kit for stores and code that uses them.
 
-``assert_store`` checks that a store follows `STORE_RULES`. Pass it a function that opens the same store on every call.
-The store must be empty at first:
+Pass ``assert_store`` a function that opens the same empty store on every call:
 
 >>> import functools, pathlib, tempfile
 >>> from rxllm.durable import open_store
@@ -10,7 +9,7 @@ The store must be empty at first:
 >>> assert_store(functools.partial(open_store, pathlib.Path(folder.name, "runs.db")), without={"processes"})
 >>> folder.cleanup()
 
-``Interposed`` wraps a store, and calls your own functions before and after each call to it.
+``Interposed`` calls your own functions before and after each call to a store.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ from rxllm.durable._store_rules_at_once import CHECKS, STORE_RULES
 __all__ = ["STORE_RULES", "Interposed", "assert_store"]
 
 SECONDS = 60.0
-"""The time limit for checking one rule, in seconds."""
+"""The time limit for one rule, in seconds."""
 
 
 def assert_store(make_store: MakeStore, *, only: Collection[str] | None = None, without: Collection[str] = ()) -> None:
-    """Check that the store opened by `make_store` follows all of `STORE_RULES`.
+    """Check that a store follows `STORE_RULES`.
 
-    Every call to `make_store` must open the same store, which must be empty at first. The rule ``processes`` calls
-    `make_store` in other processes, so it must be picklable: a module-level function, or a ``functools.partial`` of
-    one. `only` names the rules to check, and `without` names the rules to skip. To make each rule a separate test::
+    Every call to `make_store` must open the same store, which must be empty at first. For the rule ``processes``, it
+    must be picklable, such as a module-level function. `only` names the rules to check, and `without` the rules to
+    skip. To make each rule a separate test::
 
         @pytest.mark.parametrize("rule", STORE_RULES)
         def test_the_contract(rule, tmp_path):
             assert_store(functools.partial(MyStore, tmp_path / "runs"), only=[rule])
 
-    Raises ``AssertionError`` with a list of the broken rules, or ``ValueError`` for an unknown rule.
+    Raises ``AssertionError`` with the broken rules. Raises ``ValueError`` for an unknown rule.
     """
     __tracebackhide__ = True
     if unknown := sorted({*(only or ()), *without} - {*STORE_RULES}):
@@ -70,7 +69,7 @@ async def _check(make_store: MakeStore, rule: str) -> None:
 
 
 def _in_loop(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run ``main()`` in a new thread with its own event loop, because the caller's loop may be running."""
+    """Run ``main()`` on a new thread's event loop."""
     future: Future[Any] = Future()
 
     def run() -> None:
@@ -83,18 +82,18 @@ def _in_loop(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     return future.result(2 * SECONDS)
 
 
-# For type checkers, this base class has every method. At runtime it has none, because they would hide the store's.
+# Type checkers see every method here. At runtime there is none.
 _Base: Any = Any if TYPE_CHECKING else object
 
 Hook = Callable[[str, tuple[Any, ...]], "Awaitable[object] | object"]
 
 
 class Interposed(_Base):
-    """A store that calls ``before(method, arguments)``, then `store`, then ``after(method, arguments)`` for each call.
+    """A store that calls functions before and after each call.
 
-    If `before` raises, the store is not called. If the call to the store fails, `after` is not called. If `after`
-    raises, the caller gets that error instead of the result, as if the store's answer had been lost. Both functions can
-    be asynchronous. To kill the process after an append::
+    Each call is ``before(method, arguments)``, then `store`, then ``after(method, arguments)``. If `before` raises, the
+    store is not called. If the store fails, `after` is not called. If `after` raises, the caller gets that error
+    instead of the result. Both functions can be asynchronous. To kill the process after an append::
 
         store = Interposed(
             open_store("runs.db"),

@@ -1,4 +1,4 @@
-"""Send one HTTP request per subscription, read the response as it arrives, and close it at the end.
+"""Send one HTTP request per subscription, and read its response.
 
 ================================  =====================================================================================
 file                              contents

@@ -1,6 +1,6 @@
-"""Create HTTP clients, choose a client for each call, and close the clients that are no longer needed.
+"""Create, choose and close HTTP clients.
 
-A connection belongs to the event loop that opened it, so an adapter has separate clients for each loop.
+A connection belongs to one event loop, so each loop has its own clients.
 
 ====================  ===============================================  =================================================
 `client` argument     clients that calls use                           closed
@@ -37,17 +37,16 @@ if TYPE_CHECKING:
 
 
 def httpx_client(library: str = "httpx") -> httpx.AsyncClient:
-    """Return an httpx or httpx2 client with the same settings as rxllm's own clients.
+    """Return an httpx or httpx2 client with rxllm's settings.
 
-    The number of connections is not limited: in httpcore 1.0.9, a limited pool loses a slot whenever a call is
-    cancelled while waiting for one.
+    The number of connections is not limited.
     """
     package = imported(library)
     return _new_client(lambda: package.AsyncClient(**client_settings(max_connections=None, library=library)))
 
 
 def imported(transport: str) -> Any:
-    """Return the package for `transport`.
+    """Import the package for `transport`.
 
     Raises ``EngineError("missing_dependency")`` if the package is not installed.
     """
@@ -61,10 +60,9 @@ def imported(transport: str) -> Any:
 
 
 def aiohttp_client() -> httpx.AsyncClient:
-    """Return a client that uses aiohttp, with the same settings as rxllm's own clients.
+    """Return an aiohttp client with rxllm's settings.
 
-    ``rxllm.http.use_transport`` lists the differences from httpx. Raises ``EngineError("missing_dependency")`` if
-    ``rxllm[aiohttp]`` is not installed.
+    Raises ``EngineError("missing_dependency")`` if ``rxllm[aiohttp]`` is not installed.
 
     >>> from rxllm.adapters import OpenAIChat
     >>> OpenAIChat(client=aiohttp_client)
@@ -73,7 +71,7 @@ def aiohttp_client() -> httpx.AsyncClient:
     from urllib.request import getproxies
 
     httpx_aiohttp = imported("aiohttp")
-    if any(url.startswith("socks") for url in getproxies().values()):  # aiohttp would treat it as an HTTP proxy
+    if any(url.startswith("socks") for url in getproxies().values()):  # aiohttp would use it as an HTTP proxy
         message = "the environment sets a SOCKS proxy, which aiohttp cannot use; use the transport 'httpx' instead"
         raise EngineError("invalid_engine", message)
     # For aiohttp, 0 means no limit, and None means 100.
@@ -84,7 +82,7 @@ def aiohttp_client() -> httpx.AsyncClient:
 
 
 def _session_without_cookies(transport: Any) -> Any:
-    """Return the transport's session without aiohttp's cookie jar, because httpx has its own."""
+    """Replace aiohttp's cookie jar."""
     import aiohttp
 
     transport.client = None
@@ -101,8 +99,7 @@ def _new_client(make: Callable[[], httpx.AsyncClient]) -> httpx.AsyncClient:
         is_import = isinstance(error, ImportError)
         if not is_import and not isinstance(error, ValueError) and type(error).__name__ != "InvalidURL":
             raise
-        # Only proxies are configured from the environment, so one of them must be invalid. The message does not show
-        # its URL, which can contain a password.
+        # The environment sets only proxies. Hide the URL's password.
         message = f"a proxy set in the environment cannot be used ({type(error).__name__}); check {_PROXIES}"
         raise EngineError("missing_dependency" if is_import else "invalid_engine", message) from error
 
@@ -111,7 +108,6 @@ _PROXIES = "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY; a SOCKS proxy needs pip insta
 
 
 def client_settings(max_connections: int | None, library: str = "httpx") -> dict[str, Any]:
-    """Return the ``AsyncClient`` arguments for rxllm's own clients; `library` is httpx or httpx2."""
     from http.cookiejar import CookieJar, DefaultCookiePolicy
 
     httpx = import_module(library)
@@ -121,14 +117,14 @@ def client_settings(max_connections: int | None, library: str = "httpx") -> dict
         "limits": httpx.Limits(
             max_connections=max_connections, max_keepalive_connections=100, keepalive_expiry=KEEPALIVE_SECONDS
         ),
-        "headers": {"accept-encoding": "gzip, deflate"},  # the encodings that ``decompression`` can read
-        "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),  # calls must not share cookies
+        "headers": {"accept-encoding": "gzip, deflate"},  # The encodings that ``decompression`` reads.
+        "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),  # Calls must not share cookies.
     }
 
 
 @functools.cache
 def _certificates() -> ssl.SSLContext:
-    # Loading the certificates is the slowest part of creating a client, so all clients share them.
+    # Loading certificates is slow, so all clients share them.
     import httpx
 
     return httpx.create_ssl_context()
@@ -138,7 +134,7 @@ _prepared: set[str] = set()
 
 
 async def prepare(modules: tuple[str, ...]) -> None:
-    """Import `modules` and load the certificates in a thread, so that creating a client does not block."""
+    """Import `modules` and load the certificates in a thread."""
     if not _prepared.issuperset(modules):
         await asyncio.shield(asyncio.wrap_future(_preparing(modules)))  # other calls wait for it too
 
@@ -149,24 +145,24 @@ def _preparing(modules: tuple[str, ...]) -> Future[None]:
 
 
 def _prepare(modules: tuple[str, ...]) -> None:
-    # Clients put off some imports until they first connect. An import that fails here is retried then.
+    # A failed import is retried when a client connects.
     with contextlib.suppress(Exception):
         for name in modules:
             import_module(name)
         _certificates()
     _prepared.update(modules)
-    _preparing.cache_clear()  # the future would keep its waiters' loops in memory
+    _preparing.cache_clear()  # the future would keep its waiters' loops alive
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_preparing.cache_clear)  # a forked child has none of its parent's threads
+    os.register_at_fork(after_in_child=_preparing.cache_clear)  # a forked child lacks its parent's threads
 
 
 VARIABLE = "RXLLM_TRANSPORT"
 
 
 class Transport(NamedTuple):
-    """A client factory, the number of calls that can share a client (None for no limit), and the modules to import."""
+    """A client factory and its limits."""
 
     make: Callable[[], httpx.AsyncClient]
     calls: int | None = None
@@ -186,18 +182,17 @@ _chosen: str | None = None
 
 
 def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
-    """Send requests over the transport `name` from now on; None restores the default transport.
+    """Use the transport `name` from now on. None restores the default.
 
     ::
 
         rxllm.http.use_transport("aiohttp")      # or, without a line of code: RXLLM_TRANSPORT=aiohttp
 
-    The environment variable ``RXLLM_TRANSPORT`` sets the default. If it is not set, the default is httpx, even if other
-    transports are installed.
+    Without it, ``RXLLM_TRANSPORT`` sets the transport. The default is httpx.
 
-    The choice applies to rxllm's own clients. Engines such as ``"provider:model"`` use it at once; an existing adapter
-    uses it only on event loops where it has not yet made a call. It does not apply to adapters created with a
-    `client`, or to ``"local"``.
+    The choice applies to rxllm's own clients, except in ``"local"``. Engines such as ``"provider:model"`` use it at
+    once. An existing adapter uses it on event loops where it has made no call. It does not affect an adapter's `client`
+    argument.
 
     =============  ========================  ===========================================================================
     transport      needs                     differences
@@ -211,8 +206,8 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
                                              httpx's transport do not see its requests.
     =============  ========================  ===========================================================================
 
-    Raises ``ValidationError("invalid_option")`` for any other name, and ``EngineError("missing_dependency")`` if the
-    transport's package is not installed.
+    Raises ``ValidationError("invalid_option")`` for another name, and ``EngineError("missing_dependency")`` without the
+    transport's package.
     """
     global _chosen
     if name is not None:
@@ -222,7 +217,6 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
 
 
 def chosen_transport() -> Transport:
-    """Return the transport for new clients."""
     if _chosen is not None:
         return _TRANSPORTS[_chosen]
     return _find(VARIABLE, os.environ.get(VARIABLE, "").strip().lower() or "httpx")
@@ -237,21 +231,20 @@ def _find(argument: str, name: Any) -> Transport:
 class Clients:
     """The HTTP clients of an adapter.
 
-    `client` is the adapter's argument: a client, a function that creates clients, or None. A given client belongs to
-    the loop of its first call; calls on other loops raise ``EngineError("wrong_loop")``. If a loop was closed without
-    ``shutdown_asyncgens``, the first call on another loop closes the old loop's clients.
+    `client` is a client, a client factory, or None. A client belongs to the loop of its first call. Calls on other
+    loops raise ``EngineError("wrong_loop")``. The first call on a new loop closes clients of closed loops.
     """
 
     def __init__(self, client: Any = None) -> None:
         self._client: httpx.AsyncClient | None = None if callable(client) else client
-        # None for rxllm's own clients: their transport is chosen on the first call on a loop.
+        # None means rxllm's own clients.
         self._transport = Transport(cast("Callable[[], httpx.AsyncClient]", client)) if callable(client) else None
         self._by_loop: dict[asyncio.AbstractEventLoop, Pools] = {}
         self._owner: weakref.ref[asyncio.AbstractEventLoop] | None = None
         self._builder: httpx.AsyncClient | None = None
 
     async def get(self) -> httpx.AsyncClient:
-        """Return the client for a call on the running loop."""
+        """Return the running loop's client for a call."""
         loop = asyncio.get_running_loop()
         if self._client is not None:
             self._claim(loop)
@@ -259,14 +252,14 @@ class Clients:
         if loop not in self._by_loop:
             await self._close_dead()
             await prepare((self._transport or chosen_transport()).modules)
-        if loop not in self._by_loop:  # check again: another call may have got there first
+        if loop not in self._by_loop:  # another call may have created the pools
             transport = self._transport or chosen_transport()
             pools = self._by_loop[loop] = Pools(transport.make, transport.calls, self._by_loop)
             await pools.open(self)
         return self._by_loop[loop].pick()
 
     def any(self) -> httpx.AsyncClient:
-        """Return a client for building requests. Any other client can send the requests."""
+        """Return a client that builds requests. Any client can send its requests."""
         loop = running_loop()
         if self._client is not None:
             return self._client
@@ -277,7 +270,7 @@ class Clients:
         return self._builder
 
     async def aclose(self) -> None:
-        """Close the running loop's clients; the next call creates new ones."""
+        """Close the running loop's clients. The next call creates new ones."""
         pools = self._by_loop.get(asyncio.get_running_loop())
         if pools is not None:
             await pools.aclose()
@@ -290,6 +283,6 @@ class Clients:
     def _claim(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._owner is None:
             self._owner = weakref.ref(loop)
-        elif self._owner() is not loop:  # even if that loop is gone, the client still holds its connections
+        elif self._owner() is not loop:  # the client holds that loop's connections, even if it is gone
             message = "this client belongs to another event loop; pass a factory instead, client=lambda: ..."
             raise EngineError("wrong_loop", message)

@@ -1,6 +1,6 @@
-"""Decompress response bodies slice by slice, because a few compressed bytes can expand to gigabytes.
+"""Decompress response bodies in slices.
 
-httpx itself would decompress each read in one step, however large the result.
+A few compressed bytes can expand to gigabytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 SLICE_BYTES = 1 << 16
-"""The maximum number of bytes in a decompressed slice."""
+"""The maximum size of a decompressed slice."""
 
 _NAMES = {"gzip", "x-gzip", "deflate"}
 _GZIP, _ZLIB, _RAW = 31, 15, -15
@@ -24,18 +24,17 @@ _HEAD_BYTES = 2
 
 
 class DecompressionError(ValueError):
-    """The response body is not in the encoding given in its headers."""
+    """The body does not match the encoding in its headers."""
 
 
 def is_decompressed_here(response: httpx.Response) -> bool:
-    """Return whether `body_of`, rather than httpx, decompresses the body of `response`."""
     return not response.is_stream_consumed and all(name in _NAMES for name in _encodings(response))
 
 
 def body_of(response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    """Yield the decompressed body in pieces. A piece is empty if the bytes that were read produce no output yet.
+    """Yield the decompressed body in pieces.
 
-    httpx itself handles encodings other than gzip and deflate, and bodies that a mock transport has already read.
+    A piece is empty if there is no output yet.
     """
     if not is_decompressed_here(response):
         return cast("AsyncGenerator[bytes, None]", response.aiter_bytes())
@@ -55,7 +54,7 @@ async def _decompressed(raw: AsyncGenerator[bytes, None], layers: list[_Decompre
             count = 0
             for piece in _through(layers, data):
                 if count:
-                    await asyncio.sleep(0)  # lets other tasks run during a large burst
+                    await asyncio.sleep(0)  # lets other tasks run
                 count += 1
                 yield piece
             if not count:
@@ -80,7 +79,7 @@ class _Decompressor:
             return
         inflate = self._inflate = self._inflate or zlib.decompressobj(_ZLIB if _has_head(data) else _RAW)
         piece = b"-"
-        # After a full slice, zlib might have more output even if no input is left.
+        # After a full slice, zlib may hold more output.
         while (data or len(piece) == SLICE_BYTES) and not inflate.eof:
             try:
                 piece = inflate.decompress(data, SLICE_BYTES)
@@ -92,5 +91,5 @@ class _Decompressor:
 
 
 def _has_head(data: bytes) -> bool:
-    # Deflate should have the header of RFC 1950, but some servers omit it and send raw RFC 1951 data.
+    # Some servers omit the header of RFC 1950.
     return data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:_HEAD_BYTES], "big") % 31 == 0

@@ -1,9 +1,6 @@
-"""The connection pools of an event loop.
+"""Several small connection pools for each event loop.
 
-An httpx client is a pool of connections. Whenever a call starts or ends, httpcore 1.0.9 looks at every connection in
-the pool, and compares idle connections with each other. With a hundred calls and a hundred idle connections, calls wait
-for seconds. The calls on a loop are therefore spread over several small pools. Each call uses the first pool with
-room, so successive calls reuse the same connection.
+httpcore 1.0.9 becomes slow when a pool has many connections. Each call uses the first pool with room.
 
 ==========================================  ========================================================================
 reason for closing pools                    pools that are closed
@@ -30,22 +27,21 @@ if TYPE_CHECKING:
 
 
 CALLS = 4
-"""The maximum number of calls that share one of rxllm's own clients.
+"""The maximum number of calls per client.
 
-With a lower maximum, each pool would be faster, but the extra clients would cost more than that saves.
+More clients would cost more than they save.
 """
 IDLE_SECONDS = 5.0
-"""The number of seconds that an idle pool is kept for the next burst of calls."""
+"""Seconds until an idle pool is closed."""
 KEEPALIVE_SECONDS = 4.0
-"""The number of seconds after which an idle connection is closed.
+"""Seconds until an idle connection is closed.
 
-This is less than httpx's default of 5 s: uvicorn, Node and llama.cpp also close idle connections after 5 s, and a call
-sent at that moment would fail.
+Many servers close them after 5 s. A call at that moment would fail.
 """
 
 
 class Load:
-    """The number of calls that are using a client, and the time it became idle."""
+    """A client's running calls, and the time it became idle."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -57,7 +53,7 @@ _loads: weakref.WeakKeyDictionary[Any, Load] = weakref.WeakKeyDictionary()
 
 @contextlib.contextmanager
 def in_use(client: httpx.AsyncClient) -> Generator[None]:
-    """Count one more call on `client` while the block runs."""
+    """Count a call on `client` during the block."""
     load = _loads.get(client) or Load()  # nothing reads the load of a user's own client
     load.calls += 1
     try:
@@ -70,9 +66,8 @@ def in_use(client: httpx.AsyncClient) -> Generator[None]:
 class Pools:
     """The clients of an adapter on one event loop.
 
-    `make` creates a client. `calls` is the maximum number of calls that share it; None means no limit. `by_loop` maps
-    event loops to the adapter's pools; closed pools remove themselves from it. Pools outlive their adapter until they
-    are closed, because the garbage collector cannot close a connection.
+    At most `calls` calls share a client; None means no limit. Pools outlive their adapter until they are closed,
+    because the garbage collector cannot close connections.
     """
 
     def __init__(
@@ -88,7 +83,7 @@ class Pools:
         self._timers: dict[httpx.AsyncClient, asyncio.TimerHandle] = {}
 
     async def open(self, owner: object) -> None:
-        """Register with the loop and with `owner`, so that the pools are closed when either is gone."""
+        """Close the pools when the loop or `owner` ends."""
         await anext(self._lifetime)
         self._finalizer = weakref.finalize(owner, self._close_soon)
         self._finalizer.atexit = False
@@ -98,7 +93,6 @@ class Pools:
         return self._clients[0]
 
     def pick(self) -> httpx.AsyncClient:
-        """Return the first client with room for another call, or a new one if there is none."""
         for client in self._clients:
             if self._calls is None or _loads[client].calls < self._calls:
                 return client
@@ -111,9 +105,8 @@ class Pools:
         await self._lifetime.aclose()
 
     async def close_dead(self) -> None:
-        """Close the clients of a loop that was closed without ``shutdown_asyncgens``."""
         self._finalizer.detach()
-        with contextlib.suppress(AttributeError):  # uvloop forbids the assignment, and closes all connections itself
+        with contextlib.suppress(AttributeError):  # uvloop closes all connections itself
             cast(Any, self._loop).call_soon = _call_close
         for client in self._clients:
             with contextlib.suppress(Exception):
@@ -162,7 +155,6 @@ class Pools:
 
 
 def _call_close(fn: Callable[..., object], *args: Any, **_: Any) -> None:
-    # A transport schedules its close for the loop's next turn. A closed loop has no next turn, so the close runs now.
-    # Other callbacks, such as a task's, do not run.
+    # A closed loop has no next turn, so a transport closes now.
     if isinstance(getattr(fn, "__self__", None), asyncio.BaseTransport):
         fn(*args)

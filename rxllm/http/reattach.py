@@ -1,8 +1,7 @@
-"""Read the rest of an answer over another connection, after the connection that carried it has dropped.
+"""Read the rest of an answer over another connection.
 
-This is possible only if the provider keeps the answer while it writes it. The call's retry policy decides which
-failures lead to another connection, and after how long. Its attempts are the connections in a row that bring no new
-event:
+The provider must keep the answer while it writes it. The call's retry policy decides whether and when to reconnect. An
+attempt is a connection without a new event:
 
 =================================================  ====================================================================
 the connection                                     effect
@@ -13,8 +12,7 @@ is refused, for example since the key has changed  The failure that the policy d
 is disposed                                        The provider is asked to stop the answer.
 =================================================  ====================================================================
 
-A stream that ends before the answer does asks the provider to stop the answer, whatever the reason. If that request
-fails, a warning is logged, because the answer may still cost money.
+Any other early end of the stream also stops the answer.
 """
 
 from __future__ import annotations
@@ -36,15 +34,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("rxllm")
 
 STOP_SECONDS = 5.0
-"""The maximum number of seconds to wait for the provider to confirm that it has stopped an answer."""
+"""The maximum wait for the provider to stop an answer."""
 
 
 class KeptAnswer(Protocol):
-    """An answer that the provider keeps. Its properties change while the answer is read.
+    """An answer that the provider keeps. Its properties change during reading.
 
-    `position` changes with every event, `is_running` is True until the end of the answer is read, and `can_resume` is
-    True while the rest can be read over another connection. `place` is the address at which other processes can read
-    the answer, or None if they cannot.
+    `position` changes with every event. `is_running` is True until the answer's end is read. `can_resume` is True while
+    another connection can read the rest. `place` is the address for other processes, or None.
     """
 
     @property
@@ -63,15 +60,15 @@ class KeptAnswer(Protocol):
     def can_resume(self) -> bool: ...
 
     def reopen(self, id: str | None) -> None:
-        """Expect the whole answer `id`, which an earlier process has asked for. None means a new answer."""
+        """Expect the whole answer `id`, or a new answer if it is None."""
         ...
 
     def drop_partial(self) -> None:
-        """Forget the incomplete event at the end of a dropped connection."""
+        """Forget the incomplete event of a dropped connection."""
         ...
 
     def resume(self, call: Call) -> httpx.Request:
-        """Expect the rest of the answer, and return the request for it."""
+        """Return the request for the rest of the answer."""
         ...
 
     def stop(self, call: Call) -> httpx.Request:
@@ -87,9 +84,9 @@ async def read_first(
     client: httpx.AsyncClient,
     pump: Pump[Any],
 ) -> AdapterError | None:
-    """Read the answer that an earlier process has asked for or, if there is none, the answer to `request`.
+    """Read an earlier process's answer, or the answer to `request`.
 
-    An earlier answer that cannot be read is stopped. Return the failure that cuts the response off, if any.
+    An earlier answer that cannot be read is stopped.
     """
     id, rules, attempt = exchange.saved_id(), policy(exchange.retry), 1
     answer.reopen(id)
@@ -117,10 +114,9 @@ async def read_rest(
     read: Callable[[httpx.Request], Awaitable[AdapterError | None]],
     pump: Pump[Any],
 ) -> AdapterError | None:
-    """Read the rest of `answer` over other connections. Return the failure of the stream, if any.
+    """Read the rest of `answer` over other connections.
 
-    `dropped` is the failure of the first connection, or None if that connection ended normally. ``read(request)`` reads
-    a response, and returns or raises its failure.
+    `dropped` is the failure of the first one.
     """
     rules = policy(exchange.retry)
     failure: LLMError | None = dropped
@@ -142,12 +138,11 @@ async def read_rest(
             if pump.refused:
                 raise
             failure = exchange.discreet(refusal)
-        attempt = 1 if pump.emitted != emitted else attempt + 1  # keep-alives must not continue it without end
+        attempt = 1 if pump.emitted != emitted else attempt + 1  # keep-alives do not count as progress
     return None if has_resumed else dropped
 
 
 def _lost(exchange: Exchange, answer: KeptAnswer, failure: LLMError, dropped: AdapterError | None) -> AdapterError:
-    """Return the error for an answer that cannot be continued. Its cause is `failure`."""
     answer.drop_partial()
     log.warning("request %s: the rest of the answer cannot be read: %s", exchange.request_id, failure)
     first = dropped.message if dropped is not None else f"{exchange.provider} ended early"
@@ -161,14 +156,14 @@ def _lost(exchange: Exchange, answer: KeptAnswer, failure: LLMError, dropped: Ad
 async def stop_answer(
     exchange: Exchange, answer: KeptAnswer, client: httpx.AsyncClient, pump: Pump[Any], *, is_lost: bool = False
 ) -> None:
-    """Ask the provider to stop `answer`. If that fails, log a warning.
+    """Ask the provider to stop `answer`, or log a warning.
 
-    If `is_lost` is True, the provider may have forgotten the answer.
+    `is_lost` means that the provider may not know the answer.
     """
     is_cancelled = False
     problem: object = "the event loop ended"
     with pump.holding():
-        for _ in range(3):  # the end of the event loop cancels a request, and the adapter's `aclose` closes the client
+        for _ in range(3):  # retried if it is cancelled or the client is closed
             try:
                 async with asyncio.timeout(STOP_SECONDS):
                     client = await exchange.client() if client.is_closed else client

@@ -1,6 +1,6 @@
-"""Follow redirects without sending the call's keys to another host.
+"""Follow redirects without sending keys to another host.
 
-httpx itself would remove only the ``Authorization`` header.
+httpx itself removes only the ``Authorization`` header.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 BODY_BYTES = 1 << 16
-"""The maximum number of bytes to read from a redirect's own body, so that its connection can be reused."""
+"""The most bytes of a redirect's body that are read."""
 
 _HARMLESS = frozenset(
     {
@@ -35,7 +35,6 @@ _HARMLESS = frozenset(
 async def followed(
     client: httpx.AsyncClient, response: httpx.Response, send: Callable[..., Awaitable[httpx.Response]]
 ) -> httpx.Response:
-    """Follow all redirects with ``send(request, auth=None)``, and return the final response."""
     for _ in range(client.max_redirects):
         redirect = response.next_request
         if redirect is None:

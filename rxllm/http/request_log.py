@@ -1,6 +1,6 @@
-"""Log HTTP requests with the ``rxllm`` logger, at DEBUG level.
+"""Log HTTP requests at DEBUG level.
 
-Each request is logged in four lines, which contain no content, keys or headers:
+Each request has four lines, without content, keys or headers:
 
 ::
 
@@ -9,8 +9,8 @@ Each request is logged in four lines, which contain no content, keys or headers:
     request 4f2: first event after 0.44 s
     request 4f2: completed after 2.10 s
 
-The last line is ``completed``, ``cancelled`` or, for example, ``failed (AdapterError rate_limited)``. The retries of a
-call and the steps of a chat share a request id.
+The last line reads ``completed``, ``cancelled`` or, for example, ``failed (AdapterError rate_limited)``. Retries of a
+call and steps of a chat share an id.
 """
 
 from __future__ import annotations
@@ -34,10 +34,7 @@ log = logging.getLogger("rxllm")
 
 
 def request_log(request_id: str, request: httpx.Request, provider: str, model: str | None) -> RequestLog:
-    """Log the first line for `request`, and return an object that logs the rest.
-
-    Nothing is logged unless DEBUG is on.
-    """
+    """Log the first line, and return an object for the rest."""
     is_on = log.isEnabledFor(logging.DEBUG)
     if is_on:
         log.debug("request %s: %s %s (%s, model %s)", request_id, request.method, address(request), provider, model)
@@ -45,7 +42,7 @@ def request_log(request_id: str, request: httpx.Request, provider: str, model: s
 
 
 class RequestLog:
-    """Logs all lines of a request except the first, if `is_on` is True."""
+    """Logs the later lines of a request."""
 
     def __init__(self, request_id: str, is_on: bool) -> None:
         self._request_id = request_id
@@ -54,19 +51,15 @@ class RequestLog:
         self._last: Any = None
 
     def answered(self, status: int) -> None:
-        """Log the status of the response."""
         self._after(f"status {status}")
 
     def watched(self, decoder: Decoder) -> Decoder:
-        """Wrap `decoder` to pass its events to `see_events` as well. If DEBUG is off, return it unchanged."""
         return _Watched(decoder, self) if self._is_on else decoder
 
     def see(self, items: list[Any]) -> None:
-        """Remember the last of `items`. The final log line for the request depends on it."""
         self._last = items[-1] if items else self._last
 
     def see_events(self, events: list[Any]) -> None:
-        """Log the arrival of the first event, and pass `events` to `see`."""
         if events and self._last is None:
             self._after("first event")
         self.see(events)
@@ -91,8 +84,6 @@ class RequestLog:
 
 
 class _Watched:
-    """A decoder that also passes its events to a request's log."""
-
     def __init__(self, decoder: Decoder, request: RequestLog) -> None:
         self._decoder = decoder
         self._see = request.see_events
@@ -103,9 +94,9 @@ class _Watched:
         return events
 
     def close(self) -> list[Any]:
-        return self._decoder.close()  # not logged here: the caller may still change these events
+        return self._decoder.close()  # the caller may still change these events
 
 
 def _named(error: Exception) -> str:
-    # Leave out the message, because it might contain content, or a key that the server echoed.
+    # The message might contain content or a key.
     return f"{type(error).__name__} {error.reason}" if isinstance(error, LLMError) else type(error).__name__

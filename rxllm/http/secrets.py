@@ -1,7 +1,4 @@
-"""Find a call's secrets in headers, options and URLs, and remove them from errors, bodies, URLs and logs.
-
-``rxllm.values.secret_names`` lists the names that mark a value as secret.
-"""
+"""Find a call's secrets, and remove them from errors, URLs and logs."""
 
 from __future__ import annotations
 
@@ -21,9 +18,9 @@ if TYPE_CHECKING:
 
 
 SECRET_LENGTH = 8
-"""The minimum length of the secrets that are masked.
+"""The shortest secret that is masked.
 
-Shorter strings could be ordinary words, and no provider issues such short keys.
+Shorter strings could be ordinary words.
 """
 
 E = TypeVar("E", bound=LLMError)
@@ -32,8 +29,8 @@ _USER = re.compile(r"^(\w+://)?([^/?#]*)@")
 
 
 def secrets_in(value: Any, *, secret: bool = False) -> Iterator[str]:
-    """Yield the strings stored under names that suggest a secret, and each of their words (KEY in ``Bearer KEY``)."""
-    # `seen` keeps the objects alive, so that no other object gets the same id.
+    """Yield strings under secret names, and each of their words."""
+    # `seen` keeps objects alive, so their ids stay unique.
     waiting, seen = [(value, secret)], dict[tuple[int, bool], Any]()
     while waiting:
         item, is_secret = waiting.pop()
@@ -52,7 +49,7 @@ def _entries(item: Any, secret: bool) -> list[tuple[Any, bool]]:
 
 
 def secrets_of_url(url: str) -> Iterator[str]:
-    """Yield the user and password in `url`, and the values of query parameters whose names suggest a secret."""
+    """Yield the user, password and secret query parameters of `url`."""
     if user := _USER.match(url):
         yield from (unquote(part) for part in user[2].split(":") if part)
     _, _, query = url.partition("?")
@@ -62,7 +59,7 @@ def secrets_of_url(url: str) -> Iterator[str]:
 
 
 def public_url(url: str) -> str:
-    """Return `url` without its user, password and query, because they can contain secrets.
+    """Return `url` without its user, password and query.
 
     >>> public_url("https://me:pass@host/v1?key=abc")
     'https://host/v1'
@@ -71,12 +68,11 @@ def public_url(url: str) -> str:
 
 
 def address(request: httpx.Request) -> str:
-    """Return the public URL of `request`."""
     return public_url(str(request.url))
 
 
 def keyless_url(url: str) -> str:
-    """Return `url` without its user and password, and without query parameters whose names suggest a secret.
+    """Return `url` without its user, password and secret parameters.
 
     >>> keyless_url("https://me:pass@host/v1?api-version=2&key=abc")
     'https://host/v1?api-version=2'
@@ -87,19 +83,19 @@ def keyless_url(url: str) -> str:
 
 
 def _is_secret_parameter(name: str) -> bool:
-    return is_secret_name(name) or name == "code"  # the parameter that holds an Azure Functions key
+    return is_secret_name(name) or name == "code"  # holds an Azure Functions key
 
 
 def without(value: Any, secrets: Iterable[str]) -> Any:
-    """Return `value` with `secrets` masked in all its strings and bytes; see `SECRET_LENGTH`."""
+    """Mask `secrets` in all strings and bytes."""
     forms = {form for secret in secrets if len(secret) >= SECRET_LENGTH for form in _forms(secret)}
     return _without(value, sorted(forms, key=len, reverse=True))
 
 
 def redacted(error: E, secrets: str | Iterable[str] | None) -> E:
-    """Return `error` with `secrets` masked in its fields, because some servers echo a key that they reject.
+    """Mask `secrets` in an error.
 
-    If the causes of `error` contain a secret, they are dropped.
+    Causes with a secret are dropped.
     """
     secrets = [secrets] if isinstance(secrets, str) else list(secrets or ())
     fields = error.fields()
@@ -107,7 +103,7 @@ def redacted(error: E, secrets: str | Iterable[str] | None) -> E:
     try:
         causes = _text_of_causes(error)
         is_cause_clean = without(causes, secrets) == causes
-    except Exception:  # a cause cannot be shown as text, for example because it is too deeply nested
+    except Exception:  # some causes cannot be shown, for example deeply nested ones
         is_cause_clean = False
     if clean == fields and is_cause_clean:
         return error
@@ -116,7 +112,6 @@ def redacted(error: E, secrets: str | Iterable[str] | None) -> E:
 
 
 def hide_in_log(record: logging.LogRecord) -> bool:
-    """Mask secrets in an httpx log record, since httpx logs the URL of every request."""
     if isinstance(record.args, tuple):
         record.args = tuple(_hidden_url(arg) if type(arg).__name__ == "URL" else arg for arg in record.args)
     return True
@@ -127,13 +122,12 @@ def _hidden_url(url: object) -> object:
 
 
 def _text_of_causes(error: BaseException) -> str:
-    """Return the text of all causes of `error`, including suppressed causes."""
     cause = error.__cause__ or error.__context__
     return f"{cause!r} {cause} {_text_of_causes(cause)}" if cause is not None else ""
 
 
 def _forms(secret: str) -> set[str]:
-    """Return all forms that `secret` can take in text, in a URL and in JSON."""
+    """Return `secret` as it looks in text, URLs and JSON."""
     sent = secret.encode(errors="replace")  # a lone surrogate becomes a question mark
     return {secret, quote(sent), quote(sent, safe=""), quote_plus(sent), json.dumps(secret)[1:-1]}
 

@@ -1,4 +1,4 @@
-"""The HTTP source, which sends one request per subscription and decodes the response as its bytes arrive.
+"""Send one request per subscription, and decode its response.
 
 ::
 
@@ -6,10 +6,9 @@
                │
                └──> bytes ──> decoder.feed ──> events ──> ... ──> close ──> decoder.close ──> events ──> on_completed
 
-An error that occurs before the status arrives is passed to ``on_error``. After a later error, the decoder ends the
-stream with an ``ErrorEvent``.
+An error before the status ends the stream in ``on_error``. Later ones become an ``ErrorEvent``.
 
-With httpcore 1.0.9, a call cannot always be cancelled safely, so `_send` delays cancellation by holding the pump:
+httpcore 1.0.9 cannot cancel every call safely, so `_send` holds the pump:
 
 ============================  =================================  ===================================================
 state of the call             effect of dispose                  reason
@@ -64,22 +63,18 @@ for _name in ("httpx", "httpx2"):
 ERROR_BODY_BYTES = 1 << 20
 
 _CANCELLABLE = frozenset({"http11.send_request_headers.started", "http2.receive_response_headers.started"})
-"""The httpcore trace events after which it is safe to cancel a call.
-
-By then, the call is connected and, over HTTP/2, its request has been sent.
-"""
+"""The httpcore events that mark a call as safe to cancel."""
 
 _LEFT_OPEN = (
-    "the call to %s ended early over HTTP/2, where httpx cannot cancel a single response: the server might keep "
-    "sending it, and after many such calls, new ones stall or are refused; create the client without http2=True, so "
-    "that each call has its own connection"
+    "the call to %s ended early over HTTP/2, where httpx cannot cancel it, so the server might keep sending; "
+    "create the client without http2=True"
 )
 
 _LAST = frozenset({ErrorEvent, MessageCompleted})
 
 
 class Decoder(Protocol):
-    """Turns bytes into events without any I/O. To replay a call, feed the recorded bytes to its decoder."""
+    """Turns bytes into events without I/O. It also replays recorded bytes."""
 
     def feed(self, data: bytes) -> list[Event]: ...
 
@@ -87,13 +82,12 @@ class Decoder(Protocol):
 
 
 class Exchange(Protocol):
-    """An adapter's description of a call.
+    """An adapter's call, for the HTTP source.
 
-    If `content_only` is True, only content restarts the idle timer; a ping does not. `retry` is the call's retry
-    policy. `discreet` removes the call's secrets from an error. If the provider keeps the answer that the last decoder
-    reads, `kept_answer` returns it; ``rebuild(build)`` builds another request about it. `saved_id` returns its id if an
-    earlier process has asked for it, and `hands_over` returns whether a later process will read it.
-    `note_drop` is called before each wait for the rest. `client` returns another client if the first one is closed.
+    If `content_only` is True, pings do not restart the idle timer. `discreet` removes secrets from an error.
+    `kept_answer` is the answer that the provider keeps. `saved_id` is its id from an earlier process.
+    ``rebuild(build)`` builds another request about it. `hands_over` is True if a later process will read it.
+    `note_drop` is called before each wait for the rest. `client` returns a new client if the first is closed.
     """
 
     provider: str
@@ -126,7 +120,7 @@ class Exchange(Protocol):
 
 
 def http_stream(exchange: Callable[[], Exchange]) -> Stream[Event]:
-    """Return a cold Stream of the events of ``exchange()``; each subscription sends its own request."""
+    """Return a cold Stream that sends one request per subscription."""
 
     async def body(pump: Pump[Event]) -> None:
         call = exchange()
@@ -136,18 +130,17 @@ def http_stream(exchange: Callable[[], Exchange]) -> Stream[Event]:
 
 
 async def discreetly(discreet: Callable[[LLMError], LLMError], work: Awaitable[T]) -> T:
-    """Return the result of `work`, or raise its error with the secrets removed by `discreet`."""
     try:
         return await work
     except LLMError as error:
         redacted = discreet(error)
-    raise redacted  # outside ``except``: the original error might contain a key, so it must not become the context
+    raise redacted  # outside ``except``, so that the key is not in the context
 
 
 async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
     client, request = await exchange.open()
     logged = request_log(exchange.request_id, request, exchange.provider, exchange.model)
-    with in_use(client), logged as note:  # in use even while a kept answer waits for its next connection
+    with in_use(client), logged as note:  # a kept answer needs the client between connections too
         await _exchange(exchange, client, request, pump, note)
 
 
@@ -184,9 +177,9 @@ async def _read(
     note: RequestLog,
     request: httpx.Request,
 ) -> AdapterError | None:
-    """Send `request`, and emit the events of its response. Return the failure that cuts the response off, if any.
+    """Send `request` and emit its events.
 
-    A failure before the response begins is raised.
+    A later failure is returned, not raised.
     """
     began = time.monotonic()
     streaming = False
@@ -201,7 +194,7 @@ async def _read(
             page = partial(page_error, response.headers, exchange.provider, request)
             await _deliver(response, decoder, pump, page, since)
     except Exception as error:
-        # A subscriber's own error passes through unchanged, even if it is one of the transport's exception classes.
+        # A subscriber's own error passes through unchanged.
         failure = None if pump.refused else transport_error(error, exchange.provider, address(request), begun=streaming)
         if failure is None:
             raise
@@ -215,9 +208,9 @@ async def _read(
 async def opened(
     client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any], **options: Any
 ) -> AsyncGenerator[httpx.Response, None]:
-    """Send `request`, yield the response, and close it at the end of the block.
+    """Send `request`, yield the open response, then close it.
 
-    The body is not read. The caller counts the call with `in_use`. `options` are passed to the client's ``send``.
+    The caller counts the call with `in_use`.
     """
     extensions = request.extensions
     try:
@@ -227,7 +220,7 @@ async def opened(
         finally:
             with pump.holding():
                 await response.aclose()
-                await asyncio.sleep(0)  # aiohttp's socket is closed on the loop's next turn
+                await asyncio.sleep(0)  # aiohttp closes its socket on the loop's next turn
     finally:
         request.extensions = extensions  # in case the request is sent again
 
@@ -235,7 +228,7 @@ async def opened(
 async def _send(
     client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any], options: Mapping[str, Any]
 ) -> httpx.Response:
-    # httpcore reports its progress through the "trace" extension. The table at the top lists the rules.
+    # httpcore reports its progress to "trace".
     user_trace: Callable[[str, Any], Awaitable[None]] | None = request.extensions.get("trace")
     is_whole = False
 
@@ -245,13 +238,13 @@ async def _send(
             is_whole = False
             pump.release()
         elif name.endswith("response_closed.started"):
-            pump.hold()  # httpcore closes the response itself when a read has timed out
+            pump.hold()  # httpcore closes a response itself after a read timeout
             if pump.disposed and not is_whole and name.startswith("http2."):
                 log.warning(_LEFT_OPEN, address(request))  # httpcore 1.0.9 and httpcore2 2.16 never reset a stream
         elif name == "http2.receive_response_body.complete":
             is_whole = True
         elif pump.disposed and name == "connection.connect_tcp.started":
-            pump.release()  # the call has its pool slot, and does not need to connect
+            pump.release()  # the call has its pool slot and need not connect
         if user_trace is not None:
             await user_trace(name, info)
 
@@ -268,17 +261,15 @@ async def _send(
 
 
 def may_be_page(headers: Mapping[str, str]) -> bool:
-    """Return whether a response has an HTML content type, as login pages and error pages do."""
     return "html" in headers.get("content-type", "").lower()
 
 
 def begins_page(data: bytes) -> bool:
-    """Return whether `data` is the start of an HTML page; event streams and JSON never start with ``<``."""
     return data.lstrip()[:1] == b"<"
 
 
 def page_error(headers: Mapping[str, str], provider: str, request: httpx.Request) -> AdapterError:
-    """Return the error for an HTML page that arrived with a success status."""
+    """Return the error for a web page with a success status."""
     kind = headers.get("content-type")
     message = f"{address(request)} returned a web page ({kind}), not a model's answer: is the base_url right?"
     return AdapterError("malformed_response", message, provider=provider, status=200)
@@ -293,7 +284,7 @@ async def _deliver(
 ) -> None:
     """Emit the events of `response`.
 
-    If `since` is None, any bytes restart the idle timer. Otherwise, it starts at `since`, and only content restarts it.
+    If `since` is given, only content restarts the idle timer.
     """
     if pump.disposed:
         return
@@ -318,12 +309,11 @@ async def _deliver(
                 await pump.ready()
                 watch.restart()
             elif since is None or not data.endswith(b"\n") or any(map(is_content, events)):
-                watch.restart()  # a ping is a whole line, so an incomplete line is not a ping
+                watch.restart()  # an incomplete line cannot be a ping
 
 
 def _take_read_timeout(request: httpx.Request) -> float | None:
-    """Remove the read timeout from `request`, and return it (in seconds)."""
-    # httpcore reads the extension again for the body. aiohttp does not, so its own timeout stays in force.
+    # httpcore reads it again for the body. aiohttp does not.
     limits: Mapping[str, float | None] = request.extensions.get("timeout", {})
     request.extensions["timeout"] = {**limits, "read": None}
     return limits.get("read")
@@ -337,7 +327,7 @@ async def _drain(reads: AsyncGenerator[bytes, None], pump: Pump[Any]) -> None:
 
 
 async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
-    """Return the part of an error response's body that arrives within `ERROR_BODY_SECONDS`."""
+    """Return the part of the error body that arrives in time."""
     body = b""
     with contextlib.suppress(Exception):  # the status matters more than a complete body
         async with IdleTimeout(pump, ERROR_BODY_SECONDS):
@@ -349,7 +339,6 @@ async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
 
 
 def _explained(events: list[Event], failure: AdapterError) -> list[Event]:
-    """Return `events`, the end of a broken stream. Replace a ``truncated`` error with one that describes `failure`."""
     match events:
         case [*rest, ErrorEvent(error=StreamError(reason="truncated"))]:
             reason = "timeout" if failure.reason == "timeout" else "truncated"

@@ -1,6 +1,6 @@
-"""Timeouts, in seconds: the transport's defaults, and limits on a response and on silences in its body.
+"""Default timeouts, and limits on a response's silences.
 
-A single timer limits all silences in a body:
+One timer limits all silences in a body:
 
 ::
 
@@ -8,9 +8,7 @@ A single timer limits all silences in a body:
                             │ no
                             └──> another look after `LAST_CHANCE_SECONDS` ── no bytes ──> the read is cancelled
 
-httpx would set a timer for each read instead. Cancelled timers stay in asyncio's heap, where they outlive the
-garbage collector's young generations. With a thousand streams, the collector would run several times a second, and
-sometimes check all objects, which pauses the process for tenths of a second.
+A timer for each read would leave thousands of cancelled timers. They would slow the garbage collector.
 """
 
 from __future__ import annotations
@@ -28,25 +26,24 @@ from rxllm.values.argument_checks import is_positive, must_be
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 600.0
-"""The longest silence allowed by default; a model can think for minutes before its first word."""
+"""The longest default silence. Models can think for minutes."""
 WRITE_SECONDS = 60.0
 ERROR_BODY_SECONDS = 5.0
-"""The number of seconds to wait for the body of an error response. The error omits any part that arrives later."""
+"""The maximum wait for an error response's body."""
 DRAIN_SECONDS = 0.25
-"""The number of seconds to wait for the last bytes of a complete answer, so that its connection can be reused."""
+"""The maximum wait for a complete answer's last bytes."""
 
 
 class Timeouts(msgspec.Struct, frozen=True):
     """Time limits for a response, in seconds; see ``operators.time_limits``.
 
-    `first` limits the time until content arrives, `idle` limits every later silence, and `total` limits the time for
-    the whole response. None means that there is no limit. In a call's `timeout`, `first` and `idle` apply to each
-    attempt, and `total` applies to all attempts together.
+    `first` limits the time until content, `idle` each later silence, and `total` the whole response. None means no
+    limit. In a call's `timeout`, each attempt has its own `first` and `idle`. All attempts share `total`.
 
     >>> Timeouts(first=30, idle=10)
     Timeouts(first=30, idle=10, total=None)
 
-    Raises ``ValidationError("invalid_option")`` if a limit is neither None nor a positive number.
+    Raises ``ValidationError("invalid_option")`` unless each limit is None or a positive number.
     """
 
     first: float | None = None
@@ -65,14 +62,14 @@ class Timeouts(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, timeout: Timeouts | float | None) -> Timeouts:
-        """Return a call's `timeout` as `Timeouts`. A number limits every silence, including the first one."""
+        """Convert a call's `timeout`. A number limits every silence."""
         if timeout is None:
             return NO_TIMEOUTS
         return timeout if isinstance(timeout, Timeouts) else cls(timeout, timeout)
 
     @property
     def silence(self) -> float | None:
-        """The longest silence allowed at any point, or None to keep the transport's default timeout."""
+        """The longest silence allowed, or None for the transport's default."""
         return None if self.first is None or self.idle is None else max(self.first, self.idle)
 
 
@@ -80,21 +77,20 @@ NO_TIMEOUTS = Timeouts()
 
 
 LAST_CHANCE_SECONDS = 0.01
-"""The extra time before a timeout, in seconds, for reading bytes that arrived while the loop was blocked."""
+"""Extra seconds for bytes that arrived while the loop was blocked."""
 
 
 class IdleTimeoutError(TimeoutError):
-    """No bytes arrived for too long. The message states the limit."""
+    """No bytes arrived for too long."""
 
 
 class IdleTimeout:
-    """Context manager that raises `IdleTimeoutError` when no bytes have arrived for `seconds`; None means no limit.
+    """Raise `IdleTimeoutError` in its block after a long silence.
 
-    Silence is measured from `since`, a ``time.monotonic()`` value, or by default from the start of the block. Call
-    `restart` when bytes arrive. It is cheap, because it only records the time. The timer is re-armed when it fires.
+    Silence begins at `since`, a ``time.monotonic()`` value, or with the block. Call `restart` when bytes arrive. None
+    means no limit.
 
-    A held pump is not interrupted, for example while httpcore 1.0.9 closes a connection. ``asyncio.timeout`` would
-    interrupt it, and the connection would never be closed.
+    A held pump is not interrupted, because httpcore 1.0.9 may be closing a connection.
     """
 
     def __init__(self, pump: Pump[Any], seconds: float | None, since: float | None = None) -> None:
@@ -117,16 +113,14 @@ class IdleTimeout:
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        # As in ``asyncio.timeout``, only a cancellation by this timeout becomes an error; any other propagates.
+        # As in ``asyncio.timeout``, other cancellations propagate.
         if self._expired and _current_task().uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise IdleTimeoutError(f"{self._seconds:g} s") from error
 
     def restart(self) -> None:
-        """Start counting silence from now."""
         self._since = time.monotonic()
 
     def pause(self) -> None:
-        """Stop counting silence until the next `restart`."""
         self._since = None
 
     def _arm(self, seconds: float, *, last: bool = False) -> None:

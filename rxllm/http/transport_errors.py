@@ -1,7 +1,6 @@
-"""Convert a transport error to an ``AdapterError`` with a reason, the address and a remedy.
+"""Convert a transport error to an ``AdapterError``.
 
-Errors and clients are recognized by the names of their classes, so that the same code handles httpx and httpx2, with
-httpcore or aiohttp.
+Errors are recognized by name, so httpx and httpx2 share this code.
 """
 
 from __future__ import annotations
@@ -37,13 +36,10 @@ class AddressError(ValueError):
 
 
 def transport_error(error: Exception, provider: str | None, url: str, *, begun: bool = False) -> AdapterError | None:
-    """Return `error` as an `AdapterError`, or None if no transport raised it.
-
-    `begun` is True if the response had already begun.
-    """
+    """Return `error` as an `AdapterError`, or None for other errors."""
     ours = isinstance(error, IdleTimeoutError | DecompressionError | AddressError)
     names = [type(error).__name__] if ours else _class_names(error, "httpx", "httpx2", "aiohttp")
-    if names:  # httpx-aiohttp raises ConnectTimeout for any refused or lost connection, so look at its cause
+    if names:  # httpx-aiohttp raises ConnectTimeout even for refused connections
         names = _class_names(error.__cause__, "aiohttp") + names
     reason = next((_REASONS[name] for name in names if name in _REASONS), None)
     if reason is None:
@@ -66,7 +62,7 @@ def _remedy(url: str) -> str:
 
 
 def may_be_cancelled(client: Any) -> bool:
-    """Return whether `client` uses aiohttp, which can be cancelled safely while connecting; httpcore cannot."""
+    """Return whether `client` uses aiohttp, which can be cancelled safely."""
     return any(_class_names(part, "httpx_aiohttp") for part in (client, getattr(client, "_transport", None)))
 
 

@@ -1,8 +1,7 @@
 """Use the tools of MCP servers, over HTTP or stdio: https://modelcontextprotocol.io/specification/2026-07-28.
 
-`tools` lists a server's tools as plain ``rxllm.Tool``s. `watch` lists them now, and again whenever they change. Pass
-the URL of a server, or a list with the command that starts it. To set more options, pass an `HTTP` or `Stdio`
-connection instead.
+`tools` lists a server's tools as ``rxllm.Tool``s. `watch` lists them again after each change. Both accept a URL, a
+command as a list, or an `HTTP` or `Stdio` connection.
 """
 
 from rxllm.mcp._http import HTTP

@@ -1,4 +1,4 @@
-"""The base class of connections: requests with timeouts and cancellation, in both eras of MCP.
+"""The base class of connections, for both eras of MCP.
 
 ====================  ========================  ======================================================================
 era                   protocol versions         how a client begins
@@ -7,9 +7,8 @@ modern, stateless     2026-07-28                It sends ``server/discover``. Ea
 handshake             2024-11-05 to 2025-11-25  It sends ``initialize``. Over HTTP, this begins a session.
 ====================  ========================  ======================================================================
 
-A connection can be used from any event loop and thread. Its first request determines the server's era; all other
-requests wait until that is known. Disposing a request also cancels it on the server: over HTTP in the modern era by
-closing the POST, otherwise by sending a ``notifications/cancelled`` message.
+Any loop or thread can use a connection. Its first request finds the era, and other requests wait. A disposed request is
+also cancelled on the server.
 """
 
 from __future__ import annotations
@@ -35,48 +34,45 @@ METHOD_NOT_FOUND = -32601
 
 PROVIDER = "mcp"
 DEPTH = 100
-"""The maximum nesting depth of JSON from a server. The limit protects recursive code."""
+"""The maximum nesting depth of a server's JSON."""
 
 DATA_SHOWN = 4_000
-"""The maximum length of an error's data in characters. Longer data is dropped."""
+"""The maximum length of an error's data, in characters."""
 
 GOODBYE_SECONDS = 2.0
-"""The timeout for a final message to the server, such as a cancellation."""
+"""The timeout for a last message, such as a cancellation."""
 
 _CAPABILITIES: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
 _META = "io.modelcontextprotocol/"
 _REASONS = {METHOD_NOT_FOUND: "unsupported_feature", -32602: "invalid_request", -32600: "invalid_request"}
 
 _PROBE = 1 / 3
-"""The fraction of the timeout that is spent waiting for an answer to ``server/discover``.
+"""The share of the timeout for ``server/discover``.
 
 Some older servers never answer it.
 """
 
 _OLD_TRANSPORT = (
-    "the MCP server does not accept POST at this URL (405 Method Not Allowed); it may use the 2024 HTTP+SSE "
-    "transport, which rxllm does not support; use the server's streamable HTTP URL, often /mcp instead of /sse"
+    "the MCP server does not accept POST at this URL, as in the 2024 HTTP+SSE transport; "
+    "use its streamable HTTP URL, often /mcp instead of /sse"
 )
 
 Json = dict[str, Any]
 
 OnMessage = Callable[[Json], Json | None]
-"""A function called with each notification or request that arrives during a tool call.
-
-To answer a request, it returns the result.
-"""
+"""Receives each notification or request during a tool call."""
 
 
 class Connection(ABC):
-    """A connection to a server. `timeout` is in seconds and applies to every request except tool calls.
+    """A connection to a server.
 
-    If a protocol `version` is given, the server is not asked which versions it supports. ``async with`` and ``with``
-    close the connection at the end of their block. A closed connection reconnects if it is used again.
+    `timeout` is in seconds, and does not apply to tool calls. A given `version` is used without asking the server.
+    ``with`` and ``async with`` close the connection. A closed connection reconnects when used again.
     """
 
     session: str | None = None
     secrets: Sequence[str] = ()
-    """Secrets that errors must not reveal, in addition to those that the transport redacts."""
+    """More secrets that errors must not reveal."""
 
     def __init__(self, timeout: float, version: str | None) -> None:
         check("timeout", timeout, is_positive(timeout), "a positive number of seconds")
@@ -86,27 +82,27 @@ class Connection(ABC):
         self._guard = threading.Lock()
         self._version: Future[str] | None = None
         self.definitions: dict[str, str] = {}
-        """The digest of each tool's accepted definition, keyed by the tool's name in rxllm."""
+        """The digest of each accepted tool, by its name in rxllm."""
 
     @abstractmethod
     def send(self, version: str, message: Json, headers: Mapping[str, str]) -> Stream[Json]:
-        """Send `message` and return the messages sent in reply. If `message` is a request, its response is last."""
+        """Send `message`, and return the replies, the response last."""
 
     @abstractmethod
     def listen(self, version: str) -> Stream[Json]:
-        """Return the messages that a handshake-era server sends on its own initiative."""
+        """Return messages that a handshake-era server starts itself."""
 
     @abstractmethod
     def needs_cancel(self, version: str) -> bool:
-        """Whether a disposed request must be cancelled with a message to the server."""
+        """Whether disposing must send a cancellation."""
 
     async def aclose(self) -> None:
-        """Close the connection. The next request opens it again."""
+        """Close the connection. The next request reopens it."""
         with self._guard:
             self._version = self.session = None
 
     def close(self) -> None:
-        """Close the connection from a thread without a running event loop. In a coroutine, use ``await aclose()``."""
+        """Close the connection. In a coroutine, use ``await aclose()``."""
 
         async def closing() -> AsyncIterator[None]:
             yield await self.aclose()
@@ -130,9 +126,9 @@ class Connection(ABC):
     ) -> Json:
         """Send a request and return its result.
 
-        If `on_message` is given, the request is a tool call and has no timeout of its own; the caller must set one.
+        `on_message` makes it a tool call, which has no timeout of its own.
 
-        Raises ``AdapterError``, ``StreamError``, and any error that `on_message` raises.
+        Raises ``AdapterError``, ``StreamError``, and errors of `on_message`.
         """
         seconds = self._timeout if on_message is None else None
         version = await self.version()
@@ -142,20 +138,20 @@ class Connection(ABC):
         except AdapterError as error:
             if error.status != 404 or session is None:
                 raise
-        with self._guard:  # the server has forgotten the session, so start a new one, once
+        with self._guard:  # start one new session for the one that is gone
             if self.session == session:
                 self._version = self.session = None
         return await self._ask(await self.version(), method, params, seconds, headers, on_message)
 
     def changes(self, version: str) -> Stream[Json]:
-        """Return the server's change notifications. In the modern era, the first one confirms the subscription."""
+        """Return the server's change notifications."""
         if version != MODERN:
             return self.listen(version)
         id, params = f"listen-{next(self._ids)}", {"notifications": {"toolsListChanged": True}}
         return self.send(version, request(version, id, "subscriptions/listen", params), {})
 
     async def version(self) -> str:
-        """Return the protocol version to use with the server. The first caller negotiates it; other callers wait."""
+        """Return the protocol version to use with the server."""
         while True:
             with self._guard:
                 future, is_first = self._version, self._version is None
@@ -179,7 +175,7 @@ class Connection(ABC):
             if isinstance(error, LLMError):
                 future.set_exception(error)
             else:
-                future.cancel()  # this caller was cancelled, so a waiting caller must negotiate
+                future.cancel()  # a waiting caller negotiates instead
             raise
         future.set_result(version)
         return version
@@ -258,7 +254,6 @@ class Connection(ABC):
             await self._notify(version, response(message, result), self._timeout)
 
     async def _notify(self, version: str, message: Json, seconds: float) -> None:
-        """Send a message that needs no reply: a notification or a response."""
         async with asyncio.timeout(seconds), to_async_iter(self.send(version, message, {})) as received:
             async for _ in received:
                 pass
@@ -271,7 +266,7 @@ class Connection(ABC):
 
 
 def _may_be_older(error: LLMError) -> bool:
-    """Whether a server that responds to ``server/discover`` with `error` could be from the handshake era."""
+    """Return whether the server may be from the handshake era."""
     if not isinstance(error, AdapterError):
         return True
     if error.code is not None or error.reason in ("timeout", "malformed_response"):
@@ -283,7 +278,7 @@ def _may_be_older(error: LLMError) -> bool:
 
 
 def request(version: str, id: int | str | None, method: str, params: Json) -> Json:
-    """Return a request in the form that `version` requires. Without an `id`, it is a notification."""
+    """Return a request, or a notification if `id` is None."""
     meta: Json = {"progressToken": id} if method == "tools/call" else {}
     if version == MODERN:
         own: Json = {"protocolVersion": MODERN, "clientCapabilities": _CAPABILITIES, "clientInfo": _client_info()}
@@ -297,7 +292,7 @@ def _client_info() -> Json:
 
 
 def response(message: Json, result: Json | None) -> Json:
-    """Return the response to a server's request. If `result` is None, every request but a ping is refused."""
+    """Refuse everything but a ping if `result` is None."""
     if result is None and message.get("method") != "ping":
         error = {"code": METHOD_NOT_FOUND, "message": "this client does not support the method"}
         return {"jsonrpc": "2.0", "id": message.get("id"), "error": error}
@@ -305,9 +300,9 @@ def response(message: Json, result: Json | None) -> Json:
 
 
 def messages_in(data: Any) -> Iterator[Json]:
-    """Yield the messages in `data`, which is either one message or, from some servers, a list of them.
+    """Yield the messages in `data`, a message or a list.
 
-    Raises ``StreamError("malformed_event")`` if a message is not an object or is nested too deeply.
+    Raises ``StreamError("malformed_event")`` for anything else.
     """
     for message in cast(list[Any], data) if isinstance(data, list) else [data]:
         if not isinstance(message, dict) or _is_too_deep(message):
@@ -327,17 +322,14 @@ def _is_too_deep(data: Any) -> bool:
 
 
 def object_of(data: Any) -> Json:
-    """Return `data` if it is an object, otherwise an empty object."""
     return cast(Json, data) if isinstance(data, dict) else {}
 
 
 def is_response_to(message: Json, id: int | str) -> bool:
-    """Whether `message` is the response to the request `id`."""
     return "method" not in message and message.get("id") == id
 
 
 def is_about_another(message: Json, id: int | str) -> bool:
-    """Whether `message` is a response or progress report for a request other than `id`."""
     token = object_of(message.get("params")).get("progressToken")
     return "method" not in message or (message["method"] == "notifications/progress" and token != id)
 
@@ -347,7 +339,6 @@ def has_result(response: Json) -> bool:
 
 
 def error_of(message: Any, status: int | None = None) -> AdapterError:
-    """Return the error from a response that has no result, with the response's ``error.data`` in its metadata."""
     match message:
         case {"error": {"code": int(code), **fields}}:
             text, data = str(fields.get("message", ""))[:500], fields.get("data")
@@ -367,7 +358,7 @@ def has_modern(versions: Any) -> bool:
 
 
 def is_modern(error: LLMError) -> bool:
-    """Whether `error` means that the server rejects the request's version but supports `MODERN`."""
+    """Return whether `error` asks for the version `MODERN`."""
     if not isinstance(error, AdapterError) or error.code != UNSUPPORTED_VERSION:
         return False
     return has_modern(object_of(error.metadata.get("data")).get("supported"))

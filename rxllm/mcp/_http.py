@@ -1,6 +1,6 @@
-"""Connect to servers over HTTP. Each request is a POST, which the server answers with JSON or server-sent events.
+"""Connect to servers over HTTP.
 
-Some tool-call arguments are also sent as headers.
+Each request is a POST. Some arguments are also sent as headers.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 class HTTP(Connection):
     """A connection to the server at `url`.
 
-    `headers`, such as ``{"authorization": "Bearer ..."}``, are sent with every request. `client` has the same meaning
-    as in ``rxllm.adapters.HTTPAdapter``. `timeout` is in seconds and applies to every request except tool calls. With
-    `version="2025-11-25"`, that version is used even if the server supports a later one. Closing the connection also
-    ends its session, if there is one; only servers from before 2026 have sessions.
+    `headers`, such as ``{"authorization": "Bearer ..."}``, are sent with every request. `client` is as in
+    ``rxllm.adapters.HTTPAdapter``. `timeout` is in seconds, and does not apply to tool calls. ``version="2025-11-25"``
+    uses that version, even if the server supports a later one. Closing the connection also ends its session. Only
+    servers from before 2026 have sessions.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class _Wire(HTTPAdapter):
             fault = "the MCP tools were pickled without the secrets in their headers and URL"
             raise EngineError("missing_key", f"{fault}; list the tools again where they run", provider=PROVIDER)
         method, message = request.options["method"], request.options["message"]
-        path = "/" if self._ends_in_slash else ""  # some servers treat the path without the slash as a different path
+        path = "/" if self._ends_in_slash else ""  # some servers treat both paths as different
         built = self.post(path, message, call, headers={"accept": "application/json, text/event-stream"})
         if method == "POST":
             return built
@@ -142,7 +142,7 @@ class _Wire(HTTPAdapter):
 
 
 class _Decoder(FrameDecoder):
-    """Turn an answer into one `RawChunk` per message, up to and including the response to the request `id`."""
+    """Turns each message into a `RawChunk`, until the response to `id`."""
 
     def __init__(self, id: int | str | None) -> None:
         super().__init__(SSEDecoder(), Blocks(), msgspec.json.Decoder(), provider=PROVIDER, raw=False)
@@ -152,7 +152,7 @@ class _Decoder(FrameDecoder):
         for message in messages_in(payload):
             is_answer = self._id is not None and is_response_to(message, self._id)
             if is_answer and not has_result(message):
-                self.fail(error_of(message))  # emitted, not raised: keys are redacted only in events
+                self.fail(error_of(message))  # emitted, so that keys are redacted
                 return
             self.blocks.raw("message", message)
             if is_answer:
@@ -184,10 +184,9 @@ Path = tuple[str, ...]
 
 
 def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
-    """Return the header names for the parameters in `schema`, keyed by path.
+    """Return the header name of each parameter, by its path.
 
-    A parameter's path is a tuple of property names. Raises ``ValueError`` if a header violates the specification; do
-    not use the tool in that case.
+    Raises ``ValueError`` for an invalid header.
     """
     headers: dict[Path, str] = {}
     for path, place in _places(schema, ()):
@@ -202,9 +201,9 @@ def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
 
 
 def _places(place: Any, path: Path | None) -> Iterator[tuple[Path | None, Mapping[str, Any]]]:
-    """Yield each schema that contains `KEY`, with its path of property names.
+    """Yield each schema with `KEY`, and its path.
 
-    The path is None if a keyword other than ``properties``, such as ``items``, contains the schema.
+    The path is None outside ``properties``.
     """
     if isinstance(place, list):
         for item in cast(list[Any], place):
@@ -220,7 +219,7 @@ def _places(place: Any, path: Path | None) -> Iterator[tuple[Path | None, Mappin
 
 
 def mirror_arguments(headers: Mapping[Path, str], arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the headers for a call with these `arguments`. An argument that is absent or null has no header."""
+    """Leave out arguments that are null."""
     found = {name: _text_at(arguments, path) for path, name in headers.items()}
     return {name: header_text(text) for name, text in found.items() if text is not None}
 
@@ -234,7 +233,7 @@ def _text_at(argument: Any, path: Path) -> str | None:
 
 
 def header_text(text: str) -> str:
-    """Return `text` as a header value. If a header cannot hold it unchanged, encode it in base64.
+    """Return `text` as a header value, in base64 if necessary.
 
     >>> header_text("plain"), header_text("à")
     ('plain', '=?base64?w6A=?=')

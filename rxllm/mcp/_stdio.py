@@ -1,10 +1,9 @@
 """Connect to servers over standard input and output.
 
-All of a connection's tools share one server process, which is driven by its own thread and event loop. The tools can
-therefore be called from any loop or thread, and the server keeps running even if one of those loops ends or is blocked.
+A connection's tools share one server process. They work from any loop or thread.
 
-The server and its descendants end when the connection is closed, when the connection and all its tools have been
-garbage-collected, or when this process ends. If this process is killed, a shell script ends them; see `_GUARD`.
+The server ends with the connection and its tools, or with this process. If this process is killed, `_GUARD` ends the
+server.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from rxllm.values.argument_checks import check
 from rxllm.wire import NDJSONDecoder
 
 GRACE_SECONDS = 1.0
-"""The number of seconds that a server has to exit once its input is closed, before its process group is killed."""
+"""Seconds for a server to exit before it is killed."""
 MAX_WAITING = 1_000
-"""The maximum number of notifications waiting in an inbox. Further notifications are dropped."""
+"""The maximum number of waiting notifications. More are dropped."""
 MAX_UNREAD = 32 * 2**20
-"""The maximum number of bytes that a server may leave unread."""
+"""The maximum number of bytes that a server leaves unread."""
 STDERR_SHOWN = 2_000
 
 _INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "SYSTEMROOT", "APPDATA", "TEMP")
@@ -50,23 +49,22 @@ for path in $(grep -ls "RXLLM_MCP_PROCESS=$3" /proc/[0-9]*/environ); do
   kill -KILL "${path%/environ}"
 done
 """
-"""A shell script that kills the server and its descendants.
+"""Kills the server and its descendants.
 
-It kills the server's process group and, on Linux, all processes that inherited the server's environment. It does so
-as soon as it reads a line of input, or `GRACE_SECONDS` after this process has ended.
+It acts on a line of input, or after this process ends.
 """
 
 _of_parent: list[Process] = []
-"""The parent's servers. A forked child keeps them alive, because collecting them would break the parent's pipes."""
+"""The parent's servers, kept because collecting them breaks their pipes."""
 
 
 class Stdio(Connection):
-    """A connection to a server on this machine. On first use, it starts the server with ``command *arguments``.
+    """A connection to a server process on this machine.
 
-    The server inherits only `PATH`, `HOME` and a few similar variables, so it does not see the keys in your
-    environment. Use `env` to add variables. If the server ends, the next call starts it again. `timeout`, in seconds,
-    applies to the start and to every request except tool calls. With `version="2025-11-25"`, that version is used even
-    if the server supports a later one.
+    The first call starts ``command *arguments``. If the server ends, the next call starts it again. The server inherits
+    only `PATH`, `HOME` and similar variables, so it sees no keys. Add variables with `env`. `timeout`, in seconds,
+    applies to the start and to requests, but not to tool calls. ``version="2025-11-25"`` uses that version, even if the
+    server supports a later one.
     """
 
     def __init__(
@@ -114,7 +112,6 @@ class Stdio(Connection):
             await process.aclose()
 
     def _leave_to_parent(self) -> None:
-        """Forget a server that was started before a fork, because it belongs to the parent process."""
         if self._process is not None and self._process.owner != os.getpid():
             _of_parent.append(self._process)
             self._process = None
@@ -131,13 +128,13 @@ class Stdio(Connection):
         raise pickle.PicklingError("a Stdio cannot be pickled; list its tools in the process that calls them")
 
     def __repr__(self) -> str:
-        program, *arguments = self._command  # do not show other arguments: they may be secrets
+        program, *arguments = self._command  # other arguments may be secrets
         files = [part for part in arguments if os.path.isfile(os.path.join(self._cwd or "", part))]
         return f"Stdio({', '.join(map(repr, (program, *files[:1])))})"
 
 
 class Inbox:
-    """The messages for one request or listener, passed from the server's thread to the loop that waits for them."""
+    """Messages on their way from the server's thread to a loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -151,7 +148,6 @@ class Inbox:
                 self._loop.call_soon_threadsafe(self._wake.set)
 
     async def get(self) -> Json:
-        """Return the next message. If the server has ended, raise its error."""
         while not self._items:
             self._wake.clear()
             await self._wake.wait()
@@ -162,7 +158,10 @@ class Inbox:
 
 
 class Process(asyncio.SubprocessProtocol):
-    """One run of a server. Only its own thread uses the pipes. `failure` is set when the server becomes unusable."""
+    """One run of a server.
+
+    `failure` is set when the server becomes unusable.
+    """
 
     def __init__(self, command: tuple[str, ...], env: Mapping[str, str], cwd: Any, secrets: Sequence[str]) -> None:
         self.owner = os.getpid()
@@ -173,7 +172,7 @@ class Process(asyncio.SubprocessProtocol):
         self._env = {**env, "RXLLM_MCP_PROCESS": self._mark}
         self._lock = threading.Lock()
         self._inboxes: dict[Any, Inbox] = {}
-        """The inboxes, keyed by a request's number, a subscription's id or, for a listener, the inbox itself."""
+        """Keys are request numbers, subscription ids or, for listeners, inboxes."""
         self._framing = NDJSONDecoder()
         self._stderr = b""
         self._is_over = asyncio.Event()
@@ -187,9 +186,9 @@ class Process(asyncio.SubprocessProtocol):
 
     @contextlib.contextmanager
     def sent(self, message: Json | None) -> Generator[Inbox | None]:
-        """Send `message`, and yield the inbox for its answer, or None if the message is not a request.
+        """Send `message`, and yield the inbox for its answer.
 
-        Without a `message`, yield an inbox for all notifications. Raises `failure` if the server has become unusable.
+        Without a `message`, the inbox receives notifications.
         """
         inbox = Inbox() if message is None or {"id", "method"} <= message.keys() else None
         key = message["id"] if message is not None and inbox is not None else inbox
@@ -207,18 +206,18 @@ class Process(asyncio.SubprocessProtocol):
                 self._inboxes.pop(key, None)
 
     async def aclose(self) -> None:
-        """End the server, and wait at most a few seconds for it to exit."""
+        """End the server, and wait a few seconds."""
         self._on_loop(self._fail, "was closed")
         await asyncio.to_thread(self._thread.join, 5 * GRACE_SECONDS)
 
     def abandon(self) -> None:
-        """Kill the server now, because its connection was garbage-collected or this process is ending."""
+        """Kill the server now."""
         if self._thread.is_alive():  # a forked child does not have this thread
             self._kill()
             self._on_loop(self._fail, "was abandoned")
 
     def _on_loop(self, function: Any, argument: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, because the server has ended
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so the server has ended
             self._loop.call_soon_threadsafe(function, argument)
 
     def _serve(self, started: Future[None]) -> None:
@@ -246,7 +245,7 @@ class Process(asyncio.SubprocessProtocol):
                 self.finalizer.detach()
 
     async def _start_guard(self) -> asyncio.subprocess.Process | None:
-        """Start `_GUARD` and return its process, or None if there is no shell to run it."""
+        """Start `_GUARD`, or return None without a shell."""
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         arguments = (f"{GRACE_SECONDS:.0f}", str(self._transport.get_pid()), self._mark)
         with contextlib.suppress(OSError):
@@ -261,7 +260,7 @@ class Process(asyncio.SubprocessProtocol):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GRACE_SECONDS):
                     await self._has_exited.wait()
-            self._kill()  # even a server that has exited may have left descendants in its process group
+            self._kill()  # descendants may outlive the server
         with contextlib.suppress(TimeoutError):
             if guard is not None:
                 await asyncio.wait_for(guard.communicate(b"\n"), GRACE_SECONDS)
@@ -301,12 +300,11 @@ class Process(asyncio.SubprocessProtocol):
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == 1:
-            self._loop.call_later(0.1, self._fail, "has closed its output")  # wait: an exit code may follow
+            self._loop.call_later(0.1, self._fail, "has closed its output")  # an exit code may follow
 
     def process_exited(self) -> None:
         self._has_exited.set()
-        # Wait a moment, so that output written before the exit is read first, but do not wait for the end of the
-        # output: a descendant can keep it open.
+        # Wait for earlier output. A descendant may keep it open.
         code = self._transport.get_returncode()
         self._loop.call_later(0.05, self._fail, "has ended" if code is None else f"has ended with exit code {code}")
 
@@ -321,11 +319,11 @@ class Process(asyncio.SubprocessProtocol):
     def _receivers(self, message: Json) -> list[Inbox]:
         token = object_of(message.get("params")).get("progressToken")
         key = token if "method" in message else message.get("id")
-        if isinstance(key, str | int):  # a second response to the same request is dropped
+        if isinstance(key, str | int):  # a second response is dropped
             inbox = self._inboxes.get(key) if "method" in message else self._inboxes.pop(key, None)
             return [] if inbox is None else [inbox]
         calls = [inbox for key, inbox in self._inboxes.items() if isinstance(key, int)]
-        if "id" in message:  # a request does not name its call, so deliver it only if a single call is running
+        if "id" in message:  # a request does not name its call, so only one may run
             return calls if len(calls) == 1 else []
         return [inbox for inbox in self._inboxes.values() if inbox not in calls]
 

@@ -1,11 +1,9 @@
-"""Call a server's tools, report their progress and results, and pass the server's questions on to the user.
+"""Call a server's tools, and pass its questions to the user.
 
-A question halts the chat. The halt contains everything needed to run the tool call again, even in another process. Its
-options help the user to answer: ``schema`` describes the answer, and ``url`` is the page to visit. Its state contains
-the server's requests, the responses so far, and the server's own state.
+A question halts the chat. The halt has everything to call the tool again, even in another process. In its options,
+``schema`` describes the answer, and ``url`` is a page to visit.
 
-A server from the handshake era waits for the answer during the tool call. rxllm cancels this call, and runs it again
-from the beginning once the user has answered. A call is also run again if a server rejects its own state.
+A handshake-era server waits for the answer during the call. rxllm cancels that call, and repeats it with the answer.
 """
 
 from __future__ import annotations
@@ -25,22 +23,22 @@ from rxllm.mcp._http import Path, mirror_arguments
 from rxllm.values import FilePart, Halt, Image, ImagePart
 
 MAX_ROUNDS = 10
-"""The maximum number of consecutive requests that a tool call makes without asking the user a question."""
+"""The maximum number of requests without a question to the user."""
 PAUSE_SECONDS = 0.1
 
 _ACTIONS = ("accept", "decline", "cancel")
 _TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
 
 _PAGE = re.compile(r"https?://[^\s/\\][^\s\x00-\x1f\x7f]*", re.IGNORECASE)
-"""A web address. Any other address could open a program or a file on the user's machine."""
+"""A web address. Others could open a program or a file."""
 
 
 async def call_tool(
     connection: Connection, name: str, headers: Mapping[Path, str], arguments: Mapping[str, Any], context: ToolContext
 ) -> Any:
-    """Call the server's tool `name`. This function is the handler of the corresponding ``rxllm.Tool``.
+    """Call the server's tool `name`.
 
-    Raises ``ToolError("handler_raised")`` if the call fails. The model reads the error's message.
+    Raises ``ToolError("handler_raised")`` if the call fails.
     """
     try:
         questions, known = Questions.of(context), Questions()
@@ -78,7 +76,7 @@ def _error(context: ToolContext, message: str) -> ToolError:
 
 
 class _Call:
-    """One attempt at a tool call. `receive` handles the server's messages, and `output` converts the result."""
+    """One attempt at a tool call."""
 
     def __init__(self, context: ToolContext, questions: Questions) -> None:
         self._context, self._questions = context, questions
@@ -106,7 +104,6 @@ class _Call:
         return text if text or structured is None else structured
 
     def _text(self, block: Json) -> str:
-        """Return a content block as text for the model. Images and other files are reported as progress."""
         match block:
             case {"type": "text", "text": str(text)}:
                 return text
@@ -137,14 +134,13 @@ class _Call:
 
 
 class NeedsUserError(Exception):
-    """Raised to leave a tool call while the server waits for the user's answer."""
+    """Leaves a tool call whose server waits for the user."""
 
 
 class Questions(msgspec.Struct):
-    """The questions that a server asks in a tool call.
+    """A server's questions in a tool call.
 
-    `requests` contains their parameters and `responses` the answers so far, by key. `state` is the server's own state.
-    If `is_inline` is True, the server waits for the answer during the tool call, and the keys are question numbers.
+    `requests` and `responses` are keyed alike. If `is_inline` is True, the server waits during the call.
     """
 
     requests: dict[str, Json] = {}
@@ -155,10 +151,7 @@ class Questions(msgspec.Struct):
 
     @classmethod
     def of(cls, context: ToolContext) -> Questions:
-        """Return the questions that an earlier run of the tool call stored.
-
-        If `context` has no reply, there are none. A valid reply becomes the response to the first open question.
-        """
+        """Return the questions that an earlier run stored."""
         if context.reply is None:
             return cls()
         try:
@@ -176,9 +169,9 @@ class Questions(msgspec.Struct):
 
     @classmethod
     def required(cls, result: Json, known: Questions) -> Questions:
-        """Return the questions in a `result` that requires input. Responses in `known` to the same questions are kept.
+        """Return the questions in a `result`.
 
-        Raises ``AdapterError`` if a request is not supported, and ``ValidationError`` if a URL is not a web address.
+        Answers in `known` to the same questions are kept.
         """
         found, state = result.get("inputRequests"), result.get("requestState")
         requests = {key: object_of(request) for key, request in object_of(found).items()}
@@ -192,23 +185,21 @@ class Questions(msgspec.Struct):
         return cls(params_by_key, {key: known.responses[key] for key in same if key in known.responses}, state)
 
     def is_forgotten(self, error: AdapterError) -> bool:
-        """Whether the server rejects its own state. It may have restarted, or the answer may have been too late."""
         return self.state is not None and error.reason == "invalid_request" and "requestState" in error.message
 
     @property
     def open(self) -> list[str]:
-        """The keys of the requests that have no response yet."""
+        """The keys of the requests without a response."""
         return [key for key in self.requests if key not in self.responses]
 
     def params(self) -> Json:
-        """Return the parameters to send in the next request, apart from the tool's name and arguments."""
         own = {} if self.is_inline else {"inputResponses": self.responses or None, "requestState": self.state}
         return {name: value for name, value in own.items() if value is not None}
 
     def response_to(self, number: int, params: Json) -> Json:
-        """Return the response to question `number` of a running tool call.
+        """Return the response to question `number`.
 
-        Raises `NeedsUserError` if there is none yet, and ``ValidationError`` if the URL is not a web address.
+        Raises `NeedsUserError` if there is none.
         """
         key, params = str(number), _check_page(params)
         if self.requests.get(key) == params and key in self.responses:
@@ -220,7 +211,6 @@ class Questions(msgspec.Struct):
         raise NeedsUserError
 
     def ask(self) -> Halt:
-        """Return a halt that asks the user the next question."""
         params = self.requests[self.open[0]]
         shown = {"schema": params.get("requestedSchema"), "url": params.get("url")}
         page = f" {shown['url']}" if isinstance(shown["url"], str) else ""
@@ -230,7 +220,6 @@ class Questions(msgspec.Struct):
 
 
 def _check_page(params: Json) -> Json:
-    """Return `params` unchanged. Raises ``ValidationError("invalid_request")`` if their URL is not a web address."""
     url = params.get("url")
     is_page = isinstance(url, str) and _PAGE.fullmatch(url)
     if not is_page and (url is not None or params.get("mode") == "url"):
@@ -240,7 +229,7 @@ def _check_page(params: Json) -> Json:
 
 
 def _response(reply: str, params: Json) -> Json | None:
-    """Return the user's `reply` as a response to the question `params`, or None if it cannot be converted to one."""
+    """Return None if the reply does not fit."""
     try:
         data: Json | None = msgspec.json.decode(reply, type=Json)
     except (ValueError, RecursionError):
@@ -259,7 +248,7 @@ def _response(reply: str, params: Json) -> Json | None:
 
 
 def _fault(answer: Json, params: Json) -> str:
-    """Return the reason why the content of `answer` does not fit the requested form, or "" if it fits."""
+    """Return why `answer` does not fit the form, or ""."""
     if answer["action"] != "accept":
         return ""
     try:
@@ -272,7 +261,7 @@ def _fault(answer: Json, params: Json) -> str:
 
 
 def _convert_reply(reply: str, kind: Any) -> Any:
-    """Return `reply` as a value of type `kind`. Raises ``ValueError`` or ``KeyError`` if it cannot be converted."""
+    """Raises ``ValueError`` or ``KeyError`` for an unfit reply."""
     match kind:
         case "boolean":
             return _TRUTHS[reply.strip().lower()]

@@ -19,14 +19,14 @@ from rxllm.mcp._tool_calls import call_tool
 from rxllm.values.argument_checks import check, check_instance, explains_call
 
 Server = Connection | str | Sequence[str]
-"""A connection, a server's URL, or a list with the command that starts a server."""
+"""A connection, a URL, or a command as a list."""
 
 MAX_PAGES = 100
 MAX_TOOLS = 1_000
 MAX_NAMES = 10_000
-"""The maximum number of tools that a connection remembers, including tools that its server no longer lists."""
+"""The maximum number of tools that a connection remembers."""
 DESCRIPTION = 4_000
-"""The maximum length, in characters, of a tool's description for the model."""
+"""The maximum length of a description, in characters."""
 
 _CHANGED = "notifications/tools/list_changed"
 _BEGUN = "notifications/subscriptions/acknowledged"
@@ -38,23 +38,23 @@ log = logging.getLogger("rxllm")
 def tools(
     server: Server, *, headers: Mapping[str, str] | None = None, prefix: str = "", allow_changes: bool = False
 ) -> Stream[tuple[Tool, ...]]:
-    """List the tools of `server`. Pass them as ``tools=[...]`` or to ``Engine.with_tools``.
+    """List the tools of `server`, for ``tools=[...]`` or ``Engine.with_tools``.
 
     >>> search = tools("http://127.0.0.1:8000/mcp", headers={"authorization": "Bearer ..."})    # then .run() or await
     >>> files = tools(["npx", "-y", "@modelcontextprotocol/server-filesystem", "."], prefix="files_")
 
-    Each subscription lists the tools again. `headers` can only be given with a URL, and are sent with every request.
-    `prefix` is put in front of each tool's name. Characters that providers do not allow in names are replaced by "_". A
-    tool's ``metadata["mcp"]`` contains the tool's original name and annotations.
+    Each subscription lists the tools again. `headers` need a URL, and are sent with every request. `prefix` begins each
+    tool's name. Characters that providers do not allow become "_". ``metadata["mcp"]`` holds a tool's original name and
+    annotations.
 
-    If `server` is a command, its process ends once its last tool has been garbage-collected. To end the process or
-    session earlier, pass a `Stdio` or an `HTTP` and close it.
+    A command's process ends after its last tool is garbage-collected. To end it earlier, pass a `Stdio` or `HTTP` and
+    close it.
 
-    If a tool's description, schema or annotations have changed since it was first listed, the tool is left out and a
-    warning is logged, because you have not reviewed the change. To accept it, pass `allow_changes=True`.
+    A tool that has changed since its first listing is left out, with a warning. Pass `allow_changes=True` to accept
+    changes.
 
-    Raises ``ValidationError("invalid_option")`` for invalid arguments. If the server cannot be reached, takes too long,
-    or sends anything other than a list of tools, the stream ends with an ``AdapterError`` or a ``StreamError``.
+    Raises ``ValidationError("invalid_option")`` for invalid arguments. If the server fails, the stream ends with an
+    ``AdapterError`` or ``StreamError``.
     """
     connection = _connect(server, headers, prefix)
 
@@ -72,15 +72,15 @@ def tools(
 def watch(
     server: Server, *, headers: Mapping[str, str] | None = None, prefix: str = "", allow_changes: bool = False
 ) -> Stream[tuple[Tool, ...]]:
-    """List the tools of `server` now, and again whenever it reports a change; see `tools`.
+    """List the tools of `server` now, and after each change.
 
     ::
 
         server              --changed-----changed--|
         watch()     tools-----tools---------tools--|
 
-    The stream completes when the server ends it, and fails when the connection is lost. Use ``.retry()`` to subscribe
-    again immediately after a failure.
+    Arguments are as in `tools`. The stream completes when the server ends it, and fails if the connection is lost.
+    ``.retry()`` then subscribes again.
     """
     connection = _connect(server, headers, prefix)
 
@@ -121,7 +121,6 @@ async def _list_tools(connection: Connection, prefix: str, allow_changes: bool) 
 
 
 def _is_listed(known: dict[str, str], tool: Tool, allow_changes: bool) -> bool:
-    """Whether `tool` is new, has not changed since it was last accepted, or is allowed to change."""
     definition = json.dumps([tool.description, tool.schema, tool.metadata], sort_keys=True)
     digest = hashlib.sha256(definition.encode()).hexdigest()
     if known.get(tool.name, digest) != digest and not allow_changes:
@@ -175,7 +174,7 @@ def _tool(connection: Connection, entry: Json, prefix: str) -> Tool | None:
 
 
 class _Handler(partial[Any]):
-    """The handler of a tool. Its repr is shown in the error about two tools with the same name."""
+    """A tool's handler. Its repr appears in errors about equal names."""
 
     checks_arguments = True
 
@@ -184,10 +183,7 @@ class _Handler(partial[Any]):
 
 
 def _legal_name(name: str) -> str:
-    """Return `name` in a form that providers accept.
-
-    It has at most 64 characters: letters, digits, "_" and "-". The first is a letter or "_".
-    """
+    """Providers accept 64 letters, digits, "_" and "-". A digit or "-" cannot be first."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
     return name if re.match(r"[A-Za-z_]", name) else f"_{name}"[:64]
 

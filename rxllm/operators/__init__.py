@@ -1,9 +1,8 @@
 """Operators for ``.pipe(...)``: ``from rxllm import operators as ops``.
 
-Operators named ``to_...`` emit exactly one item; operators named with a plain noun, such as ``words()``, emit many.
-Every stream also has reactivex's operators as methods, such as ``stream.map(...)``. Operators from installed packages
-are in ``ops.plugins``, such as ``ops.plugins.shout()``. Functions that combine several streams are in ``rxllm`` itself:
-``rxllm.race(a, b)``, ``rxllm.merge_labelled({"a": a, "b": b})``.
+Operators named ``to_...`` emit exactly one item. Operators named with a plain noun, such as ``words()``, emit many.
+Streams have reactivex's operators as methods, such as ``stream.map(...)``. Operators from installed packages are in
+``ops.plugins``. Functions that combine streams, such as ``race(a, b)``, are in ``rxllm`` itself.
 
 ==============  =======================================================================================================
 observing       tap, trace, timed, snapshots, verify
@@ -125,8 +124,8 @@ def _no_operator(name: str) -> AttributeError:
     return no_attribute("module 'rxllm.operators'", name, __all__, remedy)
 
 
-if not TYPE_CHECKING:  # A type checker that saw a __getattr__ would accept any name.
-    # Each file is imported when one of its operators is first used.
+if not TYPE_CHECKING:  # A type checker would accept any name with __getattr__.
+    # Each file is imported on first use.
     __getattr__ = lazy_exports(
         __name__,
         {

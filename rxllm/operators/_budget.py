@@ -1,4 +1,4 @@
-"""Limit the tokens and dollars that a response, a chat or a group of calls may use."""
+"""Limit the tokens and dollars that model calls may use."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def budget(
     price: Callable[[Usage], Usage] | None = None,
     unpriced: Literal["refuse", "allow"] = "refuse",
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Halt a chat before its next step once its budget is spent, and cut off a response that exceeds the token limit.
+    """Limit the tokens and dollars of a chat or response.
 
     ::
 
@@ -79,23 +79,21 @@ def budget(
     >>> result.halted_reason, result.final_response.output_text, result.final_response.metadata["budget"]
     ('budget', 'Once upon ', {'tokens': 2, 'tokens_spent': 3})
 
-    In an engine, or after ``stream`` in a pipe, the limit applies to all steps of a chat together. After
-    ``stream_generate``, it applies to one response. The provider reports the usage. Until a report arrives, every four
-    characters of the answer count as one token. An answer that an upstream ``ops.restart`` has discarded still counts.
+    The limit applies to all steps of a chat together. After ``stream_generate``, it applies to one response. Until the
+    provider reports usage, four characters count as one token. Answers discarded by an upstream ``ops.restart`` still
+    count.
 
-    If a response exceeds the token limit, the source is disposed, which closes its connection. Open blocks are
-    completed, and ``MessageCompleted`` has the finish reason ``length``. If the final usage shows that a complete
-    response was over the limit, the response is left unchanged. Any tools it calls still run, and then the chat halts
-    with the `halted_reason` ``"budget"``. The ``"budget"`` metadata of ``MessageCompleted`` and of the response
-    contains the limits and the amounts spent.
+    A response that exceeds the token limit is cut off, and its connection closed. Open blocks are completed, and the
+    finish reason is ``length``. A complete response that turns out to be over the limit is left unchanged. Its tools
+    still run. The chat then halts with the `halted_reason` ``"budget"``. The response's ``"budget"`` metadata contains
+    the limits and the amounts spent.
 
-    A dollar limit needs prices, but does not need ``ops.cost()``. Prices are looked up in the model's entry in
-    ``rxllm.models``, in `price`, in the engine's ``ops.cost`` and in the genai-prices list, in this order. Each request
-    reserves the most it can cost (see below). A request whose price is unknown fails with a ``ValidationError`` and is
-    not sent. With ``unpriced="allow"``, it is sent if any budget is left, and its cost counts only if
-    the provider reports it.
+    A dollar limit needs prices, but not ``ops.cost()``. Prices are looked up in this order: the model's entry in
+    ``rxllm.models``, `price`, the engine's ``ops.cost``, the genai-prices list. A request without a known price fails
+    with a ``ValidationError`` and is not sent. With ``unpriced="allow"``, it is sent if any budget is left. Its cost
+    then counts only if the provider reports it.
 
-    Pass a shared `Budget` instead of `tokens` to limit all calls that share it, in any engine, chat or thread::
+    A shared `Budget` limits all calls that use it, in any engine, chat or thread::
 
         shared = rxllm.Budget(tokens=50_000, usd=2.0)
         engine = Engine("openai:gpt-5", operators=[ops.budget(shared)])
@@ -108,28 +106,25 @@ def budget(
                             has already completed a step halts with the `halted_reason` ``"budget"``.
     during the answer       Tokens beyond the reservation are reserved as they arrive. If the budget has none left, the
                             answer is cut off.
-    after the answer        The usage that the provider reported is counted. If it reported none, for example after a
-                            failure or a cancellation, the usage is estimated from the request and the answer so far,
-                            and is also added to ``shared.spent.estimated``. If a call is cancelled before its first
-                            event, its request is counted, because the provider may bill it; if a call fails before
-                            its first event, no tokens are counted.
+    after the answer        The usage that the provider reported is counted. If it reported none, the usage is
+                            estimated from the request and the answer so far, and also added to
+                            ``shared.spent.estimated``. A call cancelled before its first event counts its request,
+                            because the provider may bill it. A call that fails before its first event counts nothing.
     without a known price   The request is sent only if there is no dollar limit, or with ``unpriced="allow"``. It
                             reserves and counts no dollars. ``shared.spent.unpriced`` is the number of such calls.
     ======================  ============================================================================================
 
-    The limit is never exceeded if every request sets `max_tokens`, and the provider respects it and bills no more input
-    than was estimated. Otherwise, the input beyond the estimate can exceed the limit. Without `max_tokens`, each
-    running call can also exceed it by 32 tokens or one delta of visible text, and by all hidden thinking beyond 1,000
-    tokens. The cost of searches and other tools billed per use is not known until the end.
+    To stay within the limit, set `max_tokens` on every request. Input beyond the estimate can still exceed it. Without
+    `max_tokens`, each call can exceed it by 32 tokens or one delta of text. Hidden thinking beyond 1,000 tokens can
+    exceed it too. Searches and other tools billed per use are only counted at the end.
 
-    In an engine, the budget applies to every call that the engine makes, wherever the operator is in the list. This
-    includes each attempt by ``hedge``, ``fallback``, ``restart`` and ``retry_before_content``, even if it is cancelled,
-    and calls made by other operators, ``prepare`` and tools, at any depth. Each Budget counts a call once, and the
-    engine's own retries are part of that call.
+    In an engine, the budget applies to all calls, wherever it is in the list. Each attempt by ``hedge``, ``fallback``,
+    ``restart`` and ``retry_before_content`` counts, even if cancelled. Calls by other operators, ``prepare`` and tools
+    count too, at any depth. Each Budget counts a call once. The engine's own retries are part of that call.
 
-    In a pipe, a shared Budget or a dollar limit applies to all model calls of the stream. With a plain token limit, the
-    events of the stream and of its agents (``Nested``) are counted instead. If an agent exceeds the limit, the stream
-    ends with an ``ErrorEvent``. A shared Budget counts each answer in a ``generate_many`` journal once.
+    In a pipe, a shared Budget or a dollar limit applies to all model calls of the stream. A plain token limit counts
+    the events of the stream and its agents instead. If an agent exceeds the limit, the stream ends with an
+    ``ErrorEvent``. A shared Budget counts each answer in a ``generate_many`` journal once.
 
     Raises ``ValidationError("invalid_option")`` if there is no limit, or if a limit is not a positive number.
     """
@@ -144,15 +139,12 @@ def budget(
 
 
 class _Operator(HoldsBudget):
-    """The ``budget`` operator. In an engine, it limits the engine's own calls and its tools' calls."""
-
     def __init__(self, shared: Budget | None, make: Callable[[], Budget]) -> None:
         self._shared = shared
         self._make = make
 
     @property
     def is_shared(self) -> bool:
-        """Whether the operator has a shared `Budget`, which cannot be copied."""
         return self._shared is not None
 
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
@@ -161,7 +153,7 @@ class _Operator(HoldsBudget):
     def spending(self, call: EngineCall, response: Response[Any]) -> Spending:
         budget, usage = self._make(), response.usage
         estimated = 0
-        if not usage.total:  # as estimated while the response was arriving
+        if not usage.total:  # estimate it as while the response was arriving
             usage = Usage(estimated_tokens(call.request), -(-len(response.output_text) // CHARACTERS_PER_TOKEN))
             estimated = usage.total
         model = response.message and response.message.metadata.get("model")
@@ -174,7 +166,7 @@ class _Operator(HoldsBudget):
             return operate(self._in_pipe)(source)
         budget = self.budget_of(call.chat)
         if not budget.reserves:
-            budget.catch_up(call.before)  # other engines may have answered earlier steps
+            budget.catch_up(call.before)  # Other engines may have answered earlier steps.
         return operate(partial(self._in_engine, budget, call))(source)
 
     def _in_engine(
@@ -205,9 +197,9 @@ class _Operator(HoldsBudget):
         scope, budget = current_scope.get(), self._make()
         if self._shared is None and budget.usd is None:
             return _Meter(observer, self._make).start(source, scheduler, scope)
-        # Model calls upstream do their own counting. If there are none, the meter counts the events.
+        # Count events only if no upstream model call counts itself.
         share = Share(budget)
-        below = scoped(source, replace(scope, shares=(*scope.shares, share)))  # the subscriber's calls do not count
+        below = scoped(source, replace(scope, shares=(*scope.shares, share)))  # Leave out the subscriber's own calls.
         return _Meter(observer, lambda: budget, share).start(below, scheduler, scope)
 
 
@@ -216,7 +208,6 @@ def _cost_of(call: EngineCall | None, budget: Budget) -> Cost:
 
 
 def _estimate(call: EngineCall, budget: Budget) -> Estimate:
-    """Estimate the maximum that `call`'s request can take from `budget`."""
     if not budget.reserves and budget.usd is None:
         return NOTHING
     request, model = call.request, models.find(call.provider, call.request.model)
@@ -232,29 +223,26 @@ _HALT = {"halted_reason": "budget"}
 
 
 class _Running(msgspec.Struct):
-    """A running response. The next check is due when more than `unchecked` characters have arrived."""
-
     count: ResponseCount
     reservation: Reservation
     unchecked: float = 0.0
 
 
 class _Meter:
-    """A meter that counts one subscription's events against a budget, and cuts the stream off if they exceed it.
+    """Count one subscription's events, and stop it if they exceed the budget.
 
     ==================  ==============================================================================================
     event               effect
     ==================  ==============================================================================================
-    MessageStarted      A response begins. In a pipe, it gets its own budget unless it is the next step of a chat. If
-                        the budget has already been exceeded or a price is missing, the stream is cut off.
-    a delta             The delta is counted. If the response takes more than the budget has left, it is cut off.
-    MessageCompleted    The response is settled: its actual usage replaces its reservation. A chat that would
-                        continue is halted if it is over the limit.
-    ErrorEvent or end   Running responses are settled. The subscriber's scope is restored before it is notified,
-                        because it may start another call.
+    MessageStarted      A response begins. In a pipe, it gets its own budget unless it continues a chat. It is cut off
+                        if the budget is already exceeded or a price is missing.
+    a delta             The response is cut off if it takes more than the budget has left.
+    MessageCompleted    Actual usage replaces the reservation. A chat over its limit halts.
+    ErrorEvent or end   Running responses are settled. The subscriber's scope is restored first, because the subscriber
+                        may start another call.
     ==================  ==============================================================================================
 
-    If upstream calls count their own usage (``share.is_taken``), the meter passes events on uncounted.
+    Events are not counted if upstream calls count themselves (``share.is_taken``).
     """
 
     def __init__(
@@ -279,7 +267,6 @@ class _Meter:
         self._running[()] = _Running(ResponseCount(request), self._budget.reserve(tokens, usd))
 
     def start(self, source: Observable[Event], scheduler: abc.SchedulerBase | None, below: Scope) -> abc.DisposableBase:
-        """Subscribe to `source`, with `below` as the scope of its calls."""
         try:
             with within(below):
                 self._source.disposable = source.subscribe(
@@ -313,7 +300,7 @@ class _Meter:
 
     def _on_nested(self, path: tuple[str, ...], inner: object, event: Event) -> None:
         if type(inner) is MessageStarted:
-            self._settle(path)  # this agent's previous response never ended
+            self._settle(path)  # the agent's last response never ended
         if type(inner) in _COUNTED:
             self._count(path, inner)
         if type(inner) is MessageCompleted or type(inner) is ErrorEvent:
@@ -337,7 +324,7 @@ class _Meter:
         self._unfinished.see(event)
         if isinstance(event, ErrorEvent):
             self._settle(())
-            with within(self._scope):  # the subscriber may start another call
+            with within(self._scope):  # The subscriber may start another call.
                 self._observer.on_next(event)
             return
         if isinstance(event, MessageCompleted):
@@ -351,10 +338,9 @@ class _Meter:
         self._observer.on_next(event)
 
     def _begin(self, path: tuple[str, ...]) -> _Running:
-        """Start counting a response for which nothing has been reserved."""
         estimate = Estimate(cost=_cost_of(None, self._budget))
         response = self._running[path] = _Running(ResponseCount(estimate), self._budget.begin())
-        if self._is_disposed:  # another thread has just disposed the stream
+        if self._is_disposed:  # another thread has disposed the stream
             self._settle(path)
         return response
 
@@ -364,7 +350,6 @@ class _Meter:
         response.unchecked = 0
 
     def _check(self, response: _Running) -> None:
-        """Cut the response off if it takes more than the budget has left."""
         count, reservation = response.count, response.reservation
         budget, takes_more = reservation.budget, count.tokens > reservation.tokens
         if takes_more and not self._ended and not budget.grow(reservation, count.tokens, count.spent.usd):
@@ -373,13 +358,13 @@ class _Meter:
             response.unchecked = count.characters_of(reservation.tokens + budget.slack())
 
     def _complete(self, event: MessageCompleted) -> MessageCompleted:
-        """Settle the response, and return `event` with the limits and the amounts spent in its metadata."""
+        """Settle the response and add the amounts to `event`."""
         spending = self._settle(())
         self._is_unpriced = spending.get("usd_spent", 0.0) is None and not self._budget.allows_unpriced
         limits = [limit for limit in ("tokens", "usd") if limit in spending]
         is_over = any((spending[f"{limit}_spent"] or 0) > spending[limit] for limit in limits)
         halt = _HALT if is_over and self._continues(event) else {}
-        spending = {**event.metadata.get("budget", {}), **spending}  # another budget may have added its own limits
+        spending = {**event.metadata.get("budget", {}), **spending}  # keep another budget's limits
         return replace(event, metadata={**event.metadata, "budget": spending, **halt})
 
     def _continues(self, end: MessageCompleted) -> bool:
@@ -392,7 +377,7 @@ class _Meter:
         self._ended = True
         self._source.dispose()
         closing = self._unfinished.close()
-        if () not in self._running:  # an agent or an earlier step has exceeded the budget
+        if () not in self._running:  # the budget was exceeded by an agent or an earlier step
             error = unpriced_call("the stream") if self._is_unpriced else budget_passed(self._budget)
             conclude(self._observer, [*closing, ErrorEvent(error)])
             return
@@ -401,7 +386,7 @@ class _Meter:
         conclude(self._observer, [*closing, MessageCompleted(message, "length", metadata=metadata)])
 
     def _settle(self, path: tuple[str, ...]) -> dict[str, Any]:
-        """Settle the running response at `path`, if there is one, and return the limits and the amounts spent."""
+        """Settle the response at `path` and return the amounts."""
         response = self._running.pop(path, None)
         spending: dict[str, Any] = {}
         if response is None:
@@ -420,7 +405,7 @@ class _Meter:
             self._settle(path)
 
     def _leave(self) -> None:
-        """Settle the running responses. Each counts as a request, even if none of its events has arrived."""
+        """Settle running responses, counting every request."""
         for response in list(self._running.values()):
             response.count.begin()
         self._settle_all()

@@ -1,4 +1,4 @@
-"""Calculate what a response costs, and count its usage as it arrives."""
+"""Calculate costs and count usage."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from rxllm.values import EngineError, Spending, Usage
 from rxllm.values.argument_checks import check, check_function, invalid_option, shown
 
 Cost = Callable[[Usage, str | None, Mapping[str, Any]], Usage]
-"""A function that takes a `Usage`, the provider's model name and the final metadata, and adds costs to the `Usage`."""
+"""Add costs to a `Usage`, given the model's name and the metadata."""
 
 Price = Callable[[Usage], Usage]
 
 
 def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Add a response's costs in dollars, from the genai-prices list, unless the provider reports them.
+    """Add costs in dollars to a response's usage.
 
     ::
 
@@ -49,28 +49,26 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
     >>> answer.pipe(cost("nobody:knows"), ops.to_response()).run().usage.total_cost is None
     True
 
-    In ``Engine(adapter, model, operators=[ops.cost()])``, the call's provider and model determine the price, and all
-    results, totals and budgets include the costs. After ``ops.fallback``, the price of the model that answered applies.
-    In a pipe, pass the provider and the model as ``"provider:model"``. Otherwise, the model name in the response is
-    looked up under every provider. Costs stay None for a model that is not in the list. Any non-zero costs that the
-    provider reports are kept.
+    In ``Engine(adapter, model, operators=[ops.cost()])``, prices depend on the call's provider and model. Results,
+    totals and budgets then include the costs. After ``ops.fallback``, the price of the model that answered applies. In
+    a pipe, pass ``"provider:model"``. Otherwise, the response's model name is looked up under every provider. Costs
+    stay None for a model that is not in the list. Non-zero costs reported by the provider are kept.
 
-    Searches, audio, images, one-hour caches and service tiers are priced separately. If the provider calls several
-    models for one answer (Anthropic's compactions, advisors and fallbacks), each of them is priced separately too. This
-    operator does not add an agent's costs, because the agent's own engine does. If your contract has its own prices,
-    put them in an ``rxllm.models`` entry. To price a `Usage` without a stream, call ``rxllm.models.priced``.
+    Searches, audio, images, one-hour caches and service tiers are priced separately. So is each model that Anthropic
+    uses for compactions, advisors and fallbacks. An agent's costs are added by its own engine. Put your own contract's
+    prices in an ``rxllm.models`` entry. To price a `Usage` without a stream, call ``rxllm.models.priced``.
 
-    You do not need genai-prices if you pass `price`, a function that adds the costs to a `Usage`:
+    Or pass `price`, a function that adds costs to a `Usage`:
 
     >>> from dataclasses import replace
     >>> price = lambda usage: replace(usage, total_cost=usage.total * 0.001)
     >>> answer.pipe(cost(price=price), ops.to_response()).run().usage.total_cost
     1100.0
 
-    The list is part of the genai-prices package (https://github.com/pydantic/genai-prices), so nothing is downloaded.
+    The list is in the genai-prices package (https://github.com/pydantic/genai-prices). Nothing is downloaded.
 
-    Raises ``EngineError("missing_dependency")`` if the list is needed but not installed, and
-    ``ValidationError("invalid_option")`` if `model` is not ``"provider:model"`` or `price` does not return a `Usage`.
+    Raises ``EngineError("missing_dependency")`` if the list is needed but not installed. Raises
+    ``ValidationError("invalid_option")`` unless `model` is ``"provider:model"`` and `price` returns a `Usage`.
     """
     check("model", model, model is None or all(str(model).partition(":")), "None or 'provider:model'")
     if price is not None:
@@ -81,7 +79,7 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
 
 
 class Prices:
-    """The ``cost`` operator. Budgets in the same engine use its prices too."""
+    """Add costs to a response. Budgets use these prices too."""
 
     def __init__(self, model: str | None = None, price: Price | None = None) -> None:
         self._model = model
@@ -91,7 +89,7 @@ class Prices:
         return fill_costs(self.cost(engine_call()))(source)
 
     def cost(self, call: EngineCall | None) -> Cost:
-        """Return a function that prices the answer to `call`, or raise ``EngineError`` if genai-prices is missing."""
+        """Return a function that prices the answer to `call`. Raises ``EngineError`` if genai-prices is missing."""
         price = self._price
         if price is not None:
             return lambda usage, _, __: _check_usage(price(usage))
@@ -111,14 +109,12 @@ _READ = frozenset({MessageStarted, UsageUpdated, StepRestarted, MessageCompleted
 
 
 def fill_costs(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Emit the final usage again, with costs, just before the last event of a response.
+    """Emit the final usage again, with costs.
 
     ::
 
         source         --start--usage--usage--end--|
         fill_costs     --start--usage--usage--(usage end)|
-
-    Nothing is added if `cost` returns the usage unchanged.
     """
 
     def make_handler(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
@@ -157,10 +153,10 @@ def fill_costs(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
 
 
 def cost_of(call: EngineCall | None, price: Price | None = None, *, uses_list: bool) -> Cost:
-    """Return a function that prices the answer to `call` from the first source that has a price.
+    """Return a function that uses the first known price.
 
-    The sources are the model's entry in ``rxllm.models``, `price` and, if `uses_list` is True, the engine's ``cost``
-    operators and the genai-prices list, in this order.
+    The order is the model's catalogue entry, `price`, the engine's ``cost`` operators, the genai-prices list. The last
+    two are used only if `uses_list` is True.
     """
     entry = None if call is None else models.find(call.provider, call.request.model)
     known = [Prices(price=function) for function in (entry and models.price_of(entry), price) if function is not None]
@@ -171,10 +167,10 @@ def cost_of(call: EngineCall | None, price: Price | None = None, *, uses_list: b
 
     def cost(usage: Usage, response_model: str | None, metadata: Mapping[str, Any]) -> Usage:
         for fill in costs:
-            if not usage.total_cost:  # a reported cost of 0 is replaced if a price is known
+            if not usage.total_cost:  # A reported cost of 0 is replaced if a price is known.
                 try:
                     usage = fill(usage, response_model, metadata)
-                except EngineError:  # the price list is not installed
+                except EngineError:  # The price list is not installed.
                     break
         return usage
 
@@ -189,10 +185,9 @@ def _check_usage(usage: Any) -> Usage:
 
 
 def _answering_model(metadata: Mapping[str, Any]) -> str | None:
-    """Return the name of the model that answered after ``ops.fallback``, or None if there was no fallback."""
     match metadata:
         case {"fallback": {"answered_by": str(name)}}:
-            return name if ":" in name else ":"  # a stream's provider is unknown
+            return name if ":" in name else ":"  # The provider of a stream is unknown.
         case _:
             return None
 
@@ -200,12 +195,10 @@ def _answering_model(metadata: Mapping[str, Any]) -> str | None:
 CHARACTERS_PER_TOKEN = 4
 
 OUTPUT_TOKENS = 1_000
-"""The number of tokens reserved for an answer if neither the request nor the model's catalogue entry limits it."""
+"""Tokens reserved for an answer without a known limit."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """The most that a request can use: a `Usage` (with costs, if the price is known) and the limit on its answer."""
-
     usage: Usage = Usage(0, 0, total_cost=0.0)
     cost: Cost | None = None
     limit: int | None = None
@@ -215,16 +208,16 @@ NOTHING = Estimate()
 
 
 class ResponseCount:
-    """One response's usage so far: the provider's last report, plus an estimate for the text since then."""
+    """One response's reported usage, and an estimate since that report."""
 
     def __init__(self, request: Estimate = NOTHING) -> None:
         self._request = request
         self._limit = math.inf if request.limit is None else request.limit
-        self._void = Spending()  # the amounts spent before the last restart
+        self._void = Spending()  # spent before the last restart
         self._reset()
 
     def begin(self) -> None:
-        """Count the request's tokens when its answer begins or the call is cancelled."""
+        """Count the request's tokens if they are not counted yet."""
         if self._stated is None:
             self._known = self._void.tokens + (self._request.usage.input_tokens or 0)
 
@@ -232,9 +225,9 @@ class ResponseCount:
         self._stated: Usage | None = None
         self._model: str | None = None
         self._metadata: Mapping[str, Any] = {}
-        self._known = self._void.tokens  # all tokens except those estimated from `characters`
+        self._known = self._void.tokens  # tokens that are not estimated from `characters`
         self.characters = 0
-        """The number of characters that have arrived since the last usage report."""
+        """Characters since the last usage report."""
 
     def see(self, event: object) -> None:
         match event:
@@ -261,18 +254,17 @@ class ResponseCount:
         return self._known + self._answer
 
     def characters_of(self, tokens: float) -> float:
-        """Return the value of `characters` at which the count reaches `tokens`."""
+        """Return the `characters` at which the count reaches `tokens`."""
         return (tokens - self._known) * CHARACTERS_PER_TOKEN
 
     @property
     def _answer(self) -> int:
-        """The estimated number of tokens that have arrived since the last usage report."""
         tokens = -(-self.characters // CHARACTERS_PER_TOKEN)
         return tokens if tokens <= self._limit else int(self._limit)
 
     @property
     def usd(self) -> float | None:
-        """The cost since the last restart, or None if it is unknown."""
+        """The cost since the last restart, or None if unknown."""
         stated, cost = self._stated, self._request.cost
         if stated is not None and (stated.total_cost or cost is None):
             return stated.total_cost

@@ -1,8 +1,4 @@
-"""Helpers for making operators.
-
-`operate` makes an operator from a subscribe function, `handle_each` and `extract` call a handler for each item or
-event, `lift` feeds items to an object that knows nothing about Rx, and `fold_events` folds the whole stream.
-"""
+"""Helpers for making operators."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ Start = Callable[[Observable[T], abc.ObserverBase[R], abc.SchedulerBase | None],
 
 
 def operate(start: Start[T, R]) -> Callable[[Observable[T]], Stream[R]]:
-    """Return an operator that calls ``start(source, observer, scheduler)`` for each subscription."""
+    """Return an operator that calls ``start(source, observer, scheduler)``."""
 
     def operator(source: Observable[T]) -> Stream[R]:
         check_source(source, "the operator")
@@ -49,14 +45,14 @@ def operate(start: Start[T, R]) -> Callable[[Observable[T]], Stream[R]]:
 
 
 MakeHandler = Callable[[abc.OnNext[R], abc.OnError], abc.OnNext[T]]
-"""A function that takes an observer's ``on_next`` and ``on_error``, and returns an item handler."""
+"""Return an item handler for an observer's ``on_next`` and ``on_error``."""
 
 
 def handle_each(make_handler: MakeHandler[R, T], *, is_filter: bool = False) -> Callable[[Observable[T]], Stream[R]]:
-    """Return an operator that calls a handler with each item, and passes on completion and errors.
+    """Return an operator that calls a handler with each item.
 
-    ``make_handler(on_next, on_error)`` is called once per subscription and returns the handler. With `is_filter`, the
-    handler may only drop items; it must not run user code or end the stream.
+    ``make_handler(on_next, on_error)`` is called once per subscription. With `is_filter`, the handler may only drop
+    items. It must not run user code or end the stream.
     """
 
     def operator(source: Observable[T]) -> Stream[R]:
@@ -67,10 +63,10 @@ def handle_each(make_handler: MakeHandler[R, T], *, is_filter: bool = False) -> 
 
 
 class _Handled(Stream[R_out], Generic[T, R_out]):
-    """A stream that passes the items of `source` through a handler.
+    """Pass the items of `source` through a handler.
 
-    A filter calls the next handler directly. Any other handler calls an observer, which drops items that arrive after
-    the end or after disposal.
+    A filter calls the next handler directly. Any other handler calls an observer, because an observer drops items after
+    the end or disposal.
     """
 
     def __init__(self, source: Observable[T], make_handler: MakeHandler[R_out, T], is_filter: bool) -> None:
@@ -97,7 +93,7 @@ def _make_both(
 
 
 class Feeder(Protocol[T_in, R_out]):
-    """An object for `lift`, such as a decoder. `feed` returns an item's results; `close` returns the final ones."""
+    """An object for `lift`, such as a decoder."""
 
     def feed(self, item: T_in, /) -> Iterable[R_out]: ...
 
@@ -105,7 +101,7 @@ class Feeder(Protocol[T_in, R_out]):
 
 
 def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R]]:
-    """Feed each item to an object that knows nothing about Rx, and emit the items that the object returns.
+    """Feed each item to an object and emit its results.
 
     ::
 
@@ -124,9 +120,8 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
     >>> list(of("a", "b", "c").pipe(lift(Pairs)))
     ['ab', 'c']
 
-    ``make()`` returns a new object for each subscription. Its ``feed(item)`` returns the items to emit for one item,
-    and its ``close()`` returns the last ones. If either method raises an exception, the stream ends with it. ``close``
-    is called only if the source completes.
+    ``make()`` returns a new object for each subscription. Its ``feed(item)`` returns the items to emit. Its ``close()``
+    returns the last items, and is only called if the source completes. An exception from either method ends the stream.
 
     Raises ``ValidationError("invalid_option")`` if `make` is not a function or class.
     """
@@ -138,7 +133,7 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
         feeder: Any = make()
         if not (callable(getattr(feeder, "feed", None)) and callable(getattr(feeder, "close", None))):
             raise TypeError(f"lift(make): make must return an object with feed(item) and close(), not {feeder!r}")
-        waiting: deque[R] = deque()  # results to emit, beginning with the one being delivered
+        waiting: deque[R] = deque()  # results to emit, beginning with the current one
 
         def on_next(item: T) -> None:
             try:
@@ -146,7 +141,7 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
             except Exception as error:
                 observer.on_error(error)
                 return
-            delivering = bool(waiting)  # True in a re-entrant call: the outer call delivers
+            delivering = bool(waiting)  # A re-entrant call leaves delivery to the outer call.
             waiting.extend(results)
             while waiting and not delivering:
                 observer.on_next(waiting[0])
@@ -174,10 +169,10 @@ def _results(method: str, feeder: object, results: Any) -> list[Any]:
 def extract(
     name: str, make: Callable[[], Callable[[Event], Iterable[R]]], *types: type[Event]
 ) -> Callable[[Observable[Event]], Stream[R]]:
-    """Return an operator that emits a function's results for each event of `types`.
+    """Return an operator that emits results for each event of `types`.
 
-    ``make()`` returns a new function for each subscription. An ``ErrorEvent`` becomes ``on_error``. `name` is the
-    operator's name, shown in the error for an item that is not an event.
+    ``make()`` returns a new function for each subscription. An ``ErrorEvent`` becomes ``on_error``. Errors show `name`,
+    the operator's name.
     """
     wanted = frozenset((*types, ErrorEvent))
 
@@ -194,7 +189,7 @@ def extract(
                 return
             try:
                 results = read(event)
-            except Exception as error:  # raised, for example, by raw usage with unknown keys
+            except Exception as error:  # Raw usage with unknown keys may raise.
                 on_error(error)
                 return
             for result in results:
@@ -208,9 +203,9 @@ def extract(
 def fold_events(
     name: str, project: Callable[[StreamCollector], R], thread: Thread | None = None
 ) -> Callable[[Observable[Event]], Stream[R]]:
-    """Return an operator that folds the whole stream and then emits ``project(state)``.
+    """Return an operator that folds the stream and emits ``project(state)``.
 
-    Exceptions become ``on_error``. `name` is the operator's name, as in `extract`.
+    Exceptions become ``on_error``. Errors show `name`, the operator's name.
     """
 
     def subscribe(
@@ -225,7 +220,7 @@ def fold_events(
                 return
             try:
                 fold.add(event)
-            except Exception as error:  # raised, for example, by raw usage with unknown keys
+            except Exception as error:  # Raw usage with unknown keys may raise.
                 observer.on_error(error)
 
         def on_completed() -> None:
@@ -242,12 +237,12 @@ def fold_events(
 
 
 class Fold:
-    """The state after the events so far. Deltas are the most frequent events, so they are folded in batches."""
+    """The state after the events so far, with deltas folded in batches."""
 
     def __init__(self, name: str, thread: Thread | None = None) -> None:
         self._name = name
         self._state = StreamCollector(thread)
-        self.deltas: list[Any] = []  # Deltas since the last event of another type. The list is never replaced.
+        self.deltas: list[Any] = []  # Since the last other event; never replaced.
         self.timed: list[Timed[Any]] = []  # All events, if the source is `timed`.
 
     def add(self, event: Event | Timed[Any]) -> None:
@@ -271,8 +266,7 @@ class Fold:
 
 
 def not_an_event(operator: str, item: object) -> StreamError:
-    """Return the error for an `item` that is not an event. It shows only the class, because the item may be secret."""
-    remedy = "put it after a function such as stream(...), and before operators such as text() that emit something else"
+    remedy = "put it after stream(...) or another stream of events"
     if function := _EVENTS_OF.get(type(item)):
         remedy = f"a result has no events; write {function}(...) to get them"
     return StreamError("malformed_event", f"{operator}() takes events, not {type(item).__name__}: {remedy}")
@@ -284,11 +278,11 @@ _EVENTS_OF: dict[type[Any], str] = {
     ChatResult: "stream",
     Turn: "session.stream_start",
 }
-"""For each class of result, the function that returns events instead. An error message suggests it."""
+"""The function that returns events instead of each result."""
 
 
 def shared(operator: Callable[[Observable[T]], Stream[R]]) -> Callable[[Observable[T]], Stream[R]]:
-    """Mark an operator whose state is shared and cannot be copied. ``rxllm.cluster`` does not send it to workers."""
+    """Mark an operator with shared state, which ``rxllm.cluster`` cannot send."""
     vars(operator)["is_shared"] = True
     return operator
 
@@ -297,23 +291,23 @@ F = TypeVar("F", bound=Feeder[Event, Event])
 
 
 class Agents(defaultdict[str, F]):
-    """One feeder for each agent in a chat, keyed by tool call id. It also handles the agents nested in that agent."""
+    """One feeder for each agent in a chat, by tool call id."""
 
     def feed(self, event: Nested) -> list[Event]:
         id, inner = unnest(event)
         return [nest(id, result) for result in self[id].feed(inner)]
 
     def close(self, *ids: str) -> list[Event]:
-        """Return the last events of the agents with these `ids`, or of all agents if no ids are given."""
+        """Return the last events of these agents, or of all agents."""
         return [nest(id, result) for id in ids or self for result in self[id].close()]
 
 
 def with_agents(message: Message, change: Callable[[str, Thread], Thread]) -> Message:
-    """Return `message` with each halted agent's thread replaced by ``change(id, thread)``."""
+    """Replace each halted agent's thread with ``change(id, thread)``."""
     threads: Any = message.metadata.get(AGENTS)
     if not isinstance(threads, dict):
         return message
-    entries = cast(dict[str, Any], threads).items()  # a user may have stored something else under this name
+    entries = cast(dict[str, Any], threads).items()  # a user may have stored something else
     changed = {id: change(id, entry) if isinstance(entry, Thread) else entry for id, entry in entries}
     return replace(message, metadata={**message.metadata, AGENTS: changed})
 
@@ -321,13 +315,12 @@ def with_agents(message: Message, change: Callable[[str, Thread], Thread]) -> Me
 class Plugins:
     """The operators of installed packages, as attributes: ``ops.plugins.shout()``.
 
-    An operator is imported when its name is looked up (see ``rxllm.plugins``). ``dir(ops.plugins)`` lists the names.
-    Every error names the package: ``EngineError("missing_dependency")`` if the import fails,
-    ``EngineError("invalid_engine")`` if several packages use the name, and ``TypeError`` if the operator is called with
-    wrong arguments.
+    An operator is imported when its name is looked up. ``dir(ops.plugins)`` lists the names. A failed import raises
+    ``EngineError("missing_dependency")``. A name used by several packages raises ``EngineError("invalid_engine")``.
+    Wrong arguments raise ``TypeError``. Every error names the package.
 
-    A type checker does not know which packages are installed, so it sees every operator here as a
-    ``Callable[..., Any]``. To get an operator's own types, import it from its package::
+    A type checker sees every operator here as a ``Callable[..., Any]``. For an operator's own types, import it from its
+    package::
 
         events.pipe(ops.plugins.citations())        # Any
 

@@ -1,4 +1,4 @@
-"""Call a function with the result when a stream ends, however it ends."""
+"""Call a function with the result when a stream ends."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Fold = Callable[[Observable[Event]], Observable[R]]
 log = logging.getLogger("rxllm")
 
 SECONDS = 30.0
-"""The number of seconds after which an asynchronous function is cancelled."""
+"""Seconds after which an asynchronous function is cancelled."""
 
 _running = set[asyncio.Task[None]]()
-"""The running tasks, kept here because an event loop itself holds only weak references to them."""
+"""Running tasks. An event loop holds only weak references."""
 
 
 @overload
@@ -47,7 +47,7 @@ def finally_result(
 def finally_result(
     fn: Callable[[Any, Outcome], object], fold: Fold[Any] | None = None
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Call ``fn(result, outcome)`` once, when the stream has completed, failed or been disposed.
+    """Call ``fn(result, outcome)`` once, however the stream ends.
 
     ::
 
@@ -61,31 +61,29 @@ def finally_result(
     >>> last = events.run()
     completed Once upon a time
 
-    `fold`, the operator that turns the events into the result, is ``ops.to_response()`` by default. For a chat, pass
-    ``ops.to_chat_result(thread)``; for a session's turn, pass ``ops.to_session(session, keep_partial=True)``.
+    `fold` turns the events into the result. The default is ``ops.to_response()``. For a chat, pass
+    ``ops.to_chat_result(thread)``. For a session's turn, pass ``ops.to_session(session, keep_partial=True)``.
 
     =============  =====================================================================================================
     outcome        meaning
     =============  =====================================================================================================
     ``completed``  The stream completed.
-    ``failed``     The stream ended with an ``ErrorEvent`` or with ``on_error``, or the event loop ended. The result's
-                   error is the one in the ``ErrorEvent``, or the ``LLMError`` that was passed to ``on_error``.
+    ``failed``     The stream ended with an ``ErrorEvent`` or ``on_error``, or the event loop ended. The result has the
+                   error of the ``ErrorEvent``, or the ``LLMError`` passed to ``on_error``.
     ``cancelled``  The stream was disposed, by ``dispose()``, ``break``, ``task.cancel()``, ``take``, ``switch_map``,
                    Ctrl-C, ...
     =============  =====================================================================================================
 
-    `fn` runs on the call's event loop, after the source has ended or been disposed. An ``async`` `fn`, or an
-    awaitable that `fn` returns, is cancelled after 30 seconds. A plain function blocks the loop, so it should be quick.
-    The subscriber's ``on_completed`` or ``on_error`` is called once `fn` is done. ``dispose()`` returns at once, and
-    nothing is emitted after it, but ``run()``, ``await`` and an iterator's ``with`` block always wait for `fn`.
-    Exceptions raised by `fn` are logged.
+    `fn` runs on the call's event loop, after the source has ended or been disposed. An ``async`` `fn` is cancelled
+    after 30 seconds. A plain function blocks the loop, so it should be quick. The subscriber is notified of the end
+    once `fn` is done. ``run()``, ``await`` and an iterator's ``with`` block always wait for `fn`. ``dispose()`` does
+    not. Exceptions raised by `fn` are logged.
 
-    The interpreter waits for `fn` before it exits, just as it waits for calls. When ``asyncio.run`` ends, it cancels an
-    ``async`` `fn` like any other task. Under virtual time, `fn` must be a plain function, and ``dispose()`` calls it
-    directly.
+    The interpreter waits for `fn` before it exits. When ``asyncio.run`` ends, it cancels an ``async`` `fn`. Under
+    virtual time, `fn` must be a plain function. ``dispose()`` then calls it directly.
 
-    Raises ``ValidationError("invalid_option")`` unless `fn` takes two arguments and `fold` emits a result even if the
-    stream is empty or has failed.
+    Raises ``ValidationError("invalid_option")`` unless `fn` takes two arguments. `fold` must have a result even for an
+    empty or failed stream.
     """
     check_function("fn", fn)
     check("fn", fn, call_fault(fn, None, "completed") is None, "a function that takes a result and an outcome")
@@ -108,13 +106,11 @@ def _check_fold(fold: Fold[Any]) -> None:
 
 
 class _FoldSubscription(Generic[R]):
-    """A subscription to a fold. `add` passes an event to the fold; `result` completes the fold."""
-
     def __init__(self, fold: Fold[R]) -> None:
         self._observer: abc.ObserverBase[Event] | None = None
         self._results: list[R] = []
         self._errors: list[Exception] = []
-        at_once = CurrentThreadScheduler.singleton()  # runs the fold on the thread that delivers the event
+        at_once = CurrentThreadScheduler.singleton()  # run the fold on the delivering thread
         fold(Stream(self._connect)).subscribe(self._results.append, self._errors.append, scheduler=at_once)
 
     def _connect(
@@ -128,7 +124,6 @@ class _FoldSubscription(Generic[R]):
             self._observer.on_next(event)
 
     def result(self) -> R:
-        """Return the result, or raise the fold's error."""
         if self._observer is not None:
             self._observer.on_completed()
         if self._errors:
@@ -139,13 +134,13 @@ class _FoldSubscription(Generic[R]):
 
 
 class _Ending:
-    """One subscription to a stream with ``finally_result``.
+    """Notify `fn` of the first end of one subscription.
 
-    Completion, an error and disposal can happen on different threads. The first of them acquires the lock `_ended`;
-    the others are ignored. Like a call, the subscription is disposed if it still runs when the interpreter exits.
+    Completion, an error and disposal can race on different threads. The first acquires `_ended`. The interpreter
+    disposes the subscription at exit, like a call.
     """
 
-    emitted, read = 1, True  # the portal expects every call to have these attributes
+    emitted, read = 1, True  # expected by the portal
 
     def __init__(
         self,
@@ -205,18 +200,18 @@ class _Ending:
 
     def dispose(self) -> None:
         if self._take_end():
-            # An operator that turns an ErrorEvent into an exception disposes this stream.
+            # Turning an ErrorEvent into an exception disposes this stream.
             self._call_soon("failed" if self._has_failed else "cancelled", lambda: None)
 
     def _take_end(self) -> bool:
-        """Return False after an earlier end. Otherwise, make the reader wait for `fn`, even after a cancellation."""
+        """Return whether this is the first end, and hold the reader."""
         is_first = self._ended.acquire(blocking=False)
         if is_first and self._endings is not None:
             self._release_reader = self._endings.begin()
         return is_first
 
     def _call_soon(self, outcome: Outcome, notify: Callable[[], None]) -> None:
-        """Call the function on the call's event loop. We may be on another thread, or in the garbage collector."""
+        """Call the function on the call's event loop, from any thread."""
 
         def call() -> None:
             try:
@@ -224,7 +219,7 @@ class _Ending:
             except BaseException as error:
                 report_unheard(error)
 
-        if self._loop is None:  # virtual time has one thread and no event loop
+        if self._loop is None:  # Virtual time has no event loop.
             call()
             return
         try:
@@ -234,7 +229,6 @@ class _Ending:
             self._release_reader()
 
     def _call(self, outcome: Outcome, notify: Callable[[], None]) -> None:
-        """Call the function, wait for it if it is asynchronous, and then call `notify`."""
         if self._live is not None:
             self._live.calls.discard(self)
 
@@ -264,7 +258,6 @@ class _Ending:
             task.add_done_callback(lambda task: self._close_unawaited(returned))
 
     def _close_unawaited(self, returned: Awaitable[Any]) -> None:
-        """If the event loop ended before the coroutine began, close the coroutine and log a warning."""
         if iscoroutine(returned) and getcoroutinestate(returned) == CORO_CREATED:
             returned.close()
             self._log_cancelled()

@@ -1,4 +1,4 @@
-"""Fold a stream into a response, a step result, a chat result, a turn, text or a parsed value."""
+"""Fold a stream into a single result."""
 
 from __future__ import annotations
 
@@ -34,15 +34,14 @@ T = TypeVar("T")
 Parse = Read | ResponseFormat | UnionType | None
 
 TURN = "session_turn"
-"""The name of the `Custom` event that begins every ``rxllm.session`` stream.
+"""The `Custom` event that begins every ``rxllm.session`` stream.
 
-Its `data` holds the `operation` and the `session`. The session already contains the user's new message, so an
-interrupted turn keeps it.
+Its `data` holds the `operation` and the `session`. The session already contains the user's new message.
 """
 
 
 def to_text() -> Callable[[Observable[Event]], Stream[str]]:
-    """Emit the whole text of the response, or of a chat's final response. An ``ErrorEvent`` becomes ``on_error``.
+    """Emit the whole text of the final response.
 
     ::
 
@@ -52,6 +51,8 @@ def to_text() -> Callable[[Observable[Event]], Stream[str]]:
     >>> from rxllm import Fake, stream_generate
     >>> stream_generate(Fake(["H", "i"]), "Hello").pipe(to_text()).run()
     'Hi'
+
+    An ``ErrorEvent`` becomes ``on_error``.
     """
     return fold_events("to_text", lambda state: final_answer(state).output_text)
 
@@ -63,7 +64,7 @@ def to_response(
     parse: str | Mapping[str, Any] | UnionType | None = None,
 ) -> Callable[[Observable[Event]], Stream[Response[Any]]]: ...
 def to_response(parse: Parse = None) -> Callable[[Observable[Event]], Stream[Response[Any]]]:
-    """Fold the stream into its `Response`, and parse the text if `parse` is given.
+    """Fold the stream into its `Response`.
 
     ::
 
@@ -74,10 +75,10 @@ def to_response(parse: Parse = None) -> Callable[[Observable[Event]], Stream[Res
     >>> stream_generate(Fake("42"), "Six times seven?").pipe(to_response(int)).run().parsed
     42
 
-    `parse` takes the same values as `ops.parsed`. For JSON, with or without a Markdown fence, pass a type or a
-    ``response_format``; for anything else, pass a function that takes the text. A response that failed or calls tools
-    is not parsed. If the text cannot be parsed, the stream ends with ``ValidationError("invalid_output")``, which
-    ``retry`` and ``catch`` can handle. The error's metadata holds the text, the finish reason and the usage.
+    `parse` takes the same values as `ops.parsed`. For JSON, pass a type or a ``response_format``. For other text, pass
+    a function. A Markdown fence around the JSON is removed. Failed responses and responses that call tools are not
+    parsed. If the text cannot be parsed, the stream ends with ``ValidationError("invalid_output")``. The error's
+    metadata holds the text, the finish reason and the usage.
 
     Raises ``ValidationError("invalid_option")`` if `parse` is invalid.
     """
@@ -110,8 +111,8 @@ def to_step_result(
     True
 
     `thread` is the thread that the step began with. If the stream ends without ``StepCompleted``, the response is added
-    to this thread. `parse` works as in `to_response`, but if the text cannot be parsed, the stream does not fail; the
-    response's `error` is then a ``ValidationError("invalid_output")``.
+    to this thread. `parse` works as in `to_response`, but unparsable text does not fail the stream. The response's
+    `error` is then a ``ValidationError("invalid_output")``.
 
     Raises ``ValidationError("invalid_option")`` if `thread` or `parse` is invalid.
     """
@@ -148,15 +149,14 @@ def to_chat_result(
     ChatResult('Hi', completed, 1 steps, 0 tokens)
 
     `thread` is the conversation that the chat began with, in any form that ``rxllm.chat`` accepts. If the stream ends
-    without ``ChatCompleted``, the result's thread is `thread` (if given) followed by all completed steps. The
-    `halted_reason` is then ``"cancelled"``, or ``"error"`` after an ``ErrorEvent``.
+    without ``ChatCompleted``, completed steps are added to `thread`. The `halted_reason` is then ``"cancelled"``, or
+    ``"error"`` after an ``ErrorEvent``.
 
-    `parse` works as in `to_response`, and applies to the final response of a completed chat. If the text cannot be
-    parsed, the stream does not fail, because the chat's tools have already run; the result's `halted_reason` is then
-    ``"error"``, and its `error` is a ``ValidationError("invalid_output")``.
+    `parse` applies to the final response of a completed chat, as in `to_response`. Unparsable text does not fail the
+    stream. The `halted_reason` is then ``"error"``, and the `error` a ``ValidationError("invalid_output")``.
 
-    With `keep_partial`, the thread of an interrupted chat also includes the unfinished step's text, and its tool calls
-    that already have results (see `to_session`). The user can then continue from there.
+    With `keep_partial`, an interrupted chat's thread includes the unfinished step's text. Tool calls that already have
+    results are included too.
 
     >>> from reactivex import operators as rx
     >>> from rxllm import Thread
@@ -165,8 +165,8 @@ def to_chat_result(
     >>> stopped.thread.last
     Message('assistant', 'Once upon ')
 
-    Raises ``ValidationError("invalid_option")`` if `parse` or `keep_partial` is invalid, and ``"invalid_thread"`` if
-    `thread` is not a conversation.
+    Raises ``ValidationError("invalid_option")`` if `parse` or `keep_partial` is invalid. Raises
+    ``ValidationError("invalid_thread")`` if `thread` is not a conversation.
     """
     thread = None if thread is None else as_thread(thread)
     check_instance("keep_partial", keep_partial, bool, "True or False")
@@ -183,7 +183,7 @@ def to_chat_result(
 def to_session(
     session: Session, *, parse: Parse = None, keep_partial: bool = False
 ) -> Callable[[Observable[Event]], Stream[Turn]]:
-    """Fold a turn's events into a `Turn`, which holds the new session and the result of the chat or step.
+    """Fold a turn's events into a `Turn`.
 
     ::
 
@@ -196,15 +196,14 @@ def to_session(
     >>> turn.session.status, [message.text for message in turn.session.messages]
     ('completed', ['Hi', 'Hello'])
 
-    `session` is the session before the turn. If the stream is interrupted, the result is ``cancelled``, and the new
-    session keeps the user's message and all completed steps. `parse` works as in `to_chat_result`: if the text cannot
-    be parsed, the result has an error, and the session can continue.
+    `session` is the session before the turn. An interrupted turn is ``cancelled``. Its new session keeps the user's
+    message and all completed steps. `parse` works as in `to_chat_result`. If the text cannot be parsed, the session can
+    still continue.
 
-    With `keep_partial`, the session of an interrupted turn also keeps the unfinished step's text, and its tool calls
-    that already have results. Tool calls without a result and messages without text are left out, so that every
-    provider accepts the next `reply`. The ``metadata["partial"]`` of the step's message is ``"error"`` after an
-    ``ErrorEvent``, and ``"cancelled"`` otherwise. This metadata is never sent. If an approved tool was running, the
-    result of its call is an error: the tool may have acted, so it must not be approved again.
+    With `keep_partial`, an interrupted turn's session also keeps the unfinished step's text. Tool calls are kept if
+    they have results. Messages without text are left out. The message's ``metadata["partial"]`` is ``"error"`` after an
+    ``ErrorEvent``, and ``"cancelled"`` otherwise. This metadata is never sent. The call of an
+    approved tool that was running gets an error as its result, because the tool may have acted.
 
     >>> from reactivex import operators as rx
     >>> story = stream_reply(Fake(["Once ", "upon ", "a time"]), Session(), "A story!").pipe(rx.take(4))
@@ -213,8 +212,7 @@ def to_session(
     (Message('assistant', 'Once upon '), {'partial': 'cancelled'})
 
     A disposed stream emits nothing. To save the turn even then, use
-    ``ops.finally_result(save, ops.to_session(session, keep_partial=True))``, which always calls
-    ``save(turn, outcome)``.
+    ``ops.finally_result(save, ops.to_session(session, keep_partial=True))``.
 
     Raises ``ValidationError("invalid_option")`` if `session`, `parse` or `keep_partial` is invalid.
     """
@@ -225,7 +223,7 @@ def to_session(
 
 
 class _TurnFold:
-    """The fold of one turn. Each `TURN` event restarts it with the event's operation and session."""
+    """Fold one turn. Each `TURN` event restarts the fold."""
 
     def __init__(self, session: Session, read: Read | None, keep_partial: bool) -> None:
         self._read = read
@@ -236,7 +234,7 @@ class _TurnFold:
         self._session = session
         self._operation = operation
         self._state = StreamCollector(session.thread)
-        self._step: StepResult | None = None  # the step's result, if the last event completed a step
+        self._step: StepResult | None = None  # set if the last event completed a step
 
     def feed(self, event: Event) -> Iterable[Turn]:
         match event:
@@ -270,7 +268,7 @@ def parsed(type: type[T] | Callable[[str], T], /) -> Callable[[Observable[Event]
 @overload
 def parsed(type: Mapping[str, Any] | UnionType, /) -> Callable[[Observable[Event]], Stream[Any]]: ...
 def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
-    """Parse the complete JSON answer as `type`, and emit the validated value.
+    """Parse the complete answer as `type`.
 
     ::
 
@@ -281,13 +279,14 @@ def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
     >>> stream_generate(Fake("[2, 3, 5]"), "Three primes?").pipe(parsed(list[int])).run()
     [2, 3, 5]
 
-    `type` is a ``response_format`` (a dataclass, a pydantic model, ``list[int]``, ``json_schema(...)``), any other type
-    that msgspec supports, or a function that takes the text. The value is the same as ``Response.parsed`` for a request
-    with this ``response_format``. For example, ``list[int]`` turns the answer ``{"value": [2, 3]}`` into ``[2, 3]``.
+    `type` is a ``response_format``, any other type that msgspec supports, or a function. A ``response_format`` is a
+    dataclass, a pydantic model, ``list[int]``, ``json_schema(...)``, and so on. The value equals ``Response.parsed``
+    for a request with this ``response_format``. For example, ``list[int]`` turns the answer ``{"value": [2, 3]}`` into
+    ``[2, 3]``. A function receives the text.
 
     In a chat, only the final answer is parsed. If the text cannot be parsed or the response calls tools, the stream
-    ends with ``ValidationError("invalid_output")``, whose metadata holds the text, the finish reason and the usage. A
-    stream that fails ends with its own error.
+    ends with ``ValidationError("invalid_output")``. The error's metadata holds the text, the finish reason and the
+    usage. A stream that fails ends with its own error.
 
     Raises ``ValidationError("invalid_option")`` if `type` is invalid.
     """
@@ -296,7 +295,7 @@ def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
 
 
 def scan_collect(thread: Thread | None = None) -> Callable[[Observable[Event]], Stream[StreamCollector]]:
-    """Emit the fold's state after each event. States are immutable and cheap to keep.
+    """Emit the fold's state after each event.
 
     ::
 
@@ -307,6 +306,8 @@ def scan_collect(thread: Thread | None = None) -> Callable[[Observable[Event]], 
     >>> states = stream_generate(Fake(["H", "i"]), "Hello").pipe(scan_collect())
     >>> [state.current_text for state in states]
     ['', 'H', 'Hi', 'Hi', 'Hi']
+
+    States are immutable and cheap to keep.
 
     Raises ``ValidationError("invalid_option")`` unless `thread` is a Thread or None.
     """
@@ -321,17 +322,13 @@ def scan_collect(thread: Thread | None = None) -> Callable[[Observable[Event]], 
 
 
 def final_answer(state: StreamCollector) -> Response[Any]:
-    """Return the response or, for a chat, the final response. If the stream failed, raise its error."""
     if state.chat_result is None:
         return state.to_response().raise_for_error()
     return state.chat_result.raise_for_error().final_response or Response()
 
 
 def parsed_value(response: Response[Any], read: Read) -> Any:
-    """Return the parsed answer.
-
-    Raises ``ValidationError("invalid_output")`` if the text cannot be parsed or the response calls tools.
-    """
+    """Return the parsed answer. Raises ``ValidationError("invalid_output")`` for unparsable text or tool calls."""
     if response.tool_calls:
         metadata = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
         raise ValidationError("invalid_output", "the response calls tools instead of answering", metadata=metadata)
@@ -339,10 +336,6 @@ def parsed_value(response: Response[Any], read: Read) -> Any:
 
 
 def answer_parser(parse: Parse) -> Read | None:
-    """Return the parser for the `parse` option, or None if the option asks for plain text.
-
-    Raises ``ValidationError("invalid_option")`` if `parse` is not a valid format.
-    """
     match parse:
         case None | "text" | {"type": "text"}:
             return None
@@ -353,11 +346,10 @@ def answer_parser(parse: Parse) -> Read | None:
 def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
     """Return a function that parses text as `target`.
 
-    `target` is a ``response_format``, None for any JSON, or a function, which is returned unchanged. The text is a
-    whole answer or, with `is_element`, one element of an array. If the text cannot be parsed, the returned function
-    raises ``ValidationError("invalid_output")``; a `target` that is a function raises its own exceptions.
+    A function is returned unchanged. None accepts any JSON. With `is_element`, the text is one element of an array.
+    Text that cannot be parsed raises ``ValidationError("invalid_output")``.
 
-    Raises ``ValidationError("invalid_option")`` for the option `name` if `target` is anything else.
+    Raises ``ValidationError("invalid_option")`` for the option `name` if `target` is invalid.
     """
     if not is_type(target) and callable(target):
         return target
@@ -372,13 +364,12 @@ def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
 
 
 def parse_json(text: str) -> Any:
-    """Return the JSON value in `text`, or raise ``ValidationError("invalid_output")`` if it is not JSON."""
+    """Return the JSON value in `text`. Raises ``ValidationError("invalid_output")`` if the text is not JSON."""
     try:
         return decode_json(unfenced(text))
-    except Exception as error:  # a lone surrogate raises something other than DecodeError
+    except Exception as error:  # a lone surrogate does not raise DecodeError
         raise invalid_output(f"the answer is not JSON: {error}", text) from error
 
 
 def invalid_output(why: str, text: str, **metadata: Any) -> ValidationError:
-    """Return a ``ValidationError("invalid_output")`` whose metadata holds `text`, which could not be parsed."""
     return ValidationError("invalid_output", why, metadata={"text": text, **metadata})

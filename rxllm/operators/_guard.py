@@ -1,4 +1,4 @@
-"""Check text as it arrives, and hold events back until the text before them has passed.
+"""Check text as it arrives, and hold events back until it passes.
 
 The text is cut into parts. Each part is in one of these states:
 
@@ -16,11 +16,10 @@ late      It has no verdict after `max_lag` seconds.              With ``on_late
                                                                   trip. With ``"release"``, they are released unchecked.
 ========  ======================================================  ======================================================
 
-The source is disposed as soon as a part trips, even if earlier parts are still being checked. With
-``on_late="release"``, the stream ends as soon as a part trips, and late checks are stopped when their response ends.
+A trip disposes the source, even if earlier parts are still being checked. With ``on_late="release"``, it also ends the
+stream, and late checks stop with their response.
 
-A single loop, `_drain`, makes all calls to outside code, one at a time and without holding the lock. It runs on the
-thread on which an event or a verdict arrives or the timer fires.
+Only `_drain` calls outside code, one call at a time, without holding the lock.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ AT_ONCE = 4
 _ENDS = (MessageCompleted, ErrorEvent, StepCompleted, ChatCompleted)
 
 _SHOWN = 80
-"""The maximum number of characters of rejected text in an error's metadata."""
+"""The maximum length of rejected text in an error's metadata."""
 
 
 def guard(
@@ -77,7 +76,7 @@ def guard(
     *,
     thinking: bool = True,
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Check each sentence as it arrives, release it if it passes, and end the stream if it does not.
+    """Check each sentence before releasing it.
 
     ::
 
@@ -92,11 +91,10 @@ def guard(
     >>> response.output_text, response.error.reason, response.error.message
     ('I know it. ', 'guard_tripped', "the guard 'no_numbers' tripped: it names a number")
 
-    ``check(text)`` is called once for each part of the answer. A part is a sentence of at most 1,024 characters or, if
-    `every` is a number, that many characters; the end of a block also ends the part. If the check has two parameters,
-    it is called as ``check(text, before)``, where `before` is up to 2,048 characters of the answer before the part. The
-    check returns a verdict, an awaitable verdict, or a stream (such as a small model's answer) whose last item is the
-    verdict:
+    ``check(text)`` is called once for each part of the answer. A part is a sentence of at most 1,024 characters. If
+    `every` is a number, a part has that many characters. The end of a block also ends a part. A check with two
+    parameters also receives up to 2,048 characters before the part. It may be ``async``. It returns a verdict, or a
+    stream that ends with one, such as a small model's answer.
 
     ===========================  ======================================================================================
     verdict                      effect
@@ -108,30 +106,27 @@ def guard(
                                  ``"release"``, the text is released.
     ===========================  ======================================================================================
 
-    Completions, tool calls, usage and the end of the stream wait for the text before them, so the result's text
-    is exactly what was shown. Up to four checks run at once, and their verdicts are applied in the order of the text.
-    When a check trips, the source is disposed, open blocks are completed, and an ``ErrorEvent`` ends the stream. If no
-    event has been emitted yet, the stream ends with ``on_error`` instead. The error's metadata holds the guard's name
-    (`guard`), the `reason` if any, and the rejected `text`, cut to 80 characters. Do not show this text to the user.
+    All other events wait for the text before them, so the result's text is exactly what was shown. Up to four checks
+    run at once. Their verdicts apply in the order of the text. When a check trips, the source is disposed, and an
+    ``ErrorEvent`` ends the stream. If no event has been emitted yet, the stream ends with ``on_error`` instead. The
+    error's metadata holds the guard's name (`guard`), the `reason` if any, and the rejected `text`. The text is cut to
+    80 characters. Do not show it to the user.
 
-    After a trip, none of the step's tools run, whether the guard is an engine's operator or follows ``stream``. Text
-    that an engine's guard has stopped is never sent back to the model. After ``stream``, put the guard before operators
-    that hold events back, such as `smooth`, `gate` and `share_folded`, because tools do not wait for text that has not
-    reached the guard. If the source calls ``on_error``, the error is passed on at once, and the waiting events are
-    dropped.
+    After a trip, none of the step's tools run. Text that an engine's guard has stopped is never sent back to the model.
+    After ``stream``, put the guard before operators that hold events back, such as `smooth` and `gate`. Otherwise,
+    tools may run before the guard sees the text. An ``on_error`` from the source is passed on at once, and waiting
+    events are dropped.
 
-    With ``on_late="fail"``, unchecked text is never shown. A check can take up to `max_lag` seconds; if you do not set
-    `max_lag`, give the check its own timeout. With ``on_late="release"``, no event waits longer than `max_lag` seconds.
-    A late check can still end the stream. It is stopped once its response is complete or four newer checks are running.
+    With ``on_late="fail"``, unchecked text is never shown. Without a `max_lag`, give the check its own timeout. With
+    ``on_late="release"``, no event waits longer than `max_lag` seconds. A late check can still end the stream. It stops
+    once its response is complete or four newer checks need to run.
 
     Thinking is checked too, unless `thinking` is False. Raw frames are dropped, because they repeat unchecked text.
-    Text that consists only of white space always passes. Tool calls and their results are not checked; use ``approve``
-    for them. Each agent's text (``Nested``) is checked separately. A check that is not ``async`` runs on the call's
-    event loop, so it must not block. While 1,024 events are waiting, the source waits too. To check the user's input,
-    see ``rxllm.alongside``.
+    White space always passes. Tool calls and their results are not checked. Use ``approve`` for them. Each agent's text
+    is checked separately. A check that is not ``async`` runs on the event loop, so it must not block. While 1,024
+    events are waiting, the source waits too. To check the user's input, see ``rxllm.alongside``.
 
-    Raises ``ValidationError("invalid_option")`` if an argument is invalid, or if ``on_late="release"`` is given without
-    `max_lag`.
+    Raises ``ValidationError("invalid_option")`` if an argument is invalid. ``on_late="release"`` requires `max_lag`.
     """
     check_function("check", check)
     sees_before = call_fault(check, "") is not None
@@ -147,8 +142,6 @@ def guard(
 
 
 class _Settings(msgspec.Struct, frozen=True):
-    """The arguments of ``guard``. If `sees_before` is True, `check` also takes the text before a part."""
-
     check: Callable[..., Any]
     sees_before: bool
     every: Literal["sentence"] | int
@@ -161,16 +154,12 @@ class _Settings(msgspec.Struct, frozen=True):
 
 
 class _Waiting(msgspec.Struct):
-    """An event to emit or a function to call. It waits until `parts` parts have passed, or at most until `due`."""
-
     item: Event | Callable[[], None]
     parts: int
     due: float
 
 
 class _Check(msgspec.Struct, eq=False):
-    """The check of a single part. It is overdue after `due`. If it ends the stream, `error` holds the reason."""
-
     part: Part
     is_done: bool
     due: float = math.inf
@@ -179,7 +168,7 @@ class _Check(msgspec.Struct, eq=False):
 
 
 class _Guard(abc.DisposableBase):
-    """One subscription. Unlike a `Backlog`, it makes its source wait, and an error overtakes the waiting events."""
+    """One subscription. It makes its source wait, unlike a `Backlog`."""
 
     def __init__(
         self, settings: _Settings, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None
@@ -192,11 +181,11 @@ class _Guard(abc.DisposableBase):
         self._scheduler = scheduler
         self._lock = RLock()
         self._queue: deque[_Waiting] = deque()
-        self._checks: deque[_Check] = deque()  # The checks of the first unpassed part and all later ones.
-        self._pending: deque[_Check] = deque()  # The checks that have not begun.
+        self._checks: deque[_Check] = deque()  # From the first part that has not passed.
+        self._pending: deque[_Check] = deque()  # Checks that have not begun.
         self._running: list[_Check] = []
-        self._passed = 0  # All parts up to this number have passed.
-        self._released = 0  # All parts up to this number have been released, checked or not.
+        self._passed = 0  # The number of the last part that passed.
+        self._released = 0  # The number of the last part released, checked or not.
         self._unfinished = Unfinished()
         self._has_begun = False  # whether an event has been released
         self._tripped = False
@@ -245,11 +234,10 @@ class _Guard(abc.DisposableBase):
         self._enqueue_last(self._complete)
 
     def _before_tools(self, start: Callable[[], None]) -> None:
-        # The tools must run in the context in which ``run_tools`` calls this.
+        # Run tools in the context of ``run_tools``.
         self._enqueue_last(partial(copy_context().run, start))
 
     def _enqueue_last(self, item: Callable[[], None]) -> None:
-        """Call `item` after everything that has arrived so far has been released."""
         with self._lock:
             self._parts.close()
             self._enqueue(item, self._parts.count)
@@ -290,7 +278,7 @@ class _Guard(abc.DisposableBase):
 
     def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         with self._lock:
-            self._time = max(self._now(), self._armed)  # the clock can be slightly behind the timer
+            self._time = max(self._now(), self._armed)  # The clock can be slightly behind the timer.
             self._armed = math.inf
             late = [check for check in self._running if check.due <= self._time]
         for check in late:
@@ -307,17 +295,16 @@ class _Guard(abc.DisposableBase):
         while (step := self._next()) is not None:
             try:
                 step()
-            except BaseException as error:  # raised by the subscriber; our caller may be unable to deliver it
+            except BaseException as error:  # The subscriber raised, and our caller may be unable to report it.
                 self.dispose()
                 fail(self._observer, error)
 
     def _next(self) -> Callable[[], None] | None:
-        """Return the next step, or None if there is nothing to do now."""
         with self._lock:
             self._time = max(self._time, self._now())
             self._take_parts()
             if len(self._queue) >= HELD_BACK and not self._checks:
-                self._parts.close()  # only ending the open part can make room
+                self._parts.close()  # Only ending the open part can make room.
                 self._take_parts()
             step = None if self._ended else self._step()
             if step is None:
@@ -344,7 +331,7 @@ class _Guard(abc.DisposableBase):
                 return partial(self._release, waiting)
         if self._tripped:
             number, error = next((check.part.number, check.error) for check in self._checks if check.error is not None)
-            # All earlier text must pass first, unless text may be released unchecked.
+            # Unless text may be released unchecked, all earlier text must pass.
             return partial(self._cut, error) if self._may_release or number == self._checks[0].part.number else None
         while self._pending and self._pending[0].is_done:
             self._pending.popleft()
@@ -353,7 +340,7 @@ class _Guard(abc.DisposableBase):
             self._running.append(check)
             return partial(self._start_check, check)
         if self._pending and self._running[0].part.number <= self._released:
-            # To make room for a new check, end one whose text has already been released.
+            # Make room by ending a check that is no longer needed.
             return partial(self._end_check, self._running[0])
         return None
 
@@ -361,7 +348,7 @@ class _Guard(abc.DisposableBase):
         item = waiting.item
         if self._may_release and (callable(item) or isinstance(item, _ENDS)):
             for check in [check for check in self._checks if check.part.number <= waiting.parts]:
-                self._end_check(check)  # the response that it checks has ended
+                self._end_check(check)  # its response has ended
         if callable(item):
             item()
             return
@@ -372,7 +359,6 @@ class _Guard(abc.DisposableBase):
             self._gate.open()
 
     def _start_check(self, check: _Check) -> None:
-        """Call the user's function, and end the check with its verdict."""
         verdict: Any = None
 
         def on_next(value: Any) -> None:
@@ -392,7 +378,7 @@ class _Guard(abc.DisposableBase):
 
         if self._settings.max_lag is not None and not self._may_release:
             check.due = self._now() + self._max_lag
-        # No gate: the source may be waiting for this very check.
+        # Without a gate, because the source may be waiting for this check.
         result = paced(result_of(partial(self._settings.verdict, check.part)), None)
         check.subscription.disposable = result.subscribe(on_next, on_error, on_completed, scheduler=self._scheduler)
 

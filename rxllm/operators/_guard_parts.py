@@ -1,8 +1,9 @@
 """Cut the text of events into the parts that a guard checks.
 
-A part ends at the end of a sentence, at the maximum length, or at the end of its block. White space belongs to the part
-before it. How the text is split into deltas makes no difference. Each agent's text is cut separately. A completion, a
-message or a result usually repeats the text of deltas; if it does not, its text is checked too.
+* White space belongs to the part before it.
+* The split into deltas makes no difference.
+* Each agent's text is cut separately.
+* Completions, messages and results are checked if they differ from the deltas.
 """
 
 from __future__ import annotations
@@ -39,34 +40,28 @@ from rxllm.operators._words_and_sentences import Segmenter, find_sentence
 from rxllm.values import Message, Response, TextPart, ThinkingPart
 
 LONGEST = 1024
-"""The number of characters after which a sentence is checked even if it has not ended."""
+"""The maximum length of a sentence in characters."""
 
 CONTEXT = 2048
-"""The maximum number of preceding characters that a check receives."""
+"""The maximum length of a check's `before` text."""
 
 _PASSING = frozenset({Custom, PartAdded, SourceAdded, ToolExecutionStarted, ToolProgress, UsageUpdated})
-"""Events that can arrive in the middle of a sentence without ending it."""
+"""Events that do not end a sentence."""
 
 
 class Part(msgspec.Struct):
-    """A piece of text that is checked as a whole; `before` is the text that precedes it."""
-
     number: int
     before: str
     text: str
 
 
 class _Numbers(msgspec.Struct):
-    """State shared by a chat and its agents. `begun` and `taken` count parts; `ended` holds those not yet taken."""
-
     begun: int = 0
     taken: int = 0
     ended: dict[int, Part] = {}
 
 
 class GuardParts:
-    """The parts of a stream, including its agents' parts. `count` is the number of parts that have begun."""
-
     def __init__(self, every: str | int, thinking: bool, numbers: _Numbers | None = None) -> None:
         self._every = every
         self._thinking = thinking
@@ -83,12 +78,12 @@ class GuardParts:
         return self._numbers.begun
 
     def _begin(self) -> None:
-        self._texts: list[list[str]] = []  # one list of pieces per block of the response
+        self._texts: list[list[str]] = []  # one list of pieces per block
         self._open: dict[BlockKey, list[str]] = {}
         self._before: dict[type[Event], str] = {TextDelta: "", ThinkingDelta: ""}
 
     def feed(self, event: Event) -> Iterable[tuple[Event, int]]:
-        """Cut `event` where parts end. With each piece, return the number of parts that must pass before it."""
+        """Cut `event` where parts end. Return each piece and the number of parts before it."""
         if type(event) not in EVENTS:
             raise not_an_event("guard", event)
         match event:
@@ -102,7 +97,7 @@ class GuardParts:
             case ThinkingDelta():
                 return self._delta(event) if self._thinking else ((event, self.count),)
             case RawChunk():
-                return ()  # its frame repeats text that has not been checked yet
+                return ()  # Its frame repeats unchecked text.
             case ToolExecutionCompleted():
                 if event.id in self._agents:
                     self._agents[event.id].close()
@@ -116,14 +111,13 @@ class GuardParts:
         return ((event, self.count),)
 
     def take(self) -> Iterable[Part]:
-        """Yield the parts that have ended since the last call, in order, up to the first open part."""
+        """Yield the ended parts up to the first open part."""
         numbers = self._numbers
         while (part := numbers.ended.pop(numbers.taken + 1, None)) is not None:
             numbers.taken += 1
             yield part
 
     def close(self) -> None:
-        """End all open parts."""
         self._close_own()
         for agent in self._agents.values():
             agent.close()
@@ -133,7 +127,6 @@ class GuardParts:
         self._end()
 
     def _close(self, event: Event) -> None:
-        """End the open part here. If `event` ends a step, end its agents' open parts too."""
         self._close_own()
         if isinstance(event, StepCompleted | StepRestarted):
             self.close()
@@ -177,7 +170,7 @@ class GuardParts:
         return pieces
 
     def _new_text(self, event: Event) -> str:
-        """Return the text of `event`, or "" if it repeats the text of earlier events."""
+        """Return the text of `event` unless earlier events contained it."""
         match event:
             case TextCompleted():
                 return self._completed(block_key(TextDelta, event.id, self._open), event.text)
@@ -224,15 +217,13 @@ class GuardParts:
 
 
 class _Cutter:
-    """Cut text into sentences of at most `LONGEST` characters, or into pieces of `every` characters."""
-
     def __init__(self, every: str | int) -> None:
         self._segmenter = Segmenter(find_sentence) if isinstance(every, str) else None
         self._longest = LONGEST if isinstance(every, str) else every
         self._length = 0  # the length of the open part
 
     def feed(self, text: str) -> Iterable[tuple[str, bool]]:
-        """Yield the pieces of `text`, and whether a part ends after each piece. The last piece may be empty."""
+        """Yield pieces of `text`, and whether each ends a part."""
         while text:
             room = self._longest - self._length
             piece, text = text[:room], text[room:]
@@ -248,7 +239,6 @@ class _Cutter:
             yield piece, is_full
 
     def reset(self) -> None:
-        """Start over with an empty part."""
         self._length = 0
         if self._segmenter is not None:
             self._segmenter.close()

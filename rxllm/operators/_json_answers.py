@@ -1,4 +1,4 @@
-"""Read a JSON answer as it arrives: as a typed value, as the text at a path, or as the elements of an array."""
+"""Read a JSON answer as it arrives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def partials(type: type[T], /) -> Callable[[Observable[Event]], Stream[Partial[T
 @overload
 def partials(type: UnionType, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]]: ...
 def partials(type: Any, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]]:
-    """Emit a `Partial` of `type` after each delta that adds to the JSON answer, and a complete one at the end.
+    """Emit a growing `Partial` of the JSON answer.
 
     ::
 
@@ -49,15 +49,14 @@ def partials(type: Any, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]
     done Lima done 12 None
     done Lima done 12 City(name='Lima', size=12)
 
-    `type` is any ``response_format`` that is a type: a dataclass, a TypedDict, a pydantic model, ``list[City]``. Every
-    part of the value has a state, at every depth (see `Partial`). ``partials(object)`` accepts any JSON, and `so_far`
-    is then plain data. A partial is a view of the text, which is scanned only once, so the cost of a partial does not
-    depend on the length of the text.
+    `type` is a dataclass, a TypedDict, a pydantic model, ``list[City]`` and so on. Each delta that adds to the value
+    emits a partial. The last partial is complete. Every part of the value has a state (see `Partial`).
+    ``partials(object)`` accepts any JSON. Its `so_far` is plain data. Partials cost the same however long the text is.
 
     At the end, the whole answer is parsed as in `parsed`. If that fails, the stream ends with
-    ``ValidationError("invalid_output")``. If the text is not valid JSON, the partials show nothing after the first
-    error. A Markdown fence around the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Each message of a chat
-    begins a new value. If a key appears more than once, the last value counts.
+    ``ValidationError("invalid_output")``. Partials show nothing after a syntax error. A Markdown fence around the JSON
+    is skipped. An ``ErrorEvent`` becomes ``on_error``. Each message of a chat begins a new value. The last value of a
+    repeated key counts.
 
     Raises ``ValidationError("invalid_option")`` unless JSON can be parsed into `type`.
     """
@@ -84,14 +83,12 @@ class _Partials(Generic[T]):
     def close(self) -> Iterable[Partial[T]]:
         response = final_answer(self._fold.state)
         value = parsed_value(response, self._read)
-        if str(self._growing.text) != response.output_text:  # the completed text differs from its deltas
+        if str(self._growing.text) != response.output_text:  # The completed text differs from its deltas.
             list(self._begin().feed(response.output_text))
         return (self._growing.done(value),)
 
 
 class _Growing:
-    """The JSON text of one message, and the positions of its values."""
-
     def __init__(self, hint: Any) -> None:
         self.text = Pieces()
         self._shape = shape_of(hint)
@@ -137,11 +134,11 @@ class _Growing:
     def on_close(self, at: int) -> None:
         node, shape = self._path.pop()
         is_part = bool(self._path) and node is not self._value()
-        self._changed |= is_part or not node.shows(shape, at)  # the answer as a whole is not done until the stream ends
+        self._changed |= is_part or not node.shows(shape, at)  # the whole answer is done when the stream ends
         node.end = at
 
     def _value(self) -> Node | None:
-        """Return the root. If the answer is wrapped, return its field `value`, unless it has other fields."""
+        """Return the root, or the field `value` that wraps the answer."""
         root = self._root
         if root is None or not self._is_wrapped or root.kind != "{":
             return root
@@ -151,7 +148,7 @@ class _Growing:
 
 
 def text_at(*path: str | int) -> Callable[[Observable[Event]], Stream[TextAt]]:
-    """Emit the strings at `path` in the JSON answer as they arrive. Each piece contains its exact path.
+    """Emit the strings at `path` in the JSON answer.
 
     ::
 
@@ -167,14 +164,14 @@ def text_at(*path: str | int) -> Callable[[Observable[Event]], Stream[TextAt]]:
     ('items', 1, 'name') Os
     ('items', 1, 'name') lo
 
-    `path` consists of keys and indexes; ``"*"`` matches any key or index. In an answer to
-    ``response_format=list[City]``, the path begins with ``"value"``. The pieces are plain text, with JSON escapes
-    decoded. Nothing is emitted for empty strings or for values that are not strings. A Markdown fence around the JSON
-    is skipped. An ``ErrorEvent`` becomes ``on_error``. If the JSON is invalid or incomplete, the stream ends with
-    ``ValidationError("invalid_output")``, whose metadata holds the text. Each message of a chat is a new answer, and
-    any text after the message's first tool call is skipped.
+    `path` consists of keys and indexes. ``"*"`` matches any key or index. In an answer to
+    ``response_format=list[City]``, the path begins with ``"value"``. Each piece contains its exact path. JSON escapes
+    are decoded. Empty strings and values that are not strings are skipped. A Markdown fence around the JSON is skipped.
+    An ``ErrorEvent`` becomes ``on_error``. If the JSON is invalid or incomplete, the stream ends with
+    ``ValidationError("invalid_output")``. The error's metadata holds the text. Each message of a chat is a new answer.
+    Text after a message's first tool call is skipped.
 
-    Raises ``ValidationError("invalid_option")`` if `path` contains anything but keys and indexes.
+    Raises ``ValidationError("invalid_option")`` if `path` is invalid.
     """
     fits = all(isinstance(key, str | int) and not isinstance(key, bool) for key in path)  # pyright: ignore[reportUnnecessaryIsInstance]
     check("path", path, fits, "keys and indexes, or '*' for any")
@@ -186,7 +183,7 @@ class _TextAt:
         self._scanner = JSONScanner(self)
         self._place = PathMatch([None if key == "*" else key for key in path])
         self._parts: list[str] = []
-        self._path: tuple[Key, ...] | None = None  # the path of the open string, if it matches
+        self._path: tuple[Key, ...] | None = None  # the open string's path, if it matches
         self._found: list[TextAt] = []
 
     def feed(self, text: str) -> Iterable[TextAt]:
@@ -220,7 +217,7 @@ def items(type: type[T] | Callable[[str], T], /, *path: str) -> Callable[[Observ
 @overload
 def items(type: Mapping[str, Any] | UnionType, /, *path: str) -> Callable[[Observable[Event]], Stream[Any]]: ...
 def items(type: Any = None, /, *path: str) -> Callable[[Observable[Event]], Stream[Any]]:
-    """Emit each element of the JSON array in the answer, validated as `type`, as soon as it is complete.
+    """Emit each element of the JSON array in the answer.
 
     ::
 
@@ -233,14 +230,14 @@ def items(type: Any = None, /, *path: str) -> Callable[[Observable[Event]], Stre
     >>> list(stream_generate(Fake(['{"primes": [2, ', "3]}"]), "Two primes?").pipe(items(int, "primes")))
     [2, 3]
 
-    `type` takes the same values as in `parsed`; without it, elements are emitted as plain JSON. `path` consists of the
-    keys that lead to the array. In an answer to ``response_format=list[City]``, it is ``"value"``. A Markdown fence
-    around the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Each message of a chat is a new answer, and any
-    text after the message's first tool call is skipped.
+    `type` takes the same values as in `parsed`. Without it, elements are plain JSON. `path` holds the keys that lead to
+    the array. In an answer to ``response_format=list[City]``, it is ``"value"``. A Markdown fence around the JSON is
+    skipped. An ``ErrorEvent`` becomes ``on_error``. Each message of a chat is a new answer. Text after a message's
+    first tool call is skipped.
 
-    An element that cannot be parsed as `type` ends the stream with ``ValidationError("invalid_output")``, whose
-    metadata holds the element's text and its `index`. The same error, with the whole text, ends the stream if the
-    complete answer is not JSON or has no array at `path`.
+    An element that cannot be parsed as `type` ends the stream with ``ValidationError("invalid_output")``. The error's
+    metadata holds the element's text and `index`. It also fails if the complete answer is not JSON or has no array
+    there. The metadata then holds the whole text.
 
     Raises ``ValidationError("invalid_option")`` if `type` or `path` is invalid.
     """

@@ -1,4 +1,4 @@
-"""Scan JSON that arrives in pieces, to find its values, the text of its strings, and the elements of an array.
+"""Scan JSON that arrives in pieces.
 
 =============  ==================================  ==================================================
 state          character                           next state
@@ -22,13 +22,11 @@ after a value  ``,``                               key in an object, value in an
 after a value  ``}`` or ``]``                      after a value
 =============  ==================================  ==================================================
 
-White space between these characters is skipped. After the outermost value, the next state is `ended` instead of `after
-a value`. Any character that is neither in this table nor part of a key, a string, a number or a word is a syntax error.
-It also leads to `ended`, where the rest of the text is skipped.
+White space between these characters is skipped. The outermost value and any syntax error lead to `ended`. The rest of
+the text is then skipped.
 
-Each character is scanned once, and the open containers are kept in a list, so the cost per character does not depend on
-the length or depth of the text. `ArraySplitter` finds the array with the scanner and splits it with `JSONArrayDecoder`.
-The scanner does not check the grammar; a parser reads each element and finally the whole text.
+Each character is scanned once. The scanner does not check the grammar. A parser reads the elements and the whole text
+later.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ from rxllm.values.json_text import unescaped
 from rxllm.wire.framing import JSONArrayDecoder
 
 _FENCE = re.compile(r"\s*(?:```(?:json)?\s*)?", re.IGNORECASE)
-"""White space and the Markdown code fence that small models tend to put before the JSON."""
+"""White space and the Markdown fence that small models add."""
 
 _LONGEST_HEAD = 64
 _SPACE = " \t\r\n"
@@ -52,34 +50,34 @@ _HALF = rf"[dD][89abAB]{_HEX}{{2}}"
 _ESCAPE = rf'\\(?:["\\/bfnrt]|u(?:{_HALF}\\u[dD][c-fC-F]{_HEX}{{2}}|(?![dD][89a-fA-F]){_HEX}{{4}}))'
 _PLAIN = r'[^"\\\x00-\x1f\ud800-\udfff]*+'
 _TEXT = re.compile(f"{_PLAIN}(?:{_ESCAPE}{_PLAIN})*+")
-# An incomplete escape or surrogate pair at the end of the text.
+# an incomplete escape or surrogate pair at the end
 _CUT = re.compile(rf"\\(?:u(?:{_HEX}{{0,3}}|{_HALF}(?:\\(?:u{_HEX}{{0,3}})?)?))?\Z")
 _IN_SCALAR = re.compile(r"[^ \t\r\n,\]}]*+")
 _SCALAR = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?|true|false|null|NaN|-?Infinity")
 _BEGINS = frozenset('{["-0123456789tfnNI')
 
 Key = str | int
-"""A value's key or index in its container; "" for the outermost value."""
+"""A key or index, or "" for the outermost value."""
 
 
 class Sink(Protocol):
-    """The handlers that a scanner calls. Positions are counted in characters from the start of the text."""
+    """The handlers that a scanner calls. Positions count characters."""
 
     def on_open(self, kind: str, key: Key, at: int) -> None:
-        """Handle the start of a value: an object ``{``, an array ``[``, a string ``"``, or "" for a number or word."""
+        """Handle the start of a value. `kind` is ``{``, ``[``, ``"`` or ""."""
         ...
 
     def on_text(self, raw: str) -> None:
-        """Handle a piece of the open string. Escapes are not decoded, and are never split between two pieces."""
+        """Handle a piece of the open string. Escapes stay whole and encoded."""
         ...
 
     def on_close(self, at: int) -> None:
-        """Handle the end of the innermost open value; `at` is the position after it."""
+        """Handle the end of the innermost open value."""
         ...
 
 
 class PathMatch:
-    """Match the open values against a path of keys and indexes, in which None matches anything."""
+    """Match open values against a path. None matches any key."""
 
     def __init__(self, path: Sequence[Key | None]) -> None:
         self._wanted = ("", *path)
@@ -87,7 +85,6 @@ class PathMatch:
         self._matching = 0  # The number of leading keys that match.
 
     def enter(self, key: Key) -> bool:
-        """Record that a value has opened, and return whether the path leads to it."""
         depth = len(self._keys)
         self._keys.append(key)
         if self._matching < depth or depth >= len(self._wanted) or self._wanted[depth] not in (key, None):
@@ -101,22 +98,21 @@ class PathMatch:
 
     @property
     def path(self) -> tuple[Key, ...]:
-        """The keys and indexes of the open values."""
         return tuple(self._keys[1:])
 
 
 class JSONScanner:
-    """A scanner that calls `sink` for each value. `at` is the number of characters scanned so far."""
+    """Call `sink` for each value. `at` counts scanned characters."""
 
     def __init__(self, sink: Sink) -> None:
         self.at = 0
         self._sink = sink
         self._state = self._head
         self._containers: list[str] = []
-        self._counts: list[int] = []  # for each open container, the number of elements so far
+        self._counts: list[int] = []  # the number of elements in each open container
         self._key: Key = ""
-        self._pending = ""  # An incomplete head or escape, to be scanned later.
-        self._parts: list[str] = []  # The pieces of the open key or scalar.
+        self._pending = ""  # An incomplete head or escape.
+        self._parts: list[str] = []  # Pieces of the open key or scalar.
 
     def feed(self, text: str) -> None:
         text, self._pending = self._pending + text, ""
@@ -126,12 +122,11 @@ class JSONScanner:
         self.at += len(text) - len(self._pending)
 
     def close(self) -> None:
-        """Close the outermost value if it is a number or a word, because no character marks its end."""
+        """Close an outermost number or word, which has no end mark."""
         if self._state == self._in_scalar and not self._containers:
             self._end_scalar(self.at)
 
     def stop(self) -> None:
-        """Skip the rest of the text."""
         self._state = self._ended
 
     def _head(self, text: str, at: int) -> int:
@@ -211,7 +206,6 @@ class JSONScanner:
         return len(text)
 
     def _end_of_text(self, text: str, at: int) -> int:
-        """Return the end of the string: its closing quote, an incomplete or invalid escape, or the end of `text`."""
         found = _TEXT.match(text, at)
         end = found.end() if found else at
         if end < len(text) and text[end] != '"':
@@ -268,7 +262,7 @@ def _after_spaces(text: str, at: int) -> int:
 
 
 class ArraySplitter:
-    """Split an array into the texts of its elements. The array is the outermost value, or the value at `path`."""
+    """Split the array at `path` into the texts of its elements."""
 
     def __init__(self, path: tuple[str, ...] = ()) -> None:
         self.found = False  # whether the array has begun

@@ -1,4 +1,4 @@
-"""Observe a stream: call a function, trace the signals, keep the time of each item, or keep a journal."""
+"""Observe a stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tap(fn: Callable[[E], object], type: type[E], /, *types: type[E]) -> Callabl
 @overload
 def tap(fn: Callable[[T], object], /) -> Callable[[Observable[T]], Stream[T]]: ...
 def tap(fn: Callable[[Any], object], /, *types: type[Any]) -> Callable[[Observable[Any]], Stream[Any]]:
-    """Call ``fn(item)`` for each item, or only for instances of `types`, and emit every item unchanged.
+    """Call ``fn(item)`` for each item, or each instance of `types`.
 
     ::
 
@@ -35,7 +35,7 @@ def tap(fn: Callable[[Any], object], /, *types: type[Any]) -> Callable[[Observab
     >>> _ = stream_generate(Fake("Hi"), "Hello").pipe(tap(lambda event: print(event.delta), TextDelta)).run()
     Hi
 
-    If `fn` raises, the stream ends with that exception.
+    All items are emitted unchanged. If `fn` raises, the stream ends with that exception.
 
     Raises ``ValidationError("invalid_option")`` unless `fn` is a function and `types` are classes.
     """
@@ -58,7 +58,7 @@ def tap(fn: Callable[[Any], object], /, *types: type[Any]) -> Callable[[Observab
 
 
 def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]:
-    """Call `fn` with a `Trace` for each signal: the subscription, every item, and the completion, error or disposal.
+    """Call `fn` with a `Trace` of each signal.
 
     ::
 
@@ -72,9 +72,9 @@ def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]
     >>> [(trace.kind, trace.count, trace.item) for trace in seen[-4:]]
     [('next', 0, 'Hi'), ('next', 0, 'Hi'), ('end', 1, None), ('end', 1, None)]
 
-    Times are in seconds since the subscription. To see how long an operator takes and which items it holds back, put a
-    trace before and after it. `fn` is called before the subscriber receives the signal. If `fn` raises, the stream ends
-    with that exception.
+    The signals are the subscription, every item, and the completion, error or disposal. Times are in seconds since the
+    subscription. Put a trace before and after an operator to see its delays. `fn` is called before the subscriber
+    receives the signal. If `fn` raises, the stream ends with that exception.
 
     Raises ``ValidationError("invalid_option")`` unless `fn` is a function.
     """
@@ -127,7 +127,7 @@ def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]
 
 
 def timed() -> Callable[[Observable[T]], Stream[Timed[T]]]:
-    """Emit each item wrapped in a `Timed`, with its time in seconds since the subscription.
+    """Emit each item with its time since the subscription.
 
     ::
 
@@ -139,16 +139,15 @@ def timed() -> Callable[[Observable[T]], Stream[Timed[T]]]:
     >>> result
     ChatResult('Hi', completed, 1 steps, 0 tokens)
 
-    Put `timed` directly before an operator that folds the stream, such as `to_chat_result`, because other operators
-    for events do not accept `Timed` items. In a notebook, the result then shows its timeline, and
-    ``rxllm.timeline(result)`` draws it. The times are not part of the result's fields or its JSON.
+    Times are in seconds. Put `timed` directly before an operator that folds the stream, such as `to_chat_result`. Other
+    event operators do not accept `Timed` items. ``rxllm.timeline(result)`` draws the result's timeline. So does a
+    notebook. The times are not part of the result's fields or its JSON.
 
-    The answer's metadata describes upstream retries, fallbacks and races, under ``"retry"``, ``"fallback"``,
-    ``"race"`` or ``"hedge"``. Each entry contains the seconds between the first attempt and the attempt that answered
-    (``"began"``), and the other attempts (``"lost"``). A lost attempt has a `name`, an `error` (None if the attempt was
-    disposed), and the times in seconds at which it `began` and `ended`. An answer that continued over another
-    connection has ``"reattached"``: for each gap the seconds `before` the end of the answer, the `seconds` that it
-    lasted, and the `error`.
+    Upstream retries, fallbacks and races are in the answer's metadata, under ``"retry"``, ``"fallback"``, ``"race"`` or
+    ``"hedge"``. ``"began"`` is the seconds between the first attempt and the attempt that answered. ``"lost"`` lists
+    the other attempts. Each has a `name`, an `error`, and the times at which it `began` and `ended`. The `error` of a
+    disposed attempt is None. An answer that continued over another connection has ``"reattached"``. Each gap has its
+    `seconds`, the seconds `before` the end of the answer, and an `error`.
     """
 
     def start(
@@ -170,7 +169,7 @@ _JOURNAL_METHODS = ("response", "tool", "begin", "finish")
 
 
 def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
-    """Record a stream's responses and tool calls in `journal`, and replay them when the stream runs again.
+    """Record responses and tool calls in `journal`, and replay them.
 
     ::
 
@@ -193,16 +192,14 @@ def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
     the model has answered
     ChatResult('42', completed, 2 steps, 0 tokens)
 
-    The journal covers everything upstream, including agents and the calls that tools make. Events are not changed. If
-    the same stream runs again with the same journal, answered requests are not sent again, and completed tool calls do
-    not run again. Model answers are recorded before operators change them, and operators receive the replayed answers
-    too, so guards and budgets work as before.
+    The journal covers everything upstream, including agents and tools' own calls. Events are not changed. When the same
+    stream runs again, recorded requests and completed tool calls are replayed. Answers are recorded before operators
+    change them. Operators receive replayed answers too, so guards and budgets still work.
 
-    A tool call that was interrupted runs again if its tool is ``@tool(idempotent=True)``. Otherwise it stays in
-    ``pending_tool_calls``, like a call that needs approval, and its ``metadata["interrupted"]`` gives the reason.
+    An interrupted tool call runs again if its tool is ``@tool(idempotent=True)``. Otherwise it stays in
+    ``pending_tool_calls``. Its ``metadata["interrupted"]`` gives the reason.
 
-    For the methods of a journal, see `rxllm.runtime.Journal`. A journal that writes to a database is in
-    ``rxllm.durable``.
+    ``rxllm.durable`` has a journal that writes to a database. For your own, see `rxllm.runtime.Journal`.
 
     Raises ``ValidationError("invalid_option")`` unless `journal` has these methods.
     """

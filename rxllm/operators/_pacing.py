@@ -1,4 +1,4 @@
-"""Operators that control timing: `smooth` spreads bursts out, `snapshots` emits states, and `gate` holds items back."""
+"""Operators that control timing."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ T = TypeVar("T")
 
 
 FRAME = 1 / 60
-"""The maximum number of seconds between two releases of waiting events. Most screens refresh at this interval."""
+"""The maximum number of seconds between releases."""
 
-_LONG = 64  # a piece of at least this many characters is not joined with the next delta
+_LONG = 64  # in characters; long pieces are not joined
 
 
 def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Emit text and thinking word by word at an even pace, delaying each word by at most `max_lag` seconds.
+    """Emit text and thinking word by word at an even pace.
 
     ::
 
@@ -53,13 +53,12 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
     >>> [event.delta for event in events if isinstance(event, TextDelta)]
     ['Hello, ', 'wide ', 'world']
 
-    The words of a burst are spread over the time until the next burst. That time is estimated from earlier bursts and
-    is at most `max_lag`. Text that already arrives one word at a time is hardly delayed. Text in scripts without spaces
-    between words (Chinese, Japanese, Thai, ...) is split into characters, each with its combining marks.
+    Each word is delayed by at most `max_lag` seconds. A burst is spread over the expected time until the next burst.
+    Text that already arrives one word at a time is hardly delayed. Chinese, Japanese, Thai and similar text is split
+    into characters with their combining marks.
 
-    Order is preserved: all other events, including agents' events, and the end of the stream wait for the text before
-    them. Before an ``on_error``, everything that is still waiting is emitted at once. A `max_lag` of 0 leaves the
-    stream unchanged.
+    Order is preserved. Other events and the end of the stream wait for the text before them. Before an ``on_error``,
+    all waiting events are emitted. A `max_lag` of 0 leaves the stream unchanged.
 
     Raises ``ValidationError("invalid_option")`` unless `max_lag` is a number of seconds.
     """
@@ -70,9 +69,9 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
 
 
 class _Smoother(Backlog[Event, Event]):
-    """One subscription. `_waiting` holds each event with its due time. Only text has a finite due time.
+    """One subscription. Only text in `_waiting` has a finite due time.
 
-    Unlike other backlogs, this one delays completion until every event has been emitted.
+    Completion waits until every event has been emitted.
     """
 
     def __init__(self, observer: abc.ObserverBase[Event], lag: float, scheduler: abc.SchedulerBase | None) -> None:
@@ -83,8 +82,8 @@ class _Smoother(Backlog[Event, Event]):
         self._waiting: deque[tuple[Event, float]] = deque()
         self._pieces = 0  # The number of pieces of text in `_waiting`.
         self._armed = False  # Whether the timer is running.
-        self._share = 0.0  # The number of pieces that are due, including a fraction.
-        self._gap = lag  # The seconds expected between bursts.
+        self._share = 0.0  # How many pieces are due, with a fraction.
+        self._gap = lag  # The expected seconds between bursts.
         self._burst = -math.inf  # The time at which the last burst began.
         self._clock_time = self._set_back = 0.0
         self._ended = False
@@ -108,7 +107,7 @@ class _Smoother(Backlog[Event, Event]):
         due = now + self._lag
         text, first_due = event.delta, due
         start = _start_of(event, self._waiting[-1][0]) if self._waiting else None
-        if start is not None:  # the last piece in the queue may be only half a word
+        if start is not None:  # The last piece may be only half a word.
             text, first_due = start + text, self._waiting.pop()[1]
             self._pieces -= 1
         first_word, *words = split_words(text)
@@ -142,7 +141,7 @@ class _Smoother(Backlog[Event, Event]):
     def wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         with self._lock:
             super().wake(scheduler, state)
-            if not self._timer.is_disposed:  # disposed if the subscriber has raised
+            if not self._timer.is_disposed:  # The timer is disposed if the subscriber has raised.
                 self._end()
 
     def _release(self) -> None:
@@ -164,20 +163,19 @@ class _Smoother(Backlog[Event, Event]):
 
     def _now(self) -> float:
         time = self._clock.to_seconds(self._clock.now)
-        self._set_back += max(self._clock_time - time, 0.0)  # the wall clock may be set back
+        self._set_back += max(self._clock_time - time, 0.0)  # The wall clock may be set back.
         self._clock_time = time
         return time + self._set_back
 
 
 def _start_of(event: TextDelta | ThinkingDelta, last: Event) -> str | None:
-    """Return the text of `last`, or None if it is too long to join or belongs to a different block than `event`."""
     if not isinstance(last, TextDelta | ThinkingDelta) or type(last) is not type(event) or last.id != event.id:
         return None
     return last.delta if len(last.delta) < _LONG else None
 
 
 def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Response[Any]]]:
-    """Emit the `Response` so far: at the start, at intervals of `every` seconds while it grows, and at the end.
+    """Emit the `Response` so far, every `every` seconds.
 
     ::
 
@@ -189,10 +187,10 @@ def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Respon
     >>> [so_far.output_text for so_far in events.pipe(snapshots(0.2))]
     ['', 'Hi', 'Hi!']
 
-    If `every` is 0, a snapshot follows each event. The last snapshot equals the result of `to_response`, and contains
-    the error if there was an ``ErrorEvent``. Before an ``on_error``, the response so far is emitted. In a chat, each
-    snapshot is the response of the current step. The longer the text, the more a snapshot costs. No timer runs while
-    nothing changes.
+    Snapshots are emitted at the start, while the response grows, and at the end. If `every` is 0, a snapshot follows
+    each event. The last snapshot equals the result of `to_response`, including any error. Before an ``on_error``, the
+    response so far is emitted. In a chat, each snapshot is the response of the current step. The longer the text, the
+    more a snapshot costs.
 
     Raises ``ValidationError("invalid_option")`` unless `every` is a number of seconds.
     """
@@ -201,7 +199,7 @@ def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Respon
 
 
 class _Snapshots(Backlog[Event, Response[Any]]):
-    """One subscription. `_emitted` is the state at the last snapshot; while `_state` differs, a snapshot is pending."""
+    """One subscription. A snapshot is pending while `_state` differs from `_emitted`."""
 
     def __init__(
         self, observer: abc.ObserverBase[Response[Any]], period: float, scheduler: abc.SchedulerBase | None
@@ -218,7 +216,7 @@ class _Snapshots(Backlog[Event, Response[Any]]):
                 if type(event) not in EVENTS:
                     raise not_an_event("snapshots", event)
                 self._state = self._state.apply_event(event)
-            except Exception as error:  # raised, for example, by raw usage with unknown keys
+            except Exception as error:  # Raw usage with unknown keys may raise.
                 self._observer.on_error(error)
                 return
             if not self._armed:
@@ -241,7 +239,7 @@ class _Snapshots(Backlog[Event, Response[Any]]):
 def gate(
     while_open: Observable[bool], maxsize: int = MAX_WAITING, *, limit: int | None = None
 ) -> Callable[[Observable[T]], Stream[T]]:
-    """Let items pass while the latest value of `while_open` is True, and hold them back while it is False.
+    """Hold items back while the latest `while_open` is False.
 
     ::
 
@@ -256,16 +254,14 @@ def gate(
     ['Hello, ', 'world']
 
     The gate is closed until `while_open` emits its first value. To begin with an open gate, pass
-    ``while_open.start_with(True)``. Each item passes exactly once, in order, and the stream completes only after all
-    waiting items have passed. An ``on_error`` passes at once, and the waiting items are dropped. If `while_open`
-    completes while the gate is open, the gate stays open. If it completes while the gate is closed, the gate can never
-    open again, so the stream ends with ``StreamError("cancelled")``. If `while_open` fails, or emits anything but a
-    boolean, the stream ends at once.
+    ``while_open.start_with(True)``. Each item passes exactly once, in order. The stream completes after all waiting
+    items have passed. An ``on_error`` passes at once, and waiting items are dropped. If `while_open` completes while
+    the gate is open, the gate stays open. If the gate is closed then, the stream ends with
+    ``StreamError("cancelled")``. If `while_open` fails or emits anything but a boolean, the stream fails at once.
 
-    While `maxsize` items are waiting, the source is paused and reads nothing from its socket. A source that cannot be
-    paused, such as a `Subject`, may send more. If more than `limit` items (65,536 by default) would have to wait, the
-    stream ends with ``StreamError("overflow")``. Operators before a closed gate treat it like a busy consumer:
-    `keep_latest` drops all items except the newest, and `conflate` joins them.
+    While `maxsize` items are waiting, the source is paused. A source that cannot be paused, such as a `Subject`, may
+    send more. More than `limit` waiting items (65,536 by default) end the stream with ``StreamError("overflow")``.
+    Before a closed gate, `keep_latest` keeps only the newest item, and `conflate` joins items.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """
@@ -280,10 +276,7 @@ def gate(
 
 
 class _Gated:
-    """One subscription. Its `_gate` holds the waiting items and slows the source down.
-
-    It cannot be a `Backlog`, because it pauses its source and drops the waiting items on an error.
-    """
+    """One subscription. `_gate` holds items and slows the source. A `Backlog` cannot pause its source."""
 
     def __init__(
         self, observer: abc.ObserverBase[Any], maxsize: int, limit: int, scheduler: abc.SchedulerBase | None
@@ -305,7 +298,7 @@ class _Gated:
 
     def start(self, source: Observable[Any], while_open: Observable[bool]) -> abc.DisposableBase:
         subscriptions = CompositeDisposable(self._wake)
-        switch = paced(while_open, None)  # a slow consumer must not delay the switch
+        switch = paced(while_open, None)  # A slow consumer must not delay the switch.
         subscriptions.add(
             switch.subscribe(self._on_switch, self._fail, self._on_switch_completed, scheduler=self._scheduler)
         )
@@ -315,8 +308,8 @@ class _Gated:
         return subscriptions
 
     def _on_switch(self, is_open: Any) -> None:
-        # Do not take the lock: closing the gate must not have to wait for a delivery on another thread.
-        if not isinstance(is_open, bool):  # The string "off" would be truthy.
+        # Closing must not wait for another thread's delivery, so take no lock.
+        if not isinstance(is_open, bool):  # the string "off" is truthy
             remedy = "write while_open.map(...) with a function that returns a boolean"
             self._fail(invalid_option("while_open", f"must emit True or False, not {shown(is_open)}; {remedy}"))
             return
@@ -340,30 +333,30 @@ class _Gated:
                 self._gate.waiting.append(item)
             else:
                 self._cut_off()
-            self._release()  # deliver items that arrived during a delivery, or before the gate opened
+            self._release()  # Deliver items that arrived during a delivery.
             if self._completed:
                 self._end()
 
     def _cut_off(self) -> None:
-        fault = f"the source cannot be paused, and {self._limit} items are already waiting for gate() to open"
-        remedy = "drop or join items with ops.keep_latest() or ops.conflate(), use a source that can be paused, such as"
-        self._fail(StreamError("overflow", f"{fault}; {remedy} rxllm.from_async_iter(...), or pass a larger limit="))
+        fault = f"{self._limit} items are already waiting for gate() to open"
+        remedy = "put ops.keep_latest() or ops.conflate() before it, or pass a larger limit="
+        self._fail(StreamError("overflow", f"{fault}; {remedy}"))
 
     def _schedule_release(self) -> None:
-        # The gate may be opened on another thread. Deliveries belong on the stream's own loop.
+        # The gate may open on another thread. Deliver on our loop.
         if isinstance(self._clock, LoopScheduler) and self._clock.has_ended:
             self._fail(StreamError("cancelled", "the stream's event loop is closed"))
         elif not self._wake.is_disposed:
             self._wake.disposable = self._clock.schedule(self._release_now)
 
     def _release_now(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        self._context.copy().run(self._release_and_end)  # the timer may run in another caller's context
+        self._context.copy().run(self._release_and_end)  # The timer may run in another context.
 
     def _release_and_end(self) -> None:
         with self._lock:
             try:
                 self._release()
-            except BaseException as error:  # raised by the subscriber; no caller would pass it on
+            except BaseException as error:  # The subscriber raised, and no caller can report it.
                 fail(self._observer, error)
             else:
                 self._end()
@@ -377,7 +370,7 @@ class _Gated:
                 return
             self._deliver(self._gate.waiting[0])
             if not self._over:
-                self._gate.take()  # only after the delivery: until then, the gate must not look idle
+                self._gate.take()  # The gate must not look idle during the delivery.
 
     def _reader_is_open(self) -> None:
         self._waits_for_reader = False

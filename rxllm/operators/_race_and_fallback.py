@@ -1,4 +1,4 @@
-"""Operators for unreliable providers: race or hedge calls, fall back to another model, or refuse calls for a while."""
+"""Operators for unreliable providers."""
 
 from __future__ import annotations
 
@@ -36,12 +36,11 @@ log = logging.getLogger("rxllm")
 
 
 def race(*others: Observable[Event]) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Race the source against `others`: the first stream to emit content wins, and the rest are disposed.
+    """Keep the first stream to emit content, and dispose the rest.
 
-    ``a.pipe(ops.race(b, c))`` is the same as ``rxllm.race(a, b, c)``, so the source is stream 0 in the result's
-    metadata.
+    ``a.pipe(ops.race(b, c))`` is the same as ``rxllm.race(a, b, c)``. In the result's metadata, the source is stream 0.
 
-    Raises ``ValidationError("invalid_option")`` if there are no `others` or if any of them is not an Observable.
+    Raises ``ValidationError("invalid_option")`` unless `others` are Observables, at least one.
     """
     check_streams("others", others)
     return lambda source: runtime.race(source, *others)
@@ -49,10 +48,11 @@ def race(*others: Observable[Event]) -> Callable[[Observable[Event]], Stream[Eve
 
 @explains_call("ops.hedge(after=2) in a pipe, or rxllm.hedge(stream, after)")
 def hedge(after: float) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Subscribe again if no content arrives within `after` seconds; the first subscription to emit content wins.
+    """Subscribe again if no content arrives within `after` seconds.
 
-    ``stream.pipe(ops.hedge(after=2))`` is the same as ``rxllm.hedge(stream, after=2)``. To hedge every call that an
-    engine makes, write ``Engine(adapter, operators=[ops.hedge(after=2)])``.
+    The first subscription to emit content wins. ``stream.pipe(ops.hedge(after=2))`` is the same as
+    ``rxllm.hedge(stream, after=2)``. To hedge every call of an engine, write
+    ``Engine(adapter, operators=[ops.hedge(after=2)])``.
 
     Raises ``ValidationError("invalid_option")`` if `after` is not a positive number.
     """
@@ -63,7 +63,7 @@ def hedge(after: float) -> Callable[[Observable[Event]], Stream[Event]]:
 def fallback(
     *engines: Engine | str | Observable[Event] | Any, when: Callable[[Exception], bool] | None = None
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Try `engines` in order, moving on to the next one whenever a stream fails before its first content.
+    """Try the next engine when a stream fails before its first content.
 
     ::
 
@@ -80,18 +80,17 @@ def fallback(
     'Hello'
 
     In an engine's operators, pass engines, adapters, or names such as ``"provider:model"``. Each fallback engine
-    receives the same messages, tools and format as the first, and the options of the request and the call. It keeps its
-    own key, model (if set), pass-through ``options``, retry policy and operators. In a pipe, pass Observables of events
-    instead.
+    receives the same messages, tools, format and options. It keeps its own key, model (if set), pass-through
+    ``options``, retry policy and operators. In a pipe, pass Observables of events instead.
 
-    The events of a failed attempt are dropped. After a fallback, ``MessageCompleted`` and the response have the
-    metadata ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If every attempt fails, the last error is passed
-    on, with the earlier errors added as exception notes. ``when(error)`` decides whether to fall back. By default,
-    every error except ``StreamError("cancelled")`` triggers a fallback.
+    The events of a failed attempt are dropped. After a fallback, the response has the metadata
+    ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If every attempt fails, the last error is raised, with
+    earlier errors as notes. ``when(error)`` decides whether to fall back. By default, every error except
+    ``StreamError("cancelled")`` triggers a fallback.
 
-    Raises ``ValidationError("invalid_option")`` if there are no `engines` or any of them has the wrong type, and
-    ``EngineError("unknown_provider")`` if the provider in a name is unknown. If any of the `engines` is not a stream,
-    using the operator in a pipe raises ``ValidationError``.
+    Raises ``ValidationError("invalid_option")`` if `engines` is empty or has an item of the wrong type. Raises
+    ``EngineError("unknown_provider")`` for an unknown provider. In a pipe, raises ``ValidationError`` unless all
+    `engines` are streams.
     """
     if not engines:
         raise invalid_option("engines", "must not be empty: write fallback(engine)")
@@ -111,8 +110,6 @@ def fallback(
 
 @dataclass(frozen=True)
 class _Alternative:
-    """One of the `engines`: a stream, an engine or an adapter."""
-
     engine: Any
     model: str | None
     name: str
@@ -138,8 +135,8 @@ class _Alternative:
             return self.engine  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
         if call is None:
             fault = (
-                f"cannot include the engine {self.name!r} here: an engine works only in Engine(operators=[fallback("
-                "...)]); in a pipe, pass a stream: fallback(stream_generate(engine, question))"
+                f"cannot include the engine {self.name!r} in a pipe; pass a stream: "
+                "fallback(stream_generate(engine, question))"
             )
             raise invalid_option("engines", fault)
         return call.ask(self.engine, self.model)
@@ -165,7 +162,7 @@ class _Fallback:
             self._failures.append(f"{self._names[attempt - 1]}: {error!r}")
             return 0.0
         for failure in self._failures:
-            if failure not in getattr(error, "__notes__", ()):  # in tests, the same error object may be raised twice
+            if failure not in getattr(error, "__notes__", ()):  # Tests may raise the same error twice.
                 error.add_note(failure)
         return None
 
@@ -204,7 +201,7 @@ def circuit_breaker(
     cooldown: float = 30.0,
     on_change: Callable[[State], object] | None = None,
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Refuse calls after `failures` failures in a row within `within` seconds; try again after `cooldown` seconds.
+    """Refuse calls for a while after repeated failures.
 
     ::
 
@@ -224,14 +221,15 @@ def circuit_breaker(
     >>> len(down.requests)
     1
 
-    Each operator has one circuit, which all its subscriptions share, on any thread. In an engine's operators, all calls
-    made by the engine and its copies share it. A refused call does not subscribe to its source. It fails with
-    ``AdapterError("provider_unavailable")``, whose `retry_after` is the number of seconds until the next trial.
+    The circuit opens after `failures` failures in a row within `within` seconds. After `cooldown` seconds, a trial call
+    is allowed. All of the operator's subscriptions share one circuit, on any thread. An engine and its copies share it
+    too. A refused call does not subscribe to its source. It fails with ``AdapterError("provider_unavailable")``. The
+    error's `retry_after` is the number of seconds until the next trial.
 
-    During a trial call the circuit is ``half_open``. It closes as soon as the trial receives content, and opens again
-    if the trial fails. If the trial is disposed, the next call becomes the trial. An error, whether raised or streamed,
-    counts as a failure if it would be retried by default; any other error shows that the provider works.
-    ``on_change(state)`` is called whenever the state changes, and its exceptions are logged.
+    During a trial call, the circuit is ``half_open``. It closes when the trial receives content. It opens again if the
+    trial fails. If the trial is disposed, the next call becomes the trial. An error counts as a failure if it would be
+    retried by default. Any other error shows that the provider works. ``on_change(state)`` is called for each change.
+    Its exceptions are logged.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """
@@ -279,7 +277,7 @@ def _verdict(error: Exception) -> Verdict:
 
 
 class _Permit:
-    """Permission for one call. For a trial call, `is_trial` is True until its first content arrives."""
+    """A permit for one call, a trial until its first content."""
 
     def __init__(self, is_trial: bool) -> None:
         self.is_trial = is_trial
@@ -287,7 +285,7 @@ class _Permit:
 
 
 class Circuit:
-    """The state of a circuit breaker. Its methods can be called on any thread; `now` is the time in seconds.
+    """A circuit breaker's state, for use on any thread.
 
     =============  ========================================  ==========================================================
     current state  effect on a new call                      change to the next state
@@ -314,11 +312,10 @@ class Circuit:
         self._trial: _Permit | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Clocks differ between processes, so a copy in another process starts closed.
+        # Clocks differ between processes, so a copy starts closed.
         return Circuit, (self._limit, self._within, self._cooldown, self._on_change)
 
     def enter(self, now: float) -> _Permit | AdapterError:
-        """Return a permit for a new call, or an error if the call is refused."""
         with self._guard:
             before = self._state
             if before == "closed":
@@ -331,7 +328,7 @@ class Circuit:
         return permit
 
     def record_content(self, permit: _Permit) -> None:
-        """Record a trial's first content: the provider works, even if the call still fails."""
+        """Close the circuit at a trial's first content."""
         with self._guard:
             before = self._state
             permit.is_trial = False
@@ -340,7 +337,7 @@ class Circuit:
         self._announce_change(before)
 
     def report(self, permit: _Permit, verdict: Verdict, now: float) -> None:
-        """Record the outcome of a call. Only the first report for each call counts."""
+        """Record a call's outcome. Only its first report counts."""
         with self._guard:
             if permit.is_reported:
                 return
@@ -370,7 +367,7 @@ class Circuit:
     def _refusal(self, remaining: float) -> AdapterError:
         if remaining > 0:
             seconds, when = remaining, f"the next call is allowed in {remaining:.3g} s"
-        else:  # a trial is running; if it fails, the circuit stays open for the whole cooldown
+        else:  # If the trial fails, the whole cooldown begins again.
             seconds, when = self._cooldown, f"a trial call is running; try again in {self._cooldown:.3g} s"
         message = f"the circuit is {self._state}: {when}"
         return AdapterError("provider_unavailable", message, retry_after=seconds, metadata={"circuit": self._state})

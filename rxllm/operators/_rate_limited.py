@@ -1,13 +1,11 @@
-"""Limits on concurrent calls, and on the rate of calls and tokens.
+"""Limit concurrent calls, and the rate of calls and tokens.
 
-A call waits in a queue until it is at the front, fewer than `concurrent` calls are running, and the rates allow it.
-Then it runs on the event loop and in the context of its own subscription. The queue has one timer, the alarm, which is
-set for the first call.
-
-A call ends when its subscription ends or is disposed. The tokens it actually used then replace its reservation, and
-the next call begins. If a call's loop is closed, the call is lost: it leaves the queue or frees its slot.
-
-A user's `Limiter` replaces the queue.
+* A call waits in a queue until a slot is free and the rates permit.
+* It runs on its own event loop, in its own context.
+* The queue has one timer, the alarm, for its first call.
+* Actual usage replaces the reservation when a call ends.
+* A call is lost if its loop closes. It then leaves the queue or frees its slot.
+* A user's `Limiter` replaces the queue.
 """
 
 from __future__ import annotations
@@ -54,12 +52,12 @@ from rxllm.values.argument_checks import check, explains_call, invalid_option, i
 T = TypeVar("T")
 
 MAX_HOLD = 600.0
-"""The maximum number of seconds that one failure can hold calls back."""
+"""The maximum number of seconds that a failure delays calls."""
 
 MINUTE = 60.0
 
 RESOLUTION = 1e-6
-"""The resolution of virtual time in seconds. Times closer together than this are considered equal."""
+"""Virtual times closer than this, in seconds, are equal."""
 
 
 @overload
@@ -80,7 +78,7 @@ def rate_limited(
     requests_per_minute: int | None = None,
     tokens_per_minute: int | None = None,
 ) -> Callable[[Observable[T]], Stream[T]]:
-    """Queue subscriptions, so that at most `concurrent` run at once and at most `per_second` start each second.
+    """Queue subscriptions to stay within rate limits.
 
     ::
 
@@ -94,28 +92,27 @@ def rate_limited(
     >>> [response.output_text for response in generate_many(Engine(Fake("Hi"), operators=[limit]), ["a", "b", "c"])]
     ['Hi', 'Hi', 'Hi']
 
-    With `per_second`, subscriptions start at least ``1 / per_second`` seconds apart. `requests_per_minute` and
-    `tokens_per_minute` limit the total in any span of 60 seconds; a call within the limits starts at once.
+    At most `concurrent` subscriptions run at once. They start at least ``1 / per_second`` seconds apart.
+    `requests_per_minute` and `tokens_per_minute` limit the total in any 60 seconds. A call within the limits starts at
+    once.
 
-    Before it starts, a call reserves the tokens that ``rxllm.count_tokens`` estimates for its messages and tools, plus
-    its `max_tokens` (or 1,000 if not set). When the call ends, the usage reported by the provider replaces the
-    reservation. If the call used more than it reserved, the excess counts from the end of the call. A call that
-    reserves more than the whole limit waits until no other tokens count towards it. `tokens_per_minute` works only in
-    ``Engine(operators=[...])``; in a pipe, where the request is unknown, it raises ``EngineError``.
+    A call reserves tokens for its messages and tools, as estimated by ``rxllm.count_tokens``. It also reserves its
+    `max_tokens`, or 1,000. Reported usage replaces the reservation when the call ends. Usage beyond the reservation
+    counts from the end of the call. A call that reserves more than the whole limit waits until no other tokens count.
+    `tokens_per_minute` works only in ``Engine(operators=[...])``. In a pipe, it raises ``EngineError``.
 
-    If a call fails with a Retry-After, all calls are held back for that time, up to 600 seconds. In an engine, a
-    retried failure has the same effect. If a ``rate_limited`` failure has no Retry-After, all calls and retries wait
-    for the retry policy's delay. Each attempt counts towards `requests_per_minute`.
+    If a call fails with a Retry-After, all calls wait that long, up to 600 seconds. In an engine, retried failures have
+    the same effect. After a ``rate_limited`` failure without a Retry-After, all calls wait for the retry policy's
+    delay. Each attempt counts towards `requests_per_minute`.
 
-    A `Limiter` passed as `per_second` decides when each call starts. Several machines can share one limit that way.
+    A `Limiter` passed as `per_second` decides when each call starts. Several machines can share one.
 
-    Each operator has one first-in, first-out queue for its subscriptions on all threads. In an engine's operators, all
-    of the engine's calls share it. A retry keeps its call's slot and does not queue again. A disposed subscription
-    leaves the queue. If a blocking ``run()`` or ``for`` would have to wait for calls on the loop that it blocks, it
-    raises ``EngineError("wrong_loop")``. Use ``await stream`` instead.
+    Each operator has one first-in, first-out queue for all threads. All calls of an engine share it. A retry keeps its
+    call's slot. A disposed subscription leaves the queue. A blocking ``run()`` or ``for`` raises
+    ``EngineError("wrong_loop")`` if it would block the calls it waits for. Use ``await stream`` instead.
 
-    Raises ``ValidationError("invalid_option")`` if no limit is given, if `per_second` is neither a positive number nor
-    a `Limiter`, or if any other limit is not an integer >= 1.
+    Raises ``ValidationError("invalid_option")`` if no limit is given. `per_second` must be a positive number or a
+    `Limiter`, and other limits integers >= 1.
     """
     counts = {
         "concurrent": concurrent,
@@ -137,10 +134,7 @@ def rate_limited(
     return _operator(partial(_QueuedCall, queue), needs_call=tokens_per_minute is not None)
 
 
-_IN_AN_ENGINE = (
-    "rate_limited cannot count tokens in a pipe, because it does not know the request there; "
-    "write Engine(..., operators=[ops.rate_limited(...)])"
-)
+_IN_AN_ENGINE = "rate_limited cannot count tokens in a pipe; write Engine(..., operators=[ops.rate_limited(...)])"
 
 
 Operator = Callable[[Observable[Any]], Stream[Any]]
@@ -158,7 +152,7 @@ def _operator(make: Callable[..., _Call], needs_call: bool) -> Operator:
 
 
 class _Call:
-    """One subscription to `source`. Its tokens are counted only if it belongs to an engine's `call`."""
+    """One subscription. Tokens are counted only for an engine's `call`."""
 
     def __init__(
         self,
@@ -174,7 +168,7 @@ class _Call:
         self._is_engine_call = call is not None
         estimate = NOTHING
         if call is not None:
-            # Unlike a Budget, do not reserve the model's longest possible answer: too few calls would run at once.
+            # Reserving the longest possible answer would allow too few calls.
             usage = Usage(estimated_tokens(call.request), call.request.max_tokens or OUTPUT_TOKENS)
             estimate = Estimate(usage, None, call.request.max_tokens)
         self.reserved = estimate.usage.total
@@ -191,11 +185,10 @@ class _Call:
         raise NotImplementedError
 
     def hold_back(self, seconds: float) -> None:
-        """Hold all calls back for `seconds`, as the provider requested."""
         raise NotImplementedError
 
     def retry_in(self, seconds: float) -> float:
-        """Return how many seconds to wait before a retry: at least `seconds`, the retry policy's delay."""
+        """Return the seconds to wait before a retry."""
         raise NotImplementedError
 
     def begin(self) -> None:
@@ -211,7 +204,6 @@ class _Call:
             )
 
     def begin_later(self) -> None:
-        """Begin the call. If the source raises, notify the observer, because no caller would catch the exception."""
         try:
             self.begin()
         except BaseException as error:
@@ -237,8 +229,6 @@ class _Call:
 
 
 class _PermittedCall(_Call):
-    """A call that starts once the user's `Limiter` grants a permit."""
-
     def __init__(self, limiter: Limiter, *subscription: Any) -> None:
         super().__init__(*subscription)
         self._limiter = limiter
@@ -256,7 +246,7 @@ class _PermittedCall(_Call):
             name, remedy = type(self._limiter).__name__, "write async def acquire(self, tokens)"
             raise TypeError(f"{name}.acquire must return an awaitable, not {shown(acquiring)}; {remedy}")
         permit = await acquiring
-        # If the call has already been disposed, it never starts, but its permit is still settled.
+        # A disposed call never starts, but its permit is settled.
         self._permit.disposable = Disposable(lambda: self._limiter.settle(permit, self.used))
 
     def hold_back(self, seconds: float) -> None:
@@ -267,23 +257,20 @@ class _PermittedCall(_Call):
 
 
 class _QueuedCall(_Call):
-    """A call that goes through the queue."""
-
     def __init__(self, queue: _Queue, *subscription: Any) -> None:
         super().__init__(*subscription)
         self._queue = queue
-        self.entry: Entry | None = None  # its reserved tokens; None until the call begins
+        self.entry: Entry | None = None  # reserved tokens, once the call begins
         self._clock = clock(self.scheduler)
-        self._context = contextvars.copy_context()  # needed because another call's end may start this one
+        self._context = contextvars.copy_context()  # another call's end may start this call
         self._is_virtual = isinstance(self.scheduler, VirtualTimeScheduler)
-        # The times of different calls are compared, so all real schedulers must share one clock.
+        # Times of different calls must use one clock.
         self.now = stopwatch(self.scheduler if self._is_virtual else None)
         is_on_a_loop = self.scheduler is None or isinstance(self.scheduler, LoopScheduler)
         self.loop = call_loop() if is_on_a_loop else None
 
     @property
     def is_lost(self) -> bool:
-        """Whether the call's loop is closed. If it is, no timer on the loop can ever wake the call."""
         return self.loop is not None and self.loop.is_closed()
 
     def start(self) -> abc.DisposableBase:
@@ -294,12 +281,12 @@ class _QueuedCall(_Call):
         return CompositeDisposable(self.running, Disposable(lambda: self._queue.leave(self)))
 
     def begin_on_loop(self) -> None:
-        """Schedule the call to begin on its own loop, in its context. Raises ``RuntimeError`` if the loop is closed."""
-        timer = self.running.disposable = SingleAssignmentDisposable()  # set first: it may fire on another thread
+        """Schedule the call on its own loop. Raises ``RuntimeError`` if the loop is closed."""
+        timer = self.running.disposable = SingleAssignmentDisposable()  # it may fire on another thread
         timer.disposable = self._clock.schedule(lambda scheduler, state: self._context.run(self.begin_later))
 
     def alarm(self) -> abc.SchedulerBase:
-        """Return a scheduler for the alarm. It is not the call's own loop, which could close while other calls wait."""
+        """Return a scheduler for the alarm. The call's own loop could close while other calls wait."""
         return self._clock if self._is_virtual else LoopScheduler(portal().loop)
 
     def hold_back(self, seconds: float) -> None:
@@ -309,22 +296,17 @@ class _QueuedCall(_Call):
         return self._queue.retry_in(seconds, self.now())
 
 
-_BLOCKED = (
-    "this blocking call would wait forever for calls that run on the event loop it blocks; "
-    "write 'await stream' or 'async for'"
-)
+_BLOCKED = "this blocking call would block the calls it waits for; write 'await stream' or 'async for'"
 
 
 class _Queue:
-    """The calls that are waiting or running. They start at least `interval` seconds apart."""
-
     def __init__(self, interval: float, concurrent: int | None, requests: int | None, tokens: int | None) -> None:
         self._interval = interval
         self._concurrent = concurrent
         self._requests = _RateWindow(inf if requests is None else requests)
         self._tokens = _RateWindow(inf if tokens is None else tokens)
-        self._next = -inf  # When the current interval ends.
-        self._expected: float | None = None  # The due time of the last call that had to wait.
+        self._next = -inf  # The end of the current interval.
+        self._expected: float | None = None  # The due time of the last call that waited.
         self._held_until = -inf
         self._guard = threading.Lock()
         self._waiting: OrderedDict[_QueuedCall, None] = OrderedDict()
@@ -333,16 +315,15 @@ class _Queue:
 
     def __reduce__(self) -> NoReturn:
         message = (
-            "a rate limit cannot be pickled, because the calls it limits share its state; either leave it in the "
-            "engine's own operators, where rxllm.cluster applies it to all workers, or create a new one in the process "
-            "that receives the pickle"
+            "a rate limit cannot be pickled; leave it in an engine's operators for rxllm.cluster, or create it in the "
+            "process that receives the pickle"
         )
         raise TypeError(message)
 
     def enter(self, call: _QueuedCall) -> bool:
-        """Append `call` to the queue, or return False if it could never start.
+        """Append `call` to the queue, unless it could never start.
 
-        A call can never start if other calls fill all slots, and its subscriber blocks their event loops.
+        It cannot start if its subscriber blocks the loops of all slots.
         """
         blocked = current_place.get().blocked_loops
         with self._guard:
@@ -354,7 +335,6 @@ class _Queue:
         return True
 
     def advance(self, entering: _QueuedCall | None = None) -> None:
-        """Start every call that may start now, and set the alarm for the next one."""
         while (first := self._take_first()) is not None:
             call, wait = first
             if wait:
@@ -375,19 +355,18 @@ class _Queue:
         self.advance()
 
     def hold_back(self, seconds: float, now: float) -> None:
-        """Hold all calls back for `seconds`."""
         with self._guard:
             self._held_until = max(self._held_until, now + seconds)
 
     def retry_in(self, seconds: float, now: float) -> float:
-        """Count a retry that has to wait at least `seconds`, and return the number of seconds until it may start."""
+        """Count a retry, and return the seconds until it may start."""
         with self._guard:
             at = self._requests.earliest(1, max(now + seconds, self._held_until))
             self._requests.add(1, at, now)
             return at - now
 
     def _take_first(self) -> tuple[_QueuedCall, float] | None:
-        """Return the first call and its waiting time in seconds. If that call can start, remove it from the queue."""
+        """Return the first call and its wait, dequeued if it can start."""
         with self._guard:
             while self._waiting and next(iter(self._waiting)).is_lost:
                 self._waiting.popitem(last=False)
@@ -402,7 +381,7 @@ class _Queue:
             if at - now > RESOLUTION:
                 self._expected = at
                 return call, at - now
-            # Even if the alarm was late, later calls must not be delayed.
+            # A late alarm must not delay later calls.
             self._next = (self._next if self._expected == self._next else now) + self._interval
             self._requests.add(1, now, now)
             call.entry = self._tokens.add(call.reserved, now, now)
@@ -425,19 +404,19 @@ class _Queue:
 
 
 Entry = list[float]
-"""A time and an amount. The amount is corrected when the actual usage is known."""
+"""A time and an amount, corrected once the usage is known."""
 
 
 class _RateWindow:
-    """A limit on the total in any 60 seconds. An amount above the limit is allowed if nothing else is counted."""
+    """Limit the total in any 60 seconds. An amount above the limit is allowed if it is alone."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
-        self._entries: list[Entry] = []  # sorted by time; retries have times in the future
+        self._entries: list[Entry] = []  # sorted by time, including future retries
         self._total = 0.0
 
     def earliest(self, amount: float, at: float) -> float:
-        """Return the earliest time, not before `at`, at which `amount` is allowed."""
+        """Return the earliest time from `at` that allows `amount`."""
         excess = self._total + amount - self._limit
         for time, used in self._entries:
             if time + MINUTE > at + RESOLUTION:
@@ -448,7 +427,6 @@ class _RateWindow:
         return at
 
     def add(self, amount: float, at: float, now: float) -> Entry:
-        """Record `amount` as used at time `at`."""
         entry = [at, amount]
         if self._limit == inf:
             return entry
@@ -462,7 +440,7 @@ class _RateWindow:
         return entry
 
     def correct(self, entry: Entry, amount: float, now: float) -> None:
-        """Replace the amount of `entry` with `amount`. If more was used than reserved, the excess counts from `now`."""
+        """Replace the amount of `entry`. Excess counts from `now`."""
         if amount > entry[1]:
             self.add(amount - entry[1], now, now)
         elif any(entry is other for other in self._entries):

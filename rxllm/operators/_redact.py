@@ -1,12 +1,10 @@
-"""`map_text`, which changes text with a function, and `redact`, which replaces the matches of a pattern.
+"""Change text as it arrives: `map_text` and `redact`.
 
-As text arrives, `redact` has to know which characters may still become part of a match. A position is *open* if a match
-that begins there might extend, or look ahead, beyond the text received so far; ``regex`` reports this as a partial
-match. The text before the first open position is settled. `redact` replaces the matches in settled text and emits it.
+A position is *open* if a match beginning there might extend beyond the text so far. ``regex`` reports this as a partial
+match. Text before the first open position is settled. `redact` replaces its matches and emits it.
 
-A position stays open for at most `max_match` characters, unless a match has been found there by then. Such a match may
-grow to any length. So a match longer than `max_match` is replaced if a match of up to `max_match` characters begins at
-the same position, no matter how the text is split into deltas.
+A position stays open for at most `max_match` characters, unless they contain a match. Such a match may grow to any
+length. The split into deltas therefore makes no difference.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ from rxllm.values.threads import AGENTS
 
 
 def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Replace text with the result of `fn`, consistently across deltas, completed text, messages and results.
+    """Replace text with the result of `fn`.
 
     ::
 
@@ -57,14 +55,13 @@ def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[E
     >>> stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(map_text(str.upper), ops.to_response()).run().output_text
     'HELLO'
 
-    `fn` is called once for each delta, and the results are joined to form the completed text. If the result for a delta
-    is empty, the delta is dropped. If a block has no deltas, or a message has no text events, `fn` is called with the
-    whole text. Thinking and tool calls are left unchanged.
+    `fn` is called once for each delta. Its results are joined to form the completed text. An empty result drops the
+    delta. Without deltas, `fn` is called with the whole text. Thinking and tool calls are left unchanged.
 
-    The responses and threads in ``StepCompleted`` and ``ChatCompleted`` contain the new text as well. If the operator
-    is one of an engine's `operators`, the model also receives the new text in later steps. In a pipe after ``stream``,
-    the model keeps receiving the original text. Agents' text (``Nested``) is replaced too, at any depth, but their
-    answers in tool results are left unchanged. If `fn` raises, the stream ends with that exception.
+    Messages, ``StepCompleted`` and ``ChatCompleted`` contain the new text. As an engine's operator, it also changes the
+    text that the model receives in later steps. After ``stream``, the model keeps receiving the original text. Agents'
+    text (``Nested``) is replaced at any depth. Their answers in tool results are left unchanged. If `fn` raises, the
+    stream ends with that exception.
 
     Raises ``ValidationError("invalid_option")`` if `fn` is not a function.
     """
@@ -75,7 +72,7 @@ def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[E
 def redact(
     pattern: str | re.Pattern[str], replacement: str = "[redacted]", *, max_match: int = 256
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Replace every match of `pattern` in text and thinking, even if it spans several deltas.
+    """Replace every match of `pattern` in text and thinking.
 
     ::
 
@@ -87,23 +84,23 @@ def redact(
     >>> [event.delta for event in events if isinstance(event, TextDelta)]
     ['my key is ', '[redacted], ok?']
 
-    `replacement` is inserted literally. How the text is split into deltas makes no difference to the matches.
+    `replacement` is inserted literally. A match may span several deltas.
 
-    Only text that might become part of a match is held back, and at most `max_match` characters of it. A match that is
-    longer, or looks further ahead, is replaced only if its first `max_match` characters contain a match too. If the
-    pattern contains ``$`` or ``\\B``, `max_match` characters are always held back. Text still held back is emitted at
-    the end of a block, but not if the stream fails with ``on_error``.
+    Text that might become part of a match is held back, up to `max_match` characters. A longer match is replaced only
+    if its first `max_match` characters contain a match too. The same applies to a match that looks further ahead. If
+    the pattern contains ``$`` or ``\\B``, `max_match` characters are always held back. The rest is emitted at the end
+    of a block, but not after an ``on_error``.
 
-    Deltas, completed text and messages are redacted consistently, and so are the model's answers in ``StepCompleted``
-    and ``ChatCompleted``. When thinking is redacted, its signature and provider data are removed, because they would no
-    longer be valid. Tool calls and their results, user messages and a response's `parsed` are left unchanged.
+    Deltas, completed text, messages, ``StepCompleted`` and ``ChatCompleted`` are redacted. Redacted thinking loses its
+    signature and provider data, which are no longer valid. Tool calls and their results, user messages and a response's
+    `parsed` are left unchanged.
 
-    Agents' events (``Nested``) are redacted too, at any depth, and so are agents' answers in tool results, except
+    Agents' events (``Nested``) are redacted at any depth. Agents' answers in tool results are redacted too, except
     parsed objects.
 
-    Raises ``EngineError("missing_dependency")`` if ``rxllm[redact]`` is not installed. The ``regex`` package is needed
-    because Python's own ``re`` has no partial matches. Raises ``ValidationError("invalid_option")`` if `pattern` is not
-    a regular expression or matches the empty string, and for other invalid options.
+    Raises ``EngineError("missing_dependency")`` if ``rxllm[redact]`` is not installed. Raises
+    ``ValidationError("invalid_option")`` if `pattern` is invalid or matches the empty string. It does so for other
+    invalid options too.
     """
     compiled = _compile(pattern)
     check_instance("replacement", replacement, str, "a string")
@@ -130,7 +127,7 @@ def _compile(pattern: Any) -> Any:
 
 
 class Redactor:
-    """A redactor for text that arrives in pieces. `feed` returns the settled text, and `close` returns the rest.
+    """Redact text that arrives in pieces.
 
     `pattern` must be compiled by ``regex``. The last `max_match` settled characters are kept for look-behinds.
     """
@@ -157,7 +154,6 @@ class Redactor:
         return settled
 
     def whole(self, text: str) -> str:
-        """Redact a complete `text`."""
         redactor = Redactor(self._pattern, self._replacement, self._max)
         redactor._text = text
         return redactor.close()
@@ -179,7 +175,7 @@ class Redactor:
         beyond = max(at, len(text) - self._margin)
         if first is None:
             return beyond
-        # `search` returns a full match even if a partial match begins earlier.
+        # `search` may prefer a later full match to a partial one.
         positions = range(first.start() if first.partial else at, beyond)
         return next((position for position in positions if self._is_open(text, position)), beyond)
 
@@ -207,21 +203,16 @@ class Redactor:
 
 
 _LOOKS_AHEAD = re.compile(r"\(\?[=!]")
-_AT_THE_END = re.compile(r"\$|\\B")  # a partial match does not show whether these would match
+_AT_THE_END = re.compile(r"\$|\\B")  # a partial match does not cover these
 
 
 class _Redacting:
-    """The redaction state of one chat. Each open block has its own `Redactor`, keyed by delta class and block id.
-
-    Each agent's events go to another `_Redacting`. The tool result with the agent's answer belongs to this chat.
-    """
-
     def __init__(self, make: Callable[[], Redactor]) -> None:
         self._make = make
         self._whole = make().whole
         self._open: dict[BlockKey, Redactor] = {}
         self._agents = Agents(lambda: _Redacting(make))
-        self._running: set[str] = set()  # the tool calls whose agents may outlast the response
+        self._running: set[str] = set()  # calls whose agents may outlast the response
 
     def feed(self, event: Event) -> Iterable[Event]:
         match event:
@@ -267,7 +258,6 @@ class _Redacting:
         return self._close(self._agents)
 
     def _close(self, agents: Iterable[str]) -> list[Event]:
-        """Close the open blocks and these agents."""
         closed = [event for id in sorted(agents) for event in self._agents.close(id)]
         return [*closed, *(event for key in list(self._open) for event in self._rest(key))]
 
@@ -285,7 +275,6 @@ class _Redacting:
         return (key[0](rest, key[1]),) if rest else ()
 
     def _data(self, value: Any) -> Any:
-        """Redact an agent's answer, which is either text or plain data that contains strings."""
         match value:
             case str():
                 return self._whole(value)
@@ -342,17 +331,15 @@ class _Redacting:
 
 
 class _Mapping:
-    """The state of one `map_text` subscription. As in the fold, an id of None refers to the open block."""
-
     def __init__(self, fn: Callable[[str], str]) -> None:
         self._fn = fn
         self._steps: list[tuple[StepResult, StepResult]] = []  # Each original step and its replacement.
-        self._places: defaultdict[int, list[int]] = defaultdict(list)  # Indexes in `_steps`, keyed by thread length.
+        self._places: defaultdict[int, list[int]] = defaultdict(list)  # Indexes in `_steps`, by thread length.
         self._agents = Agents(lambda: _Mapping(fn))
         self._begin()
 
     def _begin(self) -> None:
-        self._mapped: list[Event] = []  # the events of the current response
+        self._mapped: list[Event] = []  # the current response's events
         self._has_text = False
         self._open: dict[BlockKey, list[str]] = {}
 
@@ -422,7 +409,7 @@ class _Mapping:
                 return new
         candidates.append(len(self._steps))
         new = replace(step, response=self._response(step.response))
-        self._steps.append((step, new))  # `thread`, called next, reads this entry
+        self._steps.append((step, new))  # read by `thread`, called next
         new = replace(new, thread=self.thread(step.thread))
         self._steps[-1] = (step, new)
         return new
@@ -436,7 +423,7 @@ class _Mapping:
         return replace(chat, thread=self.thread(chat.thread), final_response=final, steps=steps)
 
     def thread(self, thread: Thread) -> Thread:
-        """Replace the answer of each step so far in `thread`. Older messages are left unchanged."""
+        """Replace each step's answer in `thread`. Older messages stay unchanged."""
         messages = [with_agents(message, lambda id, thread: self._agents[id].thread(thread)) for message in thread]
         end = len(messages)
         for old, new in reversed(self._steps):
@@ -451,7 +438,7 @@ class _Mapping:
 
 
 def _without_agents(message: Message) -> Message:
-    # The threads of halted agents are stored only in the chat's thread, never in a response.
+    # Only the chat's thread holds the threads of halted agents.
     if AGENTS not in message.metadata:
         return message
     return replace(message, metadata={key: value for key, value in message.metadata.items() if key != AGENTS})

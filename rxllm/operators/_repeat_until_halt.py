@@ -1,4 +1,4 @@
-"""`repeat_until_halt`, which runs a chat step by step, and `continue_with`, which continues a stream."""
+"""Run a chat step by step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observable[T]], Stream[T]]:
-    """Continue a completed stream with ``fn(last)``, where `last` is its last item.
+    """Continue a completed stream with ``fn(last)``.
 
     ::
 
@@ -49,8 +49,8 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
     >>> list(of(1).pipe(continue_with(lambda last: of(last + 1) if last < 3 else None)))
     [1, 2, 3]
 
-    `fn` is called again when the stream it returned completes. The resulting stream completes when `fn` returns None or
-    an empty stream.
+    `last` is the stream's last item. `fn` is called again when the stream it returned completes. The stream completes
+    when `fn` returns None or an empty stream.
     """
 
     def subscribe(
@@ -90,7 +90,7 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
 Ask = Callable[[Thread], Observable[Event]]
 
 FINALIZED = ("completed", "max_turns", "halt_when")
-"""The halt reasons after which `finalize` still runs."""
+"""Halt reasons after which `finalize` runs."""
 
 
 def repeat_until_halt(
@@ -102,7 +102,7 @@ def repeat_until_halt(
     steer: Steer | None = None,
     steer_at: Literal["sentence", "step"] = "sentence",
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Subscribe to ``ask(thread)`` after each step until the chat halts, then emit a ``ChatCompleted``.
+    """Run ``ask(thread)`` after each step until the chat halts.
 
     ::
 
@@ -119,8 +119,8 @@ def repeat_until_halt(
     >>> ask(Thread((user("Double 21!"),))).pipe(repeat_until_halt(ask)).run().result
     ChatResult('It is 42.', completed, 2 steps, 0 tokens)
 
-    The source and each ``ask(thread)`` emit the events of one step up to its ``StepCompleted``, as ``stream_step`` and
-    ``run_tools`` do. The chat halts for one of these reasons. The first that applies becomes the `halted_reason`:
+    The source and each ``ask(thread)`` emit one step's events, up to its ``StepCompleted``. The chat ends with a
+    ``ChatCompleted``. The first reason that applies becomes its `halted_reason`:
 
     - a tool halts the chat or asks the user a question
     - tool calls wait for approval or for the caller
@@ -128,30 +128,27 @@ def repeat_until_halt(
     - an operator such as ``ops.budget`` requests a halt in the response's metadata
     - the answer is finished (``completed``)
     - ``halt_when(step)`` returns True
-    - `max_turns` steps have run; a source that calls no model, such as a resumed step, does not count
+    - `max_turns` steps have run, not counting a source that calls no model
 
-    If the chat completed, reached `max_turns` or was stopped by `halt_when`, ``finalize(thread)`` runs one more step,
-    which produces a structured answer.
+    After ``completed``, `max_turns` or `halt_when`, ``finalize(thread)`` runs one more step for a structured answer.
 
-    An ``on_error`` from the source is passed on. If a later step fails before its first event, or the first step ends
-    with an ``ErrorEvent``, the chat ends with an ``ErrorEvent`` followed by a ``ChatCompleted`` that contains the
-    error. All steps share one request id, and the usage of earlier steps counts against the budget of the next.
+    An ``on_error`` from the source is passed on. If a later step fails, the chat ends with an ``ErrorEvent`` and a
+    ``ChatCompleted`` with the error. An ``ErrorEvent`` in the first step has the same effect. All steps share one
+    request id and one budget.
 
-    `steer` is an Observable of the texts or messages that the user sends while the chat runs; it may emit from any
-    thread. Each chat subscribes to it once. With ``steer_at="sentence"``, a message stops the model at the end of the
-    current sentence. The connection is closed, and the text so far becomes the model's message (finish reason ``stop``,
-    raw finish reason ``steered``), with the usage received so far. With ``"step"``, the model finishes its response
-    first. Neither setting ever interrupts thinking, running tools, or a response that has begun a tool call. After the
-    step, each message is emitted as ``Steered``, and the model answers them all, even if the chat would otherwise have
-    completed. Every step counts towards `max_turns`, and `halt_when` still applies while messages are waiting.
+    `steer` is an Observable of the user's texts or messages during the chat. It may emit from any thread. Each chat
+    subscribes to it once. With ``steer_at="sentence"``, a message stops the model at the end of the current sentence.
+    The text so far becomes the model's message (finish reason ``stop``, raw finish reason ``steered``). With
+    ``"step"``, the model finishes its response first. Thinking, running tools and responses with tool calls are never
+    interrupted. After the step, each message is emitted as ``Steered``, and the model answers them all. `max_turns` and
+    `halt_when` still apply.
 
-    A message cannot be used if no turn is left for it, or if it arrives while the chat finalizes or halts for another
-    reason. Such a message is emitted as ``Steered(message, used=False)`` before the ``ChatCompleted``, whose metadata
-    lists it under ``unused_steering``. Blank messages are ignored. If `steer` fails or emits anything but texts and
-    messages, the chat ends with an ``on_error``.
+    A message is unused if no turn is left or the chat is already halting. It is then emitted as
+    ``Steered(message, used=False)``. The chat's metadata lists it under ``unused_steering``. Blank messages are
+    ignored. If `steer` fails or emits anything but texts and messages, the chat ends with an ``on_error``.
 
-    Raises ``ValidationError("invalid_option")`` for invalid arguments. If a step does not end with a
-    ``StepCompleted``, the chat ends with ``StreamError("malformed_event")`` through ``on_error``.
+    Raises ``ValidationError("invalid_option")`` for invalid arguments. A step without a ``StepCompleted`` causes an
+    ``on_error`` with ``StreamError("malformed_event")``.
     """
     check_function("ask", ask)
     check_instance("steer", steer, Observable | None, "an Observable of texts or user messages")
@@ -166,8 +163,6 @@ def repeat_until_halt(
 
 
 class _Chat:
-    """One subscription, with the steps completed so far and the step that is running."""
-
     def __init__(
         self,
         ask: Ask,
@@ -183,12 +178,12 @@ class _Chat:
         self._max_turns = max_turns
         self._halt_when = halt_when
         self._finalize = finalize
-        self._first_end: str | None = None  # why the chat halted, once `finalize` has begun
+        self._first_end: str | None = None  # the halt reason, once `finalize` has begun
         self._observer = ScopedObserver(observer)
         self._scheduler = scheduler
         self._gate = current_gate()
         scope = current_scope.get()
-        self._outside = scope.below_model()  # the user's functions run in this scope
+        self._outside = scope.below_model()  # the scope of the user's functions
         self._steering = Steering(steer)
         self._interrupt = self._steering.waits if cuts and steer is not None else None
         journal = scope.journal
@@ -196,10 +191,10 @@ class _Chat:
         self._path = scope.path
         self._scope = replace(self._outside, request_id=scope.request_id or new_id(), chat={})
         self._current = SerialDisposable()
-        self._source: list[Event] = []  # The events of the source.
-        self._last: Event | None = None  # The last event of the current step.
+        self._source: list[Event] = []  # The source's events.
+        self._last: Event | None = None  # The current step's last event.
         self._steps: list[StepResult] = []
-        self._thread = Thread()  # The last step's thread, plus the user's messages since then.
+        self._thread = Thread()  # The last step's thread and the user's later messages.
         self._usage = Usage()  # The total of all steps.
         self._turns = 0
 
@@ -216,16 +211,16 @@ class _Chat:
         fail(self._observer, error)
 
     def _run(self, following: Observable[Event]) -> None:
-        """Run `following`. As long as steps end before `subscribe` returns, run the next ones here too."""
+        """Run `following`, and the next steps if steps end synchronously."""
         step: Observable[Event] | None = following
         try:
             while step is not None:
                 step = self._subscribe(step.pipe(errors_as_events()), self._on_next)
-        except BaseException as error:  # no caller could pass the error on
+        except BaseException as error:  # No caller could report the error.
             fail(self._observer, error)
 
     def _subscribe(self, step: Observable[Event], on_next: Callable[[Event], None]) -> Observable[Event] | None:
-        """Subscribe to `step`. If it ends on this thread before `subscribe` returns, return the next step."""
+        """Subscribe to `step`. Return the next step after a synchronous end."""
         self._last = None
         following: Observable[Event] | None = None
         thread: int | None = get_ident()  # meaningful only until `subscribe` returns
@@ -249,7 +244,7 @@ class _Chat:
     def _on_source(self, event: Event) -> None:
         self._source.append(event)
         if len(self._source) == 1 and isinstance(event, ErrorEvent):
-            return  # held back: if no event follows this error, the source failed before it began
+            return  # The source may have failed before it began.
         if len(self._source) == 2 and isinstance(self._source[0], ErrorEvent):
             self._observer.on_next(self._source[0])
         self._on_next(event)
@@ -262,12 +257,11 @@ class _Chat:
             self._observer.on_error(not_an_event("repeat_until_halt", event))
 
     def _on_completed(self) -> Observable[Event] | None:
-        """Return the next step, or end the chat and return None."""
         try:
             self._steering.raise_error()
             with within(self._outside):
                 following = self._follow_up()
-        except BaseException as error:  # a user's function raised, or the step was malformed
+        except BaseException as error:  # A user's function raised, or the step was malformed.
             fail(self._observer, error)
             return None
         if isinstance(following, ChatResult):
@@ -277,17 +271,16 @@ class _Chat:
 
     def _end(self, result: ChatResult) -> list[Event]:
         self._steering.dispose()
-        unused = (*self._steering.take(), *self._steering.take())  # the settled messages, then any later ones
+        unused = (*self._steering.take(), *self._steering.take())  # settled messages, then later ones
         if unused:
             result = dataclasses.replace(result, metadata={**result.metadata, "unused_steering": unused})
         return [*(Steered(message, used=False) for message in unused), ChatCompleted(result)]
 
     def _follow_up(self) -> Observable[Event] | ChatResult | None:
-        """Return the next step or the chat's result, or None if the chat has been disposed."""
         match self._last:
             case StepCompleted(result=step):
                 return self._add_step(step)
-            case ErrorEvent(error=error) if self._steps:  # a later step that failed before its first event
+            case ErrorEvent(error=error) if self._steps:  # A later step failed before its first event.
                 return self._result(halted_by(error), error)
             case ErrorEvent():
                 return reduce(StreamCollector.apply_event, self._source, StreamCollector()).to_chat_result()
@@ -316,14 +309,13 @@ class _Chat:
         return self._result(reason, step.response.error)
 
     def _steer(self, step: StepResult) -> None:
-        """Add the waiting messages to the thread, unless the model has paused its message and will continue it."""
         for message in self._steering.take() if step.response.raw_finish_reason != PAUSE else ():
             self._thread += message
             self._observer.on_next(Steered(message))
 
     def _start_step(self, ask: Ask, turns: int) -> Observable[Event]:
         self._turns = turns
-        interrupt = self._interrupt if turns < self._max_turns else None  # no step is left after the last turn
+        interrupt = self._interrupt if turns < self._max_turns else None  # no step is left
         self._scope = replace(self._scope, usage=self._usage, is_steered=interrupt)
         step: Any = ask(self._thread)
         if not isinstance(step, Observable):
@@ -331,7 +323,6 @@ class _Chat:
         return cast(Observable[Event], step)
 
     def _halt_reason(self, step: StepResult) -> str | None:
-        """Return the first reason to halt the chat after `step`, or None if the chat continues."""
         match step.metadata:
             case {"halted_reason": str(reason)}:
                 return reason
@@ -351,7 +342,6 @@ class _Chat:
                 return "max_turns" if self._turns >= self._max_turns else None
 
     def _is_steered(self) -> bool:
-        """Whether the user's messages are waiting and a turn is left to answer them."""
         return self._steering.waits() and self._turns < self._max_turns
 
     def _result(self, reason: str, error: LLMError | None) -> ChatResult:
@@ -403,7 +393,7 @@ def _only(metadata: dict[str, Any], *names: str) -> dict[str, Any]:
 def _malformed_step(last: Event | None) -> StreamError:
     end = "without an event" if last is None else f"with a {type(last).__name__}"
     message = (
-        f"repeat_until_halt() needs steps that end with a StepCompleted; this one ended {end}. "
-        "Put ops.run_tools(tools, thread=thread) after the model's events, or use rxllm.stream_step"
+        f"each step in repeat_until_halt() must end with a StepCompleted, but this one ended {end}; "
+        "add ops.run_tools(tools, thread=thread), or use rxllm.stream_step"
     )
     return StreamError("malformed_event", message)

@@ -1,4 +1,4 @@
-"""Operators that convert errors to events and back, and that retry or restart a response that fails."""
+"""Turn errors into events and back, retry and restart."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from rxllm.values.argument_checks import check_function
 log = logging.getLogger("rxllm")
 
 ABANDONED = "step_abandoned"
-"""The name of the `Custom` event that precedes a ``StepRestarted``. Its `data` holds the abandoned ``response``."""
+"""The `Custom` event before a ``StepRestarted``, with the abandoned ``response``."""
 
 
 def raise_errors() -> Callable[[Observable[Event]], Stream[Event]]:
-    """Turn an ``ErrorEvent`` into an ``on_error``, and pass on every other event.
+    """Turn an ``ErrorEvent`` into an ``on_error``.
 
     ::
 
@@ -49,7 +49,7 @@ def raise_errors() -> Callable[[Observable[Event]], Stream[Event]]:
 
 
 def errors_as_events() -> Callable[[Observable[Event]], Stream[Event]]:
-    """Emit an ``ErrorEvent`` and complete if the source fails with an ``LLMError``. Pass on any other exception.
+    """Turn an ``LLMError`` into an ``ErrorEvent``.
 
     ::
 
@@ -59,12 +59,14 @@ def errors_as_events() -> Callable[[Observable[Event]], Stream[Event]]:
     >>> from rxllm import AdapterError, Fake, stream_generate
     >>> list(stream_generate(Fake(AdapterError("unknown")), "Hello").pipe(errors_as_events()))
     [ErrorEvent(error=AdapterError('unknown', 'adapter error: unknown'))]
+
+    Other exceptions are passed on.
     """
 
     def subscribe(
         source: Observable[Event], observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None
     ) -> abc.DisposableBase:
-        delivering = False  # still True if the subscriber has raised: its error must not become an event
+        delivering = False  # stays True if the subscriber raised
 
         def on_next(event: Event) -> None:
             nonlocal delivering
@@ -87,7 +89,7 @@ def errors_as_events() -> Callable[[Observable[Event]], Stream[Event]]:
 def retry_before_content(
     policy: Retry = "default", *, on_retry: OnRetry | None = None
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Subscribe again to an event stream that fails before it produces any content.
+    """Retry a stream that fails before its first content.
 
     ::
 
@@ -102,21 +104,19 @@ def retry_before_content(
     >>> answer.pipe(retry_before_content({"base_delay": 0, "jitter": 0}), ops.to_text()).run()
     'Hello'
 
-    `policy` is a `RetryPolicy`, a mapping with its fields, or False to turn retries off. Each attempt's events are held
-    back until content (text, thinking, a tool call, a source, a file) or the ``MessageCompleted`` arrives. An attempt
-    that fails before then, through ``on_error`` or with an ``ErrorEvent``, is retried if the policy allows it: the
-    operator subscribes to the source again, which sends a new request. The last failure is passed on unchanged. Before
-    each wait, ``on_retry(attempt, delay, error)`` is called; `delay` is in seconds.
+    `policy` is a `RetryPolicy`, a mapping with its fields, or False for no retries. An attempt's events are held back
+    until content or the ``MessageCompleted`` arrives. Text, thinking, a tool call, a source or a file is content. If
+    the attempt fails before then, a new request is sent, as the policy allows. The last failure is passed on unchanged.
+    Before each wait, ``on_retry(attempt, delay, error)`` is called. `delay` is in seconds.
 
-    ``rxllm.stream_generate`` and the other functions of ``rxllm`` already apply this operator to
-    ``adapter.stream(request, call)``. The engine's own ``operators`` are applied after it and see a single answer.
-    If you apply it again after ``stream_generate``, each new attempt also repeats the engine's operators, such as a
-    fallback or a budget. This operator acts only after the built-in retries, unless ``retry=False`` turns those off.
+    ``rxllm.stream_generate`` and the other functions of ``rxllm`` already apply this operator, before the engine's own
+    ``operators``. If you apply it again, its attempts repeat those operators, such as a fallback or a budget. It then
+    acts after the built-in retries, unless ``retry=False`` turns those off.
 
-    Do not use reactivex's ``.retry`` instead: it handles ``on_error`` but not an ``ErrorEvent``, and it repeats the
-    content of a stream that fails half-way. For such a stream, use ``ops.restart``.
+    Do not use reactivex's ``.retry`` instead. It ignores an ``ErrorEvent``, and repeats content if a stream fails
+    midway. For such a stream, use ``ops.restart``.
 
-    Raises ``ValidationError("invalid_option")`` for any other `policy`, and if `on_retry` is not a function.
+    Raises ``ValidationError("invalid_option")`` if an argument is invalid.
     """
     rules = policy_argument(policy)
     if on_retry is not None:
@@ -125,7 +125,7 @@ def retry_before_content(
 
 
 def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[Event]]:
-    """Restart a response that fails midway, and announce the restart with a ``StepRestarted``.
+    """Restart a response that fails midway.
 
     ::
 
@@ -141,20 +141,17 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
     >>> stream_generate(torn, "Hi").pipe(restart({"base_delay": 0}), ops.only(StepRestarted)).run()
     StepRestarted(reason='timeout', attempt=2)
 
-    To restart, the operator subscribes to the source again, which sends a new request. It emits two extra events just
-    before the new attempt's content. The first, ``Custom("step_abandoned", {"response": ...})``, preserves the
-    abandoned response. The second is the ``StepRestarted``, which makes folds discard everything earlier in the step,
-    including usage. If the new attempt produces no content, neither is emitted and the earlier content is kept.
+    A restart sends a new request. Two events precede the new attempt's content. ``Custom("step_abandoned", {"response":
+    ...})`` preserves the abandoned response. ``StepRestarted`` makes folds discard everything earlier in the step,
+    including usage. If the new attempt produces no content, neither is emitted, and the earlier content is kept.
 
-    `policy` is a `RetryPolicy` or a mapping with its fields. It sets the number of attempts, the delays, and which
-    errors trigger a restart. A first attempt that fails before it produces content is left to the engine's own retry.
-    The last failure is passed on.
+    `policy` is a `RetryPolicy` or a mapping with its fields. A first attempt without content is left to the engine's
+    own retry. The last failure is passed on.
 
     Use this operator for a single response, in an engine's operators or after ``stream_generate`` or ``stream_step``. A
-    failure after a ``StepCompleted`` does not trigger a restart. ``ops.text`` emits the text of every attempt, because
-    strings already emitted cannot be taken back.
+    failure after a ``StepCompleted`` does not trigger a restart. ``ops.text`` emits the text of every attempt.
 
-    Raises ``ValidationError("invalid_option")`` for any other `policy`.
+    Raises ``ValidationError("invalid_option")`` if `policy` is invalid.
     """
     rules = policy_argument(policy)
     if rules.max_attempts <= 1:
@@ -168,8 +165,8 @@ class _Restarting:
     def __init__(self, source: Observable[Event], rules: RetryPolicy) -> None:
         self._source = source
         self._rules = rules
-        self._events: list[Event] = []  # The events of the current attempt.
-        self._standing: list[Event] | None = None  # The events of the latest attempt that had content.
+        self._events: list[Event] = []  # The current attempt's events.
+        self._standing: list[Event] | None = None  # The latest attempt's events that had content.
         self._reason = ""
 
     def source(self, attempt: int) -> Observable[Event]:
@@ -198,4 +195,4 @@ class _Restarting:
         return f"attempt {attempt}"
 
     def note(self, times: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {}  # the `StepRestarted` announces the new attempt
+        return {}  # the `StepRestarted` announces the attempt

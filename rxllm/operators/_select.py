@@ -1,4 +1,4 @@
-"""Operators that keep or drop events, or extract their text, thinking, tool calls or usage."""
+"""Operators that select events or extract their contents."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
     >>> list(stream_generate(Fake("Hi"), "Hello").pipe(only(TextDelta)))
     [TextDelta(delta='Hi', id='block_0')]
 
-    When an agent runs as a tool, each of its events is wrapped in a `Nested`, so ``only(TextDelta)`` keeps only the
-    chat's own text. To get an agent's text, unwrap its `Nested` events:
+    ``only(TextDelta)`` keeps only the chat's own text. An agent's events are wrapped in `Nested`. To get its text,
+    unwrap them:
 
     >>> from reactivex import from_iterable
     >>> from rxllm import operators as ops
@@ -57,7 +57,7 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
     >>> list(chat.pipe(only(Nested)).filter(lambda nested: nested.path == ("c1",)).map(lambda nested: nested.event))
     [TextDelta(delta='Yes.', id=None)]
 
-    Raises ``ValidationError("invalid_option")`` if there are no arguments or if any of them is not a class.
+    Raises ``ValidationError("invalid_option")`` unless all arguments are classes, at least one.
     """
     if not types:
         raise invalid_option("types", "must include at least one class")
@@ -76,7 +76,7 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
 def filter_deltas(
     text: bool = True, tool: bool = True, thinking: bool = True
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Drop the deltas whose flag is False. Completed blocks still pass, so folds give the same results.
+    """Drop the deltas whose flag is False.
 
     ::
 
@@ -88,7 +88,7 @@ def filter_deltas(
     >>> [type(event).__name__ for event in quiet]
     ['MessageStarted', 'TextCompleted', 'MessageCompleted']
 
-    Deltas from agents (``Nested``) are dropped too.
+    Completed blocks still pass, so folds give the same results. Agents' deltas (``Nested``) are dropped too.
 
     Raises ``ValidationError("invalid_option")`` if a flag is not True or False.
     """
@@ -101,9 +101,9 @@ def filter_deltas(
 
 
 def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Drop all ``RawChunk`` events, including those from agents, unless `include` is True.
+    """Drop all ``RawChunk`` events unless `include` is True.
 
-    This operator cannot add raw chunks. To receive any, make the call with ``include_raw_chunks=True``.
+    Agents' raw chunks are dropped too. To receive any, make the call with ``include_raw_chunks=True``.
 
     ::
 
@@ -134,7 +134,7 @@ def _drop(classes: frozenset[type[Event]]) -> Callable[[Observable[Event]], Stre
 
 
 def text() -> Callable[[Observable[Event]], Stream[str]]:
-    """Emit the text piece by piece as it arrives. An ``ErrorEvent`` becomes an ``on_error``.
+    """Emit the text as it arrives.
 
     ::
 
@@ -145,15 +145,15 @@ def text() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(text()))
     ['Hel', 'lo']
 
-    If the deltas of a block were dropped earlier in the pipe, the whole block is emitted when it is completed. Text
-    emitted before a ``StepRestarted`` cannot be taken back. A fold such as `to_text` leaves that text out. Agents' text
-    is not emitted; `only` shows how to get it.
+    An ``ErrorEvent`` becomes an ``on_error``. If a block's deltas were dropped, its whole text is emitted at its end.
+    Text emitted before a ``StepRestarted`` cannot be taken back. A fold such as `to_text` leaves that text out. For
+    agents' text, see `only`.
     """
     return extract("text", lambda: TextPieces(TextDelta, TextCompleted), TextDelta, TextCompleted, StepRestarted)
 
 
 def thinking() -> Callable[[Observable[Event]], Stream[str]]:
-    """Emit the thinking piece by piece as it arrives. An ``ErrorEvent`` becomes an ``on_error``.
+    """Emit the thinking as it arrives.
 
     ::
 
@@ -164,14 +164,14 @@ def thinking() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake([("thinking", "hm"), "Hi"]), "Hello").pipe(thinking()))
     ['hm']
 
-    If the deltas of a block were dropped earlier in the pipe, the whole block is emitted when it is completed.
+    An ``ErrorEvent`` becomes an ``on_error``. If a block's deltas were dropped, its whole text is emitted at its end.
     """
     types = (ThinkingDelta, ThinkingCompleted)
     return extract("thinking", lambda: TextPieces(*types), *types, StepRestarted)
 
 
 def tool_calls() -> Callable[[Observable[Event]], Stream[ToolCall]]:
-    """Emit each completed tool call that the client must answer. An ``ErrorEvent`` becomes an ``on_error``.
+    """Emit each completed tool call that the client must answer.
 
     ::
 
@@ -182,7 +182,7 @@ def tool_calls() -> Callable[[Observable[Event]], Stream[ToolCall]]:
     >>> list(stream_generate(Fake(ToolCall("c1", "add", {"a": 1})), "Hi").pipe(tool_calls()))
     [add(a=1)]
 
-    Tool calls made by agents are left out, because each agent answers its own.
+    An ``ErrorEvent`` becomes an ``on_error``. Agents answer their own calls, which are left out.
     """
 
     def read(event: Event) -> Iterable[ToolCall]:
@@ -193,7 +193,7 @@ def tool_calls() -> Callable[[Observable[Event]], Stream[ToolCall]]:
 
 
 def usage() -> Callable[[Observable[Event]], Stream[Usage]]:
-    """Emit the total usage of all steps whenever it changes. An ``ErrorEvent`` becomes an ``on_error``.
+    """Emit the total usage of all steps whenever it changes.
 
     ::
 
@@ -204,7 +204,7 @@ def usage() -> Callable[[Observable[Event]], Stream[Usage]]:
     >>> list(stream_generate(Fake(["Hi", Usage(3, 1)]), "Hello").pipe(usage()))
     [Usage(input_tokens=3, output_tokens=1)]
 
-    The total includes agents at any depth. Their usage is added as it arrives, so an interrupted agent's is included.
+    An ``ErrorEvent`` becomes an ``on_error``. The total includes agents at any depth, even interrupted ones.
     """
 
     def changes() -> Callable[[Event], Iterable[Usage]]:
@@ -228,8 +228,6 @@ _COUNTED = (UsageUpdated, StepCompleted, StepRestarted)
 
 
 class _Total:
-    """The total usage of a chat: its completed steps, the current response, and the agents in the current step."""
-
     def __init__(self) -> None:
         self._before = Usage()
         self._begin()
@@ -260,7 +258,7 @@ class _Total:
 
 
 class TextPieces:
-    """Extract text or thinking from events. If the deltas of a block were dropped, its completed text is used."""
+    """Extract text or thinking from deltas or, without deltas, from completions."""
 
     def __init__(
         self, delta: type[TextDelta | ThinkingDelta], completed: type[TextCompleted | ThinkingCompleted]
@@ -284,7 +282,7 @@ class TextPieces:
 
 
 class AnswerText(Generic[R]):
-    """Feed each message's text to a new reader from ``make()``. Drop the reader if the message calls a tool."""
+    """Feed each message's text to a reader, until a tool call."""
 
     def __init__(self, name: str, make: Callable[[], Feeder[str, R]]) -> None:
         self._name = name

@@ -1,7 +1,8 @@
-"""Share one call among any number of watchers, no matter when they join.
+"""Share one call among any number of watchers.
 
-If a watcher is not ready for an event, the event waits in that watcher's `JoinedEvents`. Neither the call nor the other
-watchers have to wait. The call's lock is never held while a subscriber is called.
+* Events wait in each watcher's own `JoinedEvents`.
+* The call and other watchers never wait for a watcher.
+* No lock is held while a subscriber is called.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from rxllm.values import EngineError, StreamError
 from rxllm.values.argument_checks import check_seconds
 
 MOST = 1024
-"""The maximum number of events waiting for a watcher. Beyond that, events that the fold does not keep are dropped."""
+"""The most events that wait for a watcher."""
 
 
 def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Share one call among any number of watchers; late watchers first receive the state so far, then live events.
+    """Share one call among any number of watchers.
 
     ::
 
@@ -65,24 +66,22 @@ def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Ev
     Response('Hello!', stop, 0 tokens)
 
     Write ``.pipe(share_folded(...))`` once, then subscribe to the result as often as you like. The first watcher starts
-    the call. A late watcher first receives the events that ``StreamCollector.to_events()`` returns, so that every fold
-    has the same result no matter when its watcher joined. It does not receive past events that the fold does not keep,
-    such as tool progress. A watcher that joins after the end receives all events at once, followed by the completion or
-    the error.
+    the call. A late watcher first receives the state so far, as events from ``StreamCollector.to_events()``. Every fold
+    therefore has the same result. Past events that folds do not keep, such as tool progress, are missing. After the
+    end, a new watcher receives all events at once, then the end.
 
-    The call is cancelled `grace` seconds after the last watcher has left, unless a new watcher subscribes in time. With
-    0, it is cancelled at once; with None, never. To stop the call for all watchers, end the source:
-    ``stream.take_until(stop).pipe(share_folded(None))``. A call that has ended does not start again. A watcher that
-    subscribes after a cancellation receives the events so far and a ``StreamError("cancelled")``.
+    The call is cancelled `grace` seconds after the last watcher has left, unless another joins. With None, it is never
+    cancelled. To stop the call for all watchers, end the source: ``stream.take_until(stop).pipe(share_folded(None))``.
+    A call that has ended does not start again. After a cancellation, new watchers receive the events so far and a
+    ``StreamError("cancelled")``.
 
-    The call runs on the event loop of its first watcher. All watchers are called on that loop, no matter which thread
-    they subscribe on. A watcher delays the call or other watchers only if its functions block the loop. A slow iterator
-    (``for``, ``async for``) receives adjacent deltas joined. Once more than a thousand events are waiting for such an
-    iterator, it misses the events that a late watcher would miss. An exception raised by a watcher goes only to that
-    watcher's ``on_error``.
+    The call runs on the event loop of its first watcher. All watchers are called on that loop. A watcher delays others
+    only if its functions block the loop. A slow iterator (``for``, ``async for``) receives adjacent deltas joined.
+    Beyond a thousand waiting events, it misses the events that a late watcher misses. An exception raised by a watcher
+    goes only to that watcher's ``on_error``.
 
-    A blocking ``run()``, ``for`` or ``show`` on the loop's own thread would block the very call that it waits for, so
-    it raises ``EngineError("wrong_loop")``. In a notebook, write ``await`` instead.
+    A blocking ``run()``, ``for`` or ``show`` on the loop's own thread raises ``EngineError("wrong_loop")``. In a
+    notebook, write ``await`` instead.
 
     Raises ``ValidationError("invalid_option")`` unless `grace` is a number of seconds or None.
     """
@@ -95,8 +94,6 @@ def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Ev
 
 
 class _Shared:
-    """One shared call, with its state and its watchers."""
-
     def __init__(self, source: Observable[Event], grace: float | None) -> None:
         self._source = source
         self._grace = grace
@@ -106,8 +103,8 @@ class _Shared:
         self._clock: abc.SchedulerBase | None = None  # the first watcher's clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscription = SingleAssignmentDisposable()
-        self._timer = SerialDisposable()  # Runs for the grace period while there are no watchers.
-        self._has_failed = False  # Whether the last event was an ErrorEvent; watchers often leave after one.
+        self._timer = SerialDisposable()  # The grace period without watchers.
+        self._has_failed = False  # Watchers often leave after an ErrorEvent.
         self._has_ended = False
         self._error: Exception | None = None
 
@@ -138,7 +135,7 @@ class _Shared:
         return Disposable(lambda: self._leave(watcher))
 
     def _start(self, scheduler: abc.SchedulerBase | None) -> None:
-        # The call must not inherit its first watcher's back-pressure or error listener.
+        # The first watcher's back-pressure and error listener must not apply.
         with read_by(None, lambda error: False):
             self._subscription.disposable = self._source.subscribe(
                 self._on_next, self._end, self._end, scheduler=unpaced(scheduler)
@@ -156,7 +153,7 @@ class _Shared:
                 watchers = tuple(self._watchers)
                 for watcher in watchers:
                     watcher.add(event)
-        except Exception as error:  # raised, for example, by raw usage with unknown keys
+        except Exception as error:  # Raw usage with unknown keys may raise.
             self._end(error)
             self._subscription.dispose()
         else:
@@ -205,19 +202,15 @@ class _Shared:
 
 
 _BLOCKED = (
-    "this blocking call would wait forever, because the shared call runs on the event loop it blocks; "
-    "write 'await stream' or 'async for', or rxllm.show(stream, block=False)"
+    "this blocking call would block the shared call; "
+    "write 'await stream', 'async for' or rxllm.show(stream, block=False)"
 )
 
 
 class Watcher:
     """One subscription to a shared call.
 
-    A watcher is not ready while its ``on_next`` runs or its iterator still has items to take. Its observer is
-    called in the context of its subscription, with the subscription's gate, scope and error listener.
-
-    A `Backlog` holds its lock while it delivers. Watchers share one lock and must not wait for each other, so they
-    cannot use one.
+    Watchers share one lock and must not wait for each other. A `Backlog` would hold its lock while it delivers.
     """
 
     def __init__(
@@ -241,32 +234,29 @@ class Watcher:
         self._waits_for_gate = False
 
     def add(self, event: Event) -> None:
-        """Add `event` to the waiting events. The caller must hold the lock and call `deliver` afterwards."""
+        """Add an event. Hold the lock, and call `deliver` afterwards."""
         self._waiting.add(event)
 
     def finish(self, error: Exception | None) -> None:
-        """Record how the call has ended. The caller must hold the lock and call `deliver` afterwards."""
+        """Record the end. Hold the lock, and call `deliver` afterwards."""
         self._has_ended, self._error = True, error
 
     def deliver(self, clock: abc.SchedulerBase) -> None:
-        """Deliver the waiting events now, or as soon as the watcher is ready."""
         while (events := self._begin(clock)) is not None:
             self._context.run(self._deliver, events)
-            with self._lock:  # from here on, another thread may use the context
+            with self._lock:  # Another thread may use the context from here.
                 self._is_delivering = False
 
     def deliver_soon(self, clock: abc.SchedulerBase) -> None:
-        """Schedule a delivery of the waiting events on the clock's own thread."""
         if not self.has_left:
             self._wake.disposable = clock.schedule(lambda scheduler, state: self.deliver(clock))
 
     def leave(self) -> None:
-        """Stop all deliveries to this watcher."""
         self.has_left = True
         self._wake.dispose()
 
     def _begin(self, clock: abc.SchedulerBase) -> list[Event] | None:
-        """Return the waiting events (an empty list at the end), or None if nothing can be delivered now."""
+        """Return the events to deliver now. None means wait."""
         with self._lock:
             if self._is_delivering or self.has_left or not (self._waiting or self._has_ended):
                 return None
@@ -284,7 +274,7 @@ class Watcher:
                 if self.has_left:
                     return
                 self._observer.on_next(event)
-        except BaseException as error:  # this subscriber raised; the others are not affected
+        except BaseException as error:  # Other subscribers are not affected.
             self._leave(self)
             fail(self._observer, error)
         else:
@@ -299,21 +289,21 @@ class Watcher:
             report_unheard(error)
 
     def _on_idle(self, clock: abc.SchedulerBase) -> None:
-        # The consumer may have taken its item on another thread, but items are delivered on the clock's thread.
+        # Deliver on the clock's thread, whatever thread the consumer uses.
         self._waits_for_gate = False
         self.deliver_soon(clock)
 
 
 class JoinedEvents:
-    """The events waiting for a watcher. Adjacent deltas of a block are joined.
+    """The events waiting for a watcher, joined where possible.
 
-    Of adjacent usage updates, only the last is kept. Two events are adjacent if no other event of the same chat is
-    waiting between them. Each agent is treated as a separate chat.
+    Adjacent deltas of a block are joined. The last of adjacent usage updates is kept. Each agent is a separate chat
+    here.
     """
 
     def __init__(self, events: Iterable[Event]) -> None:
         self._entries: list[_Entry] = []
-        self._latest: dict[tuple[str, ...], list[_Entry]] = {}  # the last two entries of each chat, keyed by path
+        self._latest: dict[tuple[str, ...], list[_Entry]] = {}  # each chat's last two entries, by path
         self._most = MOST
         self._extend(events)
 
@@ -331,11 +321,10 @@ class JoinedEvents:
             latest[:] = [*latest[-1:], entry]
         if len(self._entries) > self._most:
             kept = [event for event in self.take() if _is_kept(event)]
-            self._most = max(MOST, 2 * len(kept))  # doubled to keep the total cost linear
+            self._most = max(MOST, 2 * len(kept))  # doubling keeps the total cost linear
             self._extend(kept)
 
     def take(self) -> list[Event]:
-        """Remove and return the waiting events."""
         entries, self._entries, self._latest, self._most = self._entries, [], {}, MOST
         return [join_texts(entry.event, entry.texts) if len(entry.texts) > 1 else entry.event for entry in entries]
 
@@ -350,7 +339,7 @@ class _Entry(msgspec.Struct):
 
 
 def _join(latest: list[_Entry], event: Event, text: str) -> bool:
-    # Some providers send a usage update with each delta. Their order makes no difference to the fold.
+    # Providers may mix usage updates with deltas. Folds ignore their order.
     for entry in reversed(latest):
         if continues(entry.event, event):
             entry.texts.append(text)
@@ -365,7 +354,7 @@ def _is_usage(event: Event) -> bool:
 
 
 def _is_kept(event: Event) -> bool:
-    if type(innermost(event)) is ToolExecutionCompleted:  # an empty state would ignore it, because its start is missing
+    if type(innermost(event)) is ToolExecutionCompleted:  # Its start is missing, so an empty state ignores it.
         return True
     state = StreamCollector()
     return state.apply_event(event) is not state

@@ -1,4 +1,4 @@
-"""Operators that join or drop the items that arrive while the consumer is busy."""
+"""Operators for a consumer that is slower than its source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def conflate(join: Callable[[T, T], T] | None = None) -> Callable[[Observable[T]], Stream[T]]:
-    """Join adjacent deltas or strings while the consumer is busy, without losing or reordering anything.
+    """Join adjacent deltas or strings while the consumer is busy.
 
     ::
 
@@ -42,21 +42,19 @@ def conflate(join: Callable[[T, T], T] | None = None) -> Callable[[Observable[T]
     - Its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) has not yet taken all items.
     - Its ``on_next`` is running.
 
-    While it is busy, adjacent strings are joined, and so are adjacent deltas of a block or tool call. Other items wait
-    in order. When the consumer is free again, it receives all waiting items as a batch, so it is never more than
-    one batch behind. A fast consumer receives every item unchanged. A consumer that merely puts items into a queue
-    or starts a task for each is never busy. When the stream ends or fails, the waiting items are emitted first.
+    Strings are joined, and so are deltas of the same block or tool call. Other items wait in order. When the consumer
+    is free again, it receives all waiting items as a batch. A fast consumer receives every item unchanged. So does a
+    consumer that only puts items into a queue or starts a task for each. Waiting items are emitted before the end or an
+    error.
 
-    If you pass `join`, ``join(waiting, item)`` is called to combine two items of any kind, so that all waiting items
-    become one:
+    ``join(waiting, item)`` combines two items of any kind, so that only one item waits:
 
     >>> import operator
     >>> import reactivex
     >>> reactivex.range(5).map(lambda number: [number]).pipe(conflate(operator.add)).to_list().run()
     [[0], [1], [2], [3], [4]]
 
-    If `join` raises, the stream ends with that exception. To drop all waiting items except the newest, use
-    `keep_latest`.
+    If `join` raises, the stream ends with that exception. To keep only the newest item, use `keep_latest`.
 
     Raises ``ValidationError("invalid_option")`` unless `join` is a function that takes two items.
     """
@@ -68,7 +66,7 @@ def conflate(join: Callable[[T, T], T] | None = None) -> Callable[[Observable[T]
 
 
 def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
-    """Drop the items that arrive while the consumer is busy, except the newest.
+    """Keep only the newest item while the consumer is busy.
 
     ::
 
@@ -92,21 +90,20 @@ def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
 
     A consumer is busy in two cases:
 
-    - Its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) has not yet requested the next item. When it
-      does, it receives the newest item or, if none is waiting, the next one to arrive.
+    - Its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) has not yet requested the next item.
     - Its ``on_next`` is running.
 
-    The source is never slowed down. A fast consumer receives every item. The last item before the end or an
-    ``on_error`` is always emitted. A consumer that merely puts items into a queue or starts a task for each is never
-    busy. Do not use this operator for deltas, since none of them may be lost; use `conflate`.
+    The source is never slowed down. A fast consumer receives every item. So does a consumer that only puts items into a
+    queue or starts a task for each. The last item before the end or an ``on_error`` is always emitted. For deltas, use
+    `conflate`, which loses nothing.
     """
     return operate(lambda source, observer, scheduler: _KeepingLatest[T](observer, scheduler).start(source))
 
 
 class _WhileBusy(Backlog[T, T]):
-    """One subscription. While the consumer is busy, items wait in the subclass, and `_count` is their number.
+    """Hold items in a subclass while the consumer is busy.
 
-    As soon as `_most` items are waiting, they are emitted even if the consumer is busy.
+    `_count` is the number of waiting items. At `_most`, they are emitted anyway.
     """
 
     _most: float = HELD_BACK
@@ -126,11 +123,11 @@ class _WhileBusy(Backlog[T, T]):
         """Remove and return the waiting items."""
 
     def _is_free(self, gate: Gate) -> bool:
-        """Return whether the consumer behind `gate` is ready for an item."""
+        """Return whether the consumer is ready for an item."""
         return gate.idle
 
     def _when_free(self, gate: Gate, wake: Callable[[], None]) -> None:
-        """Call `wake` once the consumer behind `gate` is ready for an item."""
+        """Call `wake` once the consumer is ready for an item."""
         gate.when_idle(wake)
 
     def _on_next(self, item: T) -> None:
@@ -154,7 +151,7 @@ class _WhileBusy(Backlog[T, T]):
                 self._release()
 
     def _schedule_release(self) -> None:
-        # The consumer may take its item on another thread. Deliveries belong on the clock's thread.
+        # Deliver on the clock's thread, whatever thread the consumer uses.
         if self._clock is not None and not self._timer.is_disposed:
             self._timer.disposable = self._clock.schedule(self.wake)
 
@@ -171,8 +168,6 @@ class _WhileBusy(Backlog[T, T]):
 
 
 class _JoiningTexts(_WhileBusy[T]):
-    """Collect the texts of each waiting item in a list, and join them when the item is taken."""
-
     def __init__(self, observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None) -> None:
         super().__init__(observer, scheduler)
         self._items: list[tuple[T, list[str]]] = []
@@ -224,7 +219,7 @@ class _KeepingLatest(_WhileBusy[T]):
 
 
 def text_of(item: Any) -> str | None:
-    """Return the text of a delta or string, or None for any other item, which is never joined."""
+    """Return the text of a delta or string."""
     if type(item) is Nested:
         return text_of(item.event)
     if type(item) in DELTAS:
@@ -233,7 +228,7 @@ def text_of(item: Any) -> str | None:
 
 
 def continues(last: Any, item: Any) -> bool:
-    """Return whether the text of `item`, a delta or string, can be appended to the text of `last`."""
+    """Return whether `item` continues the text of `last`."""
     if type(last) is not type(item):
         return False
     if type(item) is Nested:
@@ -242,7 +237,6 @@ def continues(last: Any, item: Any) -> bool:
 
 
 def join_texts(item: Any, texts: Iterable[str]) -> Any:
-    """Return a copy of `item` whose text is `texts` joined together."""
     if type(item) is Nested:
         return Nested(item.path, join_texts(item.event, texts))
     text = "".join(texts)

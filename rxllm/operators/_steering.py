@@ -1,4 +1,4 @@
-"""Collect a user's messages for a chat's next step; when one arrives, end the response after the current sentence."""
+"""Steer a running chat with the user's messages."""
 
 from __future__ import annotations
 
@@ -30,27 +30,23 @@ Steer = Observable[str | Message]
 SteerAt = Literal["sentence", "step"]
 
 MOST = 1024
-"""The maximum number of waiting messages. No user types more than that during one step."""
+"""The maximum number of waiting messages."""
 
 
 class Steering(abc.DisposableBase):
-    """The messages waiting in one chat. `steer` may emit from any thread, even while it is being subscribed to.
-
-    Some providers accept messages during a response: OpenAI's Responses API does so with ``response.steer``. An adapter
-    for such a provider could take the messages from the scope, as `until_sentence` does.
-    """
+    """The messages waiting in one chat. `steer` may emit from any thread, even while it is being subscribed to."""
 
     def __init__(self, steer: Steer | None) -> None:
         self._steer = steer
         self._waiting = deque[Message]()
-        self._settled: list[Message] | None = None  # unless None, the next `take` returns these
+        self._settled: list[Message] | None = None  # the next `take` returns these, unless None
         self._messages = SingleAssignmentDisposable()
         self._error: Exception | None = None
         self._failure = SerialDisposable()
         self._subscriptions = CompositeDisposable(self._messages, self._failure)
 
     def start(self, fail: Callable[[Exception], None], scheduler: abc.SchedulerBase | None) -> None:
-        """Start collecting messages. ``fail(error)`` is called on the chat's event loop."""
+        """Collect messages. ``fail(error)`` runs on the chat's event loop."""
         if self._steer is None:
             return
         loop, context = clock(scheduler), call_context()
@@ -66,29 +62,25 @@ class Steering(abc.DisposableBase):
             except Exception as error:
                 on_error(error)
 
-        # A slow consumer must not hold up messages, so there is no back-pressure here. A model call made to produce
-        # messages is not a step of this chat, so it gets its own scope.
+        # A slow consumer must not delay messages. Model calls that produce messages need their own scope.
         messages = scoped(paced(self._steer, None), current_scope.get().below_model())
         self._messages.disposable = messages.subscribe(on_next, on_error, scheduler=unpaced(scheduler))
 
     def raise_error(self) -> None:
-        """Raise the error that ended `steer`, if there was one."""
         if self._error is not None:
             raise self._error
 
     def waits(self) -> bool:
-        """Whether messages are waiting."""
         return bool(self._waiting if self._settled is None else self._settled)
 
     def take(self) -> list[Message]:
-        """Remove and return the waiting messages."""
         if self._settled is None:
             return [self._waiting.popleft() for _ in range(len(self._waiting))]
         settled, self._settled = self._settled, None
         return settled
 
     def settle(self, journal: RecallingJournal, path: Sequence[str], key: str) -> None:
-        """Choose the messages for this step, the same in every run of the stream. Messages that arrive later wait."""
+        """Choose this step's messages, the same in every run."""
         events = journal.recall(path, key)
         if events is None:
             events = [Steered(message) for message in self.take()]
@@ -96,7 +88,6 @@ class Steering(abc.DisposableBase):
         self._settled = [event.message for event in events if isinstance(event, Steered)]
 
     def dispose(self) -> None:
-        """Stop collecting messages."""
         self._subscriptions.dispose()
 
     def _add(self, item: Any) -> None:
@@ -117,12 +108,13 @@ Keep = Callable[[list[Event]], object]
 def until_sentence(
     source: Observable[Event], is_steered: Callable[[], bool], recall: Recall, keep: Keep
 ) -> Stream[Event]:
-    """Cut off the response in `source` at the end of its current sentence, once ``is_steered()`` is true.
+    """Cut off the response after a sentence, once ``is_steered()`` is true.
 
-    The source is disposed before the next sentence, block or tool call begins, and open blocks are completed. Two
-    things are never cut off: thinking, because the provider needs it back as a whole, and a response that has begun a
-    tool call. ``keep(events)`` is called with the events of a response that was cut off. ``recall()`` is called when
-    the response begins; if it returns events that an earlier run kept, they are emitted instead of the response.
+    The source is disposed before the next sentence, block or tool call. Thinking is never cut off, because the provider
+    needs it whole. A response with a tool call is never cut off either.
+
+    ``keep(events)`` is called with a cut-off response. If ``recall()`` returns a response kept by an earlier run, it is
+    emitted instead.
     """
     return Stream(
         lambda observer, scheduler=None: _UntilSentence(is_steered, recall, keep, observer).start(source, scheduler)
@@ -150,11 +142,11 @@ class _UntilSentence:
         return self._running
 
     def _begin(self) -> None:
-        self._seen: list[Event] = []  # all events until a tool call begins
+        self._seen: list[Event] = []  # the events before the first tool call
         self._has_calls = False
         self._is_after_text = False  # Whether the last block to end was text.
         self._sentences: Segmenter | None = None  # Splits the open block into sentences.
-        self._rest = 0  # The length of the open block's unfinished sentence.
+        self._rest = 0  # The length of the unfinished sentence.
 
     def _on_next(self, event: Event) -> None:
         if self._ended:
@@ -193,7 +185,6 @@ class _UntilSentence:
             self._seen.append(event)
 
     def _end_of_sentence(self, event: Event) -> int | None:
-        """Return how many characters of `event` to emit before the cut, or None if no sentence ends there."""
         if self._is_after_text:
             return 0
         if not isinstance(event, TextDelta):
@@ -218,7 +209,7 @@ class _UntilSentence:
         self._seen += last
         closing = self._unfinished().close()
         end = MessageCompleted(fold_message([*self._seen, *closing]), "stop", STEERED)
-        self._keep([*self._seen, *closing, end])  # before disposing: a journal records the disposal too
+        self._keep([*self._seen, *closing, end])  # before disposing, which a journal also records
         self._end([*last, *closing, end])
 
     def _end(self, events: Sequence[Event]) -> None:

@@ -1,9 +1,8 @@
-"""Time limits that a provider's pings do not extend, and a warning about a silent stream.
+"""Time limits and warnings for silent streams.
 
-Events are cheap: most of them only record the time. The timer is usually set again only when it fires. The first
-content, and an event that ends a stall, set it at once.
-
-While the consumer is behind, the source has to wait; that time does not count as silence.
+* Pings do not extend a limit.
+* Most events only record the time, which is cheap. The timer usually restarts when it fires.
+* Time spent waiting for the consumer does not count as silence.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from rxllm.values.argument_checks import check, check_function, is_positive
 RESOLUTION = 1e-6
 """The rounding error of the schedulers, in seconds.
 
-A timer may fire early by this much. Re-arming it for the tiny remainder would make it fire over and over.
+A timer may fire this early. Setting it again for the remainder would repeat endlessly.
 """
 
 BUSY_SECONDS = 0.01
-"""If the timer fires during a delivery, it fires again after this many seconds."""
+"""The delay in seconds if the timer fires during a delivery."""
 
 
 def time_limits(
     first: float | None = None, idle: float | None = None, total: float | None = None
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Limit the wait for the first content, each silence after it, and the total duration, all in seconds.
+    """Limit how long a stream may be silent or run.
 
     ::
 
@@ -49,17 +48,18 @@ def time_limits(
     >>> [type(event).__name__ for event in slow]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'ErrorEvent']
 
-    Only the model's output counts as content. Message starts and ends, usage and raw frames show that the provider is
-    alive, but they do not extend a limit. Agents' events do extend a limit, unless they are usage or raw frames.
+    `first` limits the wait for the first content, `idle` each silence after it, and `total` the whole duration. All are
+    in seconds. Only the model's output counts as content. Message starts and ends, usage and raw frames do not. Agents'
+    events extend a limit, unless they are usage or raw frames.
 
-    When a limit is exceeded, open blocks and calls are completed, and the stream ends with an ``ErrorEvent`` that holds
-    a ``StreamError("timeout")``. If there were no events at all, it ends with an ``AdapterError("timeout")`` through
-    ``on_error`` instead. The error's metadata contains the exceeded `limit`, its `seconds`, and the number of `events`
-    so far. The source is disposed, which closes its connection. While the consumer is behind, only `total` applies.
-    After a ``MessageCompleted``, no limit applies until another event arrives.
+    A timeout completes open blocks and calls. The stream then ends with an ``ErrorEvent`` that contains a
+    ``StreamError("timeout")``. If there were no events at all, it ends with ``on_error`` and an
+    ``AdapterError("timeout")``. The error's metadata contains the exceeded `limit`, its `seconds`, and the number of
+    `events` so far. The connection is closed. While the consumer is behind, only `total` applies. After a
+    ``MessageCompleted``, no limit applies until another event arrives.
 
-    The call option ``timeout``, a number or a `Timeouts`, sets the same limits for each attempt separately. If the
-    first content does not arrive in time, the attempt fails and is retried.
+    The call option ``timeout`` sets the same limits for each attempt. It is a number or a `Timeouts`. An attempt
+    without content in time is retried.
 
     Raises ``ValidationError("invalid_option")`` if a limit is not a positive number.
     """
@@ -76,7 +76,7 @@ def time_limits(
 
 
 def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Call ``fn(seconds, events)`` once per stall, when no content has arrived for `after` seconds.
+    """Call ``fn(seconds, events)`` after `after` seconds without content.
 
     ::
 
@@ -90,8 +90,8 @@ def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[
     >>> response = slow.pipe(stall_warning(0.01, warn)).run()
     silent after 2 events
 
-    See `time_limits` for what counts as content. A long wait for the first content is a stall too. If `fn` raises, the
-    stream ends with that exception.
+    `fn` is called once per silence. A long wait for the first content counts too. If `fn` raises, the stream ends with
+    that exception. Content is defined in `time_limits`.
 
     Raises ``ValidationError("invalid_option")`` unless `after` is a positive number and `fn` is a function.
     """
@@ -101,33 +101,32 @@ def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[
 
 
 class _Watch:
-    """Pass events on and watch the clock. A subclass decides when to act and what to do."""
+    """Watch the clock while events pass."""
 
     def __init__(self, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None) -> None:
         self._observer = observer
         self._scheduler = scheduler
         self._now = stopwatch(scheduler)
-        self._began = self._last = self._now()  # `_last` is when the current silence began
+        self._began = self._last = self._now()  # `_last`: when the silence began
         self._events = 0
         self._has_content = False
-        self._is_complete = False  # True from the end of the response until the next event
+        self._is_complete = False  # from a response's end until the next event
         self._gate = current_gate()
         self._is_behind = False  # whether the consumer is behind
         self._source = SingleAssignmentDisposable()
         self._timer = SerialDisposable()
         self._armed = False
         self._ended = False
-        self._guard = threading.RLock()  # timer and source may run on different threads
+        self._guard = threading.RLock()  # timer and source may use different threads
 
-    def see(self, event: Event) -> None:
-        """Look at an event before it is passed on."""
+    def see(self, event: Event) -> None: ...
 
     def due(self) -> float | None:
-        """Return the time at which to `act`, infinity for never, or None to ask again at the next event."""
+        """Return when to `act`. None means at no known time."""
         raise NotImplementedError
 
     def act(self) -> Iterable[Event] | BaseException | None:
-        """Return the last events of the stream or the error that ends it, or None if it continues."""
+        """Return the last events or an error, if the stream ends."""
         raise NotImplementedError
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:

@@ -13,7 +13,7 @@ from rxllm.runtime import Stream
 
 
 def verify() -> Callable[[Observable[Event]], Stream[Event]]:
-    """Pass on events that follow the rules, and end the stream with an error at the first event that breaks one.
+    """End the stream at the first event that breaks a rule.
 
     ::
 
@@ -33,9 +33,9 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     block_closed 2
 
     Apply this operator to the events of an adapter, ``stream_generate``, ``stream_step``, ``stream`` or
-    ``stream_resume``, and put it before any operator that drops events. If a rule is broken, the stream ends with
-    ``StreamError("malformed_event")``. The error's ``event_index`` is the position of the event, ``metadata["event"]``
-    is its tag, and ``metadata["rule"]`` is the name of the broken rule:
+    ``stream_resume``. Put it before operators that drop events. A broken rule ends the stream with
+    ``StreamError("malformed_event")``. The error's ``event_index`` is the event's position. ``metadata["event"]`` is
+    its tag, and ``metadata["rule"]`` the rule:
 
     ======================  =========================================================================================
     rule                    requirement
@@ -64,12 +64,11 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     ======================  =========================================================================================
 
     Operators such as ``ops.time_limits``, ``ops.guard`` and ``ops.budget`` can end a chat anywhere. They first complete
-    all open blocks and calls, including those inside agents, and then emit an ``ErrorEvent`` as the last event.
+    all open blocks and calls, even inside agents. Then they emit an ``ErrorEvent``.
 
-    Each agent's events (``Nested``) must follow all the rules on their own. If they break one, the error message names
-    the agent's path.
+    Each agent's events (``Nested``) must follow the rules too. The error message names the agent's path.
 
-    Checking an event takes constant time. The events of a response are kept until it ends. Errors from the source are
-    passed on.
+    Checking an event takes constant time. A response's events are kept until it ends. Errors from the source are passed
+    on.
     """
     return lift(EventRules)

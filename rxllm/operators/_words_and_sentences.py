@@ -1,7 +1,6 @@
-"""Operators that emit the text word by word or sentence by sentence.
+"""Emit text word by word or sentence by sentence.
 
-The segments depend only on the text, not on how it is split into deltas. White space belongs to the segment before it
-or, at the very beginning of the text, to the first segment.
+The split into deltas makes no difference. White space belongs to the segment before it.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from rxllm.operators._select import TextPieces
 from rxllm.runtime import Stream
 
 LONGEST = 10_000
-"""The maximum number of characters in a segment, so that pending text cannot grow without limit."""
+"""The maximum length of a segment in characters."""
 
 
 def words() -> Callable[[Observable[Event]], Stream[str]]:
-    """Emit each word of the text as soon as the next word begins. An ``ErrorEvent`` becomes an ``on_error``.
+    """Emit each word of the text as soon as the next word begins.
 
     ::
 
@@ -33,16 +32,16 @@ def words() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake(["Hel", "lo wo", "rld"]), "Hi").pipe(words()))
     ['Hello ', 'world']
 
-    White space belongs to the word before it, so joining the words gives back the whole text. In scripts without spaces
-    between words (Chinese, Japanese, Thai, ...), each character is a word, along with its combining marks and any
-    punctuation after it. How the text is split into deltas makes no difference. The last word of a block is emitted
-    when the block ends, unless the stream fails. Words longer than 10,000 characters are split.
+    White space belongs to the word before it. Joining the words gives back the whole text. In Chinese, Japanese, Thai
+    and similar scripts, each character is a word. It includes combining marks and punctuation after it. The last word
+    of a block is emitted when the block ends, unless the stream fails. Words longer than 10,000 characters are split.
+    An ``ErrorEvent`` becomes an ``on_error``.
     """
     return lift(lambda: _EventSegmenter("words", find_word))
 
 
 def sentences() -> Callable[[Observable[Event]], Stream[str]]:
-    """Emit each sentence of the text as soon as the next sentence begins. An ``ErrorEvent`` becomes an ``on_error``.
+    """Emit each sentence as soon as the next sentence begins.
 
     ::
 
@@ -53,7 +52,7 @@ def sentences() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake(["Dr. No is ", "here. Ru", "n!"]), "Hi").pipe(sentences()))
     ['Dr. No is here. ', 'Run!']
 
-    White space belongs to the sentence before it, so joining the sentences gives back the whole text. A sentence ends:
+    White space belongs to the sentence before it. Joining the sentences gives back the whole text. A sentence ends:
 
     - At the end of a line.
     - After ``. ! ? …``, or a similar mark in another script, if it is followed by white space and then by anything but
@@ -61,9 +60,9 @@ def sentences() -> Callable[[Observable[Event]], Stream[str]]:
       number of a list item does not end a sentence.
     - After a full-width mark used in Chinese and Japanese, such as ``。``, even if no white space follows.
 
-    Closing quotes and brackets belong to the sentence they close. How the text is split into deltas makes no
-    difference. The last sentence of a block is emitted when the block ends, unless the stream fails. Sentences longer
-    than 10,000 characters are split.
+    Closing quotes and brackets belong to the sentence they close. The last sentence of a block is emitted when the
+    block ends, unless the stream fails. Sentences longer than 10,000 characters are split. An ``ErrorEvent`` becomes an
+    ``on_error``.
     """
     return lift(lambda: _EventSegmenter("sentences", find_sentence))
 
@@ -72,8 +71,6 @@ _READ = frozenset({ErrorEvent, MessageCompleted, StepRestarted, TextCompleted, T
 
 
 class _EventSegmenter:
-    """Split the text of events into segments. A segment never continues in the next block."""
-
     def __init__(self, name: str, find: Find) -> None:
         self._name = name
         self._pieces = TextPieces(TextDelta, TextCompleted)
@@ -98,21 +95,19 @@ class _EventSegmenter:
 
 
 Find = Callable[[str, int, int], int | None]
-"""``find(text, begin, start)`` returns where to cut the segment that begins at `begin`, searching from `start` on."""
+"""Return where to cut the segment from `begin`, searching from `start`."""
 
 
 class Segmenter:
-    """Split text into segments. Joining them gives back the whole text."""
-
     def __init__(self, find: Find) -> None:
         self._find = find
-        self._context = ""  # the end of the pending segment; see `_context_of`
+        self._context = ""  # the end of the pending segment
         self._pending: list[str] = []
         self._length = 0  # The length of the pending segment.
-        self._has_text = False  # Whether anything but white space is pending.
+        self._has_text = False  # Whether non-white text is pending.
 
     def feed(self, text: str) -> list[str]:
-        # Search only the end of the pending segment again, so that the cost does not grow with its length.
+        # Search only the pending segment's end, to keep the cost constant.
         seen = len(self._context)
         text = self._context + text
         segments: list[str] = []
@@ -128,13 +123,13 @@ class Segmenter:
         return segments
 
     def close(self) -> list[str]:
-        """Return the unfinished segment, if there is one, and reset the segmenter."""
+        """Return the unfinished segment, and start over."""
         self._context = ""
         rest = self._take()
         return [rest] if rest else []
 
     def _add(self, text: str) -> list[str]:
-        """Add `text` to the pending segment. Return the segments that have reached `LONGEST` characters."""
+        """Add `text`. Return the segments that have reached `LONGEST` characters."""
         segments: list[str] = []
         while (room := LONGEST - self._length) < len(text):
             self._pending.append(text[:room])
@@ -152,14 +147,14 @@ class Segmenter:
         return segment
 
 
-_CONTEXT = 40  # in characters: more than any abbreviation with closing marks and a number
+_CONTEXT = 40  # longer than any abbreviation with closing marks
 
 
 def _context_of(text: str) -> str:
-    """Return the part of `text` that can affect the next cut: its last words, and a line break or space after them."""
+    """Return the end of `text` that can affect the next cut."""
     words = text.rstrip()
     gap = text[len(words) :]
-    words = words if len(words) <= _CONTEXT else "x" + words[-_CONTEXT:]  # "x" represents all earlier words
+    words = words if len(words) <= _CONTEXT else "x" + words[-_CONTEXT:]  # "x" stands for earlier words
     return words + ("\n" if "\n" in gap else gap[:1])
 
 
@@ -174,14 +169,13 @@ _UNSPACED = "".join(
 
 _EDGE = re.compile(rf"(?<=\s)(?=\S)|(?=[{_UNSPACED}])|(?<=[{_UNSPACED}])(?=\S)")
 _WORD = re.compile(r"\s*\S+\s*|\s+")
-_JOINERS = "\u200d\u17d2\u1039"  # The zero-width joiner, and the Khmer and Burmese signs that stack the next letter.
-_JOINED = "\u200d\u0e33\u0eb3\uff9e\uff9f"  # Letters in Unicode, but they attach to the letter before them.
+_JOINERS = "\u200d\u17d2\u1039"  # The zero-width joiner, Khmer and Burmese stacking signs.
+_JOINED = "\u200d\u0e33\u0eb3\uff9e\uff9f"  # Letters that attach to the letter before.
 _STICKING = ("Mn", "Mc", "Me", "Pe", "Pf", "Po")
 _OPENING = ("Ps", "Pi")
 
 
 def find_word(text: str, begin: int, start: int) -> int | None:
-    """Return the start of the next word. In scripts without spaces, each character with its marks is a word."""
     while edge := _EDGE.search(text, start):
         at = edge.start()
         if at > begin and (text[at - 1].isspace() or _are_separable(text[at - 1], text[at])):
@@ -197,7 +191,6 @@ def _are_separable(before: str, after: str) -> bool:
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of `text`. Joining them gives back the whole text."""
     if text.isascii():
         return _WORD.findall(text)
     segmenter = Segmenter(find_word)
@@ -219,7 +212,6 @@ _NUMBER = re.compile(r"\s*\d{1,3}\Z")
 
 
 def find_sentence(text: str, begin: int, start: int) -> int | None:
-    """Return the start of the next sentence. An end mark in an abbreviation does not end a sentence."""
     at = begin
     while end := _END.search(text, at):
         if end.end() >= start and (end["mark"] is None or _ends_sentence(text, begin, end)):

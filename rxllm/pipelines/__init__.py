@@ -1,8 +1,4 @@
-"""The functions that call models, such as `generate`, `chat` and `generate_image`. Each builds a pipe of operators.
-
-This package also handles their options, requests and telemetry. The loop of a chat is in
-``operators._repeat_until_halt``, and ``operators._run_tools`` runs the tools.
-"""
+"""Build the pipes that call models, such as `generate`, `chat` and `generate_image`."""
 
 from rxllm.pipelines._generate import chat, generate, step, stream, stream_generate, stream_step
 from rxllm.pipelines._generate_image import ImageOptions, edit_image, generate_image, image_variations

@@ -1,4 +1,4 @@
-"""A model call, stage by stage. `generate`, `step` and `chat` are built on it.
+"""A model call, stage by stage.
 
 ================  ==========================================================  ========================================
 stage             purpose                                                     when it is present
@@ -16,8 +16,6 @@ operators         apply the engine's own operators, in order                  ``
 raise errors      turn an `ErrorEvent` into ``on_error``                      ``Engine(errors="raise")`` is set
 on_event          pass each event to the caller's function                    ``on_event`` is set
 ================  ==========================================================  ========================================
-
-After these stages, `Setup.drop_hidden` drops the events that the options hide, and `run_tools` runs a step's tools.
 """
 
 from __future__ import annotations
@@ -58,13 +56,13 @@ from rxllm.values.request_keys import undescribed
 
 
 def model_events(setup: Setup, request: Request) -> Stream[Event]:
-    """Return the events of the answer to `request`. Each subscription is a separate call."""
+    """Return the events of the answer, one call per subscription."""
 
     def make() -> Stream[Event]:
         scope, call = current_scope.get(), setup.call(request_id(setup.options))
         chat = {} if scope.chat is None else scope.chat
         below = scope.below_model().under(setup.engine.operators, chat)
-        if scope.counted:  # the adapter that uses this engine has already counted its call against these budgets
+        if scope.counted:  # The adapter that uses this engine has counted its call already.
             below = msgspec.structs.replace(below, counted=scope.counted)
 
         def answer(sent: Request) -> Stream[Event]:
@@ -83,13 +81,13 @@ def model_events(setup: Setup, request: Request) -> Stream[Event]:
 
 
 def source(setup: Setup, sent: Request, call: Call) -> Observable[Event]:
-    """Return the adapter's events. Each subscription is one attempt."""
+    """Return the adapter's events, one attempt per subscription."""
     adapter = as_adapter(setup.engine.adapter)
     return Deferred(lambda: adapter.stream(sent, current_scope.get().attempt(call)))
 
 
 def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> Iterator[tuple[str, Operator]]:
-    """Yield the name and the operator of each stage, in the order of the table above."""
+    """Yield each stage's name and operator."""
     engine, options, limits = setup.engine, setup.options, setup.timeouts
     ids = (call.request_id, engine_call.provider, sent.model, options.get("session_id"))
 
@@ -113,11 +111,11 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
     if current_scope.get().journal is not None:
         yield "journal", partial(_use_journal, sent, engine_call.provider)
 
-    # Usage is counted where the model is called, so a budget's position among the operators does not matter.
+    # A budget counts at the model call, whatever its position.
     shares = current_scope.get().shares
     operators = [operator for operator in engine.operators if not isinstance(operator, HoldsBudget)]
     if shares and operators:
-        # If another operator reacts to an event by making a call, that call is not part of this answer.
+        # Another operator's own calls are not part of this answer.
         yield "scope", scoped
     for share in shares:
         share.is_taken = True
@@ -132,7 +130,6 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
 
 
 def _check(setup: Setup, sent: Request) -> None:
-    """Raise if `sent` is invalid, or if its model lacks a capability that the request needs."""
     validate.request(sent)
     model = setup.model_info(sent)
     if model is not None:
@@ -144,7 +141,6 @@ def _check(setup: Setup, sent: Request) -> None:
 
 
 def _use_journal(request: Request, provider: str, events: Observable[Event]) -> Stream[Event]:
-    """Return the answer recorded in the subscription's journal, or `events` if there is none."""
     scope = current_scope.get()
     journal = scope.journal
     assert journal is not None
@@ -152,7 +148,7 @@ def _use_journal(request: Request, provider: str, events: Observable[Event]) -> 
     key = request_key(undescribed(request), provider) if request.tools else described
 
     def answer() -> Stream[Event]:
-        # In earlier versions, the keys included the tools' descriptions.
+        # Earlier versions' keys included the tools' descriptions.
         is_old = isinstance(journal, RecallingJournal) and journal.has_response(scope.path, described)
         return Stream.of(journal.response(scope.path, described if is_old else key, events))
 
@@ -160,7 +156,7 @@ def _use_journal(request: Request, provider: str, events: Observable[Event]) -> 
 
 
 def budget_counter(setup: Setup, requests: Sequence[Request]) -> Callable[[int, Hashable, Response[Any] | None], None]:
-    """Return a function that charges the budgets of this subscription for an answer from the batch's journal."""
+    """Return a function that charges budgets for journaled answers."""
     scope, call = current_scope.get(), setup.call("")
     budgets = [share.budget for share in scope.under(setup.engine.operators, None).shares]
 
@@ -179,7 +175,6 @@ def budget_counter(setup: Setup, requests: Sequence[Request]) -> Callable[[int, 
 def _engine_call(
     setup: Setup, request: Request, sent: Request, call: Call, scope: Scope, chat: dict[Any, Budget]
 ) -> EngineCall:
-    """Return the information that operators get about this call. `sent` is the request that goes to the adapter."""
     ask = partial(_ask_other, setup, request, sent, call, scope)
     engine = setup.engine
     return EngineCall(sent, call, ask, provider_name(engine.adapter), scope.usage, chat, engine.operators)
@@ -188,7 +183,6 @@ def _engine_call(
 def _ask_other(
     setup: Setup, request: Request, sent: Request, call: Call, scope: Scope, engine: Any, model: str | None = None
 ) -> Stream[Event]:
-    """Return another engine's answer to `request`. `sent` is the request that `setup` itself would send."""
     other = other_engine(engine, model, setup.engine)
     other_setup = Setup.of(other, ChatOptions, {**other_options(setup.own_options), "request_id": call.request_id})
     request = replace(request, messages=sent.messages)

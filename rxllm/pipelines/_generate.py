@@ -1,11 +1,9 @@
-"""`generate`, `step` and `chat`, and the functions that stream their events.
+"""Generate responses, and run steps and chats.
 
-Many models cannot use tools and follow a JSON schema in the same request: they do one and ignore the other. With
-``structured_finalize=True``, a chat therefore has two parts. First it runs to its end as if it had no
-``response_format``. If it completes, or if ``max_turns`` or ``halt_when`` halts it, the model receives a final request
-with the format and without tools. This request ends with a user message that asks for the answer;
-``structured_finalize_nudge`` replaces that message, and ``""`` omits it. If ``structured_finalize`` is not set, a chat
-with tools and a schema works this way only if the model has ``tools_with_schema=False`` in ``rxllm.models``.
+Many models cannot use tools and follow a JSON schema in the same request. With ``structured_finalize=True``, the chat
+therefore runs without its ``response_format``. A final request without tools then asks for the structured answer. It is
+sent unless the chat halts early, for example for approval. Its user message is ``structured_finalize_nudge``, and
+``""`` omits it. By default, chats do this if the model has ``tools_with_schema=False`` in ``rxllm.models``.
 """
 
 from __future__ import annotations
@@ -42,15 +40,15 @@ T = TypeVar("T")
 def stream_generate(
     engine: Engine | str | Any, request: Input | Request, **opts: Unpack[GenerateOptions]
 ) -> Stream[Event]:
-    """Return the events of one response as they arrive. Each subscription is a new call.
+    """Return the events of one response as they arrive.
 
     >>> from rxllm import Fake, operators as ops
     >>> list(stream_generate(Fake("Hello"), "Hi").pipe(ops.text()))
     ['Hello']
 
-    `engine` is an `Engine`, an adapter, or ``"provider:model"``; `request` is a string, messages, a `Thread` or a
-    `Request`. The function itself raises an `EngineError` for an unknown option, and a `ValidationError` for an invalid
-    value. Any other error is passed to ``on_error`` or, after the first event, emitted as an ``ErrorEvent``.
+    Each subscription is a new call. `engine` is an `Engine`, an adapter, or ``"provider:model"``. `request` is a
+    string, messages, a `Thread` or a `Request`. An unknown option raises `EngineError`, and an invalid value
+    `ValidationError`. Other errors go to ``on_error``, or are emitted as an ``ErrorEvent`` after the first event.
     """
     setup = Setup.of(engine, GenerateOptions, opts)
     request = as_request(request)
@@ -68,13 +66,13 @@ def generate(
 ) -> Stream[Response[Any]]: ...
 @with_options(GenerateOptions)
 def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) -> Stream[Response[Any]]:
-    """Return the model's response to one request, folded from the events of `stream_generate`.
+    """Return the model's response to one request.
 
     >>> from rxllm import Fake
     >>> generate(Fake("Hello"), "Hi").run()
     Response('Hello', stop, 0 tokens)
 
-    With a `response_format`, the model is asked for JSON, and `parsed` is the validated value:
+    With a `response_format`, `parsed` is the validated value:
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -83,14 +81,12 @@ def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) 
     >>> generate(Fake('{"name": "Lima"}'), "The capital of Peru?", response_format=City).run().parsed
     City(name='Lima')
 
-    The format can be any type that JSON can express. For a list, a number or a union, the model is asked for an object
-    with a single field, `value`:
+    The format can be any type that JSON can express. A list, a number or a union is wrapped in an object:
 
     >>> generate(Fake('{"value": [2, 3]}'), "Two primes?", response_format=list[int]).run().parsed
     [2, 3]
 
-    If the answer does not match the format, ``on_error`` receives a ``ValidationError("invalid_output")``; see
-    ``operators.to_response``.
+    An answer in the wrong format fails with ``ValidationError("invalid_output")``. See ``operators.to_response``.
     """
     setup = Setup.of(engine, GenerateOptions, opts)
     request = as_request(request)
@@ -98,17 +94,18 @@ def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) 
 
 
 def response_of(setup: Setup, request: Request) -> Stream[Response[Any]]:
-    """Return the response to `request`, with `parsed` set if there is a response format."""
     return model_events(setup, request).pipe(ops.to_response(setup.response_format(request)))
 
 
 @with_options(StepOptions)
 def stream_step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOptions]) -> Stream[Event]:
-    """Run one step, and return the events of the response and its tools. The last event is ``StepCompleted``.
+    """Run one step, and return its events.
 
     >>> from rxllm import Fake
     >>> stream_step(Fake("Hello"), "Hi").run().response
     Response('Hello', stop, 0 tokens)
+
+    The events belong to the response and its tools. The last event is ``StepCompleted``.
     """
     setup = Setup.of(engine, StepOptions, opts)
     return setup.returned_by("stream_step", setup.drop_hidden(step_events(setup, as_thread(thread))))
@@ -122,13 +119,13 @@ def step(
 def step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOptions]) -> Stream[StepResult]: ...
 @with_options(StepOptions)
 def step(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[StepResult[Any]]:
-    """Run one step, and return its result, folded from the events of `stream_step`.
+    """Run one step, and return its result.
 
     >>> from rxllm import Fake
     >>> step(Fake("Hello"), "Hi").run().thread.last
     Message('assistant', 'Hello')
 
-    With a `response_format`, the response's `parsed` is the validated value; see ``operators.to_step_result``.
+    With a `response_format`, the response's `parsed` is the validated value. See ``operators.to_step_result``.
     """
     setup = Setup.of(engine, StepOptions, opts)
     to_result = ops.to_step_result(parse=setup.response_format(Request()))
@@ -136,8 +133,6 @@ def step(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[StepR
 
 
 def step_events(setup: Setup, thread: Thread) -> Stream[Event]:
-    """Return the events of one response, then the events of its tools."""
-
     def make() -> Stream[Event]:
         events = model_events(setup, Request(thread.messages))
         return setup.observe_step(events.pipe(ops.run_tools(thread=thread, **setup.tool_options())))
@@ -151,7 +146,7 @@ Ask = Callable[[Thread], Stream[Event]]
 
 
 def ask_functions(setup: Setup, thread: Thread) -> tuple[Ask, Ask | None]:
-    """Return a function that runs a step of the chat, and a function that runs the final step, if there is one.
+    """Return functions that run a step and the final step.
 
     Raises ``ValidationError("invalid_request")`` if the final step would have no schema.
     """
@@ -164,7 +159,7 @@ def ask_functions(setup: Setup, thread: Thread) -> tuple[Ask, Ask | None]:
         validate.capabilities(replace(request, tools=()), model)  # checked before the first tool runs
     final = setup.without(_without_tools(setup.engine), "structured_finalize", "tools", "tool_choice")
     nudge = setup.options.get("structured_finalize_nudge", NUDGE)
-    # The nudge is added to the chat's thread only after the model has answered it, so a failed chat can be run again.
+    # A failed chat can run again, because its thread has no nudge.
     return (
         partial(step_events, setup.without(setup.engine, "structured_finalize", "response_format")),
         lambda thread: step_events(final, thread.add_user(nudge) if nudge else thread),
@@ -195,11 +190,13 @@ def _is_schema(response_format: Any) -> bool:
 
 @with_options(ChatOptions)
 def stream(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[Event]:
-    """Run a chat, step after step, until it halts, and return its events. The last event is ``ChatCompleted``.
+    """Run a chat until it halts, and return its events.
 
     >>> from rxllm import Fake
     >>> stream(Fake("Hello"), "Hi").run().result
     ChatResult('Hello', completed, 1 steps, 0 tokens)
+
+    The last event is ``ChatCompleted``.
     """
     setup = Setup.of(engine, ChatOptions, opts)
     return setup.returned_by("stream", setup.drop_hidden(_chat_events(setup, as_thread(thread))))
@@ -213,7 +210,7 @@ def chat(
 def chat(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[ChatResult]: ...
 @with_options(ChatOptions)
 def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatResult[Any]]:
-    """Run a chat, step after step, until it halts, and return its result, folded from the events of `stream`.
+    """Run a chat until it halts, and return its result.
 
     >>> from rxllm import Fake, ToolCall, tool
     >>> @tool
@@ -222,9 +219,9 @@ def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatR
     >>> result.halted_reason, len(result.steps), result.output_text
     ('completed', 2, '42')
 
-    With a `response_format`, the final response's `parsed` is the validated value. If the answer does not match the
-    format, the result's `error` is set. The error is not raised, because tools might already have run. To raise it, use
-    ``.map(ChatResult.raise_for_error)``. See ``operators.to_chat_result``.
+    With a `response_format`, the final response's `parsed` is the validated value. An answer in the wrong format sets
+    the result's `error`. To raise the error, use ``.map(ChatResult.raise_for_error)``. See
+    ``operators.to_chat_result``.
     """
     setup = Setup.of(engine, ChatOptions, opts)
     to_result = ops.to_chat_result(parse=setup.response_format(Request()))

@@ -1,4 +1,4 @@
-"""`generate_image`, `edit_image` and `image_variations`. Each returns a cold Stream that emits one response."""
+"""Generate and edit images."""
 
 from __future__ import annotations
 
@@ -34,17 +34,16 @@ BUILT_IN = {"openai": "OpenAIImages", "google": "GeminiImages", "gemini": "Gemin
 
 
 class ImageOptions(TypedDict, total=False):
-    """Options for image calls: fields of the `ImageRequest`, and settings for the call itself."""
+    """Options for image calls."""
 
     model: str | None
     """The provider's name for the model. Default: the request's or the engine's."""
     n: int | None
     """The number of images. Default: ``1``."""
     size: tuple[int, int] | str | None
-    """The width and height in pixels, or a size that the provider defines, such as "1024x1024". Default: the
-    provider's."""
+    """The size in pixels, or one that the provider defines, such as "1024x1024". Default: the provider's."""
     quality: str | None
-    """The image quality, as a word that the provider defines, such as "high". Default: the provider's."""
+    """The image quality in the provider's words, such as "high". Default: the provider's."""
     style: Literal["natural", "vivid"] | None
     """The style of the images, such as "vivid" for dramatic images. Default: the provider's."""
     background: Literal["transparent", "opaque", "auto"] | None
@@ -61,8 +60,8 @@ class ImageOptions(TypedDict, total=False):
     headers: Mapping[str, str] | None
     """Headers to send with each request of the call. They override the adapter's headers. Default: none."""
     retry: Retry
-    """The policy for retrying a call that fails: a `RetryPolicy`, a mapping of its fields, True for the default policy,
-    or False for no retries. Default: the engine's, which makes up to three attempts."""
+    """The retry policy: a `RetryPolicy`, a mapping of its fields, True for the default policy, or False for no retries.
+    Default: the engine's, which makes up to three attempts."""
     request_id: str | None
     """The call's id in telemetry and in the response. Default: a new id."""
 
@@ -70,26 +69,26 @@ class ImageOptions(TypedDict, total=False):
 describe(ImageOptions)
 
 _FIELDS = ("model", "n", "size", "quality", "style", "background", "response_format")
-"""The options that replace a field of the request. The options `options` and `metadata` are merged instead."""
+"""The options that replace a field instead of merging."""
 
 
 @with_options(ImageOptions)
 def generate_image(
     engine: Engine | str | Any, prompt_or_request: str | ImageRequest, **opts: Unpack[ImageOptions]
 ) -> Stream[ImageResponse]:
-    """Generate images for a prompt or an `ImageRequest`. Each subscription is a new call.
+    """Generate images for a prompt or an `ImageRequest`.
 
     >>> from rxllm.images import FakeImages
     >>> engine = Engine(image_adapter=FakeImages(Image.from_binary(b"GIF89a", "image/gif")))
     >>> generate_image(engine, "a kestrel").run()
     ImageResponse([Image(binary, image/gif, 6 bytes)])
 
-    `engine` is an `Engine` with an ``image_adapter``, an image adapter, or ``"provider:model"``. If there is no image
-    adapter, ``on_error`` receives an ``EngineError("no_image_adapter")``. The function itself raises an
-    `EngineError` for an unknown option and a `ValidationError` for an invalid value. Other errors go to ``on_error``.
+    Each subscription is a new call. `engine` is an `Engine` with an ``image_adapter``, an image adapter, or
+    ``"provider:model"``. Without an image adapter, the stream fails with ``EngineError("no_image_adapter")``. An
+    unknown option raises `EngineError`, and an invalid value `ValidationError`. Other errors go to ``on_error``.
 
-    The engine's params are ignored, because they are for chat models. If the engine has an ``adapter``, its model is
-    ignored too. The request is not checked before it is sent; to check it, call ``validate.image_request``.
+    The engine's params are for chat models, and are ignored. If the engine has an ``adapter``, its model is ignored
+    too. To check a request before it is sent, call ``validate.image_request``.
     """
     return _responses("generate_image", engine, lambda: _as_request(prompt_or_request), opts)
 
@@ -103,7 +102,7 @@ def edit_image(
     mask: Image | None = None,
     **opts: Unpack[ImageOptions],
 ) -> Stream[ImageResponse]:
-    """Edit `images` as the prompt describes. A mask has to be passed as `mask`, not as one of the images.
+    """Edit `images` as the prompt describes.
 
     >>> from rxllm.images import FakeImages
     >>> bird, fake = Image.from_binary(b"GIF89a", "image/gif"), FakeImages(Image.from_url("https://example.org/a.png"))
@@ -160,8 +159,7 @@ def _response(
     def ask() -> Observable[Any]:
         return Deferred(lambda: adapter.generate(request, current_scope.get().attempt(call))).map(add_request_id)
 
-    # Retries and spans work as they do for event streams, except that there are no events to hold back: the response
-    # itself is the content.
+    # There are no events to hold back. The response is the content.
     rules = policy(opts.get("retry", engine.retry), engine.retry)
     if observers is None:
         return cast(Any, retrying(ask, rules))
@@ -176,7 +174,7 @@ def _as_image_engine(value: Any) -> Engine:
     if not isinstance(value, str):
         return as_engine(value)
     if current_place.get().engine is not None:
-        return replace(as_engine(value), adapter=None)  # without an adapter, an engine's model is an image model
+        return replace(as_engine(value), adapter=None)  # without an adapter, `model` names an image model
     provider, _, model = value.partition(":")
     if provider in BUILT_IN:
         return Engine(image_adapter=getattr(image_adapters, BUILT_IN[provider])(), model=model or None)
@@ -184,7 +182,7 @@ def _as_image_engine(value: Any) -> Engine:
 
 
 def _complete_request(engine: Engine, request: ImageRequest, opts: Mapping[str, Any]) -> ImageRequest:
-    # If the engine has a chat adapter, its model is a chat model, which an image adapter would reject.
+    # A chat adapter's model would be a chat model.
     default = engine.model if engine.adapter is None else None
     return replace(
         request,
@@ -202,14 +200,14 @@ def _refuse_text_model(provider: str, name: str | None) -> None:
 
 
 def _check_options(opts: Mapping[str, Any]) -> dict[str, Any]:
-    # `response_format` means something different in chat options.
+    # Chat options use `response_format` differently.
     checked_options(ImageOptions, Engine(), {name: value for name, value in opts.items() if name != "response_format"})
     options = set_options(opts)
     fields = {name: options[name] for name in _FIELDS if name in options}
     try:
         validate.image_request(ImageRequest(**fields))
     except ValidationError as error:
-        # Report only faults in the options, because the request is still incomplete: it has no prompt, for example.
+        # Report only the options' faults, because the request is incomplete.
         faults = [
             (path, f"{fault}: {shown(fields[str(path[0])])}") for path, fault in error.errors if path[0] in fields
         ]

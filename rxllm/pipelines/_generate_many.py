@@ -1,4 +1,4 @@
-"""`generate_many`, which sends many requests and can store their responses in a journal."""
+"""Send many requests, and store their responses in a journal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OnProgress = Callable[[Progress], object]
 
 
 class Responses(Stream[Response[T]]):
-    """The responses to many requests. ``run`` and ``await`` return a list of them, in the order of the requests."""
+    """The responses to many requests. ``run`` and ``await`` return a list in the order of the requests."""
 
     def __init__(self, subscribe: abc.Subscription[Response[T]], *, is_ordered: bool) -> None:
         super().__init__(subscribe)
@@ -85,42 +85,42 @@ def generate_many(
     usd: float | None = None,
     **opts: Any,
 ) -> Responses[Any]:
-    """Send many requests, up to `concurrency` at a time, and return a stream of their responses.
+    """Send many requests, and return their responses.
 
     >>> from rxllm import Fake
     >>> shout = Fake(lambda request: request.messages[-1].text.upper())
     >>> [response.output_text for response in generate_many(shout, ["a", "b"])]
     ['A', 'B']
 
-    ``.run()`` and ``await`` return a list of all responses, in the order of the requests.
+    Up to `concurrency` requests run at a time. ``.run()`` and ``await`` return a list in the order of the requests.
 
     All `requests` are read and checked when this function is called. If a request fails, its Response has an `error`,
     and the other requests continue. The stream emits the responses in the order of the requests. With
-    ``ordered=False``, each response is emitted as soon as it is complete, with the index of its request in
+    ``ordered=False``, each response is emitted once it is complete. Its request's index is in
     ``response.metadata["request_index"]``:
 
     >>> many = generate_many(shout, ["a", "b"], ordered=False)
     >>> sorted((response.metadata["request_index"], response.output_text) for response in many)
     [(0, 'A'), (1, 'B')]
 
-    `requests` can also be a mapping from ids (strings or integers) to requests. Then
-    ``response.metadata["request_id"]`` is the request's id.
+    `requests` can also be a mapping from ids (strings or integers) to requests. The id is then in
+    ``response.metadata["request_id"]``.
 
-    `journal` is the path of a file to which each answer is appended before it is emitted. If you run the batch again
-    with the same file, even after a crash, the stored answers are emitted, and only the other requests are sent. Failed
-    requests are not stored. A request is recognized by its id or, without ids, by its `request_key`, which includes all
-    options. The file is synced to disk every second, and at the end.
+    `journal` is the path of a file. Each answer is appended to it before it is emitted. A second run with the same file
+    emits the stored answers, and sends only the other requests. Failed requests are not stored. A request is recognized
+    by its id, or else by its `request_key`, which includes all options. The file is synced to disk every second, and at
+    the end.
 
-    ``on_progress(progress)`` is called with a `Progress` whenever a request ends; for a progress bar, pass
+    ``on_progress(progress)`` is called with a `Progress` whenever a request ends. For a progress bar, pass
     ``rxllm.display.progress_bar()``.
 
-    `usd` limits the cost of the whole batch in dollars, including stored answers; see ``operators.budget``. Each
+    `usd` limits the cost of the whole batch in dollars, including stored answers. See ``operators.budget``. Each
     request reserves the most that it can cost, so set `max_tokens`. A request that would exceed the limit waits for
-    others to end. If it would still exceed the limit, or if its price is unknown, it fails without being sent.
+    others to end. If it still would, it fails without being sent. So does a request without a known price.
 
-    If the journal has a different request under the same id, ``on_error`` receives a ``ValidationError`` before any
-    request is sent. The error is ``EngineError("journal_in_use")`` if another stream is writing to the file, and
-    ``EngineError("journal_failed")`` if the file cannot be read or written.
+    If an id in the journal belongs to a different request, the stream fails with ``ValidationError``. If another stream
+    is writing to the file, it fails with ``EngineError("journal_in_use")``. If the file cannot be read or written, it
+    fails with ``EngineError("journal_failed")``.
     """
     check_count("concurrency", concurrency)
     check_instance("ordered", ordered, bool, "True or False")
@@ -165,7 +165,7 @@ def _path(journal: Any) -> str:
 def _run_with_journal(
     journal: Journal, run: Callable[[], abc.DisposableBase], emitter: _Emitter, scheduler: abc.SchedulerBase | None
 ) -> abc.DisposableBase:
-    # `closing` can be set before `running`, because the last request might end before ``run`` returns.
+    # The last request may end before ``run`` returns.
     scope, running, closing = current_scope.get(), SerialDisposable(), SerialDisposable()
 
     def begin(_: None) -> None:
@@ -183,9 +183,9 @@ def _run_with_journal(
 
 
 def _response(setup: Setup, index: int, request: Request, journal: Journal | None) -> Stream[Response[Any]]:
-    """Return the response to `request` from the journal, or from the model if the journal has none.
+    """Return the response from the journal, or else from the model.
 
-    A response from the model is written to the journal before it is emitted.
+    A response from the model is journaled before it is emitted.
     """
     if journal is None:
         return response_of(setup, request)
@@ -201,7 +201,7 @@ def _response(setup: Setup, index: int, request: Request, journal: Journal | Non
         if read is not None and not response.tool_calls:
             try:
                 response = replace(response, parsed=read(response.output_text))
-            except ValidationError:  # the type's validation has changed since the response was stored
+            except ValidationError:  # the type's validation has changed since
                 journal.forget(index)
                 return scoped(Deferred(ask), scope)
         return result_of(lambda: response)
@@ -211,7 +211,7 @@ def _response(setup: Setup, index: int, request: Request, journal: Journal | Non
 
 
 class _Queue:
-    """The requests of a batch with a spending limit. If one would exceed the limit, it waits for others to end."""
+    """Requests that may wait for room in the spending limit."""
 
     def __init__(self) -> None:
         self._running = 0
@@ -243,7 +243,7 @@ class _Queue:
     def end(self) -> None:
         self._running -= 1
         ask = None
-        if not self._is_waking:  # else the loop below is running
+        if not self._is_waking:  # The loop below is already running.
             self._is_waking = True
             while self._waiting and self._waiting[0] is not ask:  # stop once one is put back
                 ask = self._waiting.pop(0)
@@ -252,8 +252,6 @@ class _Queue:
 
 
 class _Emitter:
-    """Emit responses immediately, or in the order of the requests."""
-
     def __init__(
         self,
         observer: abc.ObserverBase[Response[Any]],
@@ -278,7 +276,7 @@ class _Emitter:
         self.fail: Callable[[Any], None] = observer.on_error
 
     def receive(self, index: int, response: Response[Any]) -> None:
-        # An exception raised by the subscriber does not mean that the request has failed.
+        # A subscriber's exception does not fail the request.
         try:
             self._count(index, response)
             if not self._ordered:
@@ -321,7 +319,6 @@ class _Emitter:
 
 
 def _failed_response(error: LLMError) -> Response[Any]:
-    """Return the response to a failed request, including the text of an answer that had the wrong format."""
     answer: Mapping[str, Any] = error.metadata if error.reason == "invalid_output" else {}
     text, usage = answer.get("text", ""), answer.get("usage", Usage())
     return Response(output_text=text, finish_reason="error", usage=usage, error=error)

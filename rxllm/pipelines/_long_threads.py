@@ -1,8 +1,8 @@
-"""`count_tokens`, `trim_thread` and `compact_thread`, which keep a long conversation within the context window.
+"""Keep a long conversation within the context window.
 
-A summary is stored in ``metadata["summary"]`` of the answer that it was generated for, so it is part of the thread and
-its JSON. It contains the `text`, the number of `messages` that it replaces (without system messages), and a `digest` of
-these messages. A later call uses the last summary whose messages are still at the start of the thread.
+A summary is stored in its answer's ``metadata["summary"]``, and so in the thread's JSON. It contains the `text`, the
+number of `messages` that it replaces, and their `digest`. System messages are not counted. Later calls use the last
+summary whose messages are unchanged.
 """
 
 from __future__ import annotations
@@ -54,26 +54,26 @@ INSTRUCTIONS = (
     "language of the conversation."
 )
 QUESTION = "What has been said so far?"
-"""The user message before the summary. Chat templates require user and assistant messages to alternate."""
+"""The user message before the summary, for templates that alternate roles."""
 
 
 @with_options(GenerateOptions)
 def count_tokens(
     engine: Engine | str | Any, request: Input | Request, **opts: Unpack[GenerateOptions]
 ) -> Stream[TokenCount]:
-    """Count the tokens of `request` for its model, including the engine's tools and options.
+    """Count the tokens of `request` for its model.
 
     >>> from rxllm import Fake
     >>> count_tokens(Fake("2, 3, 5."), "Name three primes.").run()
     TokenCount(tokens=9, estimated=True)
 
-    Anthropic, Gemini, OpenAI's Responses API and the local model count the tokens themselves. Counting takes one
-    request, with the same key, retries and errors as any other request. For all other models, and for compatible
-    servers that cannot count, the number is an estimate, and ``estimated`` is True: 1 token per 4 bytes of text, plus 4
-    per message, 1,000 per image or non-text file, and 100 per image with ``detail="low"``.
+    The engine's tools and options are included. Anthropic, Gemini, OpenAI's Responses API and the local model count the
+    tokens themselves. Counting takes one request, with the same key, retries and errors as any other request. For other
+    models and servers, the number is an estimate, and ``estimated`` is True. The estimate is 1 token per 4 bytes of
+    text, plus 4 per message. An image or non-text file adds 1,000, and an image with ``detail="low"`` adds 100.
 
-    The engine's `prepare` functions are not called. An adapter that can count tokens has a method
-    ``count_tokens(request, call)``, which returns an Observable of one `TokenCount`.
+    The engine's `prepare` functions are not called. Your own adapter can have a method ``count_tokens(request, call)``.
+    It returns an Observable of one `TokenCount`.
     """
     setup = Setup.of(engine, GenerateOptions, opts)
     request = as_request(request)
@@ -94,7 +94,7 @@ def _count(setup: Setup, request: Request) -> Observable[TokenCount]:
 
 @explains_call("trim_thread(tokens=8000)")
 def trim_thread(*, tokens: int) -> Callable[[Request], Request]:
-    """Return a function for ``Engine(prepare=[...])`` that keeps the newest exchanges, up to about `tokens` tokens.
+    """Send only the newest exchanges, up to about `tokens` tokens.
 
     >>> from rxllm import Engine, Fake, Thread, assistant, chat
     >>> model = Fake("2, 3, 5.")
@@ -103,11 +103,12 @@ def trim_thread(*, tokens: int) -> Callable[[Request], Request]:
     >>> [message.text for message in model.requests[0].messages], len(result.thread)
     (['Now three primes.'], 4)
 
-    An exchange is a user message and everything up to the next user message, so a tool call stays with its results.
-    System messages and the last exchange are always sent. If the last exchange is too long for the provider, the call
-    fails with ``AdapterError("context_length_exceeded")``. The thread and the results keep every message.
+    Pass the returned function to ``Engine(prepare=[...])``. An exchange is a user message and everything up to the next
+    user message. System messages and the last exchange are always sent. If the last exchange is too long for the
+    provider, the call fails with ``AdapterError("context_length_exceeded")``. The thread and the results keep every
+    message.
 
-    Tokens are estimated as in `count_tokens`, including tools and the response format. Leave some room for the answer.
+    Tokens are estimated as in `count_tokens`, including tools and the response format. Leave room for the answer.
 
     Raises ``ValidationError("invalid_option")`` if `tokens` is not an integer >= 1.
     """
@@ -141,9 +142,10 @@ def compact_thread(
     count: Callable[[Request], Any] | None = None,
     **opts: Unpack[GenerateOptions],
 ) -> Callable[[Request], Any]:
-    """Return a function for ``Engine(prepare=[...])`` that summarizes long threads with `engine`.
+    """Summarize long threads with `engine`.
 
-    If a request has more than `at` tokens, a summary replaces all but the last `keep` exchanges.
+    Pass the returned function to ``Engine(prepare=[...])``, as its first entry. If a request has more than `at` tokens,
+    a summary replaces all but the last `keep` exchanges.
 
     >>> from rxllm import Fake, Thread, assistant, chat
     >>> summaries, model = Fake("The user likes foxes."), Fake("Rex?")
@@ -154,25 +156,25 @@ def compact_thread(
     >>> len(result.thread), result.thread.last.metadata["summary"]["messages"]
     (4, 2)
 
-    The model receives the system messages, the summary, and the last exchanges unchanged. The thread and the results
-    keep every message. An exchange is a user message and everything up to the next user message. A thread with no more
-    than `keep` exchanges is never summarized, even if it is long. Put this function first in `prepare`.
+    The model receives the system messages, the summary, and the last exchanges. The thread and the results keep every
+    message. An exchange is a user message and everything up to the next user message. A thread of at most `keep`
+    exchanges is never summarized.
 
-    Each summary is generated only once. It is stored in the metadata of the answer's message, and therefore in the
-    thread's JSON. Later steps and turns reuse it as long as the messages that it replaces do not change. When a request
-    exceeds `at` again, the old summary and the messages after it are summarized together.
+    Each summary is generated only once, and stored in the metadata of the answer's message. Later steps and turns reuse
+    it while the messages that it replaces stay the same. When a request exceeds `at` again, the old summary and the
+    messages after it are summarized together.
 
-    `engine` writes the summary in a separate call. Its options are `opts`, and its system message is `instructions`.
-    Disposing the answer cancels this call. The call's usage is added to the answer's. Right after the answer starts,
-    its stream emits ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})``. If the call
-    fails, the answer fails with the same error. With ``on_error="continue"``, the whole thread is sent instead, a
-    warning is logged, and ``Custom("thread_compaction_failed", {"error"})`` is emitted.
+    The summary is a separate call, with the options `opts` and the system message `instructions`. Its usage is added to
+    the answer's. Right after its start, the answer emits
+    ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})``. If the call fails, the
+    answer fails with the same error. With ``on_error="continue"``, the whole thread is sent instead, and a warning is
+    logged. The answer then emits ``Custom("thread_compaction_failed", {"error"})``.
 
-    Tokens are estimated as in `count_tokens`. To have the provider count them at every step, pass
+    Tokens are estimated. For exact numbers at every step, pass
     ``count=lambda request: rxllm.count_tokens(engine, request)``.
 
-    Raises ``ValidationError("invalid_option")`` if an argument is invalid, and the same errors as ``generate`` if an
-    option is wrong.
+    Raises ``ValidationError("invalid_option")`` if an argument is invalid. Wrong options raise the same errors as in
+    ``generate``.
     """
     check_count("at", at)
     check_count("keep", keep)
@@ -209,7 +211,7 @@ def compact_thread(
 
 
 class _Summary(msgspec.Struct, frozen=True):
-    """A summary of the first `messages` messages in a conversation, not counting system messages."""
+    """A summary of the first `messages` messages except system messages."""
 
     messages: int = 0
     digest: str = ""
@@ -221,7 +223,6 @@ def _spoken(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _last_summary(spoken: Sequence[Message]) -> _Summary:
-    """Return the last summary whose messages are still at the start of `spoken`, or an empty summary."""
     for message in reversed(spoken):
         match message.metadata.get("summary"):
             case {"messages": int(number), "digest": str(digest), "text": str(text)}:
@@ -233,7 +234,6 @@ def _last_summary(spoken: Sequence[Message]) -> _Summary:
 
 
 def _digest(messages: Sequence[Message]) -> str:
-    """Return a hash of the messages, ignoring their metadata."""
     calls = [[(call.id, call.name, call.arguments) for call in message.tool_calls] for message in messages]
     texts = [(message.role, message.name, message.content, message.tool_call_id) for message in messages]
     return sha256(json_bytes([texts, calls])).hexdigest()[:32]
@@ -277,19 +277,19 @@ def _tokens(result: Any) -> int:
 
 
 def exchange_starts(messages: Sequence[Message]) -> list[int]:
-    """Return the indexes of the messages that start an exchange. No exchange ends between a tool call and its result.
+    """Return the indexes of the messages that start an exchange.
 
     >>> from rxllm.values import assistant, system, user
     >>> exchange_starts([system("Be brief."), user("Hi"), assistant("Hello"), user("Bye")])
     [1, 3]
 
-    Messages before the first user message, other than system messages, form an exchange too. A user message between a
-    tool call and its result does not start an exchange, because a result must stay with its call. If a call has no
-    result, no exchange starts after it: the request is invalid, and trimming must not hide that.
+    Messages before the first user message form an exchange too, except system messages. No exchange starts between a
+    tool call and its result. After a call without a result, no exchange starts, because trimming must not hide the
+    fault.
     """
     starts: list[int] = []
     reach = _last_results(messages)
-    answered = -1  # the highest index of a result, for all calls so far
+    answered = -1  # the index of the last result so far
     for i, message in enumerate(messages):
         if message.role != "system" and (not starts or message.role == "user") and answered < i:
             starts.append(i)
@@ -298,9 +298,9 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
 
 
 def _last_results(messages: Sequence[Message]) -> dict[int, int]:
-    """Map each message that calls tools to the last result of its calls. Both are represented by their index.
+    """Map each message that calls tools to its last result.
 
-    A missing result is treated as if it were at the end of the thread.
+    Messages are represented by their indexes. A missing result counts as the end of the thread.
     """
     made_at: dict[str, int] = {}
     reach: dict[int, int] = {}
@@ -315,12 +315,11 @@ def _last_results(messages: Sequence[Message]) -> dict[int, int]:
 
 
 def _from_exchange(messages: Sequence[Message], start: int) -> tuple[Message, ...]:
-    """Return all system messages, and the other messages from index `start` to the end."""
     return tuple(message for i, message in enumerate(messages) if i >= start or message.role == "system")
 
 
 def _transcript(before: str, messages: Sequence[Message]) -> str:
-    """Return `messages` as text. If `before`, the summary of earlier messages, is not empty, it comes first.
+    """Return `messages` as text, after the summary `before`.
 
     >>> from rxllm.values import assistant, user
     >>> print(_transcript("The user likes foxes.", [user("A name for one?"), assistant("Rex.")]))
@@ -330,7 +329,7 @@ def _transcript(before: str, messages: Sequence[Message]) -> str:
     <BLANKLINE>
     assistant: Rex.
 
-    The model's thinking is left out. Images and files are replaced by their name or type.
+    Thinking is left out. Images and files are replaced by their name or type.
     """
     head = [f"summary of what came before: {before}"] if before else []
     return "\n\n".join((*head, *_lines(messages)))

@@ -1,8 +1,9 @@
 """Notify an engine's observers of calls, steps, chats and images.
 
-Each call, step, chat and image call has a span. A span begins once, finishes once, and never changes the events of its
-stream. When the stream ends, its span finishes before the subscriber is notified. A span also finishes when its stream
-is disposed. If this happens after the last event, the stream is not considered cancelled.
+* Each call, step, chat and image call has a span.
+* A span begins once, finishes once, and never changes events.
+* It finishes before the subscriber is notified of the end.
+* A stream disposed after its last event is not cancelled.
 """
 
 from __future__ import annotations
@@ -99,14 +100,13 @@ class Observers:
         self._failed: set[int] = set()
 
     def notify(self, value: Telemetry, content: Callable[[], Any] | None = None) -> None:
-        """Pass `value` to each observer. Tracers that request content also receive ``content()``."""
+        """Pass `value` to each observer, and ``content()`` to tracers that want it."""
         whole = replace(value, content=content()) if content is not None and self._shows_content else value
         for index, function in enumerate(self._functions):
             shown = whole if isinstance(function, Tracer) and function.content else value
             self._call(index, type(value).__name__, partial(function, shown))
 
     def request_headers(self, call_id: str) -> dict[str, str]:
-        """Return the headers that the tracers add to an attempt."""
         headers: dict[str, str] = {}
         for index, function in enumerate(self._functions):
             if isinstance(function, Tracer):
@@ -124,8 +124,6 @@ class Observers:
 
 
 class Ids(NamedTuple):
-    """The ids of a span."""
-
     request_id: str
     id: str
     parent_id: str | None
@@ -134,7 +132,6 @@ class Ids(NamedTuple):
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """The ids, as the keyword arguments that every telemetry class takes."""
         return {"id": self.id, "parent_id": self.parent_id, "path": self.path, "session_id": self.session_id}
 
 
@@ -146,9 +143,9 @@ def watch_stream(
     *,
     is_shared: bool = False,
 ) -> Stream[Event]:
-    """Return `source` with a span around each subscription. The span is the parent of all spans that begin inside it.
+    """Return `source` with a span around each subscription.
 
-    With `is_shared`, calls inside the span use its request id. Chats and steps set it.
+    Spans that begin inside it are its children. With `is_shared`, calls inside it use its request id.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -178,7 +175,7 @@ def watch_stream(
         below = replace(scope, request_id=id, parent_id=ids.id, begin_attempt=span.begin_attempt)
         with within(below):
             subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
-        # The spans inside this one finish first.
+        # The inner spans finish first.
         return CompositeDisposable(subscription, Disposable(lambda: finish("cancelled")))
 
     return Stream(subscribe)
@@ -187,10 +184,8 @@ def watch_stream(
 def notify_retry(
     observers: Observers, request_id: str, provider: str, model: str | None, session_id: str | None = None
 ) -> Callable[[int, float, LLMError], None]:
-    """Return a function that notifies the observers of a retry. ``retry_before_content`` calls it before each wait."""
-
     def on_retry(attempt: int, delay: float, error: LLMError) -> None:
-        scope = current_scope.get()  # the call's span has set this scope
+        scope = current_scope.get()  # set by the call's span
         ids = Ids(request_id, scope.parent_id or "", None, scope.path, session_id)
         observers.notify(RetryAttempt(request_id, provider, model, attempt, delay, error, **ids.keywords))
 
@@ -203,12 +198,12 @@ _PORTS = {"https": 443, "http": 80}
 
 
 def details(request: Request | ImageRequest, adapter: Any) -> CallDetails:
-    """Return the details of a call that is about to start. Must run in the scope of the call's subscription."""
+    """Return a call's details. Must run in the call's scope."""
     values = {name: getattr(request, name, None) for name in _PARAMETERS}
     values |= {name: request.options.get(name) for name in _PASSED_THROUGH}
     parameters = {name: value for name, value in values.items() if value not in (None, ())}
     if isinstance(request, Request) and request.response_format not in (None, "text"):
-        parameters["response_format"] = "json"  # the schema itself might reveal content
+        parameters["response_format"] = "json"  # the schema might reveal content
     address, port = _server(adapter)
     notes, queued = masked(request.metadata), current_scope.get().queued
     return CallDetails(parameters=parameters, metadata=notes, address=address, port=port, queued=queued)
@@ -226,12 +221,10 @@ def _server(adapter: Any) -> tuple[str | None, int | None]:
 
 
 def request_content(request: Request) -> Request:
-    """Copy the tools and messages of `request` to a new request, without the model's reasoning."""
     return Request(messages=tuple(map(_without_reasoning, request.messages)), tools=request.tools)
 
 
 def response_content(response: Response[Any]) -> Message | None:
-    """Return a message with the text and the tool calls of `response`, or None if it has neither."""
     if not (response.output_text or response.tool_calls):
         return None
     return Message("assistant", response.output_text, tool_calls=tuple(map(_bare, response.tool_calls)))
@@ -245,16 +238,15 @@ def _without_reasoning(message: Message) -> Message:
 
 
 def _bare(call: ToolCall) -> ToolCall:
-    """Return `call` without metadata such as a reasoning signature. Only the flag for server-side calls is kept."""
     return dataclasses.replace(call, metadata={name: note for name, note in call.metadata.items() if name == "server"})
 
 
 _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, FileAdded})
-"""Events that add a piece to the answer. Completions only repeat pieces that have already arrived."""
+"""Events that add to the answer instead of repeating it."""
 
 
 class Span:
-    """The base class of spans. A span reports one stream to the observers."""
+    """Report one stream to the observers."""
 
     def __init__(self, observers: Observers, now: Clock, ids: Ids) -> None:
         self._observers = observers
@@ -263,14 +255,14 @@ class Span:
         self._began = now()
 
     def begin_attempt(self, call: Call) -> Call:
-        """Begin an attempt, and return the `call` to use for it."""
+        """Begin an attempt, and return its `call`."""
         return call
 
     def see(self, event: Any) -> None:
         """Handle one of the stream's events."""
 
     def finish(self, outcome: Outcome, error: Exception | None) -> None:
-        """Notify the observers that the stream has ended."""
+        """Notify the observers of the stream's end."""
 
     @property
     def _seconds(self) -> float:
@@ -278,7 +270,7 @@ class Span:
 
 
 class _SpanWithAttempts(Span):
-    """The span of an adapter call. It counts the attempts, and records when each chunk of the last attempt arrives."""
+    """An adapter call's span, with its attempts and chunk times."""
 
     def __init__(
         self, observers: Observers, now: Clock, ids: Ids, adapter: Any, request: Request | ImageRequest
@@ -308,8 +300,6 @@ class _SpanWithAttempts(Span):
 
 
 class CallSpan(_SpanWithAttempts):
-    """The span of a model response. It reports the start, the first token and the end."""
-
     def __init__(self, observers: Observers, now: Clock, ids: Ids, adapter: Any, request: Request) -> None:
         super().__init__(observers, now, ids, adapter, request)
         self._about = (ids.request_id, provider_name(adapter), request.model)
@@ -319,14 +309,14 @@ class CallSpan(_SpanWithAttempts):
         observers.notify(started, lambda: request_content(request))
 
     def begin_attempt(self, call: Call) -> Call:
-        """Count an attempt, and return a `call` whose adapter reports the drops of its connection."""
+        """Count an attempt, and report its dropped connections."""
         return dataclasses.replace(super().begin_attempt(call), on_reattached=self._reattached)
 
     def _reattached(self, seconds: float, error: Exception) -> None:
         self._observers.notify(Reattached(*self._about, seconds, error, **self._ids.keywords))
 
     def see(self, event: Event) -> None:
-        with suppress(Exception):  # raw usage with unknown keys raises an error; the caller's own fold raises it, too
+        with suppress(Exception):  # The caller's own fold also raises for raw usage with unknown keys.
             self._state = self._state.apply_event(event)
         if type(event) is MessageCompleted or type(event) is ErrorEvent:
             self._has_ended = True
@@ -348,14 +338,12 @@ class CallSpan(_SpanWithAttempts):
 
 
 class StepSpan(Span):
-    """The span of a step. It also reports the step's tools."""
-
     def __init__(
         self, observers: Observers, now: Clock, ids: Ids, metadata: Mapping[str, Any], tools: Iterable[Tool] = ()
     ) -> None:
         super().__init__(observers, now, ids)
         self._known = {tool.name: tool for tool in tools}
-        self._tools: dict[str, tuple[str, float]] = {}  # the name and start time of each running tool, by call id
+        self._tools: dict[str, tuple[str, float]] = {}  # each running tool's name and start time, by call id
         self._has_ended = False
         self._result: StepResult | None = None
         observers.notify(StepStarted(ids.request_id, metadata, **ids.keywords))
@@ -378,7 +366,7 @@ class StepSpan(Span):
 
     def finish(self, outcome: Outcome, error: Exception | None) -> None:
         self._has_ended = True
-        for id in list(self._tools):  # a halted agent has not been cancelled
+        for id in list(self._tools):  # a halted agent is not cancelled
             self._finish_tool(id, "completed" if self._result else "cancelled", None)
         response = self._result.response if self._result else None
         error = error or (response.error if response else None)
@@ -391,7 +379,7 @@ class StepSpan(Span):
 
     def _finish_tool(self, id: str, outcome: Outcome, error: LLMError | None, result: Any = None) -> None:
         running = self._tools.pop(id, None)
-        if running is None:  # another thread has already reported the tool's end
+        if running is None:  # Another thread has reported the end.
             return
         name, began = running
         about, seconds = (self._ids.request_id, name, id), self._now() - began
@@ -403,8 +391,6 @@ class StepSpan(Span):
 
 
 class ChatSpan(Span):
-    """The span of a chat, which contains the spans of its steps."""
-
     def __init__(self, observers: Observers, now: Clock, ids: Ids, metadata: Mapping[str, Any]) -> None:
         super().__init__(observers, now, ids)
         self._result: ChatResult | None = None
@@ -426,8 +412,6 @@ class ChatSpan(Span):
 
 
 class ImagesSpan(_SpanWithAttempts):
-    """The span of an image call."""
-
     def __init__(self, observers: Observers, now: Clock, ids: Ids, adapter: Any, request: ImageRequest) -> None:
         super().__init__(observers, now, ids, adapter, request)
         self._about = (ids.request_id, provider_name(adapter), request.model, request.operation)

@@ -1,6 +1,6 @@
-"""Change or refuse a request before it is sent, or check it while the model answers.
+"""Change, refuse or check a request.
 
-If a check runs alongside the answer, its state decides what happens to the answer:
+A check can run alongside the answer:
 
 ===============  =========================================  ========================================================
 check            answer's events                            answer's end
@@ -41,10 +41,7 @@ Answer = Callable[[Request], Stream[Event]]
 
 
 def prepare_request(functions: Sequence[Prepare], request: Request, answer: Answer, index: int = 0) -> Stream[Event]:
-    """Apply `functions` to `request` in order, from `index` on, and return the answer to the resulting request.
-
-    Synchronous functions run immediately, without adding a layer to the stream.
-    """
+    """Apply `functions` from `index` on, and return the answer."""
     if index == len(functions):
         return answer(request)
     function = functions[index]
@@ -67,11 +64,6 @@ def prepare_request(functions: Sequence[Prepare], request: Request, answer: Answ
 
 
 def _await_result(value: Any, answer_result: Callable[[Any], Observable[Event]]) -> Stream[Event]:
-    """Wait for a result, and return the events of ``answer_result(result)``.
-
-    `value` is the awaitable or the Observable that produces the result.
-    """
-
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         scope = current_scope.get()
 
@@ -84,7 +76,7 @@ def _await_result(value: Any, answer_result: Callable[[Any], Observable[Event]])
 
 
 def annotate_answer(answer: Observable[Event], prepared: Prepared) -> Stream[Event]:
-    """Add the event, the metadata and the usage of `prepared` to the events of `answer`.
+    """Add the contents of `prepared` to the events of `answer`.
 
     ::
 
@@ -106,11 +98,11 @@ def _with_usage(error: Exception, usage: Usage) -> Exception:
 
 
 class _Annotator:
-    """Add the contents of `prepared` to one answer, which can start over after a ``StepRestarted``."""
+    """Annotate one answer, which a ``StepRestarted`` starts over."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
-        self._usage: Usage | None = None  # the most recently emitted usage
+        self._usage: Usage | None = None  # the last emitted usage
 
     def feed(self, event: Event) -> Iterator[Event]:
         match event:
@@ -141,8 +133,6 @@ class _Annotator:
 
 
 def _run_check(guard: Alongside, request: Request) -> Stream[None]:
-    """Return a stream that completes if `request` passes, and fails if it does not."""
-
     def judge(verdict: Any) -> None:
         if (error := verdict_error(guard.check, verdict)) is not None:
             raise error
@@ -151,8 +141,6 @@ def _run_check(guard: Alongside, request: Request) -> Stream[None]:
 
 
 def _hold_back(check: Observable[Any], answer: Observable[Event]) -> Stream[Event]:
-    """Return the events of `answer`, but hold them back until `check` has completed."""
-
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         return _HeldBack(observer).start(check, answer, scheduler)
 
@@ -160,26 +148,25 @@ def _hold_back(check: Observable[Any], answer: Observable[Event]) -> Stream[Even
 
 
 class _HeldBack:
-    """One subscription to a check, and to the answer that waits for it.
+    """One subscription to a check and the answer that waits for it.
 
-    When too many events are waiting, the answer has to pause. A `Backlog` could not do that. If the answer fails, its
-    error waits behind the events until the check has passed.
+    A `Backlog` cannot pause the answer. An error of the answer waits for the check too.
     """
 
     def __init__(self, observer: abc.ObserverBase[Event]) -> None:
         self._observer = observer
-        # The check and the answer can run on different threads. The lock is never held while an event is emitted.
+        # The check and the answer can use different threads. No event is emitted under the lock.
         self._lock = threading.Lock()
         self._waiting: deque[Event] | None = deque()  # None once all events have been released
         self._gate = Hold(is_full=self._is_full)
-        self._end: Callable[[], None] | None = None  # ends the stream; set if the answer ends while it is held back
+        self._end: Callable[[], None] | None = None  # set if the answer ends while it waits
         self._answer = SingleAssignmentDisposable()
 
     def start(
         self, check: Observable[Any], answer: Observable[Event], scheduler: abc.SchedulerBase | None
     ) -> abc.DisposableBase:
         checking = check.subscribe(on_error=self._refuse, on_completed=self._release, scheduler=scheduler)
-        if not self._answer.is_disposed:  # already disposed if the check failed immediately
+        if not self._answer.is_disposed:  # The check may have failed immediately.
             self._answer.disposable = paced(answer, self._gate).subscribe(
                 self._receive,
                 lambda error: self._finish(partial(self._observer.on_error, error)),
@@ -212,9 +199,9 @@ class _HeldBack:
 
     def _release(self) -> None:
         try:
-            while (event := self._next()) is not None:  # more events can arrive while these are emitted
+            while (event := self._next()) is not None:  # more events may arrive during this loop
                 self._observer.on_next(event)
-        except BaseException as error:  # raised by the subscriber; no caller would report it
+        except BaseException as error:  # The subscriber raised, and no caller would report it.
             self._answer.dispose()
             fail(self._observer, error)
         else:

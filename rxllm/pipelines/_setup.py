@@ -1,6 +1,6 @@
-"""`Setup`, which holds the engine and the checked options of a call, and fills in the fields of requests.
+"""Combine the options of an engine, a request and a call.
 
-If another engine answers the same request, as with ``fallback``, it takes the settings from several sources:
+Another engine, as in ``fallback``, takes its settings from several sources:
 
 ========================================  ==================================================================
 settings                                  source
@@ -55,10 +55,7 @@ _PLAIN = ("tool_choice", "temperature", "top_p", "max_tokens", "seed", "reasonin
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """An engine and a call's checked options.
-
-    `own_options` are the call's own options. `options` are the engine's options, overridden by the call's.
-    """
+    """An engine and a call's checked options. `own_options` are the call's own. `options` also include the engine's."""
 
     engine: Engine
     options: Mapping[str, Any]
@@ -77,7 +74,6 @@ class Setup(msgspec.Struct, frozen=True):
         return cls(engine, options, own_options, observers, Timeouts.of(options.get("timeout")))
 
     def without(self, engine: Engine, *names: str) -> Setup:
-        """Return a copy with another engine and without the named options."""
         options, own_options = (
             {name: value for name, value in values.items() if name not in names}
             for values in (self.options, self.own_options)
@@ -85,7 +81,7 @@ class Setup(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, engine=engine, options=options, own_options=own_options)
 
     def complete(self, request: Request) -> Request:
-        """Return `request` with its fields filled in from the call's and the engine's options; see `option`."""
+        """Return `request` with fields filled in from the options."""
         params = set_options(self.engine.params)
 
         def merged(name: str) -> dict[str, Any]:
@@ -106,25 +102,22 @@ class Setup(msgspec.Struct, frozen=True):
         )
 
     def tools(self, requested: tuple[Tool, ...] = ()) -> tuple[Tool, ...]:
-        """Return the tools from the engine, its params, the request and the call, in this order.
+        """Return the tools of the engine, its params, the request and the call.
 
-        A tool replaces any earlier tool with the same name.
+        A later tool replaces an earlier one with the same name.
         """
         params = self.engine.params.get("tools") or ()
         return merge_tools(self.engine.tools, (*params, *requested, *self.own_options.get("tools", ())))
 
     def option(self, name: str, value: Any) -> Any:
-        """Return the value of an option: the call's own, or else the request's `value`, or else the engine's."""
         if name in self.own_options:
             return self.own_options[name]
         return value if value not in (None, ()) else self.options.get(name)
 
     def model_info(self, request: Request) -> ModelInfo | None:
-        """Return the catalogue entry for the model that `request` names."""
         return models.find(provider_name(self.engine.adapter), request.model)
 
     def observe(self, events: Stream[Event], span: Callable[..., Span]) -> Stream[Event]:
-        """Return `events` inside a `span` that notifies the engine's observers."""
         if self.observers is None:
             return events
         ids = (request_id(self.options), self.options.get("session_id"))
@@ -132,39 +125,32 @@ class Setup(msgspec.Struct, frozen=True):
         return watch_stream(events, begin, *ids, is_shared=True)
 
     def observe_step(self, events: Stream[Event]) -> Stream[Event]:
-        """Return the `events` of a step inside a span that notifies the engine's observers."""
         if self.observers is None:
             return events
         return self.observe(events, partial(StepSpan, tools=self.tools()))
 
     def traced_by(self, engine: Engine | None) -> Setup:
-        """Return a copy whose engine also has the tracers of `engine`."""
         observers = () if engine is None else engine.observers
         added = [entry for entry in observers if isinstance(entry, Tracer) and entry not in self.engine.observers]
         return self.with_observer(*added) if added else self
 
     def with_observer(self, *added: Callable[[Telemetry], object]) -> Setup:
-        """Return a copy that also has the `added` observers."""
         own = replace(self.engine, observers=(*added, *self.engine.observers))
         return msgspec.structs.replace(self, engine=own, observers=Observers(own.observers))
 
     def response_format(self, request: Request) -> Any:
-        """Return the function that parses the answer to `request`.
-
-        An invalid format is reported when the request is validated, not here.
-        """
+        """Return the parser of the answer to `request`. It does not check the format."""
         return reader(self.option("response_format", request.response_format))
 
     def returned_by(
         self, function: str, stream: Stream[T], items: type[Any] | str = "events", request: Request | None = None
     ) -> Stream[T]:
-        """Return `stream` with a repr that names the model and the `function` that created it."""
+        """Return `stream` with a repr that names `function` and the model."""
         model = self.option("model", request and request.model) or self.engine.model
         call = (self.engine, self.own_options)
         return returned_by(function, stream, model or provider_name(self.engine.adapter), items, call)
 
     def drop_hidden(self, events: Stream[Event]) -> Stream[Event]:
-        """Drop the events that the options hide."""
         return events.pipe(
             ops.include_raw_chunks(self.options.get("include_raw_chunks", False)),
             ops.filter_deltas(
@@ -175,7 +161,6 @@ class Setup(msgspec.Struct, frozen=True):
         )
 
     def tool_options(self) -> dict[str, Any]:
-        """Return this call's arguments for ``run_tools``."""
         options, engine = self.options, self.engine
         plain = ("mode", "on_tool_error", "tool_timeout", "max_concurrency", "eager", "approve", "approve_timeout")
         return {
@@ -190,7 +175,6 @@ class Setup(msgspec.Struct, frozen=True):
         }
 
     def call(self, request_id: str) -> Call:
-        """Return the adapter's `Call`, with `request_id` as its id."""
         return Call(
             request_id=request_id,
             api_key=self.options.get("api_key"),
@@ -204,15 +188,11 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 def as_request(value: Any) -> Request:
-    """Convert `value`, a `Request` or an `Input`, to a request."""
     return value if isinstance(value, Request) else Request(as_thread(value).messages)
 
 
 def as_requests(values: Any) -> tuple[list[Request], list[str | int] | None]:
-    """Return the requests in `values` as a list, and a list of their ids if `values` is a mapping.
-
-    If an entry is invalid, the ``ValidationError`` names it.
-    """
+    """Return the requests, and their ids if `values` is a mapping. A ``ValidationError`` names the invalid entry."""
     if isinstance(values, Mapping) and "role" not in values:  # a mapping with a role is one message
         ids = list(cast(Mapping[Any, Any], values))
         for id in ids:
@@ -234,18 +214,17 @@ def _entry(index: int | str, value: Any) -> Request:
 
 
 def request(input: Input | Request, **fields: Any) -> Request:
-    """Return a `Request` with these messages. Keyword arguments set its other fields.
+    """Return a `Request` with these messages.
 
     >>> request("Hi", temperature=0.0).temperature
     0.0
 
-    The request is not checked until it is sent.
+    Keyword arguments set its other fields. The request is not checked until it is sent.
     """
     return replace(as_request(input), **fields)
 
 
 def unanswered_calls(calls: Sequence[ToolCall], remedy: str, **metadata: Any) -> EngineError:
-    """Return the error for tool calls that have no result in the thread."""
     names = ", ".join(f"{call.name} ({call.id})" for call in calls)
     metadata = {"tool_call_ids": [call.id for call in calls], **metadata}
     message = f"the thread has unanswered tool calls: {names}; {remedy}"
@@ -263,11 +242,10 @@ _LEFT_OUT = (
     "structured_finalize",
     "on_event",
 )
-"""The call options that are not passed to another engine: they depend on the provider or are already in the request."""
+"""Options that depend on the provider or are in the request."""
 
 
 def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:
-    """Return a copy of `engine` that answers for `caller`. It has no tools and also notifies the caller's observers."""
     other = as_engine(engine)
     added = [observer for observer in other.observers if observer not in caller.observers]
     return replace(
@@ -280,7 +258,6 @@ def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:
 
 
 def other_request(request: Request, sent: Request, own_options: Mapping[str, Any], other: Engine) -> Request:
-    """Return the request to send to `other`. `sent` is the request that the original engine would send."""
     return replace(
         request,
         model=other.model or other.params.get("model") or own_options.get("model") or request.model,
@@ -293,5 +270,4 @@ def other_request(request: Request, sent: Request, own_options: Mapping[str, Any
 
 
 def other_options(own_options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the call options to pass on to another engine."""
     return {name: value for name, value in own_options.items() if name not in _LEFT_OUT}

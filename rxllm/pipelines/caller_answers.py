@@ -1,4 +1,4 @@
-"""Check the caller's answers to a halted chat's open tool calls and questions, and turn them into events."""
+"""Turn the caller's answers into events."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ from rxllm.values.sessions import nested_call, nested_id, open_agents, open_ids,
 
 
 def is_over(thread: Thread) -> bool:
-    """Whether `thread` ends with an answer from the model, and no tool call or question is open."""
+    """Whether the model has answered and nothing is open."""
     last = thread.last
     return last is not None and last.role == "assistant" and HaltedStep.of(thread) is None
 
 
 class HaltedStep(msgspec.Struct, frozen=True):
-    """A halted chat's unanswered `calls` and its `question` to the user, which is None if nothing was asked."""
+    """A halted chat's unanswered `calls` and its `question`, if any."""
 
     thread: Thread
     calls: tuple[ToolCall, ...]
@@ -63,14 +63,14 @@ class HaltedStep(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, thread: Thread) -> HaltedStep | None:
-        """Return the step that `thread` halted in, or None if nothing is open."""
+        """Return the halted step, or None if nothing is open."""
         last = thread.last
         question = last if last is not None and last.metadata.get("ask_user") else None
         calls = unanswered(thread)
         return cls(thread if question is None else thread[:-1], calls, question) if calls or question else None
 
     def completed(self, state: StreamCollector, waiting: WaitingCalls) -> StepResult:
-        """Return the step's result. `state` holds the tool results, and `waiting` holds the pending calls."""
+        """Return the step's result, with the results in `state`."""
         thread = with_results(self.thread, {result.tool_call_id or "": result for result in state.tool_results})
         calling = (message for message in reversed(thread.messages) if not all(map(is_server, message.tool_calls)))
         message = next(calling, Message("assistant"))
@@ -92,15 +92,13 @@ class HaltedStep(msgspec.Struct, frozen=True):
 
     @property
     def agents(self) -> dict[str, Thread]:
-        """The agents' threads, keyed by the ids of the calls that started them."""
         return open_agents(self.thread)
 
 
 def agent_setup(tool: AgentTool, settings: ToolSettings, **ids: str) -> Setup:
-    """Return the setup for an agent's chat. The step that calls the agent has these `settings`.
+    """Return the setup for an agent's chat.
 
-    An agent without its own `approve` uses the step's `approve` and, by default, the step's `approve_timeout`. The
-    chat's context is the step's context, overridden by the agent's own entries.
+    An agent without its own `approve` uses the step's. Its own context entries override the step's.
     """
     own = Setup.of(tool.engine, ChatOptions, {})
     context = {**settings.context, **own.engine.context, **own.options.get("context", {})}
@@ -112,7 +110,7 @@ def agent_setup(tool: AgentTool, settings: ToolSettings, **ids: str) -> Setup:
 
 
 def agent_ids(call: AgentCall) -> dict[str, str]:
-    """Return the ids for the agent's chat. The request id is the step's request id followed by the tool call's id."""
+    """Return the ids for the agent's chat."""
     ids: dict[str, str] = {}
     if call.request_id is not None:
         ids["request_id"] = f"{call.request_id}/{call.call.id}"
@@ -122,18 +120,16 @@ def agent_ids(call: AgentCall) -> dict[str, str]:
     return ids
 
 
-_BEGUN = "is a call to an agent that has already started; answer the calls pending inside it, or deny it with False"
+_BEGUN = "is a call to an agent that has started; answer the calls inside it, or deny it with False"
 _AMBIGUOUS = "is the id of several pending tool calls, because ids can contain a '/'; pass approve=... instead"
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """The caller's answers, by tool call id."""
-
     approvals: Mapping[str, Approval]
     results: Mapping[str, Any]
 
     def check(self, halted: HaltedStep | None, settings: ToolSettings) -> None:
-        """Raise if an answer matches no call, or if a call has no answer and there is no ``approve`` to decide it."""
+        """Raise if an answer matches no call, or is missing."""
         calls, agents = (halted.calls, halted.agents) if halted else ((), {})
         self._refuse_unknown(calls, agents)
         waiting = list(self._waiting(calls, agents, settings, lambda call: call))
@@ -148,7 +144,7 @@ class Answers(msgspec.Struct, frozen=True):
                 answers._edited_call(answers._approved_tool(call, settings, outer.id), call, outer.id)
 
     def replied(self, thread: Thread) -> tuple[Thread, Answers]:
-        """Answer the questions in `thread`, even inside agents. Return the new thread and the remaining answers."""
+        """Answer questions, even inside agents. Return the remaining answers."""
         replies = {id: self.results[id] for id in open_questions(thread) if id in self.results}
         known = Counter(open_ids(thread))
         for id, reply in replies.items():
@@ -167,8 +163,7 @@ class Answers(msgspec.Struct, frozen=True):
     ) -> Iterator[tuple[ToolCall, ToolCall, Answers, ToolSettings]]:
         """Yield each call that needs an answer, including calls inside agents.
 
-        Each item holds the call twice: first with the id that the caller uses, and then with its id in its own chat.
-        The answers and settings for that chat follow.
+        The first call has the caller's id, the second its own chat's id. The answers and settings for that chat follow.
         """
         for call in calls:
             if call.id not in agents or self._decides(call):
@@ -181,29 +176,27 @@ class Answers(msgspec.Struct, frozen=True):
                     yield from self._within(call, inner.thread)._waiting(inner.calls, inner.agents, below, name)
 
     def _within(self, call: ToolCall, agent: Thread) -> Answers:
-        """Return the answers to the pending calls inside the agent that `call` started."""
         ids = {nested_id(call.id, id): id for id in open_ids(agent)}
         approvals = {ids[id]: approval for id, approval in self.approvals.items() if id in ids}
         return Answers(approvals, {ids[id]: result for id, result in self.results.items() if id in ids})
 
     def _decides(self, call: ToolCall) -> bool:
-        """Whether there is an answer under the id of `call`."""
         return call.id in self.results or call.id in self.approvals
 
     def _calls_again(self, call: ToolCall, agent: Thread) -> bool:
-        """Whether an approval re-runs a tool that was interrupted after the user answered its question."""
+        """Whether an approval re-runs a tool after its question's reply."""
         return _is_replied(agent) and call.id in self.approvals and not _is_denial(self.approvals[call.id])
 
     def _begun(self, call: ToolCall, thread: Thread, settings: ToolSettings) -> Tool:
         """Return the tool that `call` has started.
 
-        This is either an agent whose chat is `thread`, or a tool whose question is the first message in `thread`.
+        It is an agent with the chat `thread`, or a tool whose question starts `thread`.
         """
         tool = settings.tools_by_name.get(call.name)
         if isinstance(tool, AgentTool) or (tool is not None and is_question(thread[0])):
             return tool
         message = (
-            f"the agent started by tool call {call.id} is awaiting answers, but there is no agent named {call.name!r}; "
+            f"the tool call {call.id} has started an agent, but there is no agent named {call.name!r}; "
             "pass it again in tools=[...]"
         )
         if is_question(thread[0]):
@@ -221,7 +214,7 @@ class Answers(msgspec.Struct, frozen=True):
         scope: Scope,
         agent: Thread | None = None,
     ) -> Observable[Event]:
-        """Return the events that result from answering `call` or the calls that are pending inside its `agent`."""
+        """Return the events that result from answering `call`."""
         if agent is not None and (not self._decides(call) or self._calls_again(call, agent)):
             tool = replace(self._begun(call, agent, settings), approval=False)
             edited = self._edited_call(tool, call, call.id)
@@ -236,10 +229,7 @@ class Answers(msgspec.Struct, frozen=True):
         return execution(tool, call, settings, thread, scope, self._edited_call(tool, call, call.id))
 
     def _edited_call(self, tool: Tool, call: ToolCall, id: str) -> ToolCall | None:
-        """Return `call` with the arguments from its approval, or None if the approval has none.
-
-        `id` is the call's id as the caller sees it.
-        """
+        """Return `call` with the arguments from its approval, if any. `id` is the call's id as the caller sees it."""
         verdict = self.approvals.get(call.id)
         return edited(tool, call, verdict, "approvals", id) if isinstance(verdict, Mapping) else None
 
@@ -284,7 +274,7 @@ def _is_denial(approval: object) -> bool:
 
 
 def _asking(agents: Mapping[str, Thread]) -> Iterator[str]:
-    """Yield the id of each call (even inside an agent) whose tool is waiting for the user to answer its question."""
+    """Yield each call whose tool waits for a reply."""
     for id, agent in agents.items():
         if any(map(is_question, agent.messages[:1])) and not _is_replied(agent):
             yield id
@@ -292,7 +282,6 @@ def _asking(agents: Mapping[str, Thread]) -> Iterator[str]:
 
 
 def _is_replied(agent: Thread) -> bool:
-    """Whether `agent` is a tool's question followed by the user's reply."""
     return len(agent) > 1 and is_question(agent[0])
 
 

@@ -1,12 +1,9 @@
-"""The options that calls accept. They appear in ``help(...)`` and in signatures, and are checked when a call is made.
+"""The options that calls accept.
 
-The call's options override the request's, and the request's override the engine's. If an option is not set anywhere,
-its default applies. Passing None is the same as not setting the option, so a wrapper can use None as the default of its
-own parameters. The options in `UNLIMITED` are an exception: for them, None means that there is no limit.
-
-The docstring under each field explains the option, and editors show it. ``help(...)`` and signatures read these
-docstrings from the source file. Without this file, they show only names and types. A default in double backticks
-becomes the default in the signature.
+* The call's options override the request's, and the request's override the engine's.
+* None is the same as not setting an option, except for the options in `UNLIMITED`.
+* ``help(...)`` and signatures read each field's docstring from this file.
+* A default in double backticks becomes the default in the signature.
 """
 
 from __future__ import annotations
@@ -58,37 +55,36 @@ F = TypeVar("F", bound=Callable[..., Any])
 MAX_TURNS = 8
 
 UNLIMITED = frozenset({"tool_timeout", "max_concurrency", "approve_timeout"})
-"""The options for which None means that there is no limit."""
+"""The options for which None means no limit."""
 
 
 class PlainOptions(TypedDict, total=False):
-    """`GenerateOptions` without `response_format`, which determines the type of the answer."""
+    """`GenerateOptions` without `response_format`."""
 
     model: str | None
     """The provider's name for the model. Default: the engine's."""
     tools: Sequence[Tool | Callable[..., Any]] | None
     """Tools that the model can call, in addition to the engine's. ``rxllm.tool`` turns functions into tools. A tool
-    replaces the engine's tool with the same name, and needs approval if the engine's tool does. Default: none."""
+    replaces the engine's tool with the same name, and keeps its need for approval. Default: none."""
     tool_choice: str | Mapping[str, Any] | None
     """"auto", "none", "required" or the name of the tool to call. Default: the provider's, usually "auto"."""
     temperature: float | None
     """The randomness of the answer, from 0 to 2. Default: the provider's."""
     top_p: float | None
-    """A limit on sampling: the model picks only from the most likely tokens, up to this total probability (above 0, at
-    most 1). Default: the provider's."""
+    """The total probability of the likeliest tokens to sample from (above 0, at most 1). Default: the provider's."""
     max_tokens: int | None
-    """The maximum length of the answer, in tokens. Anthropic requires a limit. If you set none, rxllm sends 32,000
-    for Claude 4 and later, and 4,096 for other models. Default: the provider's."""
+    """The maximum length of the answer, in tokens. Anthropic requires a limit. If you set none, rxllm sends 32,000 for
+    Claude 4 and later, and 4,096 for other models. Default: the provider's."""
     stop: str | Sequence[str] | None
-    """One or more strings. The answer ends just before the first of them that the model writes. Default: none."""
+    """One or more strings. The answer ends before the first one that the model writes. Default: none."""
     seed: int | None
     """An integer that makes answers repeatable, as far as the provider supports it. Default: none."""
     reasoning_effort: str | None
-    """The amount of thinking before the answer: "none", "minimal", "low", "medium", "high" or another value that the
-    provider defines. Not every model accepts every value. Default: the provider's."""
+    """The amount of thinking: "none", "minimal", "low", "medium", "high" or another value that the provider defines.
+    Not every model accepts every value. Default: the provider's."""
     structured_finalize: bool | None
-    """Whether to ask for the `response_format` in a separate final request without tools. Default: only if the model
-    cannot use tools together with a schema, according to ``rxllm.models``."""
+    """Whether a separate final request without tools asks for the `response_format`. Default: only if ``rxllm.models``
+    says that the model needs it."""
     options: Mapping[str, Any] | None
     """Fields that are added unchanged to the body of the provider's request. Default: none."""
     metadata: Mapping[str, Any] | None
@@ -96,22 +92,21 @@ class PlainOptions(TypedDict, total=False):
     context: Mapping[str, Any] | None
     """Data that tools receive as ``ToolContext.context``. Its entries override the engine's. Default: the engine's."""
     api_key: ApiKey | None
-    """The provider's API key, or a function (sync or async) that is called for each attempt and returns the key.
-    Default: the adapter's key, or the key in ``rxllm.keys`` or the environment."""
+    """The provider's API key, or a function (sync or async) that returns it for each attempt. Default: the adapter's
+    key, or the key in ``rxllm.keys`` or the environment."""
     headers: Mapping[str, str] | None
-    """Headers to send with each request of the call. They override the adapter's headers. If another
-    engine takes over, as in ``fallback``, it does not receive them. Default: none."""
+    """Headers to send with each request of the call. They override the adapter's headers. Other engines, as in
+    ``fallback``, do not receive them. Default: none."""
     session_id: str | None
     """The conversation's id, which tools and telemetry receive. Default: none."""
     request_id: str | None
     """The call's id, which appears in results and in telemetry (as `rxllm.request.id`). Default: a new id."""
     retry: Retry
-    """The policy for retrying a call that fails before it produces content: a `RetryPolicy`, a mapping of its fields,
-    True for the default policy, or False for no retries. Default: the engine's, which makes up to three attempts."""
+    """The policy for retrying a call that fails before any content: a `RetryPolicy`, a mapping of its fields, True for
+    the default policy, or False for no retries. Default: the engine's, which makes up to three attempts."""
     timeout: float | Timeouts | None
-    """The number of seconds that may pass without model output during a response, or a `Timeouts`. A number also limits
-    the time between bytes, and so does a `Timeouts` with both `first` and `idle`. Default: only the connection's own
-    limit of 600 seconds without a byte."""
+    """The number of seconds without model output, or a `Timeouts`. A number also limits the time between bytes. So
+    does a `Timeouts` with `first` and `idle`. Default: only the connection's limit of 600 seconds without a byte."""
     emit_text_deltas: bool | None
     """Whether event streams include `TextDelta` events. Results are the same either way. Default: ``True``."""
     emit_tool_deltas: bool | None
@@ -119,13 +114,13 @@ class PlainOptions(TypedDict, total=False):
     emit_thinking: bool | None
     """Whether event streams include `ThinkingDelta` events. Results are the same either way. Default: ``True``."""
     include_raw_chunks: bool | None
-    """Whether event streams include the provider's own frames, as `RawChunk` events. Default: ``False``."""
+    """Whether event streams include the provider's frames, as `RawChunk` events. Default: ``False``."""
     on_event: Callable[[Event], object] | None
     """A function that is called with each of the model's events. Default: none."""
 
 
 class GenerateOptions(PlainOptions, total=False):
-    """The options of `generate`, which set fields of the request, control the call, and select the events to emit."""
+    """The options of `generate`."""
 
     response_format: ResponseFormat | None
     """The answer's format: a type (a dataclass, a pydantic model, ``list[City]``, ``bool``, ...), ``json_schema(...)``,
@@ -133,56 +128,56 @@ class GenerateOptions(PlainOptions, total=False):
 
 
 class PlainStepOptions(PlainOptions, total=False):
-    """`StepOptions` without `response_format`, which determines the type of the answer."""
+    """`StepOptions` without `response_format`."""
 
     mode: Literal["auto", "manual"] | None
-    """"auto" runs the tools that the model calls; "manual" halts the chat before any tool runs. Default: ``"auto"``."""
+    """"auto" runs the tools that the model calls. "manual" halts the chat before any tool runs. Default: ``"auto"``."""
     on_tool_error: OnToolError | None
-    """"continue" sends a tool's error to the model, and "halt" ends the chat. A function is called with the tool call
-    and the error; it returns a result to use instead, or ``halt(...)``. Default: ``"continue"``."""
+    """"continue" sends a tool's error to the model, and "halt" ends the chat. A function receives the tool call and the
+    error. It returns a result to use instead, or ``halt(...)``. Default: ``"continue"``."""
     tool_timeout: float | None
     """The time limit in seconds for a tool without its own timeout. None means no limit. Default: ``30.0``."""
     max_concurrency: int | None
     """The maximum number of tools that run at the same time. None means no limit. Default: ``None``."""
     eager: bool | None
-    """Whether tools may start while the model is still writing. By default, only tools with ``eager=True`` do; True
-    adds tools with ``idempotent=True``, and False means none. Default: only tools with ``eager=True``."""
+    """Whether tools may start while the model is still writing. True also starts tools with ``idempotent=True``, and
+    False starts none. Default: only tools with ``eager=True``."""
     tool_executor: Executor | None
-    """A function that runs each tool, in place of the tool's own handler. Default: the engine's."""
+    """A function that runs each tool instead of its handler. Default: the engine's."""
     tool_result_encoder: Encoder | None
-    """A function that turns a tool's result into text for the model. Default: the engine's, which writes JSON."""
+    """A function that turns tool results into text for the model. Default: the engine's, which writes JSON."""
     approve: Approve | None
-    """A function that decides whether to run a tool with ``approval=True``. It returns True to run the tool, False or a
-    reason to deny the call, a mapping to run the tool with other arguments, or ``halt("approval")`` to halt the chat.
-    It can also return an awaitable or an Observable. Default: a call to such a tool halts the chat."""
+    """A function that decides whether to run a tool with ``approval=True``. It returns True, False, a reason to deny
+    the call, other arguments as a mapping, or ``halt("approval")``. It can also return an awaitable or an Observable.
+    Default: a call to such a tool halts the chat."""
     approve_timeout: float | None
-    """The number of seconds `approve` has before the call is denied. None means no limit. Default: ``None``."""
+    """The seconds `approve` has before the call is denied. None means no limit. Default: ``None``."""
 
 
 class StepOptions(PlainStepOptions, GenerateOptions, total=False):
-    """The options of `step`: the options of `generate`, and options for running tools; see ``operators.run_tools``."""
+    """The options of `step`. See ``operators.run_tools``."""
 
 
 class PlainChatOptions(PlainStepOptions, total=False):
-    """`ChatOptions` without `response_format`, which determines the type of the answer."""
+    """`ChatOptions` without `response_format`."""
 
     max_turns: int | None
     """The maximum number of steps. Default: ``8``, or ``RXLLM_MAX_TURNS`` from the environment."""
     halt_when: Callable[[StepResult], bool] | None
-    """A function that is called with each step's result. The chat ends when it returns True. Default: none."""
+    """A function that receives each step's result, and returns True to end the chat. Default: none."""
     steer: Observable[str | Message] | None
-    """An Observable of user input (strings or user messages) during the chat. The next step answers the input. See
+    """An Observable of user input (strings or user messages) during the chat. The next step answers it. See
     ``operators.repeat_until_halt``. Default: none."""
     steer_at: Literal["sentence", "step"] | None
-    """The point at which input from `steer` interrupts the model: after its current "sentence" or after its current
-    "step". Default: "sentence", or "step" with a `response_format`."""
+    """The point at which `steer` interrupts the model: after its current "sentence" or "step". Default: "sentence", or
+    "step" with a `response_format`."""
     structured_finalize_nudge: str | None
-    """The user message that `structured_finalize` adds to its final request. If it is empty, no message is added.
-    Default: ``"Now provide your final structured response."``."""
+    """The user message that `structured_finalize` adds to its final request. "" adds none. Default: ``"Now provide your
+    final structured response."``."""
 
 
 class ChatOptions(PlainChatOptions, StepOptions, total=False):
-    """The options of `chat`: the options of `step`, and options that decide when the chat ends."""
+    """The options of `chat`."""
 
 
 _FIELD = re.compile(r'^    (\w+): [^\n]+\n    """(.+?)"""\n', re.MULTILINE | re.DOTALL)
@@ -190,15 +185,15 @@ _DEFAULT = re.compile(r"Default: ``(.+?)``")
 
 
 def describe(options: type[Any]) -> None:
-    """Append an explanation of each field to the docstring of a ``TypedDict``."""
+    """Append the fields' explanations to the docstring."""
     options.__doc__ = _with_table(options.__doc__, options)
 
 
 def with_options(options: type[Any]) -> Callable[[F], F]:
-    """Decorate a function that takes ``**opts``, so that its signature and its docstring show all `options`.
+    """Show all `options` in a function's signature and docstring.
 
-    A call with an unknown option, such as ``generate(engine, prompt="Hi")``, raises ``EngineError("unknown_option")``,
-    even if a positional argument is also missing. Any other wrong argument raises a ``TypeError`` that suggests a fix.
+    An unknown option raises ``EngineError("unknown_option")``, even if a positional argument is also missing. Other
+    wrong arguments raise a ``TypeError`` with a remedy.
     """
 
     def decorate(function: F) -> F:
@@ -231,14 +226,13 @@ def with_options(options: type[Any]) -> Callable[[F], F]:
 
 
 def _call_remedy(function: str, parameters: list[Parameter]) -> str:
-    """Return text such as ``write generate(engine, request, ...)``, which shows how to fix a wrong call."""
+    """Return text such as ``write generate(engine, request, ...)``."""
     positional = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
     needed = [f"{p.name}=..." for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.default is Parameter.empty]
     return f"write {function}({', '.join([*positional, *needed])}, ...)"
 
 
 def _argument_remedy(parameters: list[Parameter], args: tuple[Any, ...]) -> str:
-    """Return a hint for a call with too many `args`, or with a missing argument."""
     if len(args) > sum(p.kind is Parameter.POSITIONAL_OR_KEYWORD for p in parameters):
         return "with options as keyword arguments; to send a picture, put it into the message: rxllm.user(text, path)"
     return "with the engine first, such as 'openai:gpt-5'"
@@ -246,7 +240,6 @@ def _argument_remedy(parameters: list[Parameter], args: tuple[Any, ...]) -> str:
 
 @cache
 def meanings(options: type[Any]) -> dict[str, str]:
-    """Return the explanation of each field in `options`."""
     try:
         found: dict[str, str] = dict(_FIELD.findall(getsource(sys.modules[options.__module__])))
     except OSError:
@@ -296,14 +289,13 @@ def set_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def request_id(options: Mapping[str, Any]) -> str:
-    """Return the `request_id` option or, if it is not set, the enclosing chat's id or a new id."""
     return options.get("request_id") or current_scope.get().request_id or new_id()
 
 
 def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments for ``repeat_until_halt``.
 
-    `max_turns` defaults to ``RXLLM_MAX_TURNS`` from the environment, or to 8 if that is not set.
+    `max_turns` defaults to ``RXLLM_MAX_TURNS`` from the environment, then to 8.
     """
     value = options.get("max_turns") or os.environ.get("RXLLM_MAX_TURNS") or MAX_TURNS
     try:
@@ -318,10 +310,10 @@ def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_options(allowed: type[Any], engine: Engine, own_options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the engine's params, overridden by the call's own options.
+    """Return the engine's params, overridden by the call's options.
 
-    Raises ``EngineError("unknown_option")`` for a name that is not in `allowed`, and
-    ``ValidationError("invalid_option")`` for a value that is invalid or has the wrong type.
+    Raises ``EngineError("unknown_option")`` for a name that is not in `allowed`. Raises
+    ``ValidationError("invalid_option")`` for an invalid value.
     """
     _refuse_unknown(allowed, own_options)
     known, chat = _names(allowed), _names(ChatOptions)

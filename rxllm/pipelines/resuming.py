@@ -1,4 +1,4 @@
-"""`resume` and `stream_resume`, which continue a halted chat in this process or in another one.
+"""Continue a halted chat in this process or another.
 
 ====================================  ==================================================================================
 unanswered tool call                  outcome
@@ -13,7 +13,7 @@ Its agent has halted.                 The agent's chat continues with the answer
 None of these applies.                An ``EngineError("missing_tool_results")`` is raised before any tool runs.
 ====================================  ==================================================================================
 
-The halted step's response is rebuilt from the thread, with empty usage: the real usage has already been reported.
+The halted step's response has empty usage, because its usage was reported before.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 def complete_step(setup: Setup, halted: HaltedStep, answers: Answers, settings: ToolSettings) -> Stream[Event]:
-    """Return the events that the answers produce. The last event is ``StepCompleted``."""
+    """Return the answers' events, ending with ``StepCompleted``."""
 
     def make() -> Stream[Event]:
         scope, agents = replace(current_scope.get(), request_id=request_id(setup.options)), halted.agents
@@ -69,7 +69,7 @@ class _StepCompleter:
 
 
 def _merge_outcomes(sources: Iterable[Observable[Event]], limit: float) -> Stream[Event]:
-    """Merge `sources`, up to `limit` at a time. Events that halt the chat are emitted last, in call order."""
+    """Merge `sources`. Halting events are emitted last, in call order."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         halts: dict[int, Event] = {}
@@ -80,7 +80,7 @@ def _merge_outcomes(sources: Iterable[Observable[Event]], limit: float) -> Strea
                 return
             try:
                 observer.on_next(event)
-            except BaseException as error:  # raised by the subscriber; no caller would report it
+            except BaseException as error:  # The subscriber raised, and no caller would report it.
                 fail(observer, error)
 
         def finish() -> None:
@@ -88,7 +88,7 @@ def _merge_outcomes(sources: Iterable[Observable[Event]], limit: float) -> Strea
 
         def run(_: abc.SchedulerBase, __: object = None) -> abc.DisposableBase:
             def end(index: int, error: Exception | None) -> None:
-                if error is not None:  # raised by the caller's code, so stop the other tools
+                if error is not None:  # the caller's code raised, so stop the other tools
                     running.dispose()
                     observer.on_error(error)
 
@@ -96,7 +96,7 @@ def _merge_outcomes(sources: Iterable[Observable[Event]], limit: float) -> Strea
             running.start(scheduler)
             return running
 
-        # Switch to the call's event loop, where everything else runs.
+        # Switch to the call's event loop.
         return clock(scheduler).schedule(run)
 
     return Stream(subscribe)
@@ -111,9 +111,10 @@ def stream_resume(
     results: Mapping[str, str | Mapping[str, Any]] | None = None,
     **opts: Unpack[ChatOptions],
 ) -> Stream[Event]:
-    """Continue a halted chat, and return its events. The last event is ``ChatCompleted``. See `resume`.
+    """Continue a halted chat, and return its events. See `resume`.
 
-    The stream emits the tools' events, then the halted step's ``StepCompleted``, and then the model's events.
+    The order is the tools' events, the halted step's ``StepCompleted``, then the model's events. The last event is
+    ``ChatCompleted``.
     """
     setup, chat, answers = Setup.of(engine, ChatOptions, opts), thread, _answers(approvals, results)
     thread = as_thread(chat)
@@ -124,7 +125,7 @@ def stream_resume(
 def unchecked_resume(
     engine: Any, thread: Thread, approvals: Any, results: Any, opts: Mapping[str, Any]
 ) -> Stream[Event]:
-    """Do the same as `stream_resume`, but check the answers at each subscription instead of immediately."""
+    """Return the same as `stream_resume`, but check answers per subscription."""
     setup = Setup.of(engine, ChatOptions, opts)
     return setup.drop_hidden(resumed_events(setup, thread, _answers(approvals, results)))
 
@@ -157,7 +158,7 @@ def resume(
     results: Mapping[str, str | Mapping[str, Any]] | None = None,
     **opts: Any,
 ) -> Stream[ChatResult[Any]]:
-    """Continue a halted chat, and return its result. To get the events, use `stream_resume`.
+    """Continue a halted chat, and return its result.
 
     >>> from rxllm import Fake, ToolCall, chat, tool
     >>> @tool(approval=True)
@@ -167,27 +168,26 @@ def resume(
     >>> halted.halted_reason, resume(model, halted, approvals={"c0": True}, tools=[pay]).run().output_text
     ('approval', 'Done.')
 
-    `thread` can be the `ChatResult` of the halted chat, even if it was read from JSON. Every unanswered tool call needs
-    a result or an approval under its id. An approval is one of these values:
+    `thread` can be the halted chat's `ChatResult`, even from JSON. Every unanswered tool call needs a result or an
+    approval under its id. An approval is one of these values:
 
     - True: the tool runs, once per subscription.
-    - A mapping: the tool runs with these arguments. The thread keeps the arguments that the model wrote.
+    - A mapping: the tool runs with these arguments. The thread keeps the model's own.
     - False, or a string with the reason: the call is denied, and the model receives a ``ToolError("denied")``.
 
-    If you do not answer a call to an approval tool, the option ``approve`` decides. To answer a call inside an agent,
-    use the call's id in the halted result, such as ``"c1/c2"``; the agent then continues. To answer a question to the
-    user, put the reply into `results`, under the id of the tool call that asked it. The reply is a string or, for a
-    form, a mapping. A question without a reply stays open.
+    If you do not answer a call to an approval tool, the option ``approve`` decides. A call inside an agent has an id
+    such as ``"c1/c2"`` in the halted result. The agent continues once it is answered. A reply to a question goes into
+    `results`, under the id of the tool call. The reply is a string or, for a form, a mapping. A question without a
+    reply stays open.
 
-    The first of the result's `steps` is the halted step, which is now complete. The model is not called again for this
-    step, so it does not count towards ``max_turns``, and its usage is empty. If the model fails after tools have run,
-    you still get the result: it holds the tools' results and an `error`. If a chat has halted without unanswered calls,
-    for example at ``max_turns``, the model is called immediately. A chat that ends with the model's answer cannot be
-    resumed.
+    The result's first step is the halted step, now complete. It does not count towards ``max_turns``, and its usage is
+    empty. If the model fails after tools have run, the result holds the tools' results and an `error`. A chat that
+    halted without unanswered calls, for example at ``max_turns``, calls the model immediately. A chat that ends with
+    the model's answer cannot be resumed.
 
-    Raises ``EngineError("missing_tool_results")`` at once if calls are left unanswered; the error names them. Raises
-    ``ValidationError("invalid_option")`` at once if an id does not belong to an unanswered call, if the tool does not
-    accept the arguments, or if there is nothing to resume.
+    Raises ``EngineError("missing_tool_results")``, naming the calls that are left unanswered. Raises
+    ``ValidationError("invalid_option")`` for an unknown id or arguments that the tool does not accept. It does so too
+    if there is nothing to resume.
     """
     setup, chat, answers = Setup.of(engine, ChatOptions, opts), thread, _answers(approvals, results)
     thread = as_thread(chat)
@@ -198,7 +198,6 @@ def resume(
 
 
 def resumed_events(setup: Setup, thread: Thread, answers: Answers) -> Stream[Event]:
-    """Continue the halted chat in `thread` with `answers`, and return its events."""
     until_halt = chat_options(setup.options)
     thread, others = answers.replied(thread)
 
@@ -243,8 +242,6 @@ def _faults(name: str, by_id: Any, expected: str, types: Any) -> list[tuple[tupl
 
 
 class AgentChats:
-    """The implementation of ``Chats``, the protocol that ``rxllm.tools`` uses to run agents' chats."""
-
     def engine_with(self, engine: Engine, options: Mapping[str, Any]) -> Engine:
         setup = Setup.of(engine, ChatOptions, options)
         return engine.with_params(**set_options(setup.own_options))

@@ -1,4 +1,4 @@
-"""Run calls: streams and their readers, back-pressure, retries, races and budgets.
+"""Streams and their readers, back-pressure, retries, races and budgets.
 
 =========================================  ===========================================================================
 files                                      contents

@@ -1,6 +1,6 @@
-"""Budgets, which limit the tokens and dollars that a group of calls uses.
+"""Limits on the tokens and dollars of a group of calls.
 
-A model source is a stream that makes a model call. A call can count towards several budgets, but only once per budget.
+A model source is a stream that makes a model call. Several budgets can count a call, each only once.
 
 ==============================  ===============================  =======================================================
 where the budget is             where the model source finds it  what counts the call
@@ -21,8 +21,7 @@ around an adapter that calls    in ``Scope.shares`` and          Only the model 
 an engine                       ``Scope.counted``
 ==============================  ===============================  =======================================================
 
-If ``ops.budget`` is given limits instead of a shared `Budget`, it creates a `ChatBudget` for each chat. ``Scope.chat``
-keeps it from step to step.
+Without a shared `Budget`, ``ops.budget`` creates a `ChatBudget` for each chat. ``Scope.chat`` keeps it between steps.
 """
 
 from __future__ import annotations
@@ -49,19 +48,18 @@ from rxllm.values.argument_checks import (
 )
 
 AHEAD = 32
-"""The maximum number of unreserved answer tokens that can arrive between two budget checks."""
+"""The most unreserved answer tokens between two checks."""
 
 
 class Budget:
-    """A limit on the tokens, dollars, or both that a group of calls can use.
+    """A limit on the tokens or dollars of a group of calls.
 
-    The calls can belong to any engine or chat, and can run on any event loop or thread; ``ops.budget(shared)`` applies
-    the budget to them. Each request first reserves the most that it could use; if less than that is left, it is not
-    sent. When the call ends, the amounts actually used replace the reservation.
+    ``ops.budget(shared)`` applies it to calls of any engine, chat, loop or thread. Each request first reserves the most
+    that it could use. A request that needs more than is left is not sent. After the call, the actual amounts replace
+    the reservation.
 
-    Under a dollar limit, a request whose price is unknown is not sent either. Pass a function ``price(usage)``, as in
-    ``ops.cost``, to supply missing prices, or pass ``unpriced="allow"`` to send such requests anyway. ``ops.budget``
-    documents the exact rules, and how far a limit can be exceeded.
+    Under a dollar limit, a request with an unknown price is not sent. Pass ``price(usage)``, as in ``ops.cost``, to
+    supply missing prices. ``unpriced="allow"`` sends such requests anyway. ``ops.budget`` documents the exact rules.
 
     >>> from rxllm import Engine, Fake, Usage, generate, operators as ops
     >>> shared = Budget(tokens=5_000)
@@ -76,15 +74,14 @@ class Budget:
     rxllm.StreamError: the budget has 4988 of 5000 tokens left, and this request may use 5006: the \
 request is not sent; raise the budget, or pass a smaller max_tokens
 
-    `spent` can be stored as JSON. After a restart, continue with ``Budget(tokens=5_000, spent=spending)``; amounts that
-    were reserved when `spent` was read are then treated as spent. Copying a Budget returns the same Budget, and
-    pickling it raises ``TypeError``.
+    `spent` can be stored as JSON. After a restart, continue with ``Budget(tokens=5_000, spent=spending)``. Amounts that
+    were reserved then count as spent. Copying a Budget returns the same Budget. Pickling one raises ``TypeError``.
 
-    Raises ``ValidationError("invalid_option")`` if there is no limit, or if a limit is not a positive number.
+    Raises ``ValidationError("invalid_option")`` without a limit, or if one is not a positive number.
     """
 
     reserves = True
-    """Whether requests reserve tokens. If not, tokens are counted as they arrive. Dollars are always reserved."""
+    """Whether requests reserve tokens. Dollars are always reserved."""
 
     @explains_options("Budget(...)")
     def __init__(
@@ -125,21 +122,21 @@ request is not sent; raise the budget, or pass a smaller max_tokens
 
     @property
     def spent(self) -> Spending:
-        """The amounts used so far, and the amounts reserved."""
+        """The amounts used and reserved so far."""
         with self._lock:
             tokens = self._committed() - self._settled.tokens
             return replace(self._settled, reserved=tokens, reserved_usd=self._reserved_usd())
 
     def reserve(self, tokens: int, usd: float | None) -> Reservation:
-        """Reserve `tokens` tokens and `usd` dollars for a call. `usd` is None if the price is unknown.
+        """Reserve `tokens` and `usd` for a call.
 
-        Raises ``StreamError("budget_exceeded")`` if the budget has less than that left.
+        Raises ``StreamError("budget_exceeded")``.
         """
         tokens = tokens if self.reserves else 0
         with self._lock:
             if self._tokens is not None and (used := self._committed()) + tokens > self._tokens:
                 raise _refusal("tokens", self._tokens, used, tokens)
-            # A request whose price is unknown is sent if any dollars are left.
+            # A request with an unknown price needs some dollars left.
             if self._usd is not None:
                 spent = self._committed_usd()
                 if spent >= self._usd if usd is None else spent + usd > self._usd:
@@ -148,13 +145,13 @@ request is not sent; raise the budget, or pass a smaller max_tokens
 
     @property
     def is_passed(self) -> bool:
-        """Whether the calls have used more than a limit allows."""
+        """Whether the calls have exceeded a limit."""
         with self._lock:
             usd = self._usd is not None and self._committed_usd() > self._usd
             return usd or (self._tokens is not None and self._committed() > self._tokens)
 
     def catch_up(self, usage: Usage) -> None:
-        """Increase the spent tokens and dollars to those in `usage`, but never decrease them."""
+        """Raise the spent amounts to those in `usage`."""
         with self._lock:
             if usage.total > self._settled.tokens:
                 self._settled = replace(self._settled, tokens=usage.total)
@@ -162,9 +159,9 @@ request is not sent; raise the budget, or pass a smaller max_tokens
                 self._settled = replace(self._settled, usd=usage.total_cost)
 
     def count_journaled(self, key: Hashable, spent: Callable[[], Spending] | None = None) -> None:
-        """Count the answer that a journal holds under `key`, unless it has been counted before.
+        """Count the journal's answer under `key` once.
 
-        If `spent` is None, only mark the answer as counted.
+        Without `spent`, only mark it as counted.
         """
         with self._lock:
             if key not in self._journaled and spent is not None:
@@ -172,14 +169,14 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             self._journaled.add(key)
 
     def begin(self, tokens: int = 0, usd: float = 0.0) -> Reservation:
-        """Return a reservation for a running response, without checking the limits."""
+        """Reserve without checking the limits."""
         with self._lock:
             reservation = Reservation(self, tokens, usd)
             self._running[reservation] = None
             return reservation
 
     def grow(self, reservation: Reservation, tokens: int, usd: float | None) -> bool:
-        """Increase `reservation` to the amounts used so far. Return whether the budget is still sufficient."""
+        """Raise a reservation, and return whether the budget suffices."""
         with self._lock:
             if reservation in self._running:
                 reservation.tokens = max(reservation.tokens, tokens)
@@ -188,14 +185,14 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return has_tokens and (self._usd is None or usd is None or self._committed_usd() <= self._usd)
 
     def slack(self) -> float:
-        """Return the number of tokens that can arrive before a reservation has to grow."""
+        """Return how many tokens may arrive before `grow`."""
         if self.reserves and self._usd is None:
             return 0
         with self._lock:
             return AHEAD if self._tokens is None else min(AHEAD, self._tokens - self._committed())
 
     def settle(self, reservation: Reservation, used: Spending) -> Spending:
-        """Replace `reservation` with the amounts `used`, if it has not been replaced yet. Return the total spent."""
+        """Replace a reservation with the amounts `used`, once."""
         with self._lock:
             if self._running.pop(reservation, reservation) is None:
                 self._settled = _sum(self._settled, used)
@@ -208,7 +205,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
         return (self._settled.usd or 0.0) + self._reserved_usd()
 
     def _reserved_usd(self) -> float:
-        # Because of rounding errors, a running total of floats would not return to exactly 0.
+        # A running total of floats would not return to 0.
         return math.fsum(entry.usd for entry in self._running)
 
     def __repr__(self) -> str:
@@ -216,7 +213,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
         return f"Budget({', '.join(f'{name}={item!r}' for name, item in limits.items() if item is not None)})"
 
     def __copy__(self) -> Budget:
-        return self  # a copied engine shares the budget of the original
+        return self  # a copied engine shares its budget
 
     def __deepcopy__(self, memo: object) -> Budget:
         return self
@@ -230,13 +227,13 @@ request is not sent; raise the budget, or pass a smaller max_tokens
 
 
 class ChatBudget(Budget):
-    """The budget of one chat or stream. It reserves no tokens, so requests are sent until the limit is exceeded."""
+    """The budget of one chat or stream. It reserves no tokens."""
 
     reserves = False
 
 
 class Reservation(msgspec.Struct, eq=False):
-    """The amounts that `budget` reserves for one call. They grow if the call uses more."""
+    """The amounts that a budget reserves for one call."""
 
     budget: Budget
     tokens: int
@@ -244,26 +241,26 @@ class Reservation(msgspec.Struct, eq=False):
 
 
 class Share(msgspec.Struct, eq=False):
-    """A budget that a scope passes to model sources; `is_taken` is True once a model source applies it."""
+    """A budget for model sources to apply."""
 
     budget: Budget
     is_taken: bool = False
 
 
 class HoldsBudget:
-    """Base class for operators that keep an engine's calls and its tools' calls within a budget."""
+    """Base class of operators with a budget."""
 
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
-        """Return the shared budget, or the chat's own budget, which is stored in `chat`."""
+        """Return the shared budget, or the one in `chat`."""
         raise NotImplementedError
 
     def spending(self, call: Any, response: Any) -> Spending:
-        """Return the amounts used by `response`, the answer to `call`."""
+        """Return the amounts that `response` used."""
         raise NotImplementedError
 
 
 def _with_reserved(spent: Spending) -> Spending:
-    """Return `spent` with all reserved amounts counted as spent, because the provider might still charge for them."""
+    """Count reserved amounts as spent. The provider may charge them."""
     running = Spending(spent.reserved, spent.reserved_usd or None, estimated=spent.reserved)
     return _sum(replace(spent, reserved=0, reserved_usd=0.0), running)
 
@@ -284,7 +281,6 @@ def _refusal(name: str, limit: float, used: float, needed: float | None) -> Stre
 
 
 def unpriced_call(name: str) -> ValidationError:
-    """Return the error for calling the model `name`, whose price is unknown, under a dollar limit."""
     fault = f"is a dollar limit, but the price of {shown(name)} is unknown, so the request is not sent"
     remedy = 'pass price=lambda usage: dataclasses.replace(usage, total_cost=...) or unpriced="allow" to a Budget'
     package = "" if find_spec("genai_prices") else "; pip install 'rxllm[cost]' installs a price list"
@@ -292,7 +288,6 @@ def unpriced_call(name: str) -> ValidationError:
 
 
 def budget_passed(budget: Budget) -> StreamError:
-    """Return the error for a stream whose budget was exceeded by an agent or in an earlier step."""
     limits = {"tokens": budget.tokens, "dollars": budget.usd}
     amounts = " or ".join(f"{limit:.10g} {unit}" for unit, limit in limits.items() if limit is not None)
     message = f"the stream has exceeded its budget of {amounts} and was cut off; raise the budget"

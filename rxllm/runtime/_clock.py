@@ -1,4 +1,4 @@
-"""Reactivex schedulers that run timers on an event loop, and clocks for operators. Any thread can use them.
+"""Reactivex schedulers that run timers on an event loop.
 
 ==================  ====================================================  ==========================================
 scheduler           when an action without a due time runs                used by
@@ -9,7 +9,7 @@ scheduler           when an action without a due time runs                used b
 `CallScheduler`     at once, on the caller's thread                       ``Stream.subscribe`` without a scheduler
 ==================  ====================================================  ==========================================
 
-All three run timers on the loop, even while the gate is full.
+Any thread can use them. Their timers run even while a gate is full.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ S = TypeVar("S")
 
 
 class LoopScheduler(PeriodicScheduler):
-    """A scheduler that runs actions on `loop`, or on the portal's loop if `loop` is None.
+    """Runs actions on `loop`, or on the portal's loop.
 
-    The portal is started on first use. Unlike reactivex's schedulers, this one never blocks in dispose, and any thread
-    can call it.
+    Any thread can use it.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class LoopScheduler(PeriodicScheduler):
         return set() if live is None else live.timers
 
     def plain(self) -> LoopScheduler:
-        """Return the plain `LoopScheduler` that rxllm's own operators use instead of this one."""
+        """Return the scheduler for rxllm's own operators."""
         return self if type(self) is LoopScheduler else LoopScheduler(self._loop, self._fail)
 
     @property
@@ -67,7 +66,7 @@ class LoopScheduler(PeriodicScheduler):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the scheduler's loop has ended, so that nothing can be scheduled and nothing needs cancelling."""
+        """Whether the loop has ended, so nothing can run."""
         return has_ended(self._loop)
 
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
@@ -106,7 +105,7 @@ class LoopScheduler(PeriodicScheduler):
         return subscription
 
     def _cancel(self, handle: asyncio.TimerHandle) -> None:
-        # A disposed timer that stayed in the loop would keep its action in memory until it was due.
+        # A timer in the loop would keep its action in memory.
         def cancel() -> None:
             handle.cancel()
             self._timers.discard(handle)
@@ -123,11 +122,7 @@ class LoopScheduler(PeriodicScheduler):
 
 
 class PacedScheduler(LoopScheduler):
-    """An iterator's scheduler, which makes sources such as ``range`` wait while the iterator's gate is full.
-
-    Such sources schedule each item separately. If an operator between the source and the iterator has its own gate, the
-    source waits for both gates.
-    """
+    """Makes sources such as ``range`` wait for an iterator."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, gate: Gate) -> None:
         super().__init__(loop)
@@ -148,45 +143,39 @@ class PacedScheduler(LoopScheduler):
 
 
 class CallScheduler(LoopScheduler):
-    """A scheduler that behaves like reactivex's default, but runs timers on the loop instead of on separate threads."""
+    """Like reactivex's default, but with timers on the loop."""
 
     def __init__(self, fail: Callable[[BaseException], object] = report_unheard) -> None:
         super().__init__(chosen_loop(), fail)
 
     @cached_property
     def _timers(self) -> set[asyncio.TimerHandle]:
-        return set()  # ignored at interpreter exit, because an `interval` never ends
+        return set()  # not awaited at exit, because an `interval` never ends
 
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
         return CurrentThreadScheduler.singleton().schedule(action, state)
 
 
 def clock(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase:
-    """Return the scheduler for a subscription's timers: `scheduler`, or one on the call's loop."""
+    """Return the scheduler for a subscription's timers."""
     if scheduler is None:
         return LoopScheduler(call_loop())
     return scheduler.plain() if isinstance(scheduler, LoopScheduler) else scheduler
 
 
 def loop_of(scheduler: abc.SchedulerBase | None) -> asyncio.AbstractEventLoop:
-    """Return the event loop for a call whose stream is subscribed to with `scheduler`.
-
-    If an operator subscribes on another thread, this is the event loop of the operator's subscriber.
-    """
+    """Return the event loop for a call with this `scheduler`."""
     chosen = scheduler.chosen if isinstance(scheduler, LoopScheduler) else None
     return chosen if chosen is not None and not chosen.is_closed() else call_loop()
 
 
 def unpaced(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase | None:
-    """Return `scheduler`, but replace an iterator's scheduler with one that never waits for the reader."""
+    """Replace an iterator's scheduler with one that never waits."""
     return scheduler.plain() if isinstance(scheduler, PacedScheduler) else scheduler
 
 
 def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
-    """Return a function that returns `scheduler`'s current time in seconds.
-
-    The time is monotonic if `scheduler` is None or uses an event loop.
-    """
+    """Return a function that returns the time in seconds."""
     if scheduler is None or isinstance(scheduler, LoopScheduler):
         return time.perf_counter
     return lambda: scheduler.now.timestamp()

@@ -1,4 +1,4 @@
-"""Bounded concurrency for streams, and the protocol for call limiters."""
+"""Bounded concurrency for streams, and the limiter protocol."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ T = TypeVar("T")
 
 
 class Bounded(abc.DisposableBase, Generic[T]):
-    """Subscribes to at most `limit` of the `sources` at a time, and passes the index of each source to the callbacks.
+    """Subscribes to at most `limit` sources at a time.
 
-    ``on_next(index, item)`` is called for each item, and ``on_end(index, error)`` when a source ends. ``on_done()`` is
-    called when all sources have ended. If an error is not an ``Exception``, all sources are disposed, and
-    ``on_fatal(error)`` is called.
+    ``on_next(index, item)`` gets each item. ``on_end(index, error)`` is called when a source ends, and ``on_done()``
+    when all have. An error that is not an ``Exception`` disposes all sources, and goes to ``on_fatal``.
 
-    While `is_open` is True, the iterator may be exhausted for a while, because more sources can follow. Call `start`
-    when there is another source, and after setting `is_open` to False.
+    While `is_open` is True, more sources can follow. Call `start` for each one, and after setting it to False.
     """
 
     def __init__(
@@ -46,8 +44,8 @@ class Bounded(abc.DisposableBase, Generic[T]):
         self._filling = False
 
     def start(self, scheduler: abc.SchedulerBase | None) -> None:
-        """Subscribe to sources until `limit` of them are running."""
-        if self._filling:  # a source ended while being subscribed to; the outer loop subscribes to the next one
+        """Subscribe until `limit` sources are running."""
+        if self._filling:  # a source ended at once, so the outer loop continues
             return
         self._filling = True
         while self._running < self._limit and not self._exhausted and not self._disposed:
@@ -64,7 +62,7 @@ class Bounded(abc.DisposableBase, Generic[T]):
 
     def dispose(self) -> None:
         self._disposed = True
-        while self._live:  # other threads can remove entries during the loop
+        while self._live:  # other threads can remove entries
             with contextlib.suppress(KeyError):
                 self._live.popitem()[1].dispose()
 
@@ -93,9 +91,9 @@ class Bounded(abc.DisposableBase, Generic[T]):
 
 @runtime_checkable
 class Limiter(Protocol):
-    """A limiter for ``ops.rate_limited(limiter)`` that several processes or machines can share.
+    """A limiter for ``ops.rate_limited(limiter)``.
 
-    A call acquires a permit before it runs. When the call ends, for whatever reason, it settles its permit once.
+    Several processes or machines can share it. A call acquires a permit, and settles it once at its end.
 
     >>> class AtMost:
     ...     def __init__(self, calls):
@@ -111,24 +109,24 @@ class Limiter(Protocol):
     >>> generate(Engine(Fake("Hi"), operators=[ops.rate_limited(AtMost(2))]), "Hello").run().output_text
     'Hi'
 
-    The methods are called on the event loops and threads of the calls. `settle` and `hold_back` must not block.
+    Calls use it from their own loops and threads. `settle` and `hold_back` must not block.
     """
 
     def acquire(self, tokens: int, /) -> Awaitable[Any]:
-        """Wait until a call of up to `tokens` tokens may start, and return its permit.
+        """Wait until a call of up to `tokens` may start.
 
-        `tokens` covers the call's messages and its answer. If this method raises an exception, the call fails with
-        it. If the call is disposed while waiting, the wait is cancelled.
+        Return its permit. `tokens` covers the messages and the answer. If this raises, the call fails with the
+        exception. Disposing the call cancels the wait.
         """
         ...
 
     def settle(self, permit: Any, tokens: int, /) -> None:
-        """Record that the call with this `permit` has ended and has used `tokens` tokens.
+        """End the call with this `permit`.
 
-        `tokens` is the provider's count, or an estimate if there is none.
+        `tokens` is the provider's count, or an estimate.
         """
         ...
 
     def hold_back(self, seconds: float, /) -> None:
-        """Start no new calls for `seconds` seconds, because the provider rate-limited a call or asked for a pause."""
+        """Start no calls for `seconds` seconds, as the provider asked."""
         ...

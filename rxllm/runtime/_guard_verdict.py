@@ -1,4 +1,4 @@
-"""Call a user's check and read its verdict.
+"""Call a user's check, and read its verdict.
 
 =========================  ===========================================
 verdict                    outcome
@@ -9,8 +9,8 @@ non-empty text             the guard trips, and the text is the reason
 any other value            the stream ends with ``guard_failed``
 =========================  ===========================================
 
-A check can return the verdict itself, an awaitable that returns it, or an Observable whose last item is the verdict. An
-empty Observable is treated as None.
+A check returns the verdict, an awaitable or an Observable. An Observable's last item counts. An empty one counts as
+None.
 """
 
 from __future__ import annotations
@@ -36,10 +36,7 @@ _LONGEST_REASON = 400
 
 
 def result_of(function: Callable[[], Any]) -> Stream[Any]:
-    """Return a stream of one item, the result of ``function()``.
-
-    An awaitable result is awaited. If the result is an Observable, the stream emits the Observable's last item.
-    """
+    """Return a stream of the result of ``function()``."""
 
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         value = function()
@@ -61,7 +58,7 @@ def result_of(function: Callable[[], Any]) -> Stream[Any]:
         async def body(pump: Pump[Any]) -> None:
             pump.emit((await value,))
 
-        # The pump emits on the call's loop and in its context, even if the result arrives on another thread.
+        # The pump emits on the call's loop, in its context.
         subscription = pumped(body).subscribe(observer, scheduler=scheduler)
         return CompositeDisposable(subscription, Disposable(partial(_close_unstarted, value)))
 
@@ -69,13 +66,13 @@ def result_of(function: Callable[[], Any]) -> Stream[Any]:
 
 
 def _close_unstarted(value: Any) -> None:
-    # Otherwise, Python would warn about a coroutine that was never awaited.
+    # Python would warn about a coroutine that never ran.
     if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
         value.close()
 
 
 def verdict_error(check: Any, verdict: Any) -> StreamError | None:
-    """Return the error for the `verdict` of `check`, or None if the check has passed."""
+    """Return the error for a check's verdict, if any."""
     name = _name_of(check)
     if verdict is None or verdict is True:
         return None
@@ -91,7 +88,7 @@ def verdict_error(check: Any, verdict: Any) -> StreamError | None:
 
 
 def check_failed(check: Any, error: Exception) -> StreamError:
-    """Return the error for a failed `check`, with the exception `error` as the cause."""
+    """Return the error for a check that raised."""
     name = _name_of(check)
     description = shorten(f"{type(error).__name__}: {error}", _LONGEST_REASON)
     failure = StreamError("guard_failed", f"the guard {name!r} raised {description}", metadata={"guard": name})
@@ -100,7 +97,7 @@ def check_failed(check: Any, error: Exception) -> StreamError:
 
 
 def check_late(check: Any, seconds: float) -> StreamError:
-    """Return the error for a `check` that ran longer than `seconds`."""
+    """Return the error for a check that was too slow."""
     name = _name_of(check)
     message = f"the guard {name!r} took longer than {seconds:g} s (max_lag)"
     return StreamError("guard_late", message, metadata={"guard": name, "seconds": seconds})

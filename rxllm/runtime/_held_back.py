@@ -1,6 +1,6 @@
-"""Building blocks for operators that hold items back until a consumer, a timer or a check releases them.
+"""Hold items back until a consumer, timer or check releases them.
 
-A `Backlog` stores items while its source keeps emitting. It follows these rules:
+A `Backlog` stores items while its source keeps emitting:
 
 ==========================  =========================================================================================
 event                       effect
@@ -16,11 +16,10 @@ exception                   and at the end, it is passed to the subscriber's own
 the subscriber disposes     the waiting items are dropped, and the source and the timer are disposed
 ==========================  =========================================================================================
 
-Operators that follow other rules have their own queues, and their docstrings state the differences.
+Operators with their own queues state the differences.
 
-To make its source wait, an operator creates a `Hold` and subscribes to the source with `paced`. The source then waits
-while the operator's gate or the reader's gate is full. The operator delivers its items outside the `Hold`, so
-that calls made by the subscriber wait only for the reader.
+A `Hold` makes a source wait; see `paced`. The source waits for the operator's gate and the reader's gate. Calls by the
+subscriber wait only for the reader.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ R = TypeVar("R")
 
 
 class Backlog(ABC, Generic[T, R]):
-    """A subscription that receives items of type T and emits items of type R. Subclasses store the waiting items."""
+    """Receives items of type T, and emits items of type R."""
 
     def __init__(self, observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None) -> None:
         self._observer = observer
@@ -56,16 +55,15 @@ class Backlog(ABC, Generic[T, R]):
         self._subscriber_raised = False
 
     def start(self, source: Observable[T]) -> abc.DisposableBase:
-        """Subscribe to `source`."""
         subscription = source.subscribe(self._on_next, self._on_error, self._on_completed, scheduler=self._scheduler)
         return CompositeDisposable(subscription, self._timer)
 
     def wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        """Release the items that are due. Subclasses schedule this action, and store the disposable in `_timer`."""
+        """Release the items that are due. The clock calls this."""
         with self._lock:
             try:
                 self._release()
-            except BaseException as error:  # raised by the subscriber, with no caller to pass it to `on_error`
+            except BaseException as error:  # no caller would pass it to `on_error`
                 self._timer.dispose()
                 fail(self._observer, error)
 
@@ -75,11 +73,11 @@ class Backlog(ABC, Generic[T, R]):
 
     @abstractmethod
     def _release(self) -> None:
-        """Deliver the waiting items that are due. The caller holds the lock."""
+        """Deliver the items that are due, under the lock."""
 
     @abstractmethod
     def _take_all(self) -> Iterable[R]:
-        """Remove and return the waiting items. The caller holds the lock."""
+        """Remove and return the waiting items, under the lock."""
 
     def _deliver(self, item: R) -> None:
         self._delivering = True
@@ -116,11 +114,10 @@ def _wake_now(wake: Callable[[], None]) -> None:
 
 
 class Hold(Gate):
-    """An operator's own gate. The source waits for this gate and for the reader's gate, if there is one.
+    """An operator's own gate in front of the reader's gate.
 
-    The gate is full while `maxsize` items are waiting. If `is_full` is passed, the gate is instead full while
-    ``is_full()`` returns True, and the operator must call `open` when it has room again. While `closed` is True, `idle`
-    and `requested` are False. The operator can pass `before_tools` to delay tools; see `Gate`.
+    It is full at `maxsize` waiting items, or while ``is_full()`` is True. The operator calls `open` when ``is_full()``
+    becomes False. While `closed` is True, `idle` and `requested` are False.
     """
 
     def __init__(
@@ -149,7 +146,7 @@ class Hold(Gate):
         return self._is_idle() and (self._reader is None or self._reader.requested)
 
     def let_through(self) -> None:
-        """Set `closed` to False, and wake sources that are waiting for the gate to be idle."""
+        """Open the gate, and wake idle sources."""
         self.closed = False
         self._wake_if_idle()
 
@@ -181,7 +178,7 @@ class Hold(Gate):
     def _wake_when_both(
         self, is_ready: Callable[[], bool], at_gate: _Listen, at_reader: _Listen, wake: Callable[[], None]
     ) -> None:
-        # While the source is waiting for one gate, the other can change.
+        # One gate can change during the wait for the other.
         def recheck() -> None:
             if is_ready():
                 at_reader(finish)
@@ -212,7 +209,7 @@ class Hold(Gate):
 
 
 class _ReaderObserver(abc.ObserverBase[Any]):
-    """Sets the subscription's own `Reader` while it calls `observer`, even if the source waits for a different gate."""
+    """Calls `observer` with its own subscription's `Reader`."""
 
     __slots__ = ("_observer", "_reader")
 
@@ -244,7 +241,7 @@ class _ReaderObserver(abc.ObserverBase[Any]):
 
 @contextlib.contextmanager
 def behind(gate: Gate | None) -> Generator[None]:
-    """Make sources subscribed to inside the block wait for `gate`, or never wait if `gate` is None."""
+    """Make sources in the block wait for `gate`, if any."""
     token = current_reader.set(replace(current_reader.get(), gate=gate))
     try:
         yield
@@ -253,10 +250,9 @@ def behind(gate: Gate | None) -> Generator[None]:
 
 
 def noting_times(source: Observable[T]) -> Stream[T]:
-    """Make the races, fallbacks and retries in `source` record the times of their lost attempts.
+    """Let `source` record the times of lost attempts.
 
-    These times are in the answer's metadata. They differ from run to run, so they are recorded only for readers that
-    also keep the times of the events.
+    Only readers of times get them.
     """
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -270,10 +266,7 @@ def noting_times(source: Observable[T]) -> Stream[T]:
 
 
 def paced(source: Observable[T], gate: Gate | None) -> Stream[T]:
-    """Return a stream that makes `source` wait for `gate`. If `gate` is None, `source` never waits.
-
-    The stream's subscriber keeps its own gate.
-    """
+    """Make `source` wait for `gate`, or never if it is None."""
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         subscriber = _ReaderObserver(observer)

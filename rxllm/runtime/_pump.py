@@ -11,11 +11,10 @@ delivering to the subscriber  the task is not cancelled: `emit` returns False, a
 held while closing            the task is not cancelled, because the body is already ending
 ============================  =======================================================================================
 
-Any thread can call dispose. In every state, it returns at once, and nothing is delivered afterwards.
+Any thread can call dispose, which returns at once. Nothing is delivered afterwards.
 
-The body closes its resources before it returns, so the stream does not end before they are closed. If the subscriber
-raises an exception, the exception terminates the body and is delivered once to the subscriber's own ``on_error``. For a
-subscriber without an ``on_error``, see ``_unhandled``.
+The body closes its resources before it returns. An exception from the subscriber ends the body, and reaches its
+``on_error`` once. ``_unhandled`` handles subscribers without one.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ T = TypeVar("T")
 Body = Callable[["Pump[T]"], Awaitable[None]]
 
 HOLD_SECONDS = 15.0
-"""The maximum number of seconds that cancellation waits for a transport to report that it has connected."""
+"""The maximum delay of a cancellation while connecting."""
 
 
 def pumped(body: Body[T]) -> Stream[T]:
-    """Return a cold Stream that runs ``body(pump)`` in a new task for each subscription."""
+    """Return a Stream that runs ``body(pump)`` for each subscription."""
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         pump = Pump(observer, body, loop_of(scheduler))
@@ -55,9 +54,9 @@ def pumped(body: Body[T]) -> Stream[T]:
 
 
 def from_async_iter(factory: Callable[[], AsyncIterable[T]]) -> Stream[T]:
-    """Return a cold Stream of the items that the async iterator ``factory()`` yields.
+    """Return a Stream of the items of ``factory()``.
 
-    Each subscription calls `factory` once, and closes the iterator when the subscription ends.
+    Each subscription calls `factory` once, and closes the async iterator at its end.
 
     >>> async def count():
     ...     yield 1
@@ -65,7 +64,7 @@ def from_async_iter(factory: Callable[[], AsyncIterable[T]]) -> Stream[T]:
     >>> list(from_async_iter(count))
     [1, 2]
 
-    Raises ``ValidationError("invalid_option")`` if `factory` is not a function, for example if it is an async iterator.
+    Raises ``ValidationError("invalid_option")`` if `factory` is not a function.
     """
     remedy = "a function that returns a new async iterator, such as an async generator function without parentheses"
     check("factory", factory, callable(factory), remedy)
@@ -82,7 +81,7 @@ def from_async_iter(factory: Callable[[], AsyncIterable[T]]) -> Stream[T]:
 
 
 class Pump(abc.DisposableBase, Generic[T]):
-    """One subscription's task; the table at the top of this module lists its states."""
+    """One subscription's task."""
 
     def __init__(self, observer: abc.ObserverBase[T], body: Body[T], loop: asyncio.AbstractEventLoop) -> None:
         self.disposed = False
@@ -99,7 +98,6 @@ class Pump(abc.DisposableBase, Generic[T]):
         self._delivering = False  # stays True if the subscriber raises
 
     def start(self) -> None:
-        """Start the task on the call's loop."""
         context = call_context()
         if running_loop() is self._loop:
             context.run(self._begin)
@@ -107,7 +105,7 @@ class Pump(abc.DisposableBase, Generic[T]):
             start_on(self._loop, self._begin, context)
 
     def emit(self, items: Sequence[T]) -> bool:
-        """Deliver `items`, and return False if the subscription has been disposed."""
+        """Deliver `items`. Return False after dispose."""
         on_next = self._observer.on_next
         self.emitted += len(items)
         self._delivering = True
@@ -120,22 +118,21 @@ class Pump(abc.DisposableBase, Generic[T]):
 
     @property
     def refused(self) -> bool:
-        """Whether the subscriber raised the exception that is passing through the body."""
+        """Whether the subscriber raised the current exception."""
         return self._delivering
 
     @property
     def behind(self) -> bool:
-        """Whether the consumer is behind. If so, `ready` waits."""
+        """Whether the consumer is behind, so `ready` waits."""
         return self._gate is not None and self._gate.full
 
     async def ready(self) -> None:
-        """Wait while the consumer is behind."""
         if self._gate is not None and self._gate.full:
             await self._gate.wait()
 
     @contextlib.contextmanager
     def holding(self) -> Generator[None]:
-        """Hold back cancellation until `release` is called or the block ends. The body must then check `disposed`."""
+        """Delay cancellation in the block. Check `disposed` afterwards."""
         self._holding = True
         try:
             yield
@@ -143,17 +140,17 @@ class Pump(abc.DisposableBase, Generic[T]):
             self._holding = False
 
     def hold(self) -> None:
-        """Hold back cancellation until the body ends. The body calls this before it closes its resources."""
+        """Delay cancellation until the body ends."""
         self._holding = True
 
     def release(self) -> None:
-        """End a hold early, and cancel the task if the subscription has been disposed."""
+        """End a hold, and cancel a disposed task."""
         self._holding = False
         if self.disposed:
             self._cancel()
 
     def interrupt(self) -> bool:
-        """Cancel the body's wait, unless the body is held or is ending. Return whether the wait was cancelled."""
+        """Cancel the body's wait, unless it is held or ending."""
         if self._task is None or self._holding or self.disposed or self._delivering:
             return False
         return self._task.cancel()
@@ -189,7 +186,7 @@ class Pump(abc.DisposableBase, Generic[T]):
         try:
             await self._body(self)
         except asyncio.CancelledError:
-            if not self.disposed:  # the loop is ending, and has cancelled the task
+            if not self.disposed:  # the ending loop has cancelled the task
                 self._finish(StreamError("cancelled", "the event loop ended the call"))
                 raise
         except BaseException as error:
@@ -199,7 +196,7 @@ class Pump(abc.DisposableBase, Generic[T]):
         else:
             self._finish(None)
         finally:
-            if self._hold_timer is not None:  # a pending timer would keep the pump and its subscriber in memory
+            if self._hold_timer is not None:  # a timer would keep the subscriber in memory
                 self._hold_timer.cancel()
 
     def _is_running(self) -> bool:

@@ -1,4 +1,4 @@
-"""Combine event streams in races, hedges and labelled merges."""
+"""Races, hedges and labelled merges of event streams."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ENDS = frozenset({MessageCompleted, StepCompleted, ChatCompleted})
 
 
 def race(*streams: Observable[Event]) -> Stream[Event]:
-    """Emit the events of the stream whose content arrives first; dispose the others and close their connections.
+    """Emit the stream with the first content, and dispose the others.
 
     ::
 
@@ -47,21 +47,20 @@ def race(*streams: Observable[Event]) -> Stream[Event]:
     'Yes.'
 
     Content is text, thinking, a tool call, a source, a file, or the end of a message. ``MessageStarted`` is not
-    content: it shows only that a server has accepted the request. A stream that fails or ends without content drops out
-    of the race. If all streams drop out, the last failure is passed on unchanged.
+    content. A stream that fails or ends without content drops out. If all drop out, the last failure is passed on.
 
-    The response or the chat result has the metadata ``{"race": {"winner": k, "errors": (...)}}``, where 0 is the first
-    stream. If the events are timed (see ``ops.timed``), the metadata also has the times of the other streams. The usage
-    does not include what the other streams used. In a pipe, write ``a.pipe(ops.race(b))``.
+    The response or chat result has the metadata ``{"race": {"winner": k, "errors": (...)}}``. The first stream is 0.
+    Timed events (see ``ops.timed``) add the times of the other streams. The usage leaves out the other streams. In a
+    pipe, write ``a.pipe(ops.race(b))``.
 
-    Raises ``ValidationError("invalid_option")`` if there are no streams or if any of them is not an Observable.
+    Raises ``ValidationError("invalid_option")`` without streams, or if one is not an Observable.
     """
     check_streams("streams", streams)
     return _race_sources("race", streams, [0.0] * len(streams))
 
 
 def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
-    """Subscribe a second time if `stream` emits no content within `after` seconds; the faster subscription wins.
+    """Subscribe again if `stream` emits no content within `after` seconds.
 
     ::
 
@@ -74,12 +73,11 @@ def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
     >>> hedge(stream_generate(answers, "When?"), after=0.01).pipe(ops.to_text()).run()
     'In time.'
 
-    The slower subscription is disposed, and its connection is closed. Content is defined as in ``race``. If the
-    first subscription fails before the second has started, the second starts at once. ``MessageCompleted`` has the
-    metadata ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe, or to hedge every call of an engine, use
-    ``ops.hedge``.
+    The slower subscription is disposed. Content is as in ``race``. If the first subscription fails early, the second
+    starts at once. ``MessageCompleted`` has the metadata ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe,
+    or for every call of an engine, use ``ops.hedge``.
 
-    Raises ``ValidationError("invalid_option")`` if `stream` is not an Observable or `after` is not a positive number.
+    Raises ``ValidationError("invalid_option")`` unless `stream` is an Observable and `after` is positive.
     """
     check_instance("stream", stream, Observable, "an Observable")
     check("after", after, is_positive(after), "a positive number of seconds")
@@ -91,14 +89,12 @@ def _race_sources(name: str, sources: Sequence[Observable[Event]], delays: Seque
 
 
 class _Race:
-    """One subscription to a race; it emits the events of the first source with content, and disposes the rest.
+    """Emits the first source with content, and disposes the rest.
 
-    Source k starts ``delays[k]`` seconds after the start of the race, or as soon as all running sources have failed.
-    Its events are held back until its first content or its end. The metadata of the winner's message, steps
-    and chat describes the race, under the key `name`; see ``race``. If all sources fail, the last failure is passed on
-    unchanged.
+    Source k starts after ``delays[k]`` seconds, or once all running sources have failed. `name` is its key in the
+    metadata.
 
-    This is not a `Backlog`, because a source's held-back events are dropped if the source fails.
+    A failed source's events are dropped, unlike in a `Backlog`.
     """
 
     def __init__(
@@ -115,11 +111,11 @@ class _Race:
         self._observer = observer
         self._scheduler = scheduler
         self._scope = current_scope.get()
-        self._guard = threading.Lock()  # streams can run on several threads; the lock covers decisions only
-        self._entries: dict[int, SingleAssignmentDisposable] = {}  # one per source that is still in the race
-        self._timers: dict[int, SingleAssignmentDisposable] = {}  # one per source that has not started
+        self._guard = threading.Lock()
+        self._entries: dict[int, SingleAssignmentDisposable] = {}  # The sources that are still in the race.
+        self._timers: dict[int, SingleAssignmentDisposable] = {}  # The sources that have not started.
         self._winner: int | None = None
-        self._delivering = False  # True while the winner's waiting events are being emitted; new ones must wait
+        self._delivering = False  # new events must wait during a release
         self._end: Callable[[], None] | None = None
         self._errors: list[str] = []
         self._is_timed = current_reader.get().is_timed
@@ -149,7 +145,7 @@ class _Race:
     def _begin_safely(self, index: int) -> None:
         try:
             self._begin(index)
-        except BaseException as error:  # raised by the source, with no caller to pass it to `on_error`
+        except BaseException as error:  # no caller would pass it to `on_error`
             fail(self._observer, error)
 
     def _begin(self, index: int) -> None:
@@ -181,7 +177,7 @@ class _Race:
             else:
                 self._lose(index, None, lambda: conclude(self._observer, waiting))
 
-        with within(self._scope):  # another source's failure can start this one, in that source's context
+        with within(self._scope):  # a failure of another source can start this one
             entry.disposable = self._sources[index].subscribe(receive, on_failure, complete, scheduler=self._scheduler)
 
     def _win(self, index: int, waiting: deque[Event]) -> None:
@@ -230,7 +226,7 @@ class _Race:
         reason, shown = (repr(error), str(error)) if error is not None else ("it sent no content",) * 2
         next_index: int | None = None
         with self._guard:
-            if self._entries.pop(index, None) is None:  # another source has won, or this source has already dropped out
+            if self._entries.pop(index, None) is None:  # already decided
                 return
             if self._entries:
                 self._errors.append(f"{index}: {reason}")
@@ -252,7 +248,6 @@ class _Race:
         return round(self._seconds() - self._start, 6)
 
     def _take_next(self) -> int | None:
-        """Return the index of the next source if all started sources have dropped out, or else None."""
         if self._timers.keys() != self._entries.keys():
             return None
         next_index = min(self._timers, key=self._delays.__getitem__)
@@ -261,8 +256,6 @@ class _Race:
 
 
 def _add_note(event: Event, note: Mapping[str, Any]) -> Event:
-    """Return `event`, which ends a message, a step or a chat, with `note` added to its metadata."""
-
     def annotate(response: Response[Any]) -> Response[Any]:
         return replace(response, metadata={**response.metadata, **note})
 
@@ -282,7 +275,7 @@ def _add_note(event: Event, note: Mapping[str, Any]) -> Event:
 def merge_labelled(
     streams: Mapping[str, Observable[T]], *, concurrency: int | None = None
 ) -> Stream[Labelled[T | ErrorEvent]]:
-    """Merge `streams`, and wrap each item in a `Labelled` with the label of its stream.
+    """Merge `streams`, and label each item.
 
     ::
 
@@ -295,11 +288,11 @@ def merge_labelled(
     >>> [(answer.label, answer.item) for answer in merge_labelled(answers)]
     [('ann', 'ANN'), ('bob', 'BOB')]
 
-    At most `concurrency` streams run at a time; by default, all run at once. If a stream fails, its failure is emitted
-    as an ``ErrorEvent``, and the other streams continue. Items with the same label keep their order.
+    At most `concurrency` streams run at a time. By default, all do. A failure becomes an ``ErrorEvent``, and other
+    streams continue. Items with the same label keep their order.
 
-    Raises ``ValidationError("invalid_option")`` if `streams` is empty, if any of the streams is not an Observable, or
-    if `concurrency` is below 1.
+    Raises ``ValidationError("invalid_option")`` if `streams` is empty, a stream is not an Observable, or `concurrency`
+    is below 1.
     """
     _check_arguments(streams, concurrency)
     labels = list(streams)
@@ -307,12 +300,12 @@ def merge_labelled(
     def subscribe(
         observer: abc.ObserverBase[Labelled[T | ErrorEvent]], scheduler: abc.SchedulerBase | None = None
     ) -> abc.DisposableBase:
-        guard = threading.RLock()  # streams can run on several threads, but the observer must get one item at a time
+        guard = threading.RLock()  # the observer must get one item at a time
 
         def pass_on(index: int, item: T | ErrorEvent) -> None:
             try:
                 observer.on_next(Labelled(labels[index], item))
-            except Exception as error:  # the subscriber raised it, so this stream has not failed
+            except Exception as error:  # the subscriber raised it
                 running.dispose()
                 observer.on_error(error)
 

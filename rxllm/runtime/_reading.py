@@ -1,7 +1,6 @@
-"""Read a stream: wait for its last item with ``run`` or ``await``, or iterate over its items.
+"""Wait for a stream's last item, or iterate over its items.
 
-While an iterator has `maxsize` unread items, its source waits. A source that cannot wait, such as a ``Subject``, is
-cut off at `limit` unread items. An iterator has three states:
+A source waits at `maxsize` unread items. A source that cannot wait is cut off at `limit`. An iterator has three states:
 
 ==========  ==================================================  =====================================================
 state       ends when                                           behaviour of the iterator
@@ -42,29 +41,28 @@ _FORKED = "this process was forked while the stream was being read, and the call
 
 
 def to_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int | None = None) -> Items[T]:
-    """Return an iterator over `source`, best used as ``with to_iter(source) as items:``.
+    """Iterate over `source`: ``with to_iter(source) as items:``.
 
-    A source that can wait does so while `maxsize` items (or `limit` items, if that is less) are waiting for the reader.
-    Any other source is cut off when `limit` items (65,536 by default) are waiting. The iterator returns these items,
-    and then raises ``StreamError("overflow")``.
+    A source waits at `maxsize` unread items, or at `limit` if that is lower. A source that cannot wait is cut off at
+    `limit` (65,536 by default). The iterator returns those items, then raises ``StreamError("overflow")``.
     """
     check_source(source, "to_iter")
     return Items(source, maxsize, limit)
 
 
 def to_async_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int | None = None) -> AsyncItems[T]:
-    """Return an asynchronous iterator over `source`, best used as ``async with to_async_iter(source) as items:``.
+    """Iterate over `source`: ``async with to_async_iter(source) as items:``.
 
-    `maxsize` and `limit` have the same meaning as in `to_iter`.
+    `maxsize` and `limit` are as in `to_iter`.
     """
     check_source(source, "to_async_iter")
     return AsyncItems(source, maxsize, limit)
 
 
 class Buffer(abc.ObserverBase[T]):
-    """A buffer of the items that a subscription has emitted and the iterator has not yet returned.
+    """A subscription's unread items.
 
-    It has no reference to the iterator, so that a dropped iterator can be garbage-collected.
+    It must not refer to the iterator, which may be dropped.
     """
 
     def __init__(self, maxsize: int, limit: int | None, wake: Callable[[], object]) -> None:
@@ -101,7 +99,7 @@ class Buffer(abc.ObserverBase[T]):
         self.take_error(error)
 
     def take_error(self, error: BaseException) -> bool:
-        """Keep an unhandled error and return True, or return False if the stream has already ended."""
+        """Keep an unhandled error. Return False after the end."""
         if self.ended:
             return False
         self.error = error
@@ -113,14 +111,13 @@ class Buffer(abc.ObserverBase[T]):
         self._wake()
 
     def close(self) -> None:
-        """Drop the waiting items, and wake the sources that are waiting for the gate."""
         self.ended = True
         self.gate.waiting.clear()
         self.gate.open()
         self._wake()
 
     def failure(self) -> BaseException | None:
-        """Return the error that ended the stream, or None. Later calls return None."""
+        """Return the error that ended the stream, once."""
         error, self.error = self.error, None
         if error is not None:
             shorten_traceback(error)
@@ -128,7 +125,7 @@ class Buffer(abc.ObserverBase[T]):
 
 
 class _Reader(Generic[T]):
-    """Base class of the iterators. An iterator that is dropped disposes its subscription."""
+    """Base class of iterators. A dropped iterator disposes its subscription."""
 
     _subscription: abc.DisposableBase | None = None
     _buffer: Buffer[T]
@@ -144,7 +141,7 @@ class _Reader(Generic[T]):
 
 
 class Items(_Reader[T], Iterator[T]):
-    """An iterator over a stream's items, for ``for`` loops. The stream runs on rxllm's own event loop."""
+    """Iterates over a stream on rxllm's own event loop."""
 
     def __init__(self, source: Observable[T], maxsize: int = MAX_WAITING, limit: int | None = None) -> None:
         self._source = source
@@ -172,7 +169,7 @@ class Items(_Reader[T], Iterator[T]):
         return cast(T, buffer.gate.take())
 
     def close(self) -> None:
-        """Dispose the subscription. The iterator then has no more items."""
+        """Dispose the subscription, and end the iteration."""
         self._close()
         if self._loop is not None:
             self._buffer.endings.wait_blocking(self._loop)
@@ -193,7 +190,7 @@ class Items(_Reader[T], Iterator[T]):
 
 
 class AsyncItems(_Reader[T], AsyncIterator[T]):
-    """An asynchronous iterator over a stream's items, for ``async for`` loops."""
+    """Iterates over a stream in ``async for`` loops."""
 
     def __init__(self, source: Observable[T], maxsize: int = MAX_WAITING, limit: int | None = None) -> None:
         self._source = source
@@ -217,7 +214,7 @@ class AsyncItems(_Reader[T], AsyncIterator[T]):
         return cast(T, buffer.gate.take())
 
     async def aclose(self) -> None:
-        """Dispose the subscription. The iterator then has no more items."""
+        """Dispose the subscription, and end the iteration."""
         self._close()
         await self._buffer.endings.wait()
 
@@ -235,7 +232,7 @@ class AsyncItems(_Reader[T], AsyncIterator[T]):
 
 
 class _Wakeup:
-    """An ``asyncio.Event`` that can be set from any thread, even before its event loop is known."""
+    """An ``asyncio.Event`` that any thread can set."""
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -264,13 +261,13 @@ _NOTHING: Any = _Nothing()
 
 
 def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
-    """Subscribe to `source`, wait until it ends, and return its last item.
+    """Wait until `source` ends, and return its last item.
 
-    This function works in scripts, threads and notebooks. If it blocks a running event loop, it issues a warning,
-    except in a notebook. Ctrl-C and a notebook's stop button dispose the subscription, which closes its connections.
+    It works in scripts, threads and notebooks. It warns if it blocks a running event loop, except in notebooks. Ctrl-C
+    disposes the subscription and closes its connections.
 
-    Raises the stream's error, or ``SequenceContainsNoElementsError`` if it emitted no items. Raises ``RuntimeError`` on
-    rxllm's own event loop, and ``ValidationError("invalid_option")`` if `source` is not an Observable.
+    Raises the stream's error, or ``SequenceContainsNoElementsError`` without items. Raises ``RuntimeError`` on rxllm's
+    own loop. Raises ``ValidationError("invalid_option")`` if `source` is not an Observable.
     """
     check_source(source, "run")
     source = getattr(source, "_whole", source)
@@ -292,9 +289,9 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
 
 
 async def last(source: Observable[T]) -> T:
-    """Return the last item of `source`. Cancelling the task that awaits it disposes the subscription.
+    """Return the last item of `source`. Cancelling disposes the subscription.
 
-    Raises ``EngineError("wrong_loop")`` if no asyncio loop is running, for example under trio.
+    Raises ``EngineError("wrong_loop")`` without an asyncio loop, as under trio.
     """
     loop = awaiting_loop()
     source = getattr(source, "_whole", source)
@@ -308,7 +305,7 @@ async def last(source: Observable[T]) -> T:
 
     waiter: _Waiter[T] = _Waiter(wake)
     subscription = waiter.subscribe_to(source, LoopScheduler(loop))
-    del source  # no longer needed; thousands of sources in memory would slow down the garbage collector
+    del source  # thousands of sources would slow the garbage collector
     try:
         await ended.wait()
     finally:
@@ -321,7 +318,7 @@ async def last(source: Observable[T]) -> T:
 
 
 class _Waiter(abc.ObserverBase[T]):
-    """An observer that keeps the last item or the error. It calls `wake` when the subscription ends."""
+    """Keeps the last item or error, and calls `wake`."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.awaited = True
@@ -331,7 +328,7 @@ class _Waiter(abc.ObserverBase[T]):
         self._error: BaseException | None = None
 
     def subscribe_to(self, source: Observable[T], scheduler: abc.SchedulerBase) -> abc.DisposableBase:
-        # Inside a tool, the gate of the tool's reader must not delay this source.
+        # The gate of a tool's reader must not delay it.
         with read_by(None, self.take_error, self.endings):
             return source.subscribe(self, scheduler=scheduler)
 
@@ -342,7 +339,7 @@ class _Waiter(abc.ObserverBase[T]):
         self.take_error(error)
 
     def take_error(self, error: BaseException) -> bool:
-        """Keep the first unhandled error. Return False if the caller is no longer waiting."""
+        """Keep the first error. Return False if no caller waits."""
         if self.awaited and self._error is None:
             self._error = error
             self._wake()
@@ -356,11 +353,10 @@ class _Waiter(abc.ObserverBase[T]):
         return self._error is not None
 
     def failure(self) -> BaseException:
-        """Return the error and forget it, to avoid a reference cycle of error, frame and waiter."""
+        """Return the error, and drop it to avoid a cycle."""
         error, self._error = cast(BaseException, self._error), None
         shorten_traceback(error)
         return error
 
     def result(self) -> T:
-        """Return the last item."""
         return self._last[0] if self._last is not None else empty().run()  # reactivex raises its own error

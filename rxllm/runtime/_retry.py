@@ -1,7 +1,6 @@
-"""Retry calls that fail before they have produced any content.
+"""Retry calls that fail before their first content.
 
-The events of an attempt are held back until its first content or its ``MessageCompleted`` arrives. If the attempt fails
-before that, none of its events are emitted.
+Its events are held back until then.
 
 ::
 
@@ -38,19 +37,19 @@ log = logging.getLogger("rxllm")
 
 
 class Plan(Protocol):
-    """The retry plan for a single subscription. Attempts are numbered from 1."""
+    """A subscription's retry plan. Attempts count from 1."""
 
     late: bool
-    """Whether `again` is also called for failures after the first content."""
+    """Whether `again` also sees failures after content."""
 
     def source(self, attempt: int) -> Observable[Event]: ...
 
     def again(self, error: Exception, attempt: int) -> float | None:
-        """Return the seconds to wait before the next attempt, or None to pass the failure to the subscriber."""
+        """Return the seconds until the next attempt, or None."""
         ...
 
     def opens(self, attempt: int) -> Iterable[Event]:
-        """Return events to emit before the events of `attempt`, which has just produced its first content."""
+        """Return events to emit before an attempt's first content."""
         ...
 
     def name(self, attempt: int) -> str:
@@ -58,21 +57,18 @@ class Plan(Protocol):
         ...
 
     def note(self, times: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return metadata to add to an attempt's ``MessageCompleted`` after earlier attempts have failed.
-
-        `times` is empty unless the events are timed; see ``ops.timed``.
-        """
+        """Return metadata for an attempt that follows failed ones."""
         ...
 
 
 class Attempts:
-    """A subscription that makes attempts according to `plan`. Call `start` to begin and get the disposable."""
+    """Makes the attempts of `plan`. `start` returns the disposable."""
 
     def __init__(
         self, plan: Plan, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
     ) -> None:
         self.observer = observer
-        self.begun = False  # True once the events of an attempt have been emitted
+        self.begun = False  # True once an attempt has emitted events
         self._plan = plan
         self._scheduler = scheduler
         self._scope = current_scope.get()
@@ -89,14 +85,14 @@ class Attempts:
         return CompositeDisposable(self._source, self._timer)
 
     def events_to_emit(self, events: list[Event]) -> list[Event]:
-        """Return the events to emit for an attempt. Its held-back `events` end with its first content or its error."""
+        """Return an attempt's events once it has content or fails."""
         if self.begun and isinstance(events[-1], ErrorEvent):
-            return events[-1:]  # a later attempt failed at once, so the earlier attempt's events stay valid
+            return events[-1:]  # the earlier attempt's events stay valid
         self.begun = True
         return [*self._plan.opens(self._count), *events]
 
     def again(self, error: Exception) -> bool:
-        """Schedule the next attempt and return True, or return False if the failure must be passed on."""
+        """Schedule the next attempt, or return False."""
         try:
             with within(self._scope):
                 seconds = self._plan.again(error, self._count)
@@ -116,8 +112,8 @@ class Attempts:
         self._count += 1
         self._began = self._seconds()
         attempt = _Attempt(self, self._plan.late)
-        subscription = self._source.disposable = SingleAssignmentDisposable()  # assigned before the source can fail
-        with within(self._scope):  # a retry starts in the context of the attempt that failed
+        subscription = self._source.disposable = SingleAssignmentDisposable()  # Assigned before the source can fail.
+        with within(self._scope):  # A retry starts in the failed attempt's context.
             source = self._plan.source(self._count)
             source = source.map(self._annotate) if self._count > 1 else source
             subscription.disposable = source.subscribe(
@@ -137,15 +133,12 @@ class Attempts:
     def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         try:
             self._subscribe()
-        except BaseException as error:  # raised by the adapter, with no caller to pass it to `on_error`
+        except BaseException as error:  # no caller would pass it to `on_error`
             fail(self.observer, error)
 
 
 class _Attempt:
-    """One attempt, whose events are held back and then released.
-
-    Events that arrive during the release are emitted after the held-back events.
-    """
+    """Holds back the events of one attempt."""
 
     __slots__ = ("_attempts", "_delivering", "_end", "_failed", "_late", "_observer", "_pass", "_pending", "_releasing")
 
@@ -156,9 +149,9 @@ class _Attempt:
         self._pending: list[Event] | None = []
         self._pass: Callable[[Event], object] = self._pass_late if late else self._observer.on_next
         self._releasing = False
-        self._failed = False  # set once the failure is handled
-        self._delivering = False  # stays True if the subscriber raises, in which case the attempt has not failed
-        self._end: Callable[[], None] | None = None  # an end that arrived during the release
+        self._failed = False
+        self._delivering = False  # Stays True if the subscriber raises.
+        self._end: Callable[[], None] | None = None  # An end that arrived during the release.
 
     def on_next(self, event: Event) -> None:
         if self._pending is None:
@@ -221,7 +214,7 @@ class _Attempt:
 
 
 def attempting(make: Callable[[], Plan]) -> Stream[Event]:
-    """Return a stream that makes attempts; ``make()`` returns a new `Plan` for each subscription."""
+    """Make attempts; ``make()`` returns each subscription's `Plan`."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         return Attempts(make(), observer, scheduler).start()
@@ -235,15 +228,14 @@ def attempting(make: Callable[[], Plan]) -> Stream[Event]:
 class RetryPolicy(msgspec.Struct, frozen=True):
     """The rules for retrying a failed call.
 
-    `max_attempts` includes the first attempt, so 1 means no retries. The first wait lasts `base_delay` seconds, and
-    each later wait is twice as long as the previous one, up to `max_delay`. A random time of up to `jitter` seconds
-    is added to every wait. If the provider's Retry-After header asks for a longer wait, the call waits for that
-    long. If the header asks for more than `max_retry_after` seconds, the call is not retried.
+    `max_attempts` includes the first attempt. The first wait lasts `base_delay` seconds. Each later wait is twice as
+    long, up to `max_delay`. A random time of up to `jitter` seconds is added. A longer Retry-After header takes
+    precedence. If it asks for more than `max_retry_after` seconds, the call is not retried.
 
-    A call is retried only if it failed with an `AdapterError` or a `StreamError` whose reason is in `retry_on`. It is
-    never retried if the account has no credit left.
+    Only an `AdapterError` or a `StreamError` with a reason in `retry_on` is retried. An account without credit is never
+    retried.
 
-    Raises ``ValidationError("invalid_option")`` if a value is invalid.
+    Raises ``ValidationError("invalid_option")`` for an invalid value.
     """
 
     max_attempts: int = 3
@@ -271,12 +263,12 @@ class RetryPolicy(msgspec.Struct, frozen=True):
             raise invalid_option(("retry", "retry_on"), _unknown_reasons(unknown))
 
     def delay(self, error: LLMError, attempt: int) -> float:
-        """Return the seconds to wait after `attempt` has failed. Attempts are numbered from 1."""
+        """Return the seconds to wait after `attempt`, counted from 1."""
         backoff = min(self.max_delay, self.base_delay * 2.0 ** min(attempt - 1, 64))
         return max(self._retry_after(error), backoff) + random.uniform(0.0, self.jitter)
 
     def allows(self, error: BaseException, attempt: int) -> bool:
-        """Return whether to make another attempt after `attempt` has failed with `error`."""
+        """Return whether to try again after `attempt` failed."""
         if not isinstance(error, AdapterError | StreamError) or attempt >= self.max_attempts:
             return False
         if isinstance(error, AdapterError) and (error.status == 402 or error.code in _SPENT):
@@ -288,7 +280,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 
 _SPENT = ("insufficient_quota", "billing_error", "payment_required")
-"""Error codes that mean the account has no credit left, so waiting would not help."""
+"""Codes for an account without credit."""
 
 _SECONDS = ("base_delay", "max_delay", "jitter", "max_retry_after")
 _REASONS = AdapterError.REASONS | StreamError.REASONS
@@ -298,15 +290,14 @@ OnRetry = Callable[[int, float, LLMError], None]
 
 
 def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
-    """Convert the ``retry`` option of an engine or a call to a `RetryPolicy`.
+    """Convert the ``retry`` option of an engine or a call.
 
-    False means that failed calls are not retried. A mapping overrides some fields of `base`, or of the default policy
-    if `base` is False.
+    False means no retries. A mapping overrides fields of `base` (or of the default, if `base` is False).
 
     >>> policy({"max_attempts": 5}).max_attempts
     5
 
-    Raises ``ValidationError("invalid_option")`` for any other value, and for a mapping with an unknown key.
+    Raises ``ValidationError("invalid_option")`` for other values and unknown keys.
     """
     match retry:
         case RetryPolicy():
@@ -323,13 +314,13 @@ def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
 
 
 def policy_argument(argument: Any) -> RetryPolicy:
-    """Convert the `policy` argument of an operator to a `RetryPolicy`.
+    """Convert an operator's `policy` argument.
 
-    Raises ``ValidationError("invalid_option")`` if the argument is invalid.
+    Raises ``ValidationError("invalid_option")`` if it is invalid.
     """
     try:
         return policy(argument)
-    except ValidationError as error:  # its paths begin with `retry`, the name of the engine's option
+    except ValidationError as error:  # its paths begin with the option's name
         errors = [(("policy", *path[1:]), fault) for path, fault in error.errors]
         raise ValidationError(error.reason, errors=errors) from None
 
@@ -347,7 +338,7 @@ def _reasons(value: Any) -> frozenset[Any]:
     try:
         return frozenset((value,) if isinstance(value, str) else value)
     except TypeError:
-        return frozenset((value,))  # the check then reports the value as an unknown reason
+        return frozenset((value,))  # the check then reports an unknown reason
 
 
 def _unknown_reasons(reasons: Iterable[Any]) -> str:
@@ -362,9 +353,9 @@ _NEVER = RetryPolicy(max_attempts=1)
 def retrying(
     make: Callable[[], Observable[Event]], rules: RetryPolicy, on_retry: OnRetry | None = None
 ) -> Stream[Event]:
-    """Return a stream of the events of ``make()``, with retries for failures before the first content.
+    """Emit the events of ``make()``, with retries.
 
-    `rules` decide whether and when to retry. ``on_retry(attempt, delay, error)`` is called before each wait.
+    ``on_retry(attempt, delay, error)`` is called before each wait.
     """
     if rules.max_attempts <= 1:
         return Stream.of(make())

@@ -1,8 +1,7 @@
-"""A subscription's scope: the chat, step and tool call that it belongs to.
+"""The chat, step and tool call of a subscription.
 
-The scope is stored in a context variable. An operator sets the variable while it subscribes to its source. The calls
-in this subscription then read the variable. When the operator calls its own subscriber, it restores the subscriber's
-scope; see `ScopedObserver`. Events do not contain the scope, so they cannot leak prompts out of the process.
+An operator puts the scope into a context variable while it subscribes, and calls read it. For its own subscriber, it
+restores the scope; see `ScopedObserver`. Events do not contain the scope, so they cannot leak prompts.
 
 ==================================  ==============================  ===================================================
 field of `Scope`                    written by                      read by
@@ -23,12 +22,11 @@ field of `Scope`                    written by                      read by
 ``before_retry``, ``queued``        ``rate_limited``                ``retry_before_content`` and telemetry
 ==================================  ==============================  ===================================================
 
-A model source is a stream that makes a model call. It passes on only ``parent_id``, ``path``, ``tool_key``, ``shares``
-and ``journal`` to the subscriptions that it makes, because calls by an adapter or by the engine's operators do not
-belong to the step. A tool passes on the same fields, and appends the id of its call to the path.
+A model source passes on only ``parent_id``, ``path``, ``tool_key``, ``shares`` and ``journal``, because its
+subscriptions are not part of the step. A tool passes on the same fields, and adds its call's id to the path.
 
-A pipeline also sets `current_engine_call` while it applies ``engine.operators``, before anything is subscribed to. An
-operator that needs more than the events must read the variable when it is applied, because the variable is unset later.
+A pipeline sets `current_engine_call` only while it applies ``engine.operators``. Operators must read it then, before
+subscribing.
 """
 
 from __future__ import annotations
@@ -55,8 +53,8 @@ T = TypeVar("T")
 class ToolRecord(msgspec.Struct, frozen=True):
     """A journal's record of a tool call.
 
-    `call` holds the arguments that the tool was started with, and `events` is the outcome. If `events` is None, the
-    tool was interrupted. If `call` is None, the call was denied before the tool started.
+    `call` has the arguments, and `events` is the outcome. If the tool was interrupted, `events` is None. If it was
+    denied, `call` is None.
     """
 
     call: ToolCall | None = None
@@ -64,71 +62,70 @@ class ToolRecord(msgspec.Struct, frozen=True):
 
 
 class Journal(Protocol):
-    """A record of a stream's model answers and tool calls; see ``operators.journaled``.
+    """A record of a stream's answers and tool calls; see ``operators.journaled``.
 
-    It holds entries from earlier runs of the same stream and from the current run. `path` holds the ids of the tool
-    calls that enclose a request or a tool call, outermost first. The same call has the same path and key in every run.
-    If several calls share a key, the first call gets the first entry, the second call gets the second one, and so on.
-    The methods can be called from any thread or event loop. A journal with the methods of `RecallingJournal` also keeps
-    ``steer`` corrections.
+    It has entries from earlier runs and from this one. `path` is the ids of the enclosing tool calls, outermost first.
+    The same call has the same path and key in every run. Calls with equal keys get their entries in order. Any thread
+    or loop can call the methods. A `RecallingJournal` also keeps ``steer`` corrections.
     """
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
-        """Return the model's recorded answer or, if there is none, a stream that emits and records `events`.
+        """Return the recorded answer, or emit and record `events`.
 
-        This method is called once per subscription. Calls with the same key are made in the same order in every
-        run. `key` identifies the request; it is like ``rxllm.values.request_key``, but ignores tools' descriptions.
+        Each subscription calls this once. Calls with equal keys have the same order in every run. `key` is like
+        ``rxllm.values.request_key``, but ignores tools' descriptions.
         """
         ...
 
     def tool(self, path: Sequence[str], key: str) -> ToolRecord | None:
-        """Return the record of this tool call from an earlier run, or None."""
+        """Return an earlier run's record of this call, or None."""
         ...
 
     async def begin(self, path: Sequence[str], key: str, call: ToolCall) -> None:
-        """Record that the tool is about to start. It starts when this method returns. An exception ends the stream."""
+        """Record a tool's start before it starts. Errors end the stream."""
         ...
 
     async def finish(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
-        """Record the tool's outcome, which is emitted when this method returns. An exception ends the stream."""
+        """Record a tool's outcome before it is emitted. Errors end the stream."""
         ...
 
 
 @runtime_checkable
 class RecallingJournal(Journal, Protocol):
-    """A `Journal` that also keeps events, so that a chat gets the same corrections in every run; see ``steer``."""
+    """A `Journal` that keeps corrections for every run; see ``steer``."""
 
     def has_response(self, path: Sequence[str], key: str) -> bool:
-        """Return whether the next call to `response` with this key will return a recorded answer."""
+        """Return whether the next `response` will be a recorded one."""
         ...
 
     def recall(self, path: Sequence[str], key: str) -> Sequence[Event] | None:
-        """Return the events that an earlier run kept under this key, or None."""
+        """Return events that an earlier run kept, or None."""
         ...
 
     def keep(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
-        """Record `events`. They must be stored before anything that is recorded after them."""
+        """Record `events`, before anything recorded later."""
         ...
 
 
 @runtime_checkable
 class EagerJournal(RecallingJournal, Protocol):
-    """A `RecallingJournal` that can also drop records. With any other journal, tools wait for the response to end.
+    """A `RecallingJournal` that can also drop records.
 
-    A response that was recorded whole replaces its beginning, which was kept in the same chat under a key that starts
-    with "eager", unless that was kept twice. Later runs then recall an empty list last.
+    With other journals, tools wait for the end of the response. A response that was recorded whole replaces its
+    beginning, which was kept under a key that starts with "eager". Later runs then recall an empty list last. A
+    beginning that was kept twice is not replaced.
     """
 
     def void(self, path: Sequence[str], key: str) -> None:
-        """Drop what is recorded about this tool call so far, because its response was discarded."""
+        """Drop the records of a tool call from a discarded response."""
         ...
 
 
 class Bookmark(Protocol):
-    """A journal's place for the id of an answer that the provider keeps, so that another process can read it."""
+    """A journal's place for the id of a kept answer."""
 
     def take(self) -> str | None:
-        """Return what an earlier process has put here. Later calls return None."""
+        """Return an earlier process's note, once."""
         ...
 
     def put(self, note: str) -> None:
@@ -136,12 +133,12 @@ class Bookmark(Protocol):
         ...
 
     def is_handed_over(self) -> bool:
-        """Return whether another process will read the answer, so that it must not be stopped."""
+        """Return whether another process will read the answer."""
         ...
 
 
 class Ask(Protocol):
-    """A function that sends the same request to another engine, or to an adapter with a model name."""
+    """Sends the same request to another engine or adapter."""
 
     def __call__(self, engine: Any, model: str | None = None) -> Observable[Event]: ...
 
@@ -149,9 +146,9 @@ class Ask(Protocol):
 class EngineCall(msgspec.Struct, frozen=True):
     """The engine call whose operators are being applied.
 
-    `request` contains all options, and `call` contains the settings that are not part of a request. `provider` is the
-    adapter's name, and `operators` are the engine's operators. `before` is the usage of the chat's earlier steps, and
-    `chat` holds the chat's budgets. ``ask(engine)`` returns a cold Observable of another engine's answer.
+    `request` has all options, and `call` has the settings outside a request. `provider` is the adapter's name. `before`
+    is the usage of earlier steps, and `chat` has the chat's budgets. ``ask(engine)`` returns another engine's answer,
+    as a cold Observable.
     """
 
     request: Request
@@ -169,31 +166,29 @@ current_engine_call: contextvars.ContextVar[EngineCall | None] = contextvars.Con
 
 
 def engine_call() -> EngineCall | None:
-    """Return the engine call whose operators are being applied, or None in a pipe.
+    """Return the current engine call, or None in a pipe.
 
-    Operators that are closures call this function instead of reading the context variable, because cloudpickle cannot
-    pickle a context variable, but can store this function by name.
+    Closures use this, because cloudpickle cannot pickle context variables.
     """
     return current_engine_call.get()
 
 
 def applying_operators(call: EngineCall) -> Setting[EngineCall | None]:
-    """Return a context manager that sets the `EngineCall` for operators applied inside it."""
+    """Set the `EngineCall` for operators in a block."""
     return Setting(current_engine_call, call)
 
 
 def provider_name(adapter: Any) -> str:
-    """Return the adapter's provider, or the adapter's own name if it has no provider."""
+    """Return the adapter's provider, or else its own name."""
     return getattr(adapter, "provider", None) or getattr(adapter, "__name__", None) or type(adapter).__name__
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """The chat, step and tool call that a subscription belongs to.
+    """The chat, step and tool call of a subscription.
 
-    The table at the top of this module shows where each field is written and read. `path` holds the ids of the
-    enclosing tool calls, outermost first. `tool_key` returns the idempotency key of the innermost tool call. Before a
-    retry, every ``before_retry(error, seconds)`` returns the shortest wait that it allows, in seconds. `queued` is the
-    number of seconds that a call waited before it started.
+    `path` is the ids of the enclosing tool calls, outermost first. `tool_key` returns the innermost call's idempotency
+    key. ``before_retry(error, seconds)`` returns the shortest wait that it allows. `queued` is how many seconds the
+    call waited.
     """
 
     request_id: str | None = None
@@ -212,7 +207,7 @@ class Scope(msgspec.Struct, frozen=True):
     bookmark: Bookmark | None = None
 
     def below_model(self) -> Scope:
-        """Return the scope for the subscriptions that a model source makes."""
+        """Return the scope for a model source's subscriptions."""
         if not (self.parent_id or self.path or self.shares or self.journal):
             return NO_SCOPE
         return Scope(
@@ -224,7 +219,7 @@ class Scope(msgspec.Struct, frozen=True):
         )
 
     def under(self, operators: Iterable[Any], chat: dict[Any, Budget] | None) -> Scope:
-        """Return this scope with the budgets of `operators` added. `chat` holds the chat's own budgets."""
+        """Add the budgets of `operators`. `chat` has the chat's own."""
         holders = [operator for operator in operators if isinstance(operator, HoldsBudget)]
         if not holders:
             return self
@@ -233,11 +228,10 @@ class Scope(msgspec.Struct, frozen=True):
         return replace(self, shares=(*(Share(budget) for budget in budgets if budget not in known), *self.shares))
 
     def attempt(self, call: Call) -> Call:
-        """Record an attempt in the enclosing span, if any. Return the call to make: `call`, or a changed copy of it."""
+        """Record an attempt, and return the call to make."""
         return call if self.begin_attempt is None else self.begin_attempt(call)
 
     def of_tool(self, tool_call_id: str, tool_key: Callable[[], str]) -> Scope:
-        """Return the scope of a running tool."""
         parent_id, path = tool_id(self.parent_id, tool_call_id), (*self.path, tool_call_id)
         return replace(self.below_model(), parent_id=parent_id, path=path, tool_key=tool_key)
 
@@ -248,14 +242,14 @@ current_scope: ContextVar[Scope] = ContextVar("rxllm_scope", default=NO_SCOPE)
 
 
 def within(scope: Scope) -> Setting[Scope]:
-    """Return a context manager that gives `scope` to every subscription made inside it."""
+    """Give `scope` to the subscriptions in a block."""
     return Setting(current_scope, scope)
 
 
 class Setting(Generic[T]):
-    """A context manager that sets a context variable.
+    """Sets a context variable in a block.
 
-    Each call uses several of these, and a generator-based one would be three times slower.
+    It is three times faster than a generator.
     """
 
     __slots__ = ("_token", "_value", "_variable")
@@ -272,12 +266,11 @@ class Setting(Generic[T]):
 
 
 class ScopedObserver(abc.ObserverBase[Any]):
-    """Calls `observer` in the scope in which it subscribed, even if the source runs in a different scope.
+    """Calls `observer` in the scope in which it subscribed.
 
-    Operators such as ``concat``, ``repeat``, ``retry`` and ``flat_map`` make a new call when another call ends. Without
-    this class, the new call would be part of the call that has ended. When the source ends or emits an ``ErrorEvent``,
-    `observer` runs in the whole scope, because it might then replace the source with a new subscription. On any other
-    event, the scope contains only the fields that a model source passes on.
+    Operators such as ``repeat`` and ``retry`` start a call when another ends. It must not belong to the call that has
+    ended. At an end or ``ErrorEvent``, `observer` gets the whole scope, because it may subscribe again. Other events
+    get the fields that a model source passes on.
     """
 
     __slots__ = ("_observer", "_of_events", "_scope")
@@ -292,7 +285,7 @@ class ScopedObserver(abc.ObserverBase[Any]):
         if current_scope.get() is scope:
             self._observer.on_next(value)
             return
-        token = current_scope.set(scope)  # runs for every event; `within` would be five times slower
+        token = current_scope.set(scope)  # `within` would be five times slower
         try:
             self._observer.on_next(value)
         finally:
@@ -308,16 +301,16 @@ class ScopedObserver(abc.ObserverBase[Any]):
 
 
 def scoped(source: Observable[Any], scope: Scope | None = None) -> Stream[Any]:
-    """Return a stream that subscribes to `source` within `scope`, or by default within the subscriber's scope.
+    """Subscribe to `source` in `scope`.
 
-    Events are still delivered to the subscriber in the subscriber's scope.
+    The subscriber keeps its own scope.
     """
 
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         subscriber = ScopedObserver(observer)
         with within(current_scope.get() if scope is None else scope):
             stream = cast(Stream[Any], source)
-            if type(stream) is Stream:  # `subscribe` would add an observer with the same checks as `observer`
+            if type(stream) is Stream:  # `subscribe` would add a second observer with the same checks
                 return stream._subscribe_core(subscriber, scheduler)  # pyright: ignore[reportPrivateUsage]
             return stream.subscribe(subscriber, scheduler=scheduler)
 
@@ -325,11 +318,11 @@ def scoped(source: Observable[Any], scope: Scope | None = None) -> Stream[Any]:
 
 
 def tool_id(step_id: str | None, tool_call_id: str) -> str:
-    """Return the telemetry id of a tool call in the step `step_id`."""
+    """Return a tool call's telemetry id."""
     return f"{step_id or ''}/{tool_call_id}"
 
 
 def new_id() -> str:
     """Return a random id of 22 URL-safe characters."""
-    # ``secrets.token_urlsafe`` would do the same, but importing ``secrets`` loads all of OpenSSL's hashes.
+    # Importing ``secrets`` would load all of OpenSSL's hashes.
     return urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()

@@ -1,6 +1,6 @@
-"""The Stream: an Observable that can also be run, awaited and iterated.
+"""An Observable that can be run, awaited and iterated.
 
-A subscriber is called on the event loop that was running when it subscribed, if there was one:
+Items reach a subscriber on the loop that ran when it subscribed:
 
 ==================================  =============================================================================
 thread that emits the item          delivery to the subscriber
@@ -11,10 +11,9 @@ any thread, if the subscriber has   immediate, on the thread that emits the item
 no loop or its loop is closed
 ==================================  =============================================================================
 
-A subscriber may raise an exception in a timer or a scheduled call, where the source cannot catch it. The exception ends
-the subscription, and is passed to the subscriber's ``on_error`` once.
+An exception from a timer or a scheduled call ends the subscription. It reaches ``on_error`` once.
 
-``pipe`` and the operator methods of a Stream return Streams too.
+``pipe`` and the operator methods also return Streams.
 """
 
 from __future__ import annotations
@@ -57,24 +56,20 @@ _I = TypeVar("_I")
 
 
 class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
-    """Calls `observer` on the event loop that was running when this object was created, if there was one.
-
-    `subscription` is disposed when the subscriber disposes this object or raises an exception.
-    """
+    """Calls `observer` on its own event loop."""
 
     def __init__(self, observer: AutoDetachObserver[S]) -> None:
         self.subscription = SingleAssignmentDisposable()
         self._observer = observer
         self._emit = observer.on_next
         loop = running_loop()
-        # `run` blocks the running loop, and makes its call on another loop.
+        # `run` blocks the running loop, and uses another.
         self._loop = loop if chosen_loop() is loop else None
-        self._thread = get_ident()  # a cheap check: on Python 3.11, finding the running loop takes a system call
-        self._waiting: deque[Callable[[], None]] = deque()  # an item stays first until it has been delivered
+        self._thread = get_ident()  # Finding the running loop is slower on Python 3.11.
+        self._waiting: deque[Callable[[], None]] = deque()  # An item stays first until it is delivered.
 
     @property
     def entry(self) -> abc.ObserverBase[S]:
-        """The observer to pass to the source: this object if it has a loop, otherwise `observer` itself."""
         return self._observer if self._loop is None else self
 
     def on_next(self, value: S) -> None:
@@ -101,7 +96,7 @@ class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
             self._hand_over(self._observer.on_completed)
 
     def fail(self, error: BaseException) -> None:
-        """End the subscription with `error`, which the subscriber raised."""
+        """End the subscription with the subscriber's own error."""
         self.subscription.dispose()
         if self._observer.is_stopped:
             report_unheard(error)
@@ -118,7 +113,7 @@ class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
 
     def _hand_over(self, call: Callable[[], None]) -> None:
         self._waiting.append(call)
-        with contextlib.suppress(RuntimeError):  # the loop has just been closed, which also ends the subscription
+        with contextlib.suppress(RuntimeError):  # the closed loop ends the subscription too
             cast(AbstractEventLoop, self._loop).call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
@@ -131,7 +126,6 @@ class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
 
 
 def as_observer(on_next: Any, on_error: abc.OnError | None, on_completed: abc.OnCompleted | None) -> Any:
-    """Make a reactivex observer from an observer or from three functions. Each function can be None."""
     if callable(getattr(on_next, "on_next", None)):
         return AutoDetachObserver(on_next.on_next, on_next.on_error, on_next.on_completed)
     return AutoDetachObserver(on_next, on_error, on_completed)
@@ -146,7 +140,7 @@ _NOT_ENCODABLE = NotEncodable()
 
 
 class Stream(StreamMethods[T]):
-    """A cold Observable. Nothing happens until you subscribe to it, run it, await it or iterate over it.
+    """A cold Observable. Nothing happens until you subscribe or run it.
 
     >>> from reactivex import of
     >>> stream = Stream.of(of(1, 2, 3))
@@ -155,7 +149,7 @@ class Stream(StreamMethods[T]):
     """
 
     _origin = _UNKNOWN
-    _takes_argument = True  # `values`, which cannot import this class, recognizes a tool's parameters by it
+    _takes_argument = True  # `values` recognizes a tool's parameters by it
 
     def __init__(self, subscribe: abc.Subscription[T] | None = None) -> None:
         self._not_encodable = _NOT_ENCODABLE
@@ -276,12 +270,12 @@ class Stream(StreamMethods[T]):
         *more: _Any,
     ) -> Any: ...
     def pipe(self, *operators: Callable[[Any], Any]) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Pass the stream through `operators`, from left to right, and return the result.
+        """Pass the stream through `operators`, from left to right.
 
-        If the last operator returns a plain Observable, the result is a Stream of its items.
+        The result is a Stream, even after a plain operator.
 
-        Raises ``ValidationError("invalid_option")`` if an argument is not an operator. A common mistake is to write
-        ``ops.text`` without parentheses.
+        Raises ``ValidationError("invalid_option")`` for anything but an operator, such as ``ops.text`` without
+        parentheses.
         """
         check_operators(operators)
         result: Any = self
@@ -300,10 +294,10 @@ class Stream(StreamMethods[T]):
         *,
         scheduler: abc.SchedulerBase | None = None,
     ) -> abc.DisposableBase:
-        """Start a call, and return a disposable that ends it; see reactivex's ``Observable.subscribe``.
+        """Start a call, and return a disposable that ends it.
 
-        Without a `scheduler`, reactivex's operators run their timers on the call's event loop. If you subscribe inside
-        a running loop, your functions are called on that loop.
+        Without a `scheduler`, reactivex's timers run on the call's loop. Inside a running loop, your functions are
+        called on it. See also reactivex's ``Observable.subscribe``.
         """
         with subscribing():
             if scheduler is not None:
@@ -320,14 +314,13 @@ class Stream(StreamMethods[T]):
 
         def __getattr__(self, name: str) -> Any:
             methods = (method for method in dir(type(self)) if not method.startswith("_"))
-            # If `obj` were passed too, Python would append its own suggestion to the message.
+            # With `obj`, Python would append its own suggestion.
             raise AttributeError(self._origin.missing_attribute(name, methods), name=name)
 
     if not TYPE_CHECKING:
 
         def keys(self) -> Any:
-            # Without this method, dict(stream), which FastAPI tries on a value that it cannot encode, would iterate
-            # over the stream and so make a call that costs money.
+            # FastAPI tries dict(stream), which would make a call.
             raise TypeError(self._origin.still_to_run("a Stream is not a mapping"))
 
     def __add__(self, other: Observable[_A]) -> Stream[T | _A]:
@@ -346,11 +339,11 @@ class Stream(StreamMethods[T]):
 
     @property
     def _whole(self) -> Observable[Any]:
-        """The Observable whose last item ``run`` and ``await`` return."""
+        """The Observable that ``run`` and ``await`` read."""
         return self
 
     def run(self, scheduler: abc.SchedulerBase | None = None) -> T:
-        """Subscribe, wait for the end of the stream, and return its last item; see `rxllm.run`."""
+        """Wait for the end, and return the last item; see `rxllm.run`."""
         return run(self, scheduler)
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -364,9 +357,9 @@ class Stream(StreamMethods[T]):
 
 
 class Deferred(Stream[S]):
-    """A stream that calls `make` on each subscription, and emits the items of the returned Observable.
+    """Calls `make` on each subscription.
 
-    An exception raised by `make` is passed to ``on_error``.
+    If `make` raises, the error goes to ``on_error``.
     """
 
     def __init__(self, make: Callable[[], Observable[S]]) -> None:
@@ -395,11 +388,11 @@ def returned_by(
     items: type[Any] | str = "events",
     call: tuple[Any, Mapping[str, Any]] | None = None,
 ) -> Stream[_A]:
-    """Set the `Origin` to show in the repr of `stream`, and return `stream`."""
+    """Set the `Origin` of `stream`, and return it."""
     stream._origin = Origin(function, model or "", items, call)  # pyright: ignore[reportPrivateUsage]
     return stream
 
 
 def call_of(stream: Observable[Any]) -> tuple[Any, Mapping[str, Any]] | None:
-    """Return the engine and the options of the call that returned `stream`. Return None for any other stream."""
+    """Return the engine and options behind `stream`, or None."""
     return stream._origin.call if isinstance(stream, Stream) else None  # pyright: ignore[reportPrivateUsage]

@@ -1,9 +1,6 @@
-"""Type hints for a Stream's reactivex methods, and a warning that ``retry`` and ``catch`` ignore an `ErrorEvent`.
+"""Type hints for a Stream's reactivex methods.
 
-Only type checkers read the type hints. At run time, a Stream inherits its methods from reactivex, and they return
-Streams because they call `pipe`. Without the hints, type checkers would infer an Observable, and for a filter even an
-Observable of Any. If a method is missing here, they still infer an Observable; to get a Stream, write the operator
-inside ``.pipe(...)``.
+Only type checkers read them. For a method that is missing here, use ``.pipe(...)``.
 """
 
 # pyright: reportNoOverloadImplementation=false
@@ -24,11 +21,11 @@ T = TypeVar("T", covariant=True)
 
 
 _hinted: set[str] = set()
-"""Methods for which the warning has already been logged."""
+"""Methods with a warning already logged."""
 
 
 def hint_at_error_events(method: str) -> Callable[[Observable[Any]], Observable[Any]]:
-    """Return an operator that logs a warning if an `ErrorEvent` arrives, because reactivex's `method` ignores it."""
+    """Warn that reactivex's `method` ignores an `ErrorEvent`."""
 
     def operator(source: Observable[Any]) -> Observable[Any]:
         def subscribe(
@@ -210,9 +207,9 @@ else:
 
     class StreamMethods(Observable[T]):
         def retry(self, retry_count=None):
-            """Like reactivex's ``Observable.retry``. An `ErrorEvent` causes no retry; see ``ops.raise_errors``."""
+            """Like reactivex's ``Observable.retry``. It ignores an `ErrorEvent`; see ``ops.raise_errors``."""
             return Observable.retry(self.pipe(hint_at_error_events("retry")), retry_count)
 
         def catch(self, handler):
-            """Like reactivex's ``Observable.catch``. An `ErrorEvent` is not caught; see ``ops.raise_errors``."""
+            """Like reactivex's ``Observable.catch``. It ignores an `ErrorEvent`; see ``ops.raise_errors``."""
             return Observable.catch(self.pipe(hint_at_error_events("catch")), handler)

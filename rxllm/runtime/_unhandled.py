@@ -1,4 +1,4 @@
-"""End subscriptions, and report errors that no subscriber has handled.
+"""End subscriptions, and report errors that no subscriber handled.
 
 =====================================  ================================  ============================================
 exception                              receiver, if a caller is waiting  receiver, if no caller is waiting
@@ -11,14 +11,12 @@ has handled                                                              the log
 or a pytest outcome such as a skip     passing through the operators     the log, and then ``on_error``
 =====================================  ================================  ============================================
 
-An ``Exception`` means that the stream has failed. Any other exception must reach the program, so no operator may
-retry it or pass it to a model. The waiting callers are ``run``, ``await`` and the iterators, which raise the exception.
-They receive unhandled errors directly. Otherwise, they would wait forever if an operator raised an exception in
-``on_completed``, because ``on_error`` cannot be called after ``on_completed``.
+An ``Exception`` is a failure of the stream. Other exceptions must reach the program, so operators must not retry them.
+``run``, ``await`` and iterators wait, and raise the exception. They receive unhandled errors directly, because
+``on_error`` cannot follow ``on_completed``.
 
-The log shows only the frames that belong to the user's code, or all frames if the ``rxllm`` logger is set to DEBUG. A
-failed call without such frames is logged on one line. Logging does not change ``error.__traceback__``. If the error is
-raised in the caller, its traceback is cut down to the same frames.
+The log shows the user's frames, or all frames at DEBUG level. Without such frames, a failed call is one line. Raised
+errors keep only the same frames.
 """
 
 from __future__ import annotations
@@ -42,14 +40,13 @@ T = TypeVar("T")
 log = logging.getLogger("rxllm")
 
 _INTERNAL = tuple(os.path.join(os.path.dirname(file), "") for file in (os.path.dirname(__file__), reactivex.__file__))
-"""The directories of the rxllm and reactivex packages."""
+"""The directories of rxllm and reactivex."""
 
 
 def conclude(observer: abc.ObserverBase[T], items: Iterable[T] = ()) -> None:
     """Emit `items`, then complete.
 
-    Operators call this after their source has ended. There is no pump left to catch an exception from the subscriber,
-    so this function passes it to ``on_error``.
+    If the subscriber raises, call ``on_error``.
     """
     try:
         for item in items:
@@ -61,7 +58,7 @@ def conclude(observer: abc.ObserverBase[T], items: Iterable[T] = ()) -> None:
 
 
 def fail(observer: abc.ObserverBase[Any], error: BaseException) -> None:
-    """End a subscription with `error`, and report any exception that its ``on_error`` raises."""
+    """End with `error`, and report what ``on_error`` raises."""
     if isinstance(error, Exception):
         try:
             observer.on_error(error)
@@ -69,12 +66,12 @@ def fail(observer: abc.ObserverBase[Any], error: BaseException) -> None:
             report_unheard(unhandled)
     elif not _pass_to_caller(error):
         _log(error)
-        with contextlib.suppress(BaseException):  # the operators must still release their resources
+        with contextlib.suppress(BaseException):  # operators must still release their resources
             observer.on_error(cast(Exception, error))
 
 
 def report_unheard(error: BaseException) -> None:
-    """Pass an unhandled error to the waiting caller, or report it on the call's loop if no caller is waiting."""
+    """Pass an unhandled error to the waiting caller, or log it."""
     if not _pass_to_caller(error):
         _log(error)
 
@@ -86,7 +83,7 @@ def _pass_to_caller(error: BaseException) -> bool:
 
 def _log(error: BaseException) -> None:
     loop = call_loop()
-    if loop.get_exception_handler() is None:  # asyncio's default handler would log it a second time
+    if loop.get_exception_handler() is None:  # asyncio's default handler would log it again
         remedy = "pass an on_error to subscribe(), or read the stream with run(), await or for"
         log.error("unhandled error: %r; %s", error, remedy, exc_info=shown_frames(error))
     else:
@@ -94,7 +91,7 @@ def _log(error: BaseException) -> None:
 
 
 def shown_frames(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None] | None:
-    """Return the `exc_info` for logging `error`, with the user's frames, or with all frames at DEBUG level."""
+    """Return the `exc_info` with only the frames to log."""
     user_frames = _user_frames(error.__traceback__)
     is_failed_call = isinstance(error, LLMError) and error.reason != "unknown"
     if log.isEnabledFor(logging.DEBUG) or (user_frames is None and not is_failed_call):
@@ -103,11 +100,11 @@ def shown_frames(error: BaseException) -> tuple[type[BaseException], BaseExcepti
 
 
 def log_hidden(error: LLMError, text: str, *arguments: object) -> None:
-    """Log an error that the client will not see, and its traceback. Do nothing if the error is already logged."""
+    """Log an error that the client will not see, once."""
     if error.is_logged:
         return
     error.is_logged = True
-    if error.reason in ("cancelled", "denied"):  # the call was ended deliberately
+    if error.reason in ("cancelled", "denied"):  # ended deliberately
         level = logging.DEBUG
     else:
         level = logging.WARNING if isinstance(error, ToolError) else logging.ERROR
@@ -115,7 +112,7 @@ def log_hidden(error: LLMError, text: str, *arguments: object) -> None:
 
 
 def shorten_traceback(error: BaseException) -> None:
-    """Cut the tracebacks of `error` and its causes down to the frames that `shown_frames` returns."""
+    """Cut tracebacks down to the frames of `shown_frames`."""
     cause: BaseException | None = error
     seen: set[int] = set()
     while cause is not None and id(cause) not in seen:
@@ -126,9 +123,9 @@ def shorten_traceback(error: BaseException) -> None:
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return `trace` without internal frames, or None if it contains no user frames.
+    """Drop the internal frames of a traceback.
 
-    Internal frames after the last user frame are kept, except ``__getattr__``, which only reports a missing attribute.
+    Frames below the last user frame are kept.
     """
     frames: list[TracebackType] = []
     while trace is not None:

@@ -1,8 +1,7 @@
-"""Make sources wait for a slow reader, and make a reader wait for functions that run after the stream.
+"""Make sources wait for a slow reader.
 
-Reactivex has no back-pressure. An iterator, or another consumer that buffers items, therefore sets a `Gate` in the
-current context while it subscribes. Sources find the gate through any chain of operators, and stop reading while the
-gate is full.
+Reactivex has no back-pressure. A consumer that buffers sets a `Gate` in the context while it subscribes. Sources find
+it through any operators, and stop reading while it is full.
 
 =============  =======================  ========================================================================
 gate state     waiting items            behaviour of sources
@@ -14,8 +13,7 @@ requested      none, and the reader is  they keep reading; the functions passed 
                waiting for an item
 =============  =======================  ========================================================================
 
-``dispose()`` returns at once, and the function passed to `finally_result` runs later. ``run``, ``await`` and an
-iterator's ``with`` block wait until that function returns; see `Endings`.
+Readers also wait for the function passed to `finally_result`; see `Endings`. ``dispose()`` does not wait for it.
 """
 
 from __future__ import annotations
@@ -35,20 +33,20 @@ from rxllm.runtime.portal import running_loop
 
 
 class Endings:
-    """A thread-safe set of functions that a reader waits for after it has stopped reading."""
+    """Functions that a reader waits for after reading."""
 
     def __init__(self) -> None:
         self._running: dict[Future[None], None] = {}
         self._is_expected = False
 
     def expect(self) -> None:
-        """Record that a function might be called on disposal. An operator calls this when it is subscribed to."""
+        """Record that a function may run on disposal."""
         self._is_expected = True
 
     def begin(self) -> Callable[[], None]:
         """Make the reader wait until the returned function is called."""
         ending = Future[None]()
-        # A future that is marked as running is not cancelled along with the reader's wait.
+        # A running future is not cancelled with the reader's wait.
         ending.set_running_or_notify_cancel()
         self._running[ending] = None
 
@@ -59,17 +57,14 @@ class Endings:
         return end
 
     async def wait(self) -> None:
-        """Wait up to a minute for the functions to return."""
+        """Wait up to a minute for the functions."""
         if running := list(self._running):
             await asyncio.wait(map(asyncio.wrap_future, running), timeout=60)
 
     def wait_blocking(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait up to two minutes for the functions to return. This blocks the user's thread.
-
-        `loop` is the event loop that the stream ran on.
-        """
+        """Block until the functions return, for up to two minutes."""
         if self._is_expected and running_loop() is not loop:
-            # An operator such as `take` wakes the reader before it disposes its source, in the same turn of the loop.
+            # `take` wakes the reader just before it disposes its source.
             has_turned = threading.Event()
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(has_turned.set)
@@ -78,19 +73,19 @@ class Endings:
 
 
 MAX_WAITING = 64
-"""The default number of items that can wait for an iterator before its source stops reading."""
+"""The default number of items before a source waits."""
 
 HELD_BACK = 1024
-"""The default maximum number of held-back items. A full operator makes its source wait or emits the items."""
+"""The default maximum number of held-back items."""
 
 LIMIT = 65_536
-"""The default maximum number of waiting items. A source that emits more, but cannot wait, is cut off."""
+"""The default limit for a source that cannot wait."""
 
 
 class Gate:
-    """A thread-safe gate that is full when `maxsize` items are `waiting`, and opens when half of them have been taken.
+    """A gate between a source and its reader.
 
-    Unlike a `Backlog`, a gate makes the source wait, and lets the reader take the items itself.
+    It is full at `maxsize` waiting items, and opens at half.
     """
 
     def __init__(self, maxsize: int) -> None:
@@ -113,7 +108,7 @@ class Gate:
         return not self.waiting
 
     def take(self) -> Any:
-        """Return the oldest item. Raises ``IndexError`` if none is waiting."""
+        """Return the oldest item. Raises ``IndexError`` if there is none."""
         self._requested = False
         item = self.waiting.popleft()
         if self._sleepers and len(self.waiting) <= self._maxsize // 2:
@@ -140,25 +135,24 @@ class Gate:
     def when_open(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, as soon as the gate is open.
 
-        `wake` is called in a copy of the current context. The call can happen on any thread, and even before this
-        method returns.
+        Any thread may call it, even before this returns.
         """
         self._add(self._sleepers, wake)
         if self._has_room():  # checked after `_add`, so that no `take` is missed
             self.open()
 
     def when_idle(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, as soon as no item is waiting; see `when_open`."""
+        """Call `wake` once no item is waiting; see `when_open`."""
         self._add(self._idlers, wake)
         if self._is_idle():
             self._wake(self._idlers)
 
     def before_tools(self, start: Callable[[], None]) -> None:
-        """Call `start`, which runs a step's tools. A `Hold` can delay the call while its operator checks the step."""
+        """Call `start`, which runs a step's tools. A `Hold` can delay it."""
         start()
 
     def when_requested(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, as soon as the reader is waiting for an item; see `when_open`."""
+        """Call `wake` once the reader wants an item; see `when_open`."""
         self._add(self._suppliers, wake)
         if self._is_requested():
             self._wake(self._suppliers)
@@ -173,7 +167,7 @@ class Gate:
         return self._requested and not self.waiting
 
     def _add(self, sleepers: list[Callable[[], None]], wake: Callable[[], None]) -> None:
-        # A woken source must resume in its own subscription's context, not in the reader's.
+        # A source must wake in its own context.
         wake_in_context = partial(contextvars.copy_context().run, wake)
         with self._guard:
             sleepers.append(wake_in_context)
@@ -186,7 +180,6 @@ class Gate:
             wake()
 
     async def wait(self) -> None:
-        """Wait until the gate is open."""
         loop = asyncio.get_running_loop()
         opened = asyncio.Event()
 
@@ -200,10 +193,10 @@ class Gate:
 
 @contextlib.contextmanager
 def read_by(gate: Gate | None, listener: ErrorListener, endings: Endings | None = None) -> Generator[None]:
-    """Set the reader for the subscriptions made in the block.
+    """Set the reader for the subscriptions in the block.
 
-    Their sources wait for `gate`. If `gate` is None, they never wait. `listener` receives unhandled errors. `endings`
-    collects the functions that are called after the reader has stopped reading.
+    Sources wait for `gate`, or never if it is None. `listener` gets unhandled errors. `endings` holds functions that
+    run after reading.
     """
     token = current_reader.set(Reader(gate, listener, endings))
     try:

@@ -1,7 +1,6 @@
-"""Two context variables that carry a call's place and reader to its source, through any chain of operators.
+"""Carry a call's place and reader to its source.
 
-Passing a scheduler to ``subscribe`` would not be enough, because retry, merge and concat would then resubscribe on
-other threads.
+A scheduler would not be enough, because retry, merge and concat resubscribe on other threads.
 
 ===========================  ==========================================  ===============================================
 field of `Place`             written by                                  read by
@@ -28,8 +27,7 @@ field of `Reader`            written by                                  read by
 ``is_timed``                 ``noting_times``                            races, fallbacks and retries
 ===========================  ==========================================  ===============================================
 
-A third context variable holds a call's scope; see ``_scope``. A model source starts a new scope, but keeps the place
-and the reader.
+``_scope`` holds a third context variable. A model source starts a new scope, but keeps both.
 """
 
 from __future__ import annotations
@@ -48,10 +46,9 @@ if TYPE_CHECKING:
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A subscription's event loop, and stand-ins for the process's own portal, threads and engine.
+    """A subscription's event loop, and stand-ins for process-wide objects.
 
-    `loop` is the event loop chosen for the subscription. `is_read` is True if a user's thread reads the subscription.
-    `blocked_loops` are the event loops of waiting threads; nothing can run on them until the subscription ends.
+    `is_read` is True if a user's thread reads it. Nothing can run on `blocked_loops`.
     """
 
     loop: AbstractEventLoop | None = None
@@ -64,13 +61,13 @@ class Place(msgspec.Struct, frozen=True):
 
 
 ErrorListener = Callable[[BaseException], bool]
-"""A function that receives an unhandled error, and returns whether a reader is still waiting for the stream."""
+"""Receives an unhandled error, and returns whether a reader waits."""
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """A subscription's reader, with its gate, its listener for unhandled errors, and its `Endings`.
+    """A subscription's gate, error listener and `Endings`.
 
-    `is_timed` is True if the reader keeps the times of the events.
+    If `is_timed` is True, the reader keeps times.
     """
 
     gate: Gate | None = None
@@ -86,5 +83,5 @@ current_reader: ContextVar[Reader] = ContextVar("rxllm_reader", default=NO_READE
 
 
 def current_gate() -> Gate | None:
-    """Return the current reader's gate, or None if sources do not need to wait."""
+    """Return the current reader's gate, if any."""
     return current_reader.get().gate

@@ -1,6 +1,6 @@
-"""Choose a call's event loop: the running loop, or the portal's loop if no loop is running.
+"""Choose a call's event loop.
 
-The portal is a daemon thread with its own event loop, which runs the calls of programs that have no event loop.
+The portal is a daemon thread with a loop for programs without one.
 
 =============================================  ===================================================================
 use of a stream                                event loop of its call
@@ -12,8 +12,8 @@ pushes items into the operator
 ``run()``, ``for`` and ``to_iter``             the portal's loop, because the calling thread blocks its own loop
 =============================================  ===================================================================
 
-The chosen loop is stored in the current `Place`; see ``context_variables``. At interpreter exit, the portal waits for
-calls that are still running; see ``threads``.
+The current `Place` holds the chosen loop; see ``context_variables``. At exit, the portal waits for running calls; see
+``threads``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _parent_loops: list[asyncio.AbstractEventLoop] = []
 
 
 def _forget() -> None:
-    # A forked child does not have its parent's threads, and must not touch anything that they were using.
+    # A forked child must not touch its parent's threads.
     global _guard, _portal
     _parent_loops.extend([] if _portal is None else [_portal.loop])
     _guard, _portal = threading.Lock(), None
@@ -74,18 +74,18 @@ class Portal:
         try:
             self.loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as error:
-            # Raised by a user's task on this loop; asyncio stops a loop for these two classes.
+            # asyncio stops a loop for these two classes.
             logging.getLogger("rxllm").error("a task on rxllm's loop raised %r", error, exc_info=error)
             return False
         return True
 
     def _close(self) -> None:
-        if self is not _portal:  # this process is a forked child, and the portal belongs to its parent
+        if self is not _portal:  # the portal belongs to this fork's parent
             return
         drain = Drain(self.live)
         try:
             if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not hasattr(sys, "ps1"):
-                raise KeyboardInterrupt  # Ctrl-C has ended the program, and must end its calls too
+                raise KeyboardInterrupt  # Ctrl-C ended the program, and ends its calls too
             drain.wait(asyncio.run_coroutine_threadsafe(drain.run(), self.loop))
         except KeyboardInterrupt:
             with contextlib.suppress(TimeoutError):
@@ -96,20 +96,20 @@ class Portal:
 
 
 def has_ended(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether `loop` is closed, or runs in the parent of this forked process."""
+    """Return whether `loop` is closed or in the parent process."""
     return loop.is_closed() or loop in _parent_loops
 
 
 def live_on(loop: asyncio.AbstractEventLoop) -> Live | None:
-    """Return the calls and timers on `loop` if it is the portal's loop, or else None.
+    """Return the portal's calls and timers, or None.
 
-    Interpreter exit waits only for the calls on the portal's loop.
+    Interpreter exit waits only for these.
     """
     return _portal.live if _portal is not None and loop is _portal.loop else None
 
 
 def portal() -> Portal:
-    """Return the portal of the current `Place`. By default, return the process's portal, and start it if necessary."""
+    """Return the current portal, and start it if necessary."""
     global _portal
     if (stand_in := current_place.get().portal) is not None:
         return stand_in
@@ -120,21 +120,18 @@ def portal() -> Portal:
 
 
 def call_loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop for a call made in the current context."""
+    """Return the event loop for a call in this context."""
     return chosen_loop() or portal().loop
 
 
 def chosen_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the event loop for a call made in the current context, or None for the portal's loop.
-
-    The portal might not have been started yet.
-    """
+    """Return a call's event loop, or None for the portal's."""
     chosen = current_place.get().loop
     return chosen if chosen is not None else running_loop()
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the event loop that is running on this thread, or None."""
+    """Return this thread's running event loop, or None."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -142,9 +139,9 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def awaiting_loop() -> asyncio.AbstractEventLoop:
-    """Return the running asyncio event loop, for a caller that is about to await a stream.
+    """Return the running asyncio loop for an await.
 
-    Raises ``EngineError("wrong_loop")`` if no asyncio loop is running, for example under trio.
+    Raises ``EngineError("wrong_loop")`` without one, as under trio.
     """
     if (loop := running_loop()) is not None:
         return loop
@@ -154,7 +151,7 @@ def awaiting_loop() -> asyncio.AbstractEventLoop:
 
 
 def call_context() -> contextvars.Context:
-    """Return a copy of the current context for a task, so that the task's own subscriptions run on the task's loop."""
+    """Copy the context, without its chosen loop."""
     context = contextvars.copy_context()
     place = context.get(current_place)
     if place is not None and place.loop is not None:
@@ -163,7 +160,7 @@ def call_context() -> contextvars.Context:
 
 
 class Starts:
-    """Functions to call at the end of subscribing. Until then, `is_subscribing` is True."""
+    """Functions to call at the end of subscribing."""
 
     def __init__(self) -> None:
         self.is_subscribing = True
@@ -171,22 +168,21 @@ class Starts:
 
     def release(self) -> None:
         self.is_subscribing = False
-        # Copied contexts keep this object alive, so it must not keep the calls alive.
+        # Copied contexts keep this object, but not the calls.
         waiting, self.waiting = self.waiting, []
         for start in waiting:
             start()
 
 
 def subscribing() -> contextlib.AbstractContextManager[None]:
-    """Delay calls on other threads' loops until the block ends.
+    """Delay calls on other loops until the block ends.
 
-    Without the delay, the first events could arrive too early. An operator such as ``take(1)`` would then try to
-    dispose a subscription that it does not have yet.
+    Otherwise, events could arrive before the disposable does.
     """
     place = current_place.get()
     outer = place.starts
     if (outer is not None and outer.is_subscribing) or (place.loop is None and running_loop() is not None):
-        return _NOTHING_HELD  # the usual case: each stream in a pipe subscribes to the previous one
+        return _NOTHING_HELD  # the usual case in a pipe
     return _hold_starts(place)
 
 
@@ -207,7 +203,6 @@ def _hold_starts(place: Place) -> Generator[None]:
 def start_on(
     loop: asyncio.AbstractEventLoop, fn: Callable[[], object], context: contextvars.Context | None = None
 ) -> None:
-    """Schedule `fn` to be called on `loop`, which runs on another thread."""
     context = context or contextvars.copy_context()
     starts = current_place.get().starts
     if starts is not None and starts.is_subscribing:
@@ -218,9 +213,9 @@ def start_on(
 
 @contextlib.contextmanager
 def on_portal() -> Generator[Portal]:
-    """Run the calls of a ``with`` block on the portal's loop, while this thread waits for them.
+    """Run the block's calls on the portal's loop.
 
-    Raises ``RuntimeError`` on the portal's own thread, because a thread cannot wait for itself.
+    Raises ``RuntimeError`` on the portal's own thread.
     """
     chosen = portal()
     if threading.current_thread() is chosen.thread:
@@ -237,9 +232,9 @@ def on_portal() -> Generator[Portal]:
 
 
 def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:
-    """Warn if this thread is about to block its running event loop. Do nothing in a notebook.
+    """Warn if this thread blocks its running loop.
 
-    The warning begins with `what`, such as "run() blocks", and ends with `instead`, the code to write instead.
+    `instead` is the code to write.
     """
     if running_loop() is not None and not _in_notebook():
         message = f"{what} this thread's event loop until the stream ends; in a coroutine, write: {instead}"
@@ -247,7 +242,7 @@ def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:
 
 
 def _in_notebook() -> bool:
-    # Libraries import both modules outside notebooks too, so checking whether they are loaded is not enough.
+    # Both modules may be imported outside notebooks too.
     ipython: Any = sys.modules.get("IPython")
     marimo: Any = sys.modules.get("marimo")
     in_ipython = ipython is not None and ipython.get_ipython() is not None

@@ -1,4 +1,4 @@
-"""Check arguments that must be streams or operators, and describe a stream's origin."""
+"""Check stream and operator arguments, and describe a stream's origin."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rxllm.values.argument_checks import call_fault, did_you_mean, invalid_optio
 
 
 def check_source(source: Any, name: str) -> None:
-    """Raise ``ValidationError("invalid_option")`` unless `source` is an Observable; `name` is the function's name."""
+    """Raise ``ValidationError("invalid_option")`` unless `source` is an Observable."""
     if not isinstance(source, Observable):
         fault = must_be("an Observable, such as the result of rxllm.generate(...)", source)
         raise ValidationError("invalid_option", f"{name}: source {fault}", errors=[(("source",), fault)])
 
 
 def check_streams(name: str, streams: Sequence[Any]) -> None:
-    """Raise ``ValidationError("invalid_option")`` unless there is at least one stream and all are Observables."""
+    """Raise ``ValidationError("invalid_option")`` unless all `streams` are Observables."""
     if not streams:
         raise invalid_option(name, "must contain at least one stream")
     for index, stream in enumerate(streams):
@@ -31,9 +31,9 @@ def check_streams(name: str, streams: Sequence[Any]) -> None:
 
 
 def check_operators(operators: Iterable[Any]) -> None:
-    """Raise ``ValidationError("invalid_option")`` unless all of `operators` are operators.
+    """Raise ``ValidationError("invalid_option")`` unless all are operators.
 
-    A function that makes an operator, such as ``ops.text``, is not itself an operator.
+    ``ops.text`` makes an operator, but is none itself.
     """
     for place, operator in enumerate(operators):
         fault = _fault(operator)
@@ -42,9 +42,9 @@ def check_operators(operators: Iterable[Any]) -> None:
 
 
 class OperatorMaker:
-    """A wrapper for another package's function `make`, which makes the operator called `name`.
+    """Wraps another package's function that makes an operator.
 
-    A call with wrong arguments raises a ``TypeError``. Its message contains ``about()``, which names the package.
+    A ``TypeError`` names the package, with ``about()``.
     """
 
     def __init__(self, name: str, make: Callable[..., Any], about: Callable[[], str]) -> None:
@@ -56,7 +56,7 @@ class OperatorMaker:
             return self._make(*args, **kwargs)
         except TypeError as error:
             fault = call_fault(self._make, *args, **kwargs)
-            if fault is None:  # the arguments are valid, and `make` raised the error itself
+            if fault is None:  # `make` itself raised it
                 raise
             message = f"{self.called}: {fault}; {self._about()} must be a function that makes an operator"
             raise TypeError(message) from error
@@ -80,10 +80,9 @@ def _hint(name: str) -> str:
 
 
 class Origin(NamedTuple):
-    """The origin of a Stream: the function that returned it, the model, and the kind of its items.
+    """The call that returned a Stream.
 
-    `items` is a name for the items, such as ``"events"``, or the class of the only item. `call` is the engine and the
-    options that the function was called with.
+    `items` is a name, such as ``"events"``, or the class of the only item.
     """
 
     function: str = ""
@@ -92,20 +91,17 @@ class Origin(NamedTuple):
     call: tuple[Any, Mapping[str, Any]] | None = None
 
     def piped(self) -> Origin:
-        """Return the origin of a Stream returned by an operator."""
         return self if self.items == "items" else self._replace(items="items", call=None)
 
     def describe(self) -> str:
-        """Return the repr of the Stream."""
         items = self.items if isinstance(self.items, str) else f"one {self.items.__name__}"
         source = f" from {self.function}" if self.function else ""
         model = f" with {self.model}" if self.model else ""
-        # asyncio shows this repr in the error for a stream passed in place of a coroutine.
+        # asyncio shows this repr in an error.
         readings = ".run(), await, asyncio.ensure_future(...), for or .subscribe()"
         return f"<Stream of {items}{source}{model}; nothing is sent until {readings}>"
 
     def missing_attribute(self, name: str, methods: Iterable[str]) -> str:
-        """Return the error message for the missing attribute `name`. The message may suggest one of `methods`."""
         fault = f"'Stream' object has no attribute {name!r}"
         if name.startswith("_"):
             return fault
@@ -120,12 +116,11 @@ class Origin(NamedTuple):
         return f"{fault}: {advice('Stream', 'attribute')}"
 
     def still_to_run(self, fault: str) -> str:
-        """Return the error message for an operation that works on a result, but not on a Stream."""
         call = f"{self.function}(...)" if self.function else "the stream"
         return f"{fault}: {advice('Stream', 'item', call=call)}"
 
     def _result_with(self, name: str) -> tuple[str, str]:
-        """Return a call whose result has the attribute `name`, and the path to it. The call is "" if none exists."""
+        """Return a call whose result has `name`, and the path."""
         call = f"{self.function}(...)"
         if self.items == "events":
             folds = {Response: "to_response", ChatResult: "to_chat_result", StepResult: "to_step_result"}
@@ -141,14 +136,13 @@ class Origin(NamedTuple):
 
 
 class NotEncodable:
-    """A value that raises a clear error if an encoder, such as FastAPI's, tries to encode a Stream.
+    """Raises a clear error if an encoder reads a Stream.
 
-    Such an encoder falls back to ``vars(stream)``, where this value is first. The encoder therefore fails here,
-    before it reaches the locks and functions of the Stream.
+    It is first in ``vars(stream)``, so FastAPI finds it.
     """
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__wrapped__":  # doctest and inspect look for this attribute in every class
+        if name == "__wrapped__":  # doctest and inspect look for it in every class
             raise AttributeError(name)
         raise TypeError(advice("Stream", "json"))
 

@@ -1,4 +1,4 @@
-"""Run functions in daemon threads, and wait for running calls at interpreter exit.
+"""Run functions in daemon threads, and wait for calls at exit.
 
 ==========================================  ==========================================================================
 running call                                what happens at interpreter exit
@@ -10,9 +10,8 @@ a subscription that has not emitted events  continues until nothing has happened
 yet, a tool, or a wait for a retry
 ==========================================  ==========================================================================
 
-A call that has been silent for too long is closed with ``StreamError("cancelled")``, and one line is logged. All calls
-are closed if Ctrl-C has ended the program or is pressed during the exit. An earlier Ctrl-C at an interactive prompt has
-no effect.
+A call that is silent for too long ends with ``StreamError("cancelled")`` and one log line. Ctrl-C also closes all
+calls, unless it was pressed earlier at a prompt.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ T = TypeVar("T")
 
 
 IDLE_KEPT = 16
-"""The maximum number of idle threads to keep. Surplus threads exit as soon as they become idle."""
+"""The maximum number of idle threads."""
 
 THREADS = 1_000
-"""The maximum number of plain tool functions that can run at once. It limits the cost of a burst of calls."""
+"""The maximum number of tool functions that run at once."""
 
 THREADS_LEFT = 100
-"""The maximum number of abandoned plain functions that are still running. At the limit, no new functions start."""
+"""The maximum number of abandoned functions that still run."""
 
 _Job = tuple["Future[Any]", Callable[[], Any]]
 
@@ -55,17 +54,14 @@ class _Worker(threading.Thread):
 
 
 def is_daemon_worker() -> bool:
-    """Return whether the current thread is one of rxllm's own threads."""
     return isinstance(threading.current_thread(), _Worker)
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """An executor that grows and shrinks as needed, and never delays interpreter exit.
+    """An executor that never delays interpreter exit.
 
-    A job that hangs blocks only its own thread. An ordinary ``ThreadPoolExecutor`` would delay interpreter exit. It
-    would also reject new jobs during the exit, while the last calls still need them. One thread is always ready,
-    because no thread can be started during interpreter exit. `running` is the number of unfinished jobs. `left` is the
-    number of jobs that are still running although their callers have stopped waiting.
+    One thread is always ready, because none can start during exit. `running` counts unfinished jobs, and `left` counts
+    abandoned ones.
     """
 
     running = 0
@@ -89,8 +85,8 @@ class DaemonThreads(ThreadPoolExecutor):
         return future
 
     def leave(self, job: Future[Any], what: str) -> None:
-        """Stop waiting for `job`; `what` is its name in the log."""
-        if job.cancel():  # the job had not started yet
+        """Stop waiting for `job`, named `what` in the log."""
+        if job.cancel():  # it had not started yet
             return
         with self._guard:
             self.left += 1
@@ -110,7 +106,7 @@ class DaemonThreads(ThreadPoolExecutor):
         try:
             _Worker(target=self._work, name="rxllm-worker", daemon=True).start()
             self._idle += 1
-        except RuntimeError:  # the interpreter is shutting down, so the job waits for a running thread
+        except RuntimeError:  # at shutdown, the job waits for a running thread
             self._idle += 1
 
     def _work(self) -> None:
@@ -129,7 +125,7 @@ class DaemonThreads(ThreadPoolExecutor):
                 self._idle += 1
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Do nothing: the threads end with the process."""
+        """Do nothing, because threads end with the process."""
 
 
 _threads: DaemonThreads | None = None
@@ -146,7 +142,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def daemon_threads() -> DaemonThreads:
-    """Return the threads of the current `Place`. By default, return the process's threads, created on first use."""
+    """Return the current threads, and create them if necessary."""
     global _threads
     if (stand_in := current_place.get().threads) is not None:
         return stand_in
@@ -156,9 +152,9 @@ def daemon_threads() -> DaemonThreads:
 
 
 async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
-    """Run the blocking function `fn` in a thread, in the caller's context, and return its result.
+    """Run a blocking function in a thread.
 
-    If the caller is cancelled, `fn` keeps running, and its result is dropped. `what` is the name of `fn` in the log.
+    If the caller is cancelled, `fn` keeps running. `what` is its name in the log.
     """
     job = daemon_threads().submit(contextvars.copy_context().run, fn)
     try:
@@ -174,7 +170,7 @@ async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
 SILENT_SECONDS = 5.0
 FIRST_SECONDS = 30.0
 CLOSE_SECONDS = 1.0
-"""The maximum number of seconds for cancelled calls to close."""
+"""The maximum number of seconds to close cancelled calls."""
 
 TICK_SECONDS = 0.02
 
@@ -189,7 +185,7 @@ class Call(Protocol):
 
 
 class Live:
-    """The calls and timers on the portal's loop. Only that loop's thread accesses them."""
+    """The portal's calls and timers. Only its thread uses them."""
 
     def __init__(self) -> None:
         self.calls: set[Call] = set()
@@ -197,14 +193,14 @@ class Live:
 
 
 class Drain:
-    """Waits at interpreter exit for the calls and timers in `live`."""
+    """Waits for the calls and timers in `live` at exit."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
         self._ticks = 0
 
     async def run(self) -> None:
-        """Wait for the loop's calls and timers, and close calls that have lost their readers or fallen silent."""
+        """Wait for calls and timers, and close silent ones."""
         _name_current_task()
         for call in tuple(self._live.calls):
             if call.read:
@@ -223,7 +219,6 @@ class Drain:
                 return
 
     async def cancel(self) -> None:
-        """Cancel all tasks and timers on the loop, and wait up to `CLOSE_SECONDS` for them to close."""
         _name_current_task()
         tasks = _tasks()
         for pending in (*tasks, *self._live.timers):
@@ -232,7 +227,7 @@ class Drain:
         await _wait_for(tasks, CLOSE_SECONDS)
 
     def wait(self, done: futures.Future[None]) -> None:
-        """Wait for `done` outside the loop's thread. Give up if the loop has not run for `FIRST_SECONDS`."""
+        """Wait outside the loop's thread. Give up if it hangs."""
         ticks = -1
         while not futures.wait((done,), FIRST_SECONDS).done:
             if ticks == self._ticks:

@@ -17,7 +17,7 @@ for programs   `sandbox` replaces the models named in code. `Cassette` records e
 for all tests  `events` builds an adapter's events. `strategies` holds hypothesis strategies for all values and events.
 =============  =========================================================================================================
 
-Check in virtual time that an operator follows the Rx contract and that the events stay consistent:
+Check that an operator follows the Rx contract, in virtual time:
 
 >>> from rxllm import Fake, operators as ops, testing
 >>> testing.assert_operator(lambda: ops.map_text(str.upper))
@@ -26,12 +26,11 @@ Check that an adapter follows the adapter rules:
 
 >>> testing.assert_adapter(Fake("Hello"))
 
-To test an adapter's wire format over HTTP as well, use ``HTTPAdapterConformance``. If your code breaks a rule for a
-good reason, you can omit the rule, for example with ``without={"at_once"}``. The docstrings of the ``assert_``
-functions and `AdapterConformance` list the rules, and when to omit each one.
+``HTTPAdapterConformance`` also tests an adapter's wire format over HTTP. To omit a rule, pass its name, as in
+``without={"at_once"}``. The docstrings of the ``assert_`` functions and `AdapterConformance` list the rules.
 
-With pytest, the `loopback` fixture starts a server that follows a script. After the test, it stops the server and
-raises any error from the script::
+The pytest fixture `loopback` starts a server that follows a script. After the test, it stops the server and raises any
+error from the script::
 
     from rxllm.testing.loopback import STALL, Reply, chat_chunk
 
@@ -41,9 +40,8 @@ raises any error from the script::
         rxllm.stream_generate(adapter, "Hello", model="m").take(2).run()
         server.connections[0].wait_closed()
 
-The fixture is part of rxllm's pytest plugin. The plugin imports nothing until it is used, and makes pytest rewrite the
-assertions in this kit. To disable it, run ``pytest -p no:rxllm``. `strategies` needs hypothesis, and the test suites
-and the fixture need pytest. rxllm installs neither of these, but the rest of the kit works without them.
+The fixture is part of rxllm's pytest plugin. To disable the plugin, run ``pytest -p no:rxllm``. `strategies` needs
+hypothesis. The test suites and the fixture need pytest. rxllm installs neither.
 """
 
 from __future__ import annotations
@@ -116,9 +114,8 @@ __all__ = [
 
 _MODULES = ("loopback", "marbles", "strategies")
 
-# Import each module on first use, since only some of them need hypothesis or httpx. `__getattr__` is hidden from type
-# checkers, which would otherwise accept any name.
-if not TYPE_CHECKING:
+# Some modules need hypothesis or httpx, so import on first use.
+if not TYPE_CHECKING:  # with `__getattr__`, type checkers would accept any name
     _load = lazy_exports(
         __name__,
         {

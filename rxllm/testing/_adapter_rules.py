@@ -1,4 +1,4 @@
-"""The adapter rules, and `assert_adapter`, which checks them without needing a scripted service."""
+"""The adapter rules, checked by `assert_adapter`."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ JUNK = (
 """Bytes that a decoder might receive from the wrong server."""
 
 SHORTEST_KEY = 8
-"""The minimum length of a key to search for. A shorter key could occur in other text by chance."""
+"""The shortest key to search for. Shorter keys could match by chance."""
 
 PROMPT = 0.1
-"""The time limit, in seconds, for the fastest of three attempts to build a request."""
+"""The time limit in seconds for building a request."""
 
 ADAPTER_RULES = RuleTable()
-"""Maps each rule's name to its text, in the order in which `assert_adapter` checks them."""
+"""Maps each rule's name to its text."""
 
 
 def assert_adapter(
@@ -59,18 +59,18 @@ def assert_adapter(
     seconds: float = SECONDS,
     **options: Any,
 ) -> None:
-    """Make about ten calls with `request` to check that `adapter` follows the `ADAPTER_RULES`.
+    """Check that `adapter` follows the `ADAPTER_RULES`.
 
     >>> from rxllm import Fake
     >>> assert_adapter(Fake("Hello"))
 
-    `adapter` is an adapter, an async generator function, an `Engine`, or a model name. `options` are passed to
-    ``stream_generate``. A call that takes longer than `seconds` breaks the `answers` rule. To test refusals, timeouts
-    and clean-up as well, use ``AdapterConformance``, which needs a scripted service.
+    `adapter` is an adapter, an async generator function, an `Engine`, or a model name. The check makes about ten calls
+    with `request`. `options` are passed to ``stream_generate``. A call that takes longer than `seconds` breaks the
+    `answers` rule. ``AdapterConformance`` also tests refusals, timeouts and clean-up, but needs a scripted service.
 
     `only` names the rules to check, and `without` the rules to omit, as in ``without={"sends_key"}``. The rules from
-    ``sends_system`` onwards apply only to an ``HTTPAdapter``: they look at the request that it builds. An adapter that
-    does not support a setting may refuse it with an `LLMError`.
+    ``sends_system`` onwards apply only to an ``HTTPAdapter``. An adapter may refuse an unsupported setting with an
+    `LLMError`.
 
     ==========================  ==========================================  ==========================================
     rule                        what is checked                             when to omit it
@@ -113,7 +113,7 @@ def assert_adapter(
     ``hides_key``               api_key is not in the address               if the service accepts it only there
     ==========================  ==========================================  ==========================================
 
-    Raises an ``AssertionError`` that lists each broken rule with the reason, and ``ValueError`` for an unknown rule.
+    Raises an ``AssertionError`` that lists the broken rules and the reasons. Raises ``ValueError`` for an unknown rule.
     """
     __tracebackhide__ = True
     names = ADAPTER_RULES.chosen(only, without)
@@ -141,7 +141,6 @@ def _adapter(run: AdapterRun) -> None:
 @ADAPTER_RULES.rule("answers", "the call succeeds; all other rules depend on this")
 def _answers(run: AdapterRun) -> None:
     observed = run.observed
-    # Other errors are reported by the rules error_event and typed_error.
     refused = isinstance(observed.error, LLMError) and not observed.events
     expect(not refused, f"it raised {observed.error!r}", observed.error)
     last = observed.events[-1] if observed.events else None
@@ -188,7 +187,6 @@ def _understood(run: AdapterRun) -> None:
 
 
 def _is_raw(chunk: StreamChunk) -> bool:
-    """Return whether the chunk should become a ``RawChunk``."""
     return "stream_only?" in chunk.metadata or (chunk.type, *chunk.metadata) == ("meta", "provider_event")
 
 
@@ -239,7 +237,7 @@ def _apart(run: AdapterRun) -> None:
 
 @ADAPTER_RULES.rule("left", "a disposed call does not affect the next one")
 def _left(run: AdapterRun) -> None:
-    _ = run.observed  # Make the reference call first, since the disposed call might affect later calls.
+    _ = run.observed  # A disposed call might affect later calls.
     first = run.observe(Stream.of(run.stream().take(1)))
     expect((len(first.events), first.completed) == (1, 1), f"take(1) received {clip(first)}")
     run.expect_as_before("the next call", run.observe(run.stream()))
@@ -297,7 +295,7 @@ def _decoder(run: AdapterRun) -> None:
         case [*_, ErrorEvent(error=StreamError(reason="truncated"))]:
             pass
         case events:
-            raise AssertionError(f'without any bytes, it emitted {clip(events)}; it must end with a "truncated" error')
+            raise AssertionError(f'without any bytes, it emitted {clip(events)} instead of a "truncated" error')
 
 
 @ADAPTER_RULES.rule("chunks", "its decoder emits the same events however the bytes are cut")
@@ -308,7 +306,6 @@ def _chunks(run: AdapterRun) -> None:
 
 
 def expect_however_cut(run: AdapterRun, data: bytes) -> None:
-    """Raise ``AssertionError`` unless the decoder emits the same events however `data` is cut."""
     whole = run.decode([data])
     for chunks in chunkings(data):
         sizes = ", ".join(str(len(chunk)) for chunk in chunks[:9])

@@ -1,4 +1,4 @@
-"""Run an adapter under test: script its service, make calls to it, and check the requests that it sends."""
+"""Run an adapter under test against a scripted service."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from rxllm.values import (
 from rxllm.values.responses import shorten
 
 REQUEST_ID = "req-conformance"
-"""The request id that a scripted service sends when it refuses a call."""
+"""The request id that a scripted service sends with a refusal."""
 
 TEXTS = ("Two, ", "three ", "and five.")
 CALLS = (ToolCall("call_a", "f", {"x": 1}), ToolCall("call_b", "f", {"x": 2}))
@@ -49,11 +49,12 @@ USAGE = Usage(11, 7)
 
 @dataclass(frozen=True)
 class Script:
-    """The answer that a service must give: `thinking` and `texts` in pieces, then `calls`, `usage` and the end.
+    """An answer for a service to give.
 
-    `finish_reason` defaults to ``"tool_calls"`` if there are calls, and to ``"stop"`` otherwise. If an `error` is
-    given, the answer ends with it, and the adapter must report it. If there is an `error` but no text or call, the
-    service refuses the call. If `stalls` is true, the service stops sending without ending its answer.
+    The service sends `thinking` and `texts` in pieces, then `calls`, `usage` and the end. `finish_reason` defaults to
+    ``"tool_calls"`` if there are calls, and to ``"stop"`` otherwise. An `error` ends the answer, and the adapter must
+    report it. An `error` without text or calls means that the service refuses the call. If `stalls` is true, the
+    service stops sending without ending its answer.
     """
 
     texts: tuple[str, ...] = ()
@@ -76,10 +77,10 @@ class Script:
 
 @dataclass(frozen=True)
 class Served:
-    """An adapter with a running service, and functions that report what the service has observed.
+    """An adapter with a running service.
 
-    ``asked()`` returns the number of calls that the service has received, and ``left()`` how many of them the client
-    has closed early. ``requests()`` returns the HTTP requests, like ``Loopback.requests``. Without `requests`, the
+    ``asked()`` returns the number of calls that the service received. ``left()`` returns the number of calls that the
+    client closed early. ``requests()`` returns the HTTP requests, like ``Loopback.requests``. Without `requests`, the
     rules about requests are checked only for an ``HTTPAdapter``.
     """
 
@@ -90,7 +91,6 @@ class Served:
 
 
 def missing(suite: object, hook: str) -> NoReturn:
-    """Raise a ``NotImplementedError`` that names the missing `hook`."""
     raise NotImplementedError(f"{type(suite).__name__} has no {hook}(): define it as the base class describes")
 
 
@@ -117,14 +117,14 @@ SENT_RULES: dict[str, str] = {
     "sends_picture": "a picture is sent, or refused",
     "hides_key": "the call's api_key is not in the address, since addresses are logged",
 }
-"""Maps the name of each rule about an adapter's requests to its text."""
+"""Maps each rule about requests to its text."""
 
 KEY = "sk-conformance-0123456789abcdef"
 TEMPERATURE = 0.125
 
 
 def canary(rule: str) -> str:
-    """Return the word that `rule` expects to find in the request, such as ``canary_system``."""
+    """Return the word to find in the request, like ``canary_system``."""
     return rule.replace("sends_", "canary_")
 
 
@@ -139,7 +139,7 @@ MESSAGES = (
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "string", "description": canary("sends_tool_schema")}}}
 
-# The earlier call is to `f`, so the request contains the other tool's name only if the tools are sent.
+# The other name appears only if the tools are sent.
 TOOLS = (Tool("f", "A tool."), Tool(canary("sends_tool_name"), canary("sends_tool_description"), SCHEMA))
 
 OPTIONS = {"canary": canary("sends_options")}
@@ -147,7 +147,7 @@ OPTIONS = {"canary": canary("sends_options")}
 
 PICTURE = user("Look!", Image.from_base64("iVBORw0KGgpjYW5hcnk=", "image/png"))
 
-# Every wire format has its own fields for these settings, so the rules only check that a setting changes the request.
+# Wire formats differ, so check only that the request changes.
 VARIATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sends_max_tokens": ({}, {"max_tokens": 4321}),
     "sends_stop": ({}, {"stop": (canary("sends_stop"),)}),
@@ -155,11 +155,10 @@ VARIATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sends_response_format": ({}, {"response_format": json_schema("canary", SCHEMA)}),
     "sends_picture": ({"messages": (*MESSAGES, user("Look!"))}, {"messages": (*MESSAGES, PICTURE)}),
 }
-"""Maps each rule to the fields of a request without the setting, and of a request with it."""
+"""Maps each rule to a request's fields without and with the setting."""
 
 
 def expect_sent(rule: str, requests: Sequence[Sent]) -> None:
-    """Raise ``AssertionError`` unless `requests` follow `rule`."""
     __tracebackhide__ = True
     heads = " ".join(f"{request.path} {request.headers}" for request in requests)
     body = " ".join(request.body.decode(errors="replace") for request in requests)
@@ -184,14 +183,13 @@ def expect_sent(rule: str, requests: Sequence[Sent]) -> None:
 
 
 def says_something(events: Iterable[Event]) -> bool:
-    """Return whether `events` contain text, thinking, a part or a tool call."""
     message = fold_message(events)
     return bool(message.parts or message.tool_calls)
 
 
 @dataclass(frozen=True)
 class AdapterRun:
-    """An adapter, and the call used to test it. Each call must end within `seconds`."""
+    """An adapter, and the call used to test it."""
 
     engine: Engine
     request: Any
@@ -203,14 +201,14 @@ class AdapterRun:
         return stream_generate(self.engine, request, **{**self.options, **options})
 
     def bare(self) -> Stream[Event]:
-        """Return the adapter's own stream, without the pipeline."""
+        """Return the adapter's stream, without the pipeline."""
         return Stream.of(as_adapter(self.engine.adapter).stream(*self.received))
 
     def observe(self, source: Observable[Any], **options: Any) -> Observed:
         return observe(source, seconds=self.seconds, **options)
 
     def decode(self, chunks: list[bytes]) -> list[Event]:
-        """Feed `chunks` to a new decoder from the adapter, and return the decoder's events."""
+        """Decode `chunks` with a new decoder."""
         decoder = self.engine.adapter.decoder(self.received[0])
         try:
             return [*(event for chunk in chunks for event in decoder.feed(chunk)), *decoder.close()]
@@ -219,11 +217,11 @@ class AdapterRun:
 
     @cached_property
     def observed(self) -> Observed:
-        """The events and errors of the reference call, which is made only once."""
+        """The outcome of the reference call. It is made only once."""
         return self.observe(self.stream())
 
     def expect_as_before(self, which: str, observed: Observed) -> None:
-        """Raise ``AssertionError`` unless the outcome of this call matches the reference call's."""
+        """Raise ``AssertionError`` if the outcome differs from the reference call's."""
         __tracebackhide__ = True
         before, now = (
             [*self.comparable_facts(call.events), *map(repr, call.errors), *["completed"] * call.completed]
@@ -232,13 +230,12 @@ class AdapterRun:
         expect_same(which, before, now)
 
     def comparable_facts(self, events: list[Event]) -> list[Any]:
-        """Return the facts that must be the same for every call, even if the model words its answer differently."""
+        """Return the facts that are equal for all calls. A model may word its answer differently."""
         kinds = [type(event).__name__ for event in events]
         return [*kinds[:1], *["content"] * says_something(events), *kinds[-1:]]
 
     @cached_property
     def received(self) -> tuple[Request, Call]:
-        """The request and the call that the adapter receives."""
         received: list[tuple[Request, Call]] = []
 
         async def note(request: Request, call: Call) -> Any:
@@ -250,11 +247,11 @@ class AdapterRun:
 
     @cached_property
     def sent(self) -> Sequence[Sent] | None:
-        """The HTTP requests that the adapter sends for the canary request, or None if they are unknown."""
+        """The HTTP requests for the canary request, or None if unknown."""
         return self.sends()
 
     def sends(self, **changes: Any) -> Sequence[Sent] | None:
-        """Return the HTTP requests that the adapter sends for the canary request with `changes`.
+        """Return the HTTP requests for the canary request with `changes`.
 
         Return None if they are unknown. Raise the adapter's ``LLMError`` if it refuses the request.
         """
@@ -269,7 +266,7 @@ class AdapterRun:
 
 @dataclass(frozen=True)
 class ScriptedRun(AdapterRun):
-    """An adapter whose service gives the same answer to every call, and counts the calls."""
+    """An adapter whose service gives every call the same answer."""
 
     served: Served
 
@@ -288,16 +285,15 @@ class ScriptedRun(AdapterRun):
         return self.served.requests()[before:]
 
     def verified(self, request: Any = None, **options: Any) -> Stream[Event]:
-        """Return the stream of one call, checked by ``operators.verify``."""
         return self.stream(request, **options).pipe(ops.verify())
 
     def all_events(self, **options: Any) -> list[Event]:
-        """Make a call that must not raise an error, and return its events. The last event may be an ``ErrorEvent``."""
+        """Return the events of a call. The last event may be an ``ErrorEvent``."""
         __tracebackhide__ = True
         return self.observe(self.verified(**options)).expect_events()
 
     def events(self, **options: Any) -> list[Event]:
-        """Make a call that must not fail, and return its events."""
+        """Return the events of a call that must succeed."""
         __tracebackhide__ = True
         events = self.all_events(**options)
         if isinstance(events[-1], ErrorEvent):
@@ -308,7 +304,7 @@ class ScriptedRun(AdapterRun):
         return generate(self.engine, self.request, **{**self.options, **options})
 
     def answer(self, **options: Any) -> Response[Any]:
-        """Make a call that must not fail, and return its response."""
+        """Return the response of a call that must succeed."""
         __tracebackhide__ = True
         response: Response[Any] = self.observe(self.generate(**options)).expect_events()[-1]
         expect(response.error is None, f"the answer failed: {response.error!r}", response.error)

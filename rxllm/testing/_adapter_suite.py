@@ -1,4 +1,4 @@
-"""`AdapterConformance`, a pytest suite that tests the rules, refusals, timeouts and clean-up of chat adapters."""
+"""`AdapterConformance`, a pytest suite for chat adapters."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ else:
     except ModuleNotFoundError:
 
         class _Missing:
-            """A stand-in used if pytest is not installed. It ignores marks, and raises an error for any other use."""
+            """A stand-in for pytest if it is not installed."""
 
             mark = SimpleNamespace(parametrize=lambda *parameters: lambda test: test)
 
@@ -59,15 +59,16 @@ REASONS = tuple(sorted(AdapterError.REASONS - {"no_scripted_response"}))
 RETRY_AFTER = 0.5
 
 SCRIPT_RULES = ("calls", "thinking", "usage", "length", "content_filter", "cancelled")
-"""Names that a suite's `without` may contain in addition to the `ADAPTER_RULES`."""
+"""More names that a suite's `without` may contain."""
 
 each_reason = pytest.mark.parametrize("reason", REASONS)
 
 
 class AdapterConformance:
-    """A test suite for a chat adapter. It checks the `ADAPTER_RULES`, and runs further cases with a scripted service.
+    """A test suite for a chat adapter with a scripted service.
 
-    In a subclass, define `serving`, which starts a service that follows a `Script`. pytest does the rest::
+    It checks the `ADAPTER_RULES` and further cases. In a subclass, define `serving`. It starts a service that follows a
+    `Script`::
 
         class TestMine(AdapterConformance):
             without = {"thinking": "the service has none"}
@@ -77,13 +78,12 @@ class AdapterConformance:
                 with service(script) as running:
                     yield Served(Mine(running.url), running.count_calls, running.count_hang_ups)
 
-    `reasons` are the reasons that the service can give for refusing a call. Cases for any other reason are skipped.
-    `breaks` is the reason that the service gives when a stream fails midway. Three attributes are times in seconds:
-    `silence` is the timeout for a service that stops sending, `patience` is the time in which the service must notice
-    that the client has disconnected, and `seconds` is the maximum duration of a stream. If the adapter uses HTTP,
-    subclass ``HTTPAdapterConformance`` instead.
+    The service can refuse a call with any of the `reasons`. Cases for other reasons are skipped. `breaks` is the reason
+    for a stream that fails midway. Three attributes are times in seconds. `silence` is the timeout for a service that
+    stops sending. `patience` is how long the service may take to notice a disconnect. `seconds` is the maximum duration
+    of a stream. For an adapter that uses HTTP, subclass ``HTTPAdapterConformance`` instead.
 
-    `without` maps the names of cases to the reasons for omitting them. These are the cases:
+    `without` maps the names of cases to reasons for omitting them:
 
     ==================  ============================================  ========================================
     name                what is tested                                when to omit it
@@ -108,10 +108,10 @@ class AdapterConformance:
     seconds: float = SECONDS
 
     def serving(self, script: Script) -> AbstractContextManager[Served]:
-        """Return a context manager that starts a service and yields a `Served`.
+        """Start a service and yield a `Served`, in a context manager.
 
-        The service follows `script` on each call. When it refuses a call, it must send the request id `REQUEST_ID` and
-        the error's ``retry_after``.
+        The service follows `script` on each call. A refusal must include the request id `REQUEST_ID` and the error's
+        ``retry_after``.
         """
         missing(self, "serving")
 
@@ -119,14 +119,14 @@ class AdapterConformance:
 
     @contextmanager
     def running(self, script: Script) -> Generator[ScriptedRun]:
-        """Start the service, and yield a run whose calls use a tool and are not retried."""
+        """Start the service, and yield a run without retries."""
         with self.serving(script) as served:
             engine = Engine(served.adapter, model=self.model, retry=False)
             yield ScriptedRun(engine, "Call f, twice.", {"tools": [TOOL]}, self.seconds, served)
 
     @property
     def whole(self) -> Script:
-        """A script whose answer uses every feature of the service."""
+        """A script that uses every feature of the service."""
         return Script(
             TEXTS,
             () if "calls" in self.without else CALLS,
@@ -136,10 +136,10 @@ class AdapterConformance:
 
     @contextmanager
     def needed(self, rule: str) -> Generator[None]:
-        """Skip the case if the suite's `without` names `rule`. If the case fails, add a hint to its error."""
+        """Skip the case if `without` names `rule`."""
         check_names(self.without, dict.fromkeys((*SCRIPT_RULES, *ADAPTER_RULES)))
         if rule in self.without:
-            reasons: Any = self.without  # a set of names, without reasons, is also allowed
+            reasons: Any = self.without  # `without` may also be a set
             pytest.skip(f"{rule}: {reasons[rule] if isinstance(reasons, Mapping) else 'omitted by the suite'}")
         try:
             yield
@@ -150,30 +150,30 @@ class AdapterConformance:
             raise
 
     def refusal(self, reason: str) -> Script:
-        """Return a script that refuses the call. Skip the case if the service cannot give this `reason`."""
+        """Return a script that refuses the call with this `reason`."""
         if reason not in self.reasons:
             pytest.skip(f"the service cannot refuse a call with the reason {reason}")
         return Script(error=AdapterError(reason, request_id=REQUEST_ID))
 
     def waiting(self, reason: str) -> dict[str, Any]:
-        """Return the options that make a call fail with `reason`. Only ``"timeout"`` needs an option."""
+        """Return the options for a call that fails with `reason`."""
         return {"timeout": self.silence / 5} if reason == "timeout" else {}
 
     def expect_reason(self, error: Exception | None, reason: str) -> AdapterError:
-        """Check that `error` is an `AdapterError` with this `reason`, and return it."""
+        """Return `error` if it has this `reason`, or fail."""
         assert isinstance(error, AdapterError), f"{error!r} is not an AdapterError"
         assert error.reason == reason, repr(error)
         return error
 
     def refused_answer(self, script: Script, reason: str) -> AdapterError:
-        """Make a call that must be refused before it emits anything, and return its error."""
+        """Return the error of a call that is refused."""
         with self.running(script) as run:
             observed = run.observe(run.generate(**self.waiting(reason)))
         assert observed.events == []
         return self.expect_reason(observed.error, reason)
 
     def broken(self, error: LLMError, **options: Any) -> None:
-        """Check that a stream keeps its text and ends with `error` if the service fails after sending text."""
+        """Check that a stream keeps its text and ends with `error`."""
         with self.running(Script(TEXTS, error=error)) as run:
             events = run.all_events(**options)
         for event in events:
@@ -184,7 +184,7 @@ class AdapterConformance:
         assert (response.output_text, response.finish_reason) == ("".join(TEXTS), "error")
 
     def seconds_until_left(self, run: ScriptedRun) -> float:
-        """Check that the service notices the client's disconnect exactly once, and return the seconds it took."""
+        """Return how long the service takes to notice the disconnect."""
         left, began = run.served.left, time.monotonic()
         assert becomes(lambda: left() > 0, self.seconds), "the service never noticed that the client had disconnected"
         took = time.monotonic() - began
@@ -318,7 +318,7 @@ class AdapterConformance:
                 observed = run.observe(run.verified().take(2))
                 assert (len(observed.events), observed.completed) == (2, 1)
                 took.append(self.seconds_until_left(run))
-        # A busy machine may delay one of the three calls.
+        # A busy machine may delay one of the calls.
         assert statistics.median(took) <= self.patience, f"the service noticed the client's disconnect after {took} s"
 
     def test_a_call_that_is_left_before_its_first_byte_is_cleaned_up(self) -> None:

@@ -1,4 +1,4 @@
-"""`backtest` runs a pipeline over recorded streams in virtual time, and returns the results as a table."""
+"""`backtest` runs a pipeline over recorded streams in virtual time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ Shown = tuple[float, Literal["next", "error", "completed"], Any]
 
 @dataclass(frozen=True)
 class BacktestRow:
-    """The result of running a pipeline over one recording. Times are in seconds since the subscription.
+    """The result of one recording in a `backtest`.
+
+    Times are in seconds since the subscription.
 
     ==============  ====================================================================================================
     `recording`     The file's name, followed by the stream's number if the file has several streams.
@@ -69,13 +71,16 @@ class BacktestRow:
     _again: Callable[[list[Shown]], object] = field(default=lambda shown: None, repr=False, compare=False)
 
     def notes(self) -> list[Shown]:
-        """Run the pipeline again, and return all notifications, each with its time, its kind, and its item or error."""
+        """Run the pipeline again, and return all notifications.
+
+        Each notification is a tuple of the time, the kind, and the item or error.
+        """
         shown: list[Shown] = []
         self._again(shown)
         return shown
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row as a dict of plain data, for use in a table."""
+        """Return the row as a dict of plain data."""
         columns = {name: entry for name, entry in vars(self).items() if not name.startswith("_")}
         missing = "; ".join(f"{what} at {at:g} s" for at, what in self.missing)
         return {**columns, "missing": missing, "error": "" if self.error is None else repr(self.error)}
@@ -83,7 +88,7 @@ class BacktestRow:
 
 @dataclass(frozen=True, repr=False)
 class Backtest:
-    """The rows of a `backtest`. The repr and the notebook display are tables."""
+    """The rows of a `backtest`, shown as a table."""
 
     rows: tuple[BacktestRow, ...]
 
@@ -97,7 +102,7 @@ class Backtest:
         return self.rows[index]
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return the rows as dicts of plain data, for example to make a ``pandas.DataFrame``."""
+        """Return the rows as dicts, for example for a ``pandas.DataFrame``."""
         return [row.to_dict() for row in self.rows]
 
     def __repr__(self) -> str:
@@ -115,7 +120,7 @@ def backtest(
     *,
     progress: Callable[[BacktestRow], object] | None = None,
 ) -> Backtest:
-    """Run a pipeline of operators over recorded streams in virtual time, and return one row for each stream.
+    """Run a pipeline over recorded streams in virtual time.
 
     >>> import tempfile
     >>> from rxllm import Fake, operators as ops, stream_generate
@@ -129,20 +134,19 @@ def backtest(
     [('brisk.jsonl', 'completed', 'Hello'), ('slow.jsonl', 'error', 'Hel')]
     >>> folder.cleanup()
 
-    `recordings` is a ``.jsonl`` file written by `record` or `Cassette`, a folder of such files, or a list of
-    files and folders. The files are read one at a time. Instead of a file, you can pass a stream of events that runs in
-    virtual time, such as ``from_iterable(events)``. `pipeline` is an operator or a list of operators. It is applied to
-    each recording. On recordings from a cassette, operators work as they do in an engine. ``progress(row)`` is called
-    after each row.
+    The result has one row for each stream. `recordings` are ``.jsonl`` files from `record` or `Cassette`. Pass a file,
+    a folder, or a list of these. You can also pass a stream of events, such as ``from_iterable(events)``. It runs in
+    virtual time. `pipeline` is an operator or a list of operators. On recordings from a cassette, operators work as
+    they do in an engine. ``progress(row)`` is called after each row.
 
-    A pipeline that subscribes again, as retry and ``hedge`` do, gets the next recording of the same request, if the
-    cassette has one. If it calls another engine, as ``fallback`` does, that engine answers only if its adapter is a
-    ``Fake`` or a ``Cassette(..., "replay")``. Give such a cassette ``speed=1`` to keep the recorded times. No other
-    engine is ever called. The row's `missing` lists the answers that are not recorded. Async functions fail,
-    because virtual time has no event loop; use sync functions, or functions that return a stream.
+    Some operators, like retry and ``hedge``, subscribe again. They get the next recording of the same request, if the
+    cassette has one. Other engines, as in ``fallback``, answer only with a ``Fake`` or a ``Cassette(..., "replay")``.
+    Give such a cassette ``speed=1`` to keep the recorded times. The row's `missing` lists the answers that are not
+    recorded. Async functions fail, because virtual time has no event loop. Use sync functions, or functions that return
+    a stream.
 
-    Propagates errors raised while the pipeline is being applied. Raises ``ValidationError("invalid_option")`` if
-    `pipeline` is not made of operators, and ``FileNotFoundError`` if a path does not exist.
+    Raises ``ValidationError("invalid_option")`` if `pipeline` is not made of operators. Raises ``FileNotFoundError`` if
+    a path does not exist. Errors raised while the pipeline is applied are propagated.
     """
     operators = _operators(pipeline)
     if progress is not None:
@@ -165,7 +169,6 @@ def _operators(pipeline: Any) -> list[Operator]:
 
 
 def _iterate_origins(recordings: Any) -> Iterator[Path | Observable[Any]]:
-    """Yield the files and streams in `recordings`, one by one."""
     if isinstance(recordings, Observable):
         yield cast(Observable[Any], recordings)
     elif isinstance(recordings, Iterable) and not isinstance(recordings, str):
@@ -190,7 +193,7 @@ def _run_tapes(origin: Path | Observable[Any], operators: Sequence[Operator]) ->
             Run(load_tapes(origin)[index], operators, shown).start()
 
         row = _run_tape(tape, operators)
-        # Rows hold no events, so that a table does not keep the events of all files in memory.
+        # Rows hold no events, to save memory.
         yield row if row.outcome == "unreadable" else replace(row, _again=again)
 
 
@@ -218,19 +221,19 @@ def _run_tape(tape: Tape, operators: Sequence[Operator]) -> BacktestRow:
 
 
 PATIENCE = 3600.0
-"""The number of virtual seconds a pipeline may keep running after its recording has ended."""
+"""Seconds a pipeline may run after its recording has ended."""
 
 
 @dataclass(frozen=True)
 class Tape:
-    """A recording, and the later recordings of the same request."""
+    """A recording, and later recordings of the same request."""
 
     name: str
     takes: Sequence[Recorded | Observable[Any]]
     description: Mapping[str, Any]
 
     def check(self) -> float:
-        """Return the recording's duration in seconds. Raises ``ValidationError`` for a malformed recording."""
+        """Return the duration in seconds. Raises ``ValidationError`` for a malformed recording."""
         return max([take.notes()[-1].at for take in self.takes[:1] if isinstance(take, Recorded)], default=0.0)
 
     @property
@@ -242,7 +245,6 @@ class Tape:
 
 
 def load_tapes(origin: Path | Observable[Any]) -> list[Tape]:
-    """Return the tapes in a file, or a single tape for a stream."""
     if isinstance(origin, Observable):
         return [Tape(type(origin).__name__, [origin], {})]
     recordings = recordings_in(origin)
@@ -256,10 +258,7 @@ def load_tapes(origin: Path | Observable[Any]) -> list[Tape]:
 
 
 class Run:
-    """Runs the operators over a `tape` once, and keeps the result.
-
-    If `shown` is given, each notification is added to it.
-    """
+    """Runs the operators over a `tape` once. Notifications are added to `shown`."""
 
     def __init__(self, tape: Tape, operators: Sequence[Operator], shown: list[Shown] | None = None) -> None:
         self.outcome: Literal["completed", "error", "unanswered"] = "unanswered"
@@ -280,7 +279,6 @@ class Run:
         self._is_over = False
 
     def start(self) -> None:
-        """Subscribe to the pipeline, and advance the virtual time until the pipeline has ended."""
         stream, length = self._apply_operators(), self._tape.check()
         try:
             subscription = stream.subscribe(self._next, self._fail, self._complete, scheduler=self._scheduler)
@@ -315,7 +313,7 @@ class Run:
         return self._subscribe_to(source, "the rest of an answer whose subscriber unsubscribed", observer)
 
     def _answer_of(self, engine: Any, model: str | None = None) -> Stream[Event]:
-        """Return the answer from another `engine`, or list it as missing if the engine would call a model."""
+        """Return another engine's answer, or note that it is missing."""
         other = as_engine(engine)
         request = replace(self._tape.request, model=model or other.model or self._tape.request.model, options={})
         what = f"an answer from {provider_name(other.adapter)}" + (f":{request.model}" if request.model else "")
@@ -333,14 +331,11 @@ class Run:
         return Stream(subscribe)
 
     def _subscribe_to(self, source: Observable[Any], what: str, observer: abc.ObserverBase[Any]) -> abc.DisposableBase:
-        """Subscribe to an answer, and record its usage. Set `cut_at` if the pipeline unsubscribes early.
-
-        If the answer is not recorded, `what` is added to the missing answers.
-        """
+        """Subscribe to an answer and record its usage."""
         number, has_ended = len(self.usages), False
         self.usages.append(Usage())
         events = Subject[Any]()
-        # This fails for items that are not events, but they have no usage anyway.
+        # This fails for items without usage, which is harmless.
         at_once = CurrentThreadScheduler.singleton()
         note = partial(self.usages.__setitem__, number)
         events.pipe(ops.usage()).subscribe(note, lambda _: None, scheduler=at_once)
@@ -430,7 +425,6 @@ _COLUMNS = {
 
 
 def plain(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the first rows as aligned text, followed by the totals."""
     cells = _cells(rows)
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
@@ -438,14 +432,13 @@ def plain(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the first rows as a Markdown table, followed by the totals."""
     head, *body = [[_SPECIAL.sub(r"\\\g<0>", cell) for cell in line] for line in _cells(rows)]
     lines = [head, ["---"] * len(head), *body]
     return "\n".join(["| " + " | ".join(line) + " |" for line in lines] + ["", _totals(rows)])
 
 
 def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return the header and the first rows as lists of cells, without empty columns."""
+    """Return the header and first rows, without empty columns."""
     names = [name for name in _COLUMNS if name == "recording" or any(row[name] not in (None, "") for row in rows)]
     return [[_COLUMNS[name] for name in names], *([_cell(name, row[name]) for name in names] for row in rows[:_ROWS])]
 

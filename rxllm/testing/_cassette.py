@@ -1,4 +1,4 @@
-"""`Cassette` records answers in a file and plays them back. `sandbox` replaces the model that a program uses."""
+"""`Cassette` and `sandbox` replace a model in tests."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Mode = Literal["once", "replay", "record"]
 
 
 class Cassette:
-    """An adapter that records answers and plays them back, so that rerunning a test or a notebook cell costs nothing.
+    """An adapter that records answers and plays them back.
 
     >>> import tempfile
     >>> from rxllm import Engine, Fake, generate
@@ -69,7 +69,7 @@ class Cassette:
     pass mode="once" to record what is missing
     >>> folder.cleanup()
 
-    `engine` is an adapter, a model name, or an `Engine` with only an adapter and a model. Other settings belong to the
+    `engine` is an adapter, a model name, or an `Engine` with only an adapter and a model. Pass other settings to the
     engine that uses the cassette: ``Engine(Cassette("tape.jsonl", "openai:gpt-5"), tools=[...])``.
 
     ==============  ====================================================================================================
@@ -84,21 +84,20 @@ class Cassette:
                     early ends with ``StreamError("cancelled")``.
     ==============  ====================================================================================================
 
-    By default, recorded answers are played without delays. With ``speed=1`` they are played at their recorded times, on
-    the subscription's scheduler; with ``speed=2``, twice as fast. Several recordings of one request (from retries, or
-    from equal requests in a batch) are played in rotation.
+    By default, recorded answers are played without delays. With ``speed=1`` they keep their recorded times. ``speed=2``
+    is twice as fast. Several recordings of one request are played in rotation.
 
     Two requests are equal if they have the same messages, tools, model, provider and settings. Request ids, keys,
-    headers, `metadata`, and options whose names look like secrets are ignored. Keys are never written to the file,
-    and bytes are written only as hashes.
+    headers and `metadata` are ignored. Options with names like ``password`` are ignored, too. Keys are never written to
+    the file. Bytes are written only as hashes.
 
-    Each recording consists of a line with the request and the lines that `record` would write. An answer is written in
-    one piece when it is complete, so threads and processes can share the file, and a process that is killed during an
-    answer leaves nothing behind. But while a process replaces recordings, no other process may write to the file. A
-    missing folder is created. Images from ``generate_image`` are not recorded.
+    A recording starts with a line for the request. The other lines are the same as from `record`. An answer is written
+    in one piece when it is complete. Threads and processes can share the file. While a process replaces recordings, no
+    other process may write to it. A missing folder is created. Images from ``generate_image`` are not recorded.
 
-    Raises ``ValidationError("invalid_option")`` for an unknown `mode`, ``EngineError("invalid_engine")`` for an engine
-    with other settings, ``ValueError`` if `speed` is not positive, and ``TypeError`` if `path` is not a path.
+    Raises ``ValidationError("invalid_option")`` for an unknown `mode`. Raises ``EngineError("invalid_engine")`` for an
+    engine with other settings. Raises ``ValueError`` if `speed` is not positive, and ``TypeError`` if `path` is not a
+    path.
     """
 
     def __init__(self, path: str | Path, engine: Any, mode: Mode = "once", *, speed: float = math.inf) -> None:
@@ -126,7 +125,7 @@ class Cassette:
             await close()
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
-        """Return a stream that decides at each subscription whether to play a recording or call the model."""
+        """Return a stream that plays a recording or calls the model. It chooses at each subscription."""
         is_named = request.model is not None
         request = request if is_named else replace(request, model=self._engine.model)
 
@@ -162,7 +161,6 @@ class Cassette:
         return live.pipe(recording_with(lambda seconds: _Take(seconds, self.mode == "record", save)))
 
     def _load(self) -> dict[str, list[Recorded]]:
-        """Return the recordings by key. The file is read only the first time."""
         if self._tapes is None:
             tapes: dict[str, list[Recorded]] = {}
             for recording in read_cassette(self.path):
@@ -194,7 +192,7 @@ class Cassette:
 
 @contextmanager
 def sandbox(engine: A) -> Generator[A]:
-    """Inside the block, use `engine` in place of every engine given as a string, such as ``"openai:gpt-5"``.
+    """Inside the block, use `engine` instead of model names.
 
     >>> from rxllm import Fake, generate
     >>> def name_primes():
@@ -205,12 +203,13 @@ def sandbox(engine: A) -> Generator[A]:
     >>> fake.requests[0].model
     'gpt-5'
 
-    `engine` is an `Engine`, an adapter or an image adapter. If the code generates both text and images, pass an
-    `Engine` with both adapters. Requests keep the model name given in the code.
+    It replaces every engine given as a string, such as ``"openai:gpt-5"``. `engine` is an `Engine`, an adapter or an
+    image adapter. If the code generates text and images, pass an `Engine` with both adapters. Requests keep the model
+    name given in the code.
 
-    A sandbox affects the streams created in its block, even if they are subscribed to later. Like a context variable,
-    it also applies in tasks, ``asyncio.run`` and ``asyncio.to_thread``. Concurrent and nested sandboxes are
-    independent. Engines created outside the block do not change.
+    A sandbox affects the streams created in its block, even after the block. It also applies in tasks, ``asyncio.run``
+    and ``asyncio.to_thread``. Concurrent and nested sandboxes are independent. Engines created outside the block do not
+    change.
     """
     only_images = isinstance(engine, ImageAdapter) and not hasattr(engine, "stream")
     replacement = Engine(image_adapter=engine) if only_images else as_engine(engine)
@@ -225,7 +224,7 @@ _writing = threading.Lock()
 
 
 class _Take(Recording):
-    """Records a live answer, and saves the recording at the end if it is complete or if `keeps_all` is true."""
+    """Records a live answer, and saves it at the end."""
 
     def __init__(self, seconds: Callable[[], float], keeps_all: bool, save: Callable[[str], None]) -> None:
         super().__init__(io.StringIO(), seconds)
@@ -251,7 +250,6 @@ class _Take(Recording):
 
 
 def read_cassette(path: Path) -> list[Recorded]:
-    """Return the recordings in a cassette. The list is empty if the file is missing or empty."""
     recordings = recordings_in(path) if path.exists() else []
     if any(recording.head is None and recording.lines for recording in recordings):
         raise ValidationError(
@@ -262,7 +260,7 @@ def read_cassette(path: Path) -> list[Recorded]:
 
 def _append(path: Path, entry: bytes) -> None:
     with path.open("ab", buffering=0) as file:
-        # The empty line separates the entries. It also ends a partial entry left behind by a killed process.
+        # The empty line also ends an entry cut short by a crash.
         data = b"\n" + entry if file.tell() else entry
         if file.write(data) != len(data):
             raise OSError(f"{path}: only part of the recording could be written")
@@ -279,7 +277,7 @@ def _require_bare(engine: Engine) -> Engine:
     lost = [spec.name for spec in fields(Engine) if getattr(engine, spec.name) != getattr(bare, spec.name)]
     if lost:
         message = (
-            f"a Cassette uses only an engine's adapter and model, but this engine also has {', '.join(lost)}; write "
+            f"a Cassette needs a bare adapter and model, but this engine also has {', '.join(lost)}; write "
             "dataclasses.replace(engine, adapter=Cassette(path, engine.adapter))"
         )
         raise EngineError("invalid_engine", message)
@@ -291,11 +289,11 @@ def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  #
 
 
 _SHOWN = 5
-"""The maximum number of differences to list in an error message."""
+"""The maximum number of differences in an error message."""
 
 
 def secrets_of(adapter: Any, request: Request, call: Call) -> list[str]:
-    """Return the keys and other secrets that are known before a call is sent."""
+    """Return the secrets that are known before the call."""
     if isinstance(adapter, HTTPBase):
         return adapter._secrets(request, call, None)  # pyright: ignore[reportPrivateUsage]
     sources = {"api_key": call.api_key, "headers": call.headers, "options": request.options}
@@ -303,7 +301,7 @@ def secrets_of(adapter: Any, request: Request, call: Call) -> list[str]:
 
 
 def describe_request(request: Request, provider: str, raw: bool, secrets: list[str]) -> dict[str, Any]:
-    """Return the parts of `request` that matter to the model, as JSON data with bytes hashed and `secrets` masked."""
+    """Return the parts of `request` that the model sees. Bytes are hashed, and `secrets` are masked."""
     tools = tuple(Tool(tool.name, tool.description, tool.schema, metadata=tool.metadata) for tool in request.tools)
     data: dict[str, Any] = json.loads(
         to_json(replace(request, tools=tools, options=masked(request.options), metadata={}))
@@ -334,24 +332,24 @@ def _sha256(content: str | bytes) -> str:
 
 
 def add_costs(source: Any, provider: str | None, model: str | None) -> Any:
-    """Return `source`, with costs added to its events if the model's prices are known."""
+    """Return `source` with costs, if the model's prices are known."""
     info = models.find(provider, model) if provider else None
     return source.pipe(ops.cost(price=models.price_of(info))) if info is not None and info.has_prices else source
 
 
 def key_of(description: Mapping[str, Any]) -> str:
-    """Return a string that is the same for equal descriptions."""
+    """Return a key that is equal for equal descriptions."""
     return json.dumps(description, sort_keys=True)
 
 
 def head_line(description: Mapping[str, Any]) -> str:
-    """Return the first line of a recording, which contains the request."""
+    """Return a recording's first line, with the request."""
     text = json.dumps({"request": description}, ensure_ascii=False)
     return f"{text if is_encodable(text) else json.dumps({'request': description})}\n"
 
 
 def nearest_differences(recorded: list[Mapping[str, Any]], description: Mapping[str, Any]) -> list[str]:
-    """Return lines that show how `description` differs from the most similar request in `recorded`."""
+    """Return the differences from the most similar recorded request."""
     text = key_of(description)
 
     def distance(other: Mapping[str, Any]) -> tuple[int, float]:

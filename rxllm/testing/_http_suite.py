@@ -1,4 +1,4 @@
-"""Test suites: `HTTPAdapterConformance` for chat adapters over HTTP, and `ImageConformance` for image adapters."""
+"""Test suites for chat adapters over HTTP and for image adapters."""
 
 from __future__ import annotations
 
@@ -40,11 +40,13 @@ PNG = Image.from_base64(
 """A one-pixel image."""
 
 WITHOUT_STATUS = ("malformed_response", "unsupported_feature", "unknown")
-"""Refusal reasons that have no HTTP status of their own."""
+"""Refusal reasons without an HTTP status."""
 
 
 class HTTPAdapterConformance(AdapterConformance):
-    """`AdapterConformance` over HTTP. In a subclass, define the provider's wire format with five methods::
+    """A test suite for a chat adapter that uses HTTP.
+
+    Define the provider's wire format with five methods in a subclass::
 
         class TestMine(HTTPAdapterConformance):
             without = {"calls": "the service has no tools"}
@@ -54,8 +56,7 @@ class HTTPAdapterConformance(AdapterConformance):
             def failed(self, error): return [frame(error={"code": error.reason, "message": error.message})]
             def refused(self, error): return refusal(error, {"message": error.message})
 
-    Timeouts, truncated streams and unreachable servers need no methods. `headers` are the response headers of a
-    stream. `without` works as in ``AdapterConformance``.
+    `headers` are the response headers of a stream. `without` works as in ``AdapterConformance``.
     """
 
     reasons = tuple(reason for reason in REASONS if reason not in WITHOUT_STATUS)
@@ -66,19 +67,25 @@ class HTTPAdapterConformance(AdapterConformance):
         missing(self, "adapter")
 
     def said(self, script: Script) -> list[bytes]:
-        """Return the chunks for a preamble and the script's thinking, texts and calls. `ended` returns the rest."""
+        """Return the chunks for the script's thinking, texts and calls.
+
+        Include any preamble, but not the chunks from `ended`.
+        """
         missing(self, "said")
 
     def ended(self, script: Script) -> list[bytes]:
-        """Return the chunks that properly end an answer, with the script's usage and finish reason."""
+        """Return the chunks that end an answer. They contain the script's usage and finish reason."""
         missing(self, "ended")
 
     def failed(self, error: AdapterError) -> list[bytes]:
-        """Return the chunks that report `error`, with its reason and message, in the middle of a stream."""
+        """Return the chunks that report `error` in mid-stream. They contain its reason and message."""
         missing(self, "failed")
 
     def refused(self, error: AdapterError) -> Reply:
-        """Return a response with the reason, message, ``retry_after`` and ``request_id`` of `error`; see `refusal`."""
+        """Return a response for `error`; see `refusal`.
+
+        It contains the error's reason, message, ``retry_after`` and ``request_id``.
+        """
         missing(self, "refused")
 
     @contextmanager
@@ -87,9 +94,7 @@ class HTTPAdapterConformance(AdapterConformance):
             with _closed_port() as url:
                 yield Served(self.adapter(url), lambda: 0)
             return
-        with Loopback(
-            self._reply(script)
-        ) as server:  # the hooks are called here, so their errors reach the test unchanged
+        with Loopback(self._reply(script)) as server:  # called here so that errors from hooks reach the test
             connections = server.connections
             yield Served(
                 self.adapter(server.url),
@@ -204,18 +209,18 @@ class HTTPAdapterConformance(AdapterConformance):
 
 
 class ImageConformance:
-    """A test suite for an image adapter. In a subclass, define `serving`, which starts the service.
+    """A test suite for an image adapter.
 
-    `model` must support all of the adapter's operations.
+    In a subclass, define `serving`. `model` must support all of the adapter's operations.
     """
 
     model: ClassVar[str] = "conformance"
 
     def serving(self, images: int | None) -> AbstractContextManager[Served]:
-        """Return a context manager that starts a service and yields a `Served`.
+        """Start a service and yield a `Served`, in a context manager.
 
-        The service answers with as many copies of `PNG` as the call requests (``n``), but at most `images`. If `images`
-        is None, the service refuses each call, for example with HTTP status 400, and sends the id `REQUEST_ID`.
+        The service answers with ``n`` copies of `PNG`, but at most `images`. If `images` is None, it refuses each call
+        and sends the id `REQUEST_ID`.
         """
         missing(self, "serving")
 
@@ -267,10 +272,7 @@ class ImageConformance:
         assert 1 <= len(response.images) <= 4
 
     def _assert_answer(self, served: Served, operation: str, call: Stream[ImageResponse]) -> None:
-        """Assert that `call` returns one image, or is refused if the adapter does not support `operation`.
-
-        `call` must not send anything before it is subscribed to.
-        """
+        """Assert that `call` returns one image. An unsupported `operation` must be refused."""
         assert served.asked() == 0
         if operation in served.adapter.operations:
             (response,) = list(call)
@@ -286,9 +288,9 @@ OPERATIONS = {"generate", "edit", "variation"}
 
 
 def refusal(error: AdapterError, body: Any, status: int | None = None) -> Reply:
-    """Return a response with the usual status for the error's reason, unless another `status` is given.
+    """Return a response with the usual status for `error`.
 
-    Its headers contain the error's request id and ``retry_after``.
+    `status` overrides the usual status. The headers contain the error's request id and ``retry_after``.
     """
     fields = {"x-request-id": error.request_id, "retry-after": error.retry_after}
     headers = {name: str(value) for name, value in fields.items() if value is not None}
@@ -308,7 +310,7 @@ STATUSES = {
 
 @contextmanager
 def _closed_port() -> Generator[str]:
-    """Reserve a port that no server listens on, and yield its address."""
+    """Yield the address of a port without a server."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"

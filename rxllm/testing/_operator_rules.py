@@ -39,10 +39,10 @@ from rxllm.values import LLMError, StreamError, ToolCall, Usage, tool
 from rxllm.values.argument_checks import call_fault
 
 ITEMS: list[Any] = events("Hel", "lo", thinking="hm", usage=Usage(3, 2))
-"""The items that the source emits by default."""
+"""The source's default items."""
 
 OPERATOR_RULES = RuleTable()
-"""Maps each rule's name to its text, in the order in which `assert_operator` checks them."""
+"""Maps each rule's name to its text."""
 
 
 def assert_operator(
@@ -58,14 +58,13 @@ def assert_operator(
     >>> from rxllm import operators as ops
     >>> assert_operator(lambda: ops.filter_deltas(text=False))
 
-    `events` are the items that the source emits, by default the events of a simple response. Pass other items if the
-    operator cannot take these, or leaves them all unchanged. If the operator turns events into events,
-    ``operators.verify`` must accept the items:
+    `events` are the items from the source. The default is a simple response. Pass other items if the operator cannot
+    take these, or leaves them all unchanged. For an operator on events, ``operators.verify`` must accept the items:
 
     >>> from rxllm.testing import events
     >>> assert_operator(ops.include_raw_chunks, events=events("Hi", ("raw_chunk", {"n": 1})))
 
-    `only` names the rules to check. `without` names the rules that the operator breaks for a good reason, as in
+    `only` names the rules to check, and `without` the rules to omit, as in
     ``assert_operator(lambda: ops.snapshots(), without={"at_once"})``. These are the rules:
 
     =====================  ====================================================  =======================================
@@ -97,12 +96,11 @@ def assert_operator(
             assert_operator(my_operator, only=[rule])
 
     Time is virtual, so the operator must use the subscription's scheduler. For some rules, the source is silent for ten
-    minutes before its last item, so that timers fire. An exception in a timer ends the subscription, as it does in a
-    `Stream`. If the operator blocks for `seconds` of real time, it breaks the current rule, and the later rules are not
-    checked. The operator is created and run on another thread, in the caller's context.
+    minutes before its last item. An operator that blocks for `seconds` of real time breaks the current rule. The later
+    rules are then not checked. The operator is created and run on another thread, in the caller's context.
 
-    Raises an ``AssertionError`` with the reason for each broken rule. If the operator raised an error, the message
-    begins with that error. Raises ``ValueError`` for an unknown rule, and ``TypeError`` if `make` is an operator.
+    Raises an ``AssertionError`` with the reason for each broken rule. Raises ``ValueError`` for an unknown rule, and
+    ``TypeError`` if `make` is an operator.
     """
     __tracebackhide__ = True
     names = OPERATOR_RULES.chosen(only, without)
@@ -122,7 +120,7 @@ def assert_operator(
 
 
 def _refuse_operator(make: Any) -> None:
-    # Check the signature instead of calling `make`, since a call might raise a TypeError for other reasons.
+    # Calling `make` might raise a TypeError for other reasons.
     if call_fault(make) is not None:
         remedy = "pass a function that makes the operator, as in assert_operator(lambda: my_operator(5))"
         raise TypeError(f"{make!r} cannot be called without arguments: {remedy}")
@@ -130,7 +128,7 @@ def _refuse_operator(make: Any) -> None:
 
 @dataclass(frozen=True)
 class Tested:
-    """The operator under test, made by ``make()``, and the `events` that its source emits."""
+    """The operator under test, and its source's `events`."""
 
     make: Make
     events: Sequence[Any] | None = None
@@ -148,23 +146,16 @@ class Tested:
         return run_operator(self.make, self.items, error, **options)
 
     def deliveries(self) -> list[tuple[int, int, int]]:
-        """Return the item number, the tick and the source's silence for each delivery to test.
-
-        These are all deliveries of a run without silence, and the first two during the silence of another run.
-        """
+        """Return the deliveries to test. Each is an item number, a tick and the source's silence."""
         last = len(self.items) * EVERY
         timed = [item for item in _ticks(self.run(silence=SILENCE)[0]) if last - EVERY < item[1] < last + SILENCE]
         return [(*item, 0) for item in _ticks(self.run()[0])] + [(*item, SILENCE) for item in timed[:2]]
 
     def make_stream(self, clock: Clock) -> Observable[Any]:
-        """Apply the operator to a new source, without subscribing, and return the result."""
         return Source(self.items, clock=clock).pipe(self.make())
 
     def failure(self) -> tuple[str, Exception] | None:
-        """Return a description of the operator's error and the error itself, or None if there is no error.
-
-        The report begins with the error, since it is often the reason for the broken rules.
-        """
+        """Return the operator's error with a description, if any."""
         moments = {0: "when it was subscribed to", self.end: "when the source ended"}
         moments |= {(number + 1) * EVERY: f"at item {number}, {clip(item)}" for number, item in enumerate(self.items)}
         match self.run()[0].ends:

@@ -1,7 +1,7 @@
 """Record streams and their timing in files, and play them back.
 
-A file has one line of JSON for each notification. Each line has an ``"at"`` field (the time in seconds since the
-subscription) and one of the following:
+A file has one line of JSON for each notification. ``"at"`` is the time in seconds since the subscription. Each line
+also has one of these fields:
 
 =================  ===================================================================================
 ``"next"``         An event or a value, as ``rxllm.serializer`` writes it.
@@ -11,9 +11,8 @@ subscription) and one of the following:
 ``"disposed"``     ``true`` if the subscriber unsubscribed.
 =================  ===================================================================================
 
-The last line of each stream has ``"error"``, ``"completed"`` or ``"disposed"``. `record` writes one stream to a
-file. A cassette may contain several streams, each preceded by a line with its ``"request"``. If a process is
-killed, its cassette may contain an unfinished stream, which is ignored.
+The last line of each stream has ``"error"``, ``"completed"`` or ``"disposed"``. `record` writes one stream to a file.
+In a cassette, each stream follows a line with its ``"request"``. Unfinished streams in a cassette are ignored.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ T = TypeVar("T")
 
 
 def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
-    """Write a stream of events, including its timing, to a file that `replay_file` can play.
+    """Write a stream and its timing to a file for `replay_file`.
 
     ::
 
@@ -61,12 +60,12 @@ def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
     ...     live == replay_file(f"{folder}/hi.jsonl").to_list().run()
     True
 
-    Each subscription writes its own file: the first one writes to `path` (``hi.jsonl``), the second one to
-    ``hi.2.jsonl``, and so on. Existing files are replaced. A file is written line by line. It is closed when the
-    subscriber unsubscribes, or just before it receives the end. Times are taken from the subscription's scheduler.
+    Each subscription writes its own file. The first is `path` (``hi.jsonl``), the second ``hi.2.jsonl``, and so on.
+    Existing files are replaced. A file is written line by line. It is closed before the subscriber receives the end.
+    Times are from the subscription's scheduler.
 
-    If an item cannot be written as JSON, the stream ends with ``ValidationError("not_serializable")``. If the file
-    cannot be written, the stream ends with the ``OSError``. Raises ``TypeError`` if `path` is not a path.
+    An item that JSON cannot represent ends the stream with ``ValidationError("not_serializable")``. If the file cannot
+    be written, the stream ends with the ``OSError``. Raises ``TypeError`` if `path` is not a path.
     """
     file = as_path(path)
     numbers = itertools.count(1)
@@ -80,20 +79,19 @@ def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
 
 
 def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
-    """Play a file written by `record`, at its original speed or `speed` times as fast.
+    """Play a file from `record`, `speed` times as fast.
 
     ::
 
         replay_file(path)           --a--b--|        (in the file: 2 a, 5 b, 8 completed)
         replay_file(path, 0.5)      ----a-----b-----|
 
-    With ``math.inf`` as the `speed`, all events are emitted at once. The stream ends as the recorded stream did. A
-    recorded error is passed to ``on_error``. If the subscriber of the recorded stream unsubscribed early, ``on_error``
-    receives ``StreamError("cancelled")``.
+    With ``math.inf`` as the `speed`, all events are emitted at once. The stream ends as the recorded stream did. If the
+    recorded subscriber unsubscribed early, ``on_error`` receives ``StreamError("cancelled")``.
 
     The file is read at each subscription. If it is malformed, the stream fails with
-    ``ValidationError("invalid_request")``, whose message and `metadata` name the file and the line. If the file is
-    missing, the stream fails with the ``OSError``.
+    ``ValidationError("invalid_request")``. The error's message and `metadata` name the file and the line. If the file
+    is missing, the stream fails with the ``OSError``.
 
     Raises ``ValueError`` if `speed` is not positive, and ``TypeError`` if `path` is not a path.
     """
@@ -111,15 +109,16 @@ def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
 
 
 def timed_file(path: str | Path) -> Stream[Timed[Any]]:
-    """Emit the events in a file written by `record` or a `Cassette`, each wrapped in a `Timed`, without delays.
+    """Emit the events in a file as `Timed` items, without delays.
 
     ::
 
         timed_file(path)    ABC|        (in the file: 2 a, 5 b, 8 an error; A: a at 2, B: b at 5, C: an ErrorEvent at 8)
 
-    ``rxllm.timeline(timed_file("run.jsonl"))`` draws a recording. In a cassette, the times start again at each answer.
-    To tell the answers apart, events from a cassette are also wrapped in a `Labelled` with the answer's number and
-    model. The file is read at each subscription; if it is malformed or missing, the stream fails as in `replay_file`.
+    The file is from `record` or a `Cassette`. ``rxllm.timeline(timed_file("run.jsonl"))`` draws a recording. In a
+    cassette, the times start again at each answer. Events from a cassette are also wrapped in a `Labelled` with the
+    answer's number and model. The file is read at each subscription. A malformed or missing file fails the stream as in
+    `replay_file`.
 
     Raises ``TypeError`` if `path` is not a path.
     """
@@ -153,14 +152,14 @@ def check_speed(speed: float) -> None:
 
 
 def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callable[[Observable[T]], Stream[T]]:
-    """Return an operator that records each subscription. ``begin(stopwatch)`` must return a new recording."""
+    """Return an operator that records each subscription."""
 
     def operator(source: Observable[T]) -> Stream[T]:
         def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
             recording = begin(stopwatch(scheduler))
             if (endings := current_reader.get().endings) is not None:
                 endings.expect()
-            delivering = False  # True in on_error only if the subscriber raised the error
+            delivering = False  # true in on_error only if the subscriber raised the error
 
             def on_next(item: T) -> None:
                 nonlocal delivering
@@ -194,7 +193,7 @@ def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callabl
 
 
 def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
-    """Start a stopwatch on `scheduler`'s clock, and return a function that reads it in seconds."""
+    """Start a stopwatch on `scheduler`, and return its reader."""
     if scheduler is None:
         began = time.monotonic()
         return lambda: time.monotonic() - began
@@ -203,7 +202,7 @@ def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
 
 
 class Recording:
-    """Writes the lines of one stream. Any thread may write the last line; later lines are ignored."""
+    """Writes the lines of one stream. Lines after the last one are ignored."""
 
     def __init__(self, file: TextIO, seconds: Callable[[], float]) -> None:
         self._file: TextIO | None = file
@@ -214,7 +213,7 @@ class Recording:
         self._write("next", to_json(item))
 
     def end(self, kind: str, json: str) -> Exception | None:
-        """Write the last line and close the file. If that fails, return the error."""
+        """Write the last line and close the file. Return the error if that fails."""
         with self._lock:
             file = self._file
             if file is None:
@@ -240,7 +239,7 @@ class Recording:
 
 
 def _error_json(error: Exception) -> str:
-    with suppress(ValidationError):  # some fields of an error cannot be written as JSON
+    with suppress(ValidationError):  # some errors have fields that JSON cannot represent
         if isinstance(error, LLMError):
             return to_json(error)
     return to_json(StreamError("adapter_error", f"{type(error).__name__}: {error}"))
@@ -252,12 +251,12 @@ _LEFT = "the recording ends here because its subscriber left"
 
 
 def is_left(error: Exception) -> bool:
-    """Return whether `error` means that the recorded subscriber unsubscribed."""
+    """Return whether the recorded subscriber unsubscribed."""
     return isinstance(error, StreamError) and error.message == _LEFT
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    """A line of a file, with the time `at` and exactly one of the other fields."""
+    """A line of a file, with `at` and one other field."""
 
     at: float
     next: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -267,7 +266,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Note(msgspec.Struct):
-    """A notification: an `item`, or the end of the stream, possibly with an `error`."""
+    """A notification with an `item`, an `error` or neither."""
 
     at: float
     item: Any = None
@@ -279,7 +278,7 @@ _FAULTS = (msgspec.MsgspecError, ValueError, LLMError)
 
 @dataclass(frozen=True)
 class Recorded:
-    """One stream in a file, as numbered `lines`. In a cassette, `head` is the line with the request."""
+    """One stream in a file, as numbered `lines`. A cassette's `head` contains the request."""
 
     path: Path
     lines: list[tuple[int, bytes]]
@@ -287,7 +286,7 @@ class Recorded:
 
     @property
     def request(self) -> Mapping[str, Any]:
-        """The request from the cassette, empty if there is no `head`."""
+        """The request, empty without a `head`."""
         if self.head is None:
             return {}
         number, line = self.head
@@ -302,7 +301,7 @@ class Recorded:
         return b"".join(line for _, line in (*([self.head] if self.head else []), *self.lines))
 
     def notes(self) -> list[Note]:
-        """Return the notifications. Raises a ``ValidationError("invalid_request")`` that names the malformed line."""
+        """Return the notifications. Raises ``ValidationError("invalid_request")`` for a malformed line."""
         notes: list[Note] = []
         for number, line in self.lines:
             try:
@@ -318,7 +317,6 @@ class Recorded:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the last line ends the stream."""
         try:
             return bool(self.lines) and _read_note(_decode(self.lines[-1][1], _Line)).item is None
         except _FAULTS:
@@ -326,7 +324,7 @@ class Recorded:
 
 
 def recordings_in(path: Path) -> list[Recorded]:
-    """Return the streams in a file, in order, without the unfinished entries of a cassette."""
+    """Return the streams in a file. A cassette's unfinished entries are skipped."""
     with path.open("rb") as file:
         first, *others = _split_entries(path, file)
     if first.head is None:
@@ -343,7 +341,7 @@ def _split_entries(path: Path, lines: Iterable[bytes]) -> Iterator[Recorded]:
             if entry.head or entry.lines:
                 yield entry
             entry = Recorded(path, [], (number, line))
-        elif entry.head and not line.strip():  # in a cassette, an empty line ends an entry
+        elif entry.head and not line.strip():  # an empty line ends a cassette's entry
             yield entry
             entry = Recorded(path, [])
         else:
@@ -386,12 +384,11 @@ def _malformed(path: Path, line: int, fault: str) -> ValidationError:
 
 
 def play(notes: Sequence[Note], speed: float) -> Stream[Event]:
-    """Return a stream that plays `notes` at their recorded times, or `speed` times as fast."""
     return Stream(lambda observer, scheduler=None: _Play(notes, speed, observer, scheduler).start())
 
 
 class _Play:
-    """One subscription. Each notification is held until it is due and the consumer is ready."""
+    """One subscription to `play`."""
 
     def __init__(
         self,
@@ -414,11 +411,11 @@ class _Play:
         return self._waiting
 
     def _schedule(self) -> None:
-        # Schedule even the first event, so that the subscriber has its disposable before the event arrives.
+        # The subscriber needs its disposable before the first event.
         self._wait(self._scheduler or CurrentThreadScheduler.singleton(), 0.0)
 
     def _wait(self, scheduler: abc.SchedulerBase, seconds: float) -> None:
-        # Set the disposable first: the action may run before schedule_relative returns, perhaps on another thread.
+        # The action may run before schedule_relative returns.
         waiting = self._waiting.disposable = SingleAssignmentDisposable()
         waiting.disposable = scheduler.schedule_relative(seconds, self._play)
 

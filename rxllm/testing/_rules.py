@@ -1,4 +1,4 @@
-"""Rule tables, reports of broken rules, and subscriptions with a time limit."""
+"""Tables of rules, reports, and subscriptions with a time limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ C = TypeVar("C", bound=Callable[..., Any])
 T = TypeVar("T")
 
 LINES = 15
-"""The maximum number of lines in a report. In longer reports, the later rules get only one line each."""
+"""The maximum number of lines in a report."""
 
 WIDTH = 100
 """The maximum length of a value in a message."""
@@ -28,10 +28,7 @@ WIDTH = 100
 
 @dataclass(frozen=True)
 class BrokenRule:
-    """A rule that the subject has broken.
-
-    `error` is the error that the check raised. `cause` is the subject's own error, if there was one.
-    """
+    """A rule that the subject has broken. `error` is the check's error. `cause` is the subject's own error, if any."""
 
     name: str
     message: str
@@ -40,10 +37,9 @@ class BrokenRule:
 
 
 class RuleTable(dict[str, str]):
-    """Maps the names of rules to their texts. `checks` maps the names to functions that check the rules.
+    """Maps the names of rules to their texts, and to `checks`.
 
-    A check takes the subject, and raises an ``AssertionError`` with the reason if the subject breaks the rule. For
-    asynchronous checks, pass `broken` a `call` that runs coroutines.
+    A check takes the subject. It raises an ``AssertionError`` with the reason if the subject breaks the rule.
     """
 
     def __init__(self) -> None:
@@ -51,7 +47,7 @@ class RuleTable(dict[str, str]):
         self.checks: dict[str, Callable[[Any], Any]] = {}
 
     def rule(self, name: str, sentence: str) -> Callable[[C], C]:
-        """Return a decorator that registers the decorated function as the check for a new rule."""
+        """Return a decorator that registers the check for a rule."""
 
         def add(check: C) -> C:
             self[name], self.checks[name] = sentence, check
@@ -60,7 +56,7 @@ class RuleTable(dict[str, str]):
         return add
 
     def chosen(self, only: Collection[str] | None, without: Collection[str]) -> list[str]:
-        """Return the names of the rules to check. Raise ``ValueError`` for a name that is not in the table."""
+        """Return the names of the rules to check. Raise ``ValueError`` for an unknown name."""
         check_names({*(only or ()), *without}, self)
         return [name for name in self if name not in without and (only is None or name in only)]
 
@@ -74,30 +70,29 @@ class RuleTable(dict[str, str]):
     ) -> Iterator[BrokenRule]:
         """Yield the rules that `subject` breaks.
 
-        `call` runs each check. An error of type `catch` means that the rule is broken; other errors propagate.
+        `call` runs each check. Only an error of type `catch` means a broken rule. Other errors propagate.
         """
         for name in names:
             try:
                 call(lambda name=name: self.checks[name](subject))
             except catch as error:
-                failed = isinstance(error, AssertionError)  # otherwise, the subject itself raised it
+                failed = isinstance(error, AssertionError)  # otherwise the subject raised it
                 how, cause = (error, error.__cause__) if failed else (f"it raised {error!r}", error)
                 yield BrokenRule(name, f"{name}: {self[name]}, but {how}", error, cause)
 
     def check(self, subject: Any, without: Collection[str] = ()) -> None:
-        """Raise one ``AssertionError`` that lists all the rules that `subject` breaks."""
+        """Raise one ``AssertionError`` for all broken rules."""
         __tracebackhide__ = True
         report(self.broken(subject, self.chosen(None, without)))
 
 
 def check_names(names: Collection[str], known: Collection[str]) -> None:
-    """Raise ``ValueError`` if any of `names` is not `known`."""
     if unknown := sorted(set(names) - set(known)):
         raise ValueError(f"no such rule: {', '.join(unknown)}; the rules are {', '.join(known)}")
 
 
 def report(broken: Iterable[BrokenRule]) -> None:
-    """If any rule is broken, raise an ``AssertionError`` with all the messages and the first cause."""
+    """Raise an ``AssertionError`` if any rule is broken."""
     __tracebackhide__ = True
     if rules := list(broken):
         cause = next((rule.cause for rule in rules if rule.cause is not None), None)
@@ -105,7 +100,7 @@ def report(broken: Iterable[BrokenRule]) -> None:
 
 
 def _on_a_screen(messages: Sequence[str]) -> str:
-    """Join the messages. If there are more than `LINES` lines, cut the later messages to one line each."""
+    """Join the messages, and cut the later ones if they are long."""
     lines: list[str] = []
     for index, message in enumerate(messages, 1):
         first, *rest = message.splitlines()
@@ -115,7 +110,6 @@ def _on_a_screen(messages: Sequence[str]) -> str:
 
 
 def expect(condition: bool, why: str, cause: BaseException | None = None) -> None:
-    """Raise ``AssertionError(why)`` unless `condition` holds."""
     __tracebackhide__ = True
     if not condition:
         raise AssertionError(why) from cause
@@ -124,7 +118,7 @@ def expect(condition: bool, why: str, cause: BaseException | None = None) -> Non
 def expect_same(
     what: str, expected: Sequence[Any], actual: Sequence[Any], key: Callable[[Any], Any] = lambda item: item
 ) -> None:
-    """Compare the items by `key`, and raise an ``AssertionError`` at the first difference."""
+    """Raise ``AssertionError`` at the first difference."""
     __tracebackhide__ = True
     for index, (left, right) in enumerate(zip_longest(expected, actual, fillvalue=_END)):
         if key(left) != key(right):
@@ -141,14 +135,14 @@ _END = _End()
 
 
 def near_the_difference(*texts: str) -> list[str]:
-    """Return an excerpt of each text, beginning shortly before the first difference."""
+    """Return an excerpt of each text around the first difference."""
     alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
     begin = max(0, alike - WIDTH // 2)
     return [shorten("…" * (begin > 0) + text[begin:], WIDTH) for text in texts]
 
 
 def clip(value: Any) -> str:
-    """Return the repr of `value`, shortened for use in a message."""
+    """Return the shortened repr of `value`."""
     return shorten(repr(value), WIDTH)
 
 
@@ -156,7 +150,7 @@ def clip(value: Any) -> str:
 
 
 SECONDS = 30.0
-"""The number of seconds after which a stream is considered hung."""
+"""Seconds after which a stream counts as hung."""
 
 
 class HangingError(AssertionError):
@@ -164,9 +158,9 @@ class HangingError(AssertionError):
 
 
 def in_time(function: Callable[[], T], seconds: float) -> T:
-    """Call ``function()`` on a new thread, in the caller's context, and return its result or raise its error.
+    """Return the result of ``function()``, called on a new thread.
 
-    Raises `HangingError` if that takes longer than `seconds`. The thread keeps running, since Python cannot stop it.
+    Raises `HangingError` after `seconds`. The thread keeps running.
     """
     future: Future[T] = Future()
 
@@ -188,7 +182,7 @@ def _in_thread(function: Callable[[], None]) -> None:
 
 @dataclass
 class Observed:
-    """The events, errors and completions that a subscriber has received."""
+    """The events, errors and completions of a subscription."""
 
     events: list[Any] = field(default_factory=list[Any])
     errors: list[Exception] = field(default_factory=list[Exception])
@@ -200,7 +194,7 @@ class Observed:
         return self.errors[0] if self.errors else None
 
     def expect_events(self) -> list[Any]:
-        """Return the events. If the call failed, raise an ``AssertionError`` whose cause is the call's error."""
+        """Return the events. If the call failed, raise an ``AssertionError``."""
         __tracebackhide__ = True
         expect(self.error is None, f"the call failed with {self.error!r}", self.error)
         expect(bool(self.events), "the call completed without emitting an event")
@@ -229,7 +223,7 @@ class Observed:
 
 
 def observe(source: Observable[Any], **options: Any) -> Observed:
-    """Subscribe to `source`, and return what it emits until it ends. `options` are passed to `observe_all`."""
+    """Return the outcome of a subscription to `source`."""
     (observed,) = observe_all([source], **options)
     return observed
 
@@ -241,10 +235,7 @@ def observe_all(
     scheduler: abc.SchedulerBase | None = None,
     on_next: Callable[[Any], None] = lambda event: None,
 ) -> list[Observed]:
-    """Subscribe to all `sources` at the same time, and return what each of them emits until it ends.
-
-    Raises an ``AssertionError`` (for the `ends` rule) if that takes longer than `seconds`.
-    """
+    """Subscribe to all `sources` at once, and return the outcomes. Raises an ``AssertionError`` after `seconds`."""
     all_observed = [Observed() for _ in sources]
     subscriptions: list[abc.DisposableBase] = []
     deadline = time.monotonic() + seconds
@@ -253,7 +244,7 @@ def observe_all(
         for source, observed in zip(sources, all_observed, strict=True):
             subscriptions.append(observed.subscribe(source, scheduler, on_next))
 
-    _in_thread(subscribe)  # on a thread without an event loop, the streams use the portal's loop
+    _in_thread(subscribe)  # without an event loop here, streams use the portal's loop
     if not all(observed.ended.wait(max(0.0, deadline - time.monotonic())) for observed in all_observed):
         for subscription in subscriptions:
             subscription.dispose()
@@ -263,7 +254,7 @@ def observe_all(
 
 
 def becomes(condition: Callable[[], bool], seconds: float) -> bool:
-    """Wait up to `seconds` for `condition`, and return whether it has become true."""
+    """Return whether `condition` becomes true within `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

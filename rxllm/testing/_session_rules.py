@@ -13,27 +13,28 @@ from rxllm.testing._rules import SECONDS, RuleTable, clip, expect, in_time, repo
 from rxllm.values import Message, RunError, Session, Thread, ToolCall, ValidationError, user
 
 SESSION_STORE_RULES = RuleTable()
-"""Maps the name of each rule checked by `assert_session_store` to its text."""
+"""Maps each rule's name to its text."""
 
 IDS = (
     *("{}", "{}a", "{}A", "{} ", " {}", "{}\n", "{}.", "{}\u00e9", "{}e\u0301", "{}😀", "{}😁", "{}\0a", "{}\0b"),
     *("../{}", "./{}", "/{}", "{}/", "{}/..", "{}\\", "{}:a", "{}%", "{}%25", "{}_", "{}*", "{}?", '{}"', "{}'; --"),
     *("{}" + 10_000 * "x" + "1", "{}" + 10_000 * "x" + "2"),
 )
-"""Ids that a careless store might confuse, truncate, or mistake for a path or a pattern."""
+"""Ids that a careless store might confuse or truncate."""
 
 
 def assert_session_store(make: Callable[[], SessionStore], *, without: Collection[str] = ()) -> None:
-    """Check that a ``rxllm.session.SessionStore`` keeps sessions safely; see `SESSION_STORE_RULES`.
+    """Check that a session store follows the `SESSION_STORE_RULES`.
 
     >>> from rxllm.session import MemorySessions
     >>> store = MemorySessions()
     >>> assert_session_store(lambda: store)
 
-    Every call to ``make()`` must open the same store. The checks leave sessions in the store, under random ids.
+    ``make()`` must always open the same ``rxllm.session.SessionStore``. The checks leave sessions with random ids in
+    the store.
 
-    `without` names the rules to omit: ``apart`` and ``invalid`` if your program generates all ids. ``new``,
-    ``content``, ``version``, ``delete`` and ``at_once`` must never be omitted.
+    `without` names the rules to omit. Omit ``apart`` and ``invalid`` if your program generates all ids. Never omit
+    ``new``, ``content``, ``version``, ``delete`` and ``at_once``.
 
     Raises the same errors as ``assert_executor``.
     """
@@ -48,7 +49,7 @@ def assert_session_store(make: Callable[[], SessionStore], *, without: Collectio
 
 
 class _Place:
-    """The store under test, and an id that no other check uses."""
+    """The store under test, and the check's own id."""
 
     def __init__(self, make: Callable[[], SessionStore]) -> None:
         self.make, self.store, self.id = make, make(), token_hex(8)
@@ -73,7 +74,7 @@ class _Place:
 
 
 def sample(id: str) -> Session:
-    """Return a session in which no field has its default value."""
+    """Return a session without default values."""
     call = ToolCall("c1", "ask", {"x": [1, 2.5, None, {"ü": "\0😀"}]})
     thread = Thread() + user("naïve ☃ \0 \u2028") + Message("assistant", "", tool_calls=(call,))
     context = {"user": "ada", "tags": ["a", {"b": True}]}

@@ -1,4 +1,4 @@
-"""Run an app in a simulated world, find what it leaves behind, and report how to reproduce a failure."""
+"""Run an app in a simulated world."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from rxllm.values.argument_checks import check, invalid_option, is_positive, mus
 App = Callable[[World], Awaitable[Any]]
 
 ENDING_SECONDS = 30.0
-"""The number of virtual seconds that tasks may run after the app has returned, for example to finish connecting."""
+"""Virtual seconds that tasks may run after the app returns."""
 SETTLING_SECONDS = 1.0
 TURN_SECONDS = 0.01
 SHOWN_MOMENTS = 40
@@ -42,8 +42,8 @@ SHOWN_MOMENTS = 40
 class Simulation(NamedTuple):
     """The result of a successful run.
 
-    `value` is what the app returned. `error` is the error of the first call that failed after a fault, if any.
-    `duration` is the virtual time in seconds, and `steps` is the number of steps taken by the app's tasks.
+    `value` is the app's result. `error` is from the first call that failed after a fault. `duration` is in virtual
+    seconds. `steps` is the number of steps taken by the app's tasks.
     """
 
     seed: int
@@ -68,10 +68,11 @@ class SimulationError(AssertionError):
 def simulate(
     app: App, seed: int = 0, *, faults: Collection[str] = FAULTS, cancel: int | None = None, limit: float = 86_400.0
 ) -> Simulation:
-    """Run ``app(world)`` in virtual time on an in-memory network, with faults that depend on `seed`.
+    """Run ``app(world)`` in virtual time with seeded faults.
 
-    The simulation covers rxllm's HTTP calls, tools, ``asyncio.sleep``, timeouts, Rx timers, and asyncio libraries that
-    connect without TLS. ``world.serve(script)`` returns a server that answers like a `Loopback`.
+    The network is in memory. The simulation covers rxllm's HTTP calls, tools, ``asyncio.sleep``, timeouts and Rx
+    timers. It also covers asyncio libraries that connect without TLS. ``world.serve(script)`` returns a server that
+    answers like a `Loopback`.
 
     >>> import rxllm
     >>> from rxllm.testing import simulate, simulate_many
@@ -86,12 +87,11 @@ def simulate(
     >>> len(simulate_many(app, range(20)))
     20
 
-    The same seed gives the same run, step by step, in every process. A run fails if the app raises an error, waits
-    forever, or leaves something behind: a task, a timer, an open connection, or a connection-pool slot that is never
-    released. After the app returns, its tasks have 30 virtual seconds to end. If a call raises an `AdapterError` or a
-    `StreamError` after a fault, the run does not fail, and the result's `error` is that error. A failed run is repeated
-    with fewer kinds of fault. The `SimulationError` describes the failure with the fewest kinds. rxllm's warnings, for
-    example about retries, are not logged.
+    The same seed gives the same run in every process. A run fails if the app raises an error or waits forever. It also
+    fails if a task, a timer, an open connection or a used pool slot is left. After the app returns, its tasks have 30
+    virtual seconds to end. An `AdapterError` or `StreamError` after a fault is not a failure. It becomes the result's
+    `error`. A failed run is repeated with fewer kinds of fault. The `SimulationError` describes the failure with the
+    fewest kinds. rxllm's warnings are not logged.
 
     These are the kinds of `faults`. Each kind is enabled in about a third of all runs:
 
@@ -105,13 +105,13 @@ def simulate(
     ``reorder``  Tasks that wake up at the same time run in a different order, or one turn later.
     ===========  =====================================================================================================
 
-    If `cancel` is given, the app is cancelled before the step with that number; `simulate_cancels` tries every step.
-    `limit` is the maximum virtual time in seconds.
+    The app is cancelled before step number `cancel`. `simulate_cancels` tries every step. `limit` is the maximum
+    virtual time in seconds.
 
-    Blocking functions, such as sync tools, run on the same thread. If they sleep, their results are delayed. The app
-    must not start a thread. It must not call ``run()`` either, since that would block the event loop. Both raise an
-    error. The simulation does not control ``datetime.now()``, ``threading`` locks, or the order of a set of strings. A
-    process runs one simulation at a time; simulations on other threads wait.
+    Sync tools and other blocking functions run on the same thread. If they sleep, their results are delayed. The app
+    must not start a thread or call ``run()``. Both raise an error. The simulation does not control ``datetime.now()``,
+    ``threading`` locks, or the order of a set of strings. A process runs one simulation at a time. Simulations on other
+    threads wait.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """
@@ -121,7 +121,7 @@ def simulate(
 
     def repeat(kinds: Collection[str]) -> Simulation:
         run = functools.partial(contextvars.copy_context().run, _Run(app, seed, kinds, cancel, limit).run)
-        # A thread can run only one loop. If it already has one, as in a notebook, the simulation uses another thread.
+        # A thread can run only one loop, and notebooks have one.
         return run() if running_loop() is None else daemon_threads().submit(run).result()
 
     try:
@@ -132,7 +132,7 @@ def simulate(
 
 
 def _drop_faults(failed: SimulationError, kinds: list[str], run: Callable[..., object]) -> SimulationError:
-    """Repeat the run without each kind of fault in turn, and return the failure with the fewest kinds."""
+    """Return the failure with the fewest kinds of fault."""
     for kind in list(kinds):
         fewer = [other for other in kinds if other != kind]
         try:
@@ -145,21 +145,21 @@ def _drop_faults(failed: SimulationError, kinds: list[str], run: Callable[..., o
 
 @functools.cache
 def _import_modules(modules: tuple[str, ...]) -> None:
-    # Otherwise, the first run would import these modules and so differ from later runs.
+    # Importing during the first run would make it differ from later runs.
     daemon_threads().submit(asyncio.run, prepare(modules)).result()
 
 
 def simulate_many(app: App, seeds: Iterable[int] = range(1000), **options: Any) -> list[Simulation]:
-    """Run `app` with each of `seeds` until a run fails, and return the results without their traces.
+    """Run `app` with each of `seeds` until a run fails.
 
-    `options` are passed to `simulate`.
+    The results have no traces. `options` are passed to `simulate`.
     """
     check("seeds", seeds, isinstance(seeds, Iterable), "an iterable of seeds, such as range(1000)")  # pyright: ignore[reportUnnecessaryIsInstance]
     return [simulate(app, seed, **options)._replace(trace=()) for seed in seeds]
 
 
 def simulate_cancels(app: App, seed: int = 0, *, faults: Collection[str] = (), **options: Any) -> list[Simulation]:
-    """Run `app` many times, cancelling it at a different step each time, to cover every ``await`` of every task."""
+    """Run `app` many times, cancelled at a different step each time. This covers every ``await`` of every task."""
     steps = simulate(app, seed, faults=faults, **options).steps
     return [simulate(app, seed, faults=faults, cancel=step, **options)._replace(trace=()) for step in range(1, steps)]
 
@@ -220,7 +220,7 @@ class _Run:
         self.loop.schedule_cancel(None, None)
 
     def _record_error(self, error: BaseException, what: str) -> None:
-        """Record `error`. If a call raised it after a fault, it is not a problem."""
+        """Record `error` as a problem. A call may fail after a fault."""
         if error is self.error:
             return
         self.error = self.error or error
@@ -232,7 +232,7 @@ class _Run:
         self._record_error(error, f"{details['message']}:")
 
     def _find_leftovers(self) -> None:
-        """Record the tasks, timers, connections and pool slots that the app has left behind."""
+        """Record what the app left behind."""
         self._run_outside(self._wait_for_tasks())
         if self.loop.app_tasks():
             self.problems.append(f"tasks were left behind{self._format_stacks()}")
@@ -259,7 +259,7 @@ class _Run:
                 await asyncio.sleep(TURN_SECONDS)  # a task may start another one as it ends
 
     def _run_outside(self, coro: Any) -> None:
-        """Run `coro` as part of the simulation, not as part of the app."""
+        """Run `coro` outside the app, inside the simulation."""
         with contextlib.suppress(TimeoutError):
             self.loop.run_until_complete(self.loop.create_task(coro, context=world_context()))
 
@@ -291,7 +291,7 @@ class _Run:
 
 @contextlib.contextmanager
 def _without_collector() -> Generator[None]:
-    # The garbage collector runs finalizers at times that depend on what the process has done before.
+    # The collector would run finalizers at unpredictable times.
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -303,7 +303,7 @@ def _without_collector() -> Generator[None]:
 
 @contextlib.contextmanager
 def _without_warnings(loop: VirtualLoop) -> Generator[None]:
-    # Faults are injected on purpose, and a thousand runs would log thousands of retries.
+    # A thousand runs would log thousands of retries.
     def is_logged(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.ERROR or running_loop() is not loop
 
@@ -316,7 +316,7 @@ def _without_warnings(loop: VirtualLoop) -> Generator[None]:
 
 
 def _format_stack(task: NumberedTask) -> str:
-    """Return the stack of a suspended task, including all coroutines that it is waiting for."""
+    """Return the stack of a suspended task."""
     frames: list[tuple[FrameType, int]] = []
     awaited: Any = task.get_coro()
     while awaited is not None:

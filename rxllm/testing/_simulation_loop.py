@@ -1,4 +1,4 @@
-"""An asyncio event loop with virtual time and an in-memory network. Its choices and faults depend on a seed."""
+"""An asyncio event loop with virtual time and seeded faults."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
 """The kinds of fault; see `simulate`."""
 
 ENABLED = 0.3
-"""The probability that a run enables a given kind of fault. Runs with all kinds would not find more bugs."""
+"""The probability that a run enables a kind of fault."""
 RATES = (0.1, 0.4, 0.8)
-"""The fault rates that a run can have. The rate is the probability that an enabled fault strikes when it can."""
+"""The probabilities that an enabled fault strikes."""
 
 
 class Moment(NamedTuple):
-    """A line of the trace: the virtual time in seconds, a task or a connection, and what happened to it."""
+    """A line of the trace. `time` is in virtual seconds. `who` is a task or a connection."""
 
     time: float
     who: str
@@ -37,7 +37,7 @@ class Moment(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A connection fault. It strikes before the server sends byte number `at`, and lasts for `seconds`."""
+    """A connection fault before byte `at`, for `seconds`."""
 
     kind: str
     at: int
@@ -45,12 +45,12 @@ class Fault(NamedTuple):
 
 
 class Faults:
-    """The faults of one run. The kinds are drawn at the start, the individual faults during the run."""
+    """The faults of one run."""
 
     def __init__(self, seed: int, kinds: Collection[str]) -> None:
         self.random = Random(seed)
         self.injected: list[Moment] = []
-        # Draw for all kinds, so that later draws do not depend on `kinds`.
+        # Draw for all kinds, so later draws are independent of `kinds`.
         drawn = {kind: self.random.random() < ENABLED for kind in FAULTS}
         self.enabled = {kind for kind in FAULTS if drawn[kind] and kind in kinds}
         self.reorders = "reorder" in self.enabled
@@ -61,7 +61,7 @@ class Faults:
         return kind in self.enabled and self.random.random() < self._rate
 
     def cancel_at(self) -> int | None:
-        """Draw the step at which to cancel, if any, from a log-uniform distribution."""
+        """Draw the step at which to cancel, if any."""
         return int(10 ** self.random.uniform(0, 3)) if self.strikes("cancel") else None
 
     def on_connection(self) -> Fault | None:
@@ -72,19 +72,19 @@ class Faults:
         return Fault(self.random.choice(kinds), int(10 ** self.random.uniform(0, 3.3)), self.seconds())
 
     def seconds(self) -> float:
-        """Draw the duration of a fault: milliseconds to minutes, or forever."""
+        """Draw the duration of a fault, from milliseconds to forever."""
         return float("inf") if self.random.random() < 0.2 else 10 ** self.random.uniform(-3, 2.5)
 
     def latency(self) -> float:
-        """Draw the delay, in seconds, before a write arrives."""
+        """Draw the seconds before a write arrives."""
         return self.random.uniform(0.0002, 0.003)
 
 
 MAX_STEPS = 1_000_000
-"""The number of task steps after which a run is considered an endless loop."""
+"""The number of steps that indicates an endless loop."""
 
 DELAYED = 0.1
-"""The probability that a ready task must wait for the next turn, if the run reorders tasks."""
+"""The probability that a reordered task waits a turn."""
 
 RUNS = "runs"
 """The trace entry for one step of a task."""
@@ -95,21 +95,21 @@ LACKING = (
     *("add_reader", "remove_reader", "add_writer", "remove_writer", "add_signal_handler", "remove_signal_handler"),
     *("sock_recv", "sock_recv_into", "sock_recvfrom", "sock_sendall", "sock_sendto", "sock_accept", "sock_sendfile"),
 )
-"""Event-loop methods that access the operating system. On a `VirtualLoop`, they raise an error."""
+"""Methods that raise an error on a `VirtualLoop`."""
 
 TIMER_SECONDS = 1e-9
-"""The virtual time, in seconds, that it takes to set a timer.
+"""The virtual seconds that it takes to set a timer.
 
-Two timers with the same delay thus fire in the order in which they were set, but still in the same turn.
+Timers with the same delay then fire in order, but in the same turn.
 """
 
 
 class StuckError(Exception):
-    """Raised if the app waits forever, or exceeds its time or step limit."""
+    """Raised if the app waits forever, or exceeds a limit."""
 
 
 class NumberedTask(asyncio.Task[Any]):
-    """A task with a hash that is the same in every process, so that sets of tasks keep their order."""
+    """A task with the same hash in every process."""
 
     def __init__(self, coro: Any, *, loop: VirtualLoop, name: str | None, **options: Any) -> None:
         self.number = loop.next_number()
@@ -123,7 +123,7 @@ class NumberedTask(asyncio.Task[Any]):
 
 
 class NumberedFuture(asyncio.Future[Any]):
-    """A future with a hash that is the same in every process."""
+    """A future with the same hash in every process."""
 
     def __init__(self, *, loop: VirtualLoop) -> None:
         self.number = loop.next_number()
@@ -134,7 +134,7 @@ class NumberedFuture(asyncio.Future[Any]):
 
 
 class OrderedWeakSet(weakref.WeakValueDictionary[int, Any]):
-    """A weak set in insertion order. With it, the loop closes async generators in the same order in every run."""
+    """A weak set in insertion order. The loop closes async generators in this order."""
 
     def add(self, item: Any) -> None:
         self[id(item)] = item
@@ -147,10 +147,10 @@ class OrderedWeakSet(weakref.WeakValueDictionary[int, Any]):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop that moves its clock to the next timer when nothing else can run. It has no sockets or threads.
+    """An event loop whose clock jumps to the next timer.
 
-    The ``reorder`` fault does not break asyncio's guarantees. It only shuffles tasks that are next to each other in the
-    queue, or delays them by one turn. It does not move callbacks, or wake a task twice.
+    It has no sockets or threads. The ``reorder`` fault keeps asyncio's guarantees. It only shuffles adjacent tasks, or
+    delays them by one turn.
     """
 
     def __init__(self, faults: Faults, limit: float) -> None:
@@ -159,9 +159,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.trace: list[Moment] = []
         self.steps = 0
         self.limits: tuple[float, int] = (limit, MAX_STEPS)
-        """The maximum virtual time, and the maximum number of steps."""
+        """The maximum virtual time and number of steps."""
         self.slept = 0.0
-        """The number of seconds the current blocking function has slept so far."""
+        """The seconds that the current blocking function has slept."""
         self.listeners: dict[int, Callable[[], Any]] = {}
         """Factories for server protocols, by port."""
         self.threads: Any = None
@@ -188,17 +188,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.faults.injected.append(self.trace[-1])
 
     def schedule_cancel(self, task: NumberedTask | None, after: int | None) -> None:
-        """Cancel `task` once the app's tasks have taken `after` more steps. If `after` is None, cancel nothing."""
+        """Cancel `task` after `after` more steps. None cancels nothing."""
         self._target = None if after is None else task
         self._cancel_at = self.steps + (after or 0)
 
     def app_tasks(self) -> list[NumberedTask]:
-        """Return the app's unfinished tasks, in the order in which they were created."""
+        """Return the app's unfinished tasks, oldest first."""
         tasks = (cast(NumberedTask, task) for task in asyncio.all_tasks(self))
         return sorted((task for task in tasks if not task.of_world), key=lambda task: task.number)
 
     def app_timers(self) -> list[asyncio.TimerHandle]:
-        """Return the app's pending timers."""
         timers: list[Any] = [handle for handle in cast(Any, self)._scheduled if not handle.cancelled()]
         return [timer for timer in sorted(timers) if not timer._context.get(of_world, False)]
 
@@ -212,14 +211,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return super().call_at(when, callback, *args, **options)
 
     def sleep(self, seconds: float) -> None:
-        """Stand in for ``time.sleep``. In a blocking function, delay its result; anywhere else, delay the loop."""
+        """Stand in for ``time.sleep``. In a blocking function, delay only its result."""
         if asyncio.events._get_running_loop() is None:
             self.slept += seconds
         else:
             self._now += seconds
 
     def select(self, timeout: float | None) -> list[Any]:
-        """Begin a turn. Move the clock to the next timer if necessary, and prepare the handles in `_ready`."""
+        """Begin a turn."""
         if self._delayed:
             cast(Any, self)._ready.extend(self._delayed)
             self._delayed, timeout = [], 0
@@ -253,7 +252,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             ready.insert(ready.index(cancel_before), asyncio.Handle(self._cancel_target, (), self))
 
     def _reorder(self, ready: deque[asyncio.Handle]) -> None:
-        """Shuffle adjacent tasks, and delay some of them until the next turn, as a busier loop might."""
+        """Shuffle adjacent tasks, and delay some by one turn."""
         random = self.faults.random
         for are_tasks, adjacent in groupby(list(ready), lambda handle: _task_of(handle) is not None):
             handles = list(adjacent)
@@ -331,7 +330,7 @@ for _name in LACKING:
 
 @contextlib.contextmanager
 def outside_of_loop() -> Generator[None]:
-    """Run the block as if this thread had no running loop."""
+    """Run the block as if no loop were running."""
     loop = asyncio.events._get_running_loop()
     asyncio.events._set_running_loop(None)
     try:
@@ -341,7 +340,6 @@ def outside_of_loop() -> Generator[None]:
 
 
 def _is_app_step(handle: asyncio.Handle) -> bool:
-    """Return whether the handle is a step of one of the app's tasks."""
     task = _task_of(handle)
     return task is not None and not task.of_world and not handle.cancelled()
 

@@ -1,4 +1,4 @@
-"""In-memory connections: pairs of transports that send bytes in virtual time, possibly with faults."""
+"""In-memory connections with virtual time and faults."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ if TYPE_CHECKING:
     from rxllm.testing._simulation_loop import VirtualLoop
 
 WINDOW = 65536
-"""The number of bytes in transit or unread at which a sender must wait, as if a kernel buffer were full."""
+"""The number of unread bytes at which a sender waits."""
 
 _END, _RESET = b"", None
 
 
 of_world: contextvars.ContextVar[bool] = contextvars.ContextVar("rxllm_simulated_world", default=False)
-"""Whether the current code belongs to the simulation or one of its servers, rather than to the app."""
+"""Whether the code belongs to the simulation, not the app."""
 
 
 def world_context() -> contextvars.Context:
-    """Return a context in which `of_world` is true."""
     context = contextvars.Context()
     context.run(of_world.set, True)
     return context
 
 
 async def connect(loop: VirtualLoop, factory: Callable[[], Any], port: int) -> tuple[Any, Any]:
-    """Connect to `port`, and return a transport and a protocol as ``create_connection`` does."""
+    """Connect to `port`. Return a transport and a protocol, like ``create_connection``."""
     number = loop.next_number()
     who = f"connection #{number}"
     faults = loop.faults
@@ -45,7 +44,7 @@ async def connect(loop: VirtualLoop, factory: Callable[[], Any], port: int) -> t
         await asyncio.sleep(min(fault.seconds, 1e5))
     if listener is None:
         fault = f"no server in this simulation has port {port}"
-        loop.note(who, fault)  # the error that a client raises often omits this
+        loop.note(who, fault)  # clients' errors often omit this
         raise ConnectionRefusedError(errno.ECONNREFUSED, fault)
     if faults.strikes("refuse"):
         loop.inject(who, "refuse: the connection is refused")
@@ -61,7 +60,7 @@ async def connect(loop: VirtualLoop, factory: Callable[[], Any], port: int) -> t
 
 
 class MemoryTransport(asyncio.Transport):
-    """One end of a connection. Its bytes arrive at `peer` later and in order, unless `fault` strikes on the way."""
+    """One end of a connection. Bytes arrive at `peer` later, unless `fault` strikes."""
 
     def __init__(self, loop: VirtualLoop, who: str, context: contextvars.Context) -> None:
         super().__init__({"socket": _Socket(self), "peername": ("127.0.0.1", 0)})
@@ -206,7 +205,7 @@ class MemoryTransport(asyncio.Transport):
 
 
 class _Socket:
-    """The few socket methods that clients use. Clients poll `fileno` to check whether the transport is readable."""
+    """The few socket methods that clients use."""
 
     family = socket.AF_INET
 
@@ -228,4 +227,4 @@ class _Socket:
 
 @functools.cache
 def _never_readable() -> int:
-    return os.pipe()[0]  # the write end stays open, but unused, until the process ends
+    return os.pipe()[0]  # the write end stays open until the process ends

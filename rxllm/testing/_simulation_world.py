@@ -1,4 +1,4 @@
-"""The world in which a simulated app runs: servers, and stand-ins for the clock, threads and randomness."""
+"""The world of a simulated app."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class World:
-    """A simulated world, with its `seed`, a `random` generator for the app, and the `faults` so far."""
+    """A simulated world. `random` is a generator for the app. `faults` are the faults so far."""
 
     def __init__(self, loop: VirtualLoop, seed: int, cancel: int | None) -> None:
         self.seed = seed
@@ -47,7 +47,7 @@ class World:
         return tuple(self._loop.faults.injected)
 
     def serve(self, script: Script = EMPTY) -> SimulatedServer:
-        """Return a new server that follows `script`; see ``rxllm.testing.loopback``."""
+        """Return a new server that follows `script`. See ``rxllm.testing.loopback`` for scripts."""
         server = SimulatedServer(script, self._loop, 8000 + len(self.servers))
         self.servers.append(server)
         return server
@@ -58,13 +58,13 @@ class World:
         self._loop.note(task.label if isinstance(task, NumberedTask) else "a callback", what)
 
     async def cancellable(self, work: Awaitable[T]) -> T | None:
-        """Run `work` and return its result, or None if the simulation cancelled it.
+        """Return the result of `work`, or None if it was cancelled.
 
-        Only `work` is cancelled. The app continues, so it can check what the cancelled work has left behind.
+        The simulation cancels only `work`. The app continues, so it can check what the cancelled work left behind.
         """
 
         async def run() -> T:
-            # Schedule the cancellation here: a task that is cancelled before its first step would never start `work`.
+            # A task cancelled before its first step never starts `work`.
             self._loop.schedule_cancel(task, self._cancel)
             return await work
 
@@ -81,7 +81,7 @@ class World:
 
 
 class SimulatedServer(Loopback):
-    """A `Loopback` that needs no socket and no thread. Its `url`, `requests` and `connections` work as usual."""
+    """A `Loopback` without a socket or a thread. Its `url`, `requests` and `connections` work as usual."""
 
     def __init__(self, script: Script, loop: VirtualLoop, port: int) -> None:
         super().__init__(script)
@@ -102,13 +102,13 @@ class SimulatedServer(Loopback):
         return [connection for connection in self.connections if connection.closed_at is None]
 
     def __enter__(self) -> Self:
-        return self  # already running, but code written for a Loopback uses a with block
+        return self  # code for a Loopback uses a with block
 
     def __exit__(self, *_: object) -> None:
         pass
 
     def wait_until(self, condition: Callable[[], bool], timeout: float = 0.0) -> NoReturn:
-        raise RuntimeError("a simulation cannot block: await asyncio.sleep(...) to let the server receive the request")
+        raise RuntimeError("a simulation cannot block: await asyncio.sleep(...) instead")
 
 
 EPOCH = 1_750_000_000
@@ -117,7 +117,7 @@ EPOCH = 1_750_000_000
 
 @contextlib.contextmanager
 def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]:
-    """Replace the clock, threads, randomness and connection pools for the code on this thread."""
+    """Replace the clock, threads, randomness and pools on this thread."""
     pool = httpcore.AsyncConnectionPool
     bytes_of = random.Random(f"bytes {seed}").randbytes
     scheduler = LoopScheduler(loop)
@@ -142,11 +142,11 @@ def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]
             (time, "time_ns", lambda: int((EPOCH + loop.time()) * 1e9)),
             (time, "sleep", loop.sleep),
             (os, "urandom", bytes_of),
-            (random, "_urandom", bytes_of),  # SystemRandom and secrets use this function
+            (random, "_urandom", bytes_of),  # used by SystemRandom and secrets
             (reactivex.scheduler.scheduler, "default_now", lambda: datetime.fromtimestamp(EPOCH + loop.time(), UTC)),
             (TimeoutScheduler, "singleton", lambda: scheduler),
             (threading.Thread, "start", refuse_thread),
-            (CancelScope, "__hash__", hash_scope),  # fixes the order of the sets of scopes that anyio iterates over
+            (CancelScope, "__hash__", hash_scope),  # anyio iterates over sets of scopes
             (pool, "handle_async_request", pools.wrap_handler(pool.handle_async_request)),
         ):
             stack.callback(_replace_function(owner, name, stand_in))
@@ -163,23 +163,22 @@ _here = threading.local()
 """This thread's stand-ins for global functions, by name."""
 
 _one_at_a_time = threading.Lock()
-"""Held by the simulating thread, since the replaced functions and the state of ``random`` are global."""
+"""Held while global functions are replaced."""
 
 
 def check_outside() -> None:
-    """Raise ``RuntimeError`` if this thread is inside a simulation."""
     if vars(_here):
         raise RuntimeError("a simulation cannot run inside another: await the inner app, or simulate it later")
 
 
 def _replace_function(owner: Any, name: str, stand_in: Callable[..., Any]) -> Callable[[], None]:
-    """Replace a global function on this thread only, and return a function that restores it."""
+    """Replace a function on this thread, and return its restorer."""
     key = f"{owner.__name__}.{name}"
     original: Any = inspect.getattr_static(owner, name)
     function = getattr(owner, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        # A module that is imported during a simulation may keep this function (``from time import monotonic``).
+        # Modules imported during a simulation may keep this function.
         return getattr(_here, key, function)(*args, **kwargs)
 
     def restore() -> None:
@@ -192,7 +191,7 @@ def _replace_function(owner: Any, name: str, stand_in: Callable[..., Any]) -> Ca
 
 
 class InlineThreads(DaemonThreads):
-    """Runs blocking functions on the current thread. If a function sleeps, its result is delayed by that time."""
+    """Runs blocking functions on the current thread. If a function sleeps, its result is delayed."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
@@ -221,7 +220,7 @@ class InlineThreads(DaemonThreads):
 
 
 class SimulatedPortal(Portal):
-    """A portal to the simulated loop. Its timers run on that loop. Blocking on the portal raises an error."""
+    """A portal to the simulated loop."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.live = Live()
@@ -230,17 +229,14 @@ class SimulatedPortal(Portal):
 
 
 class PoolWatch:
-    """Counts the lost slots of connection pools, at each request and at the end of a run.
-
-    A closed pool has no connections, and therefore no lost slots.
-    """
+    """Counts the lost slots of connection pools. A closed pool has none."""
 
     def __init__(self) -> None:
         self.lost = 0
         self._pools: set[Any] = set()
 
     def wrap_handler(self, handle: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        """Return a stand-in for a pool's ``handle_async_request``, which calls `handle`."""
+        """Return a ``handle_async_request`` that counts, then calls `handle`."""
 
         async def handle_watched(pool: Any, request: Any) -> Any:
             self._pools.add(pool)
@@ -250,7 +246,6 @@ class PoolWatch:
         return handle_watched
 
     def count_all(self) -> None:
-        """Count the lost slots of all pools."""
         for pool in self._pools:
             self._count(pool)
 

@@ -1,4 +1,4 @@
-"""The rules for tool executors and result encoders, checked by `assert_executor` and `assert_encoder`."""
+"""The rules for tool executors and result encoders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rxllm.values import Tool, ToolCall, ToolContext, ToolError, ask_user, halt,
 E = TypeVar("E", bound=Event)
 
 ENCODER_RULES = RuleTable()
-"""Maps the name of each rule checked by `assert_encoder` to its text."""
+"""Maps each rule's name to its text."""
 
 RESULTS: tuple[Any, ...] = (
     "sunny",
@@ -37,13 +37,14 @@ Encoder = Callable[[Any], str]
 
 
 def assert_encoder(encoder: Callable[[Any], str], *, without: Collection[str] = ()) -> None:
-    """Check that ``encoder(result)`` turns any tool result into text for the model; see `ENCODER_RULES`.
+    """Check that a result encoder follows the `ENCODER_RULES`.
 
     >>> import json
     >>> assert_encoder(json.dumps)
 
-    `without` names the rules to omit: ``text`` if your tools return only one kind of result, ``error`` if the model
-    must not see errors, and ``stable`` if the text contains the time. ``pure`` must never be omitted.
+    ``encoder(result)`` must turn any tool result into text for the model. `without` names the rules to omit. Omit
+    ``text`` if your tools return only one kind of result. Omit ``error`` if the model must not see errors. Omit
+    ``stable`` if the text contains the time. Never omit ``pure``.
 
     Raises the same errors as ``assert_executor``.
     """
@@ -89,34 +90,35 @@ def _pure(encoder: Encoder) -> None:
 Executor = Callable[[Tool, Any, ToolContext], Any]
 
 EXECUTOR_RULES = RuleTable()
-"""Maps the name of each rule checked by `assert_executor` to its text."""
+"""Maps each rule's name to its text."""
 
 
 def assert_executor(executor: Executor, *, without: Collection[str] = ()) -> None:
-    """Check that ``executor(tool, arguments, context)`` runs tools as rxllm itself does; see `EXECUTOR_RULES`.
+    """Check that a tool executor follows the `EXECUTOR_RULES`.
 
     >>> assert_executor(lambda tool, arguments, context: tool.bind(arguments, context)())
 
-    `without` names the rules to omit: ``context`` if your tools cannot receive the context, ``several`` if only one
-    tool runs at a time, ``timeout`` if the executor has its own time limit, and ``halt`` and ``question`` if tools
-    cannot return rxllm's objects. ``result``, ``failure`` and ``arguments`` must never be omitted.
+    ``executor(tool, arguments, context)`` must run tools as rxllm itself does. `without` names the rules to omit. Omit
+    ``context`` if your tools cannot receive the context. Omit ``several`` if only one tool runs at a time. Omit
+    ``timeout`` if the executor has its own time limit. Omit ``halt`` and ``question`` if tools cannot return rxllm's
+    objects. Never omit ``result``, ``failure`` and ``arguments``.
 
-    The executor may be asynchronous. Raises an ``AssertionError`` that gives the reason for each broken rule, and
-    ``ValueError`` if a name in `without` is unknown.
+    The executor may be asynchronous. Raises an ``AssertionError`` with the reason for each broken rule. Raises
+    ``ValueError`` for an unknown rule in `without`.
     """
     __tracebackhide__ = True
     EXECUTOR_RULES.check(executor, without)
 
 
 def _events(executor: Executor, tools: list[Tool], *calls: ToolCall, **options: Any) -> list[Event]:
-    """Return the events of a step in which the model makes these `calls`."""
+    """Return the events of a step with these `calls`."""
     observed = observe(stream_step(Fake(list(calls)), "Hi", tools=tools, tool_executor=executor, **options))
     expect(observed.error is None, f"the step failed: {observed.error!r}")
     return observed.events
 
 
 def _event(executor: Executor, handler: Callable[[Any], Any], kind: type[E], **options: Any) -> E:
-    """Run a step that calls a tool with this `handler`, and return the only event of `kind`."""
+    """Run a step with this `handler`, and return the `kind` event."""
     schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
     function = tool(name="f", description="A tool.", schema=schema, handler=handler)
     events = _events(executor, [function], ToolCall("c", "f", {"x": 1}), **options)

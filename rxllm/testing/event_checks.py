@@ -1,4 +1,4 @@
-"""Test helpers that create the events of a response, check events for consistency, and cut bytes into chunks."""
+"""Helpers that create, check and cut test data."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ def cut(data: bytes, *places: int) -> list[bytes]:
     >>> cut(b"hello", 1, 3)
     [b'h', b'el', b'lo']
 
-    A chunk is empty if two places are equal, or if a place is 0 or the length of `data`. Raises ``ValueError`` for a
-    place outside `data`.
+    Equal places, 0 and the length of `data` give empty chunks. Raises ``ValueError`` for a place outside `data`.
     """
     if any(not 0 <= place <= len(data) for place in places):
         raise ValueError(f"places must be from 0 to {len(data)}: got {sorted(places)}")
@@ -47,7 +46,7 @@ def cut(data: bytes, *places: int) -> list[bytes]:
 
 
 def chunkings(data: bytes, *, cuts: int | None = None, seed: int = 0) -> Iterator[list[bytes]]:
-    """Yield `data`, cut into chunks in many different ways. A decoder must give the same result for all of them.
+    """Yield `data`, cut into chunks in many different ways.
 
     >>> for chunks in chunkings(b"hi!"):
     ...     print(chunks)
@@ -57,9 +56,9 @@ def chunkings(data: bytes, *, cuts: int | None = None, seed: int = 0) -> Iterato
     [b'h', b'i!']
     [b'hi', b'!']
 
-    By default, the chunks are all of `data`, then single bytes, then single bytes with empty chunks between them, and
-    then two parts, cut at each place in turn. This makes about one list for each byte. For long data, pass `cuts` to
-    get only two lists: all of `data`, and chunks cut at that many random places, which depend only on `seed`.
+    A decoder must give the same result for all of them. By default, there is about one list for each byte of `data`.
+    For long data, pass `cuts` to get only two lists. The first is all of `data`. The second is cut at `cuts` random
+    places, which depend only on `seed`.
     """
     yield [data]
     if cuts is not None:
@@ -76,7 +75,7 @@ _WRONG: tuple[Any, ...] = (None, 7, "x", [1], {"x": 1})
 
 
 def malformed(frame: bytes) -> Iterator[bytes]:
-    """Yield the first half of `frame`, then variants in which one value of its JSON is replaced or left out."""
+    """Yield half of `frame`, then variants with one wrong value."""
     yield frame[: len(frame) // 2]
     begin, end = frame.find(b"{"), frame.rfind(b"}") + 1
     with contextlib.suppress(msgspec.DecodeError):
@@ -115,9 +114,9 @@ def events(
     TextCompleted(text='Hello', id='block_1')
     MessageCompleted(message=Message('assistant', 'Hello'), finish_reason='stop', raw_finish_reason=None, metadata={})
 
-    `pieces` are one turn of a `Fake` script. They may be in any order, and delays take no time. `thinking` precedes
-    the pieces; `tool_calls`, `usage` and `finish_reason` follow them. If `thinking` is a string, it becomes a single
-    delta. If the first piece is an exception, it is raised; a later exception becomes an ``ErrorEvent``.
+    `pieces` are one turn of a `Fake` script, in any order. Delays take no time. `thinking` precedes the pieces.
+    `tool_calls`, `usage` and `finish_reason` follow them. A `thinking` string becomes a single delta. If the first
+    piece is an exception, it is raised. A later exception becomes an ``ErrorEvent``.
 
     Raises ``ValidationError("invalid_option")`` if `Fake` does not accept a piece.
     """
@@ -129,7 +128,7 @@ def events(
 
 
 def played(source: Observable[T]) -> list[T]:
-    """Run `source` in virtual time and return its items. If it fails, raise its error."""
+    """Return the items of `source`, run in virtual time. Raise its error if it fails."""
     items: list[T] = []
     errors: list[Exception] = []
     scheduler = VirtualTimeScheduler(0.0)
@@ -141,14 +140,13 @@ def played(source: Observable[T]) -> list[T]:
 
 
 def expect_lawful(events: Sequence[Any]) -> None:
-    """Raise ``AssertionError`` unless ``operators.verify`` accepts all of `events`."""
     __tracebackhide__ = True
     error = observe(from_iterable(events).pipe(ops.verify())).error
     expect(error is None, str(error))
 
 
 def expect_json(event: Any) -> None:
-    """Raise ``AssertionError`` unless `event` survives a round trip through JSON."""
+    """Raise ``AssertionError`` unless JSON preserves `event`."""
     __tracebackhide__ = True
     try:
         decoded = serializer.from_json(serializer.to_json(event), local_files=True)
@@ -158,17 +156,12 @@ def expect_json(event: Any) -> None:
 
 
 def fold(events: Iterable[Event]) -> Response[Any]:
-    """Fold `events` into a response, and return it."""
     return reduce(StreamCollector.apply_event, events, StreamCollector()).to_response()
 
 
 def inconsistency(events: Iterable[Event]) -> str | None:
-    """Return a description of the first contradiction between events, or None if the events are consistent.
-
-    Deltas, completions, messages, steps and chats must agree, according to the ``event_rules``. Missing events are not
-    a contradiction, since an operator may leave out any event.
-    """
-    checkers: dict[tuple[str, ...], _ChatChecker] = {}  # by path: one checker for the chat, and one for each agent
+    """Return the first contradiction between events, if any. Missing events are not a contradiction."""
+    checkers: dict[tuple[str, ...], _ChatChecker] = {}  # one checker for the chat, and one for each agent
     for event in events:
         path, inner = (event.path, event.event) if isinstance(event, ev.Nested) else ((), event)
         try:
@@ -180,7 +173,7 @@ def inconsistency(events: Iterable[Event]) -> str | None:
 
 
 class _ChatChecker:
-    """Checks the events of one chat. Each event is compared with the earlier events of the same step."""
+    """Checks the events of one chat, step by step."""
 
     def __init__(self) -> None:
         self._last_response: Any = None
@@ -189,7 +182,7 @@ class _ChatChecker:
 
     def _begin_step(self, *events: Event) -> None:
         self._events: list[Event] = [*events]
-        self._open: dict[Any, list[str]] = {}  # the deltas of each open block, by kind and id
+        self._open: dict[Any, list[str]] = {}  # deltas of open blocks, by kind and id
         self._closed: set[Any] = set()
         self._names: dict[str, str] = {}  # tool names, by tool call id
 
@@ -225,7 +218,7 @@ class _ChatChecker:
         self._open.setdefault(key, []).append(piece)
 
     def _close_block(self, kind: type[Event], id: str | None, text: str) -> list[str]:
-        """Close the block and return its deltas. If there were none, return its whole `text` instead."""
+        """Close the block and return its deltas, or else `text`."""
         key = block_key(kind, id, self._open)
         if key[1] is not None:
             self._closed.add(key)

@@ -1,4 +1,4 @@
-"""A real HTTP/1.1 server on its own thread. It follows a script, and records who closed each connection and when.
+"""A scripted HTTP/1.1 server on its own thread.
 
 ::
 
@@ -6,15 +6,14 @@
         httpx.post(server.url + "/chat/completions", json={})
         server.requests[0].json
 
-The script is a `Reply` to every request, a list of replies (the last one is repeated), or a function that takes a
-`Request` and returns a `Reply`.
+The server records who closed each connection, and when. The script is a `Reply`, a list of replies, or a function from
+`Request` to `Reply`. The last reply in a list is repeated.
 
-The body of a reply is either bytes, which are sent with a ``Content-Length``, or an iterable, which is sent chunked. In
-an iterable, each bytes object is one chunk, a `Pause` delays the next chunk, and a `Cut` ends the body.
+A body of bytes is sent with a ``Content-Length``. An iterable is sent chunked. Each bytes object is one chunk. A
+`Pause` delays the next chunk, and a `Cut` ends the body.
 
 An invalid script or body raises ``TypeError`` immediately. An error in the running server is raised at the end of the
-``with`` block, even if the block itself has raised another exception. A request with a body must have a
-``Content-Length``.
+``with`` block. A request with a body must have a ``Content-Length``.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ SSE_HEADERS = {"Content-Type": "text/event-stream"}
 
 @dataclass(frozen=True)
 class Pause:
-    """A pause. It lasts forever unless a number of seconds is given."""
+    """A pause in seconds, by default forever."""
 
     seconds: float = math.inf
 
@@ -67,7 +66,7 @@ STALL = Pause()
 
 
 class Cut(Enum):
-    """Makes the server close the connection in the middle of a chunk, with a FIN (a normal close) or with a reset."""
+    """Closes the connection in mid-chunk. ``FIN`` is a normal close, and ``RESET`` a reset."""
 
     FIN = "fin"
     RESET = "reset"
@@ -75,7 +74,7 @@ class Cut(Enum):
 
 @dataclass(frozen=True)
 class Reply:
-    """A response. `before` is the time to wait before sending the first byte, in seconds or as a `Pause`."""
+    """A response. `before` is how long to wait before the first byte, in seconds or as a `Pause`."""
 
     body: bytes | Iterable[bytes | Pause | Cut] = b""
     status: int = 200
@@ -92,7 +91,10 @@ class Reply:
 
     @classmethod
     def of_json(cls, data: Any, status: int = 200, **headers: str) -> Self:
-        """Return a JSON response. Keywords become headers: ``retry_after="1"`` sends ``retry-after: 1``."""
+        """Return a JSON response.
+
+        Keywords become headers. For example, ``retry_after="1"`` sends ``retry-after: 1``.
+        """
         fields = {name.replace("_", "-"): value for name, value in headers.items()}
         return cls(json.dumps(data).encode(), status, {"Content-Type": "application/json", **fields})
 
@@ -116,14 +118,15 @@ Script = Reply | Sequence[Reply] | Callable[[Request], Reply]
 
 EMPTY = Reply()
 TURNS = 5
-"""The number of event-loop turns in which asyncio can finish accepting connections before the server closes."""
+"""The turns that asyncio needs to finish accepting connections."""
 
 
 class Loopback:
-    """A scripted server. `connections` and `requests` are in order of arrival; `open_count` counts open connections.
+    """A scripted server.
 
-    The server listens immediately, but accepts no connections in the first `accept_after` seconds. For HTTPS, pass
-    `tls`, an SSL context with a certificate for 127.0.0.1.
+    `connections` and `requests` are in order of arrival. `open_count` counts open connections. The server listens
+    immediately, but accepts no connections in the first `accept_after` seconds. For HTTPS, pass `tls`, an SSL context
+    with a certificate for 127.0.0.1.
     """
 
     def __init__(self, script: Script = EMPTY, *, accept_after: float = 0.0, tls: ssl.SSLContext | None = None) -> None:
@@ -146,12 +149,16 @@ class Loopback:
         return sum(connection.closed_at is None for connection in list(self.connections))
 
     def wait_requests(self, count: int, timeout: float = 20.0) -> list[Request]:
-        """Wait until `count` requests have arrived, and return all. Raise ``TimeoutError`` after `timeout` seconds."""
+        """Wait for `count` requests, and return all requests. Raise ``TimeoutError`` after `timeout` seconds."""
         self.wait_until(lambda: len(self.requests) >= count, timeout)
         return self.requests
 
     def wait_until(self, condition: Callable[[], bool], timeout: float = 20.0) -> None:
-        """Wait until `condition` is true, checking whenever a connection opens or closes or a request arrives."""
+        """Wait until `condition` is true.
+
+        It is checked whenever a connection opens or closes, or a request arrives. Raise ``TimeoutError`` after
+        `timeout` seconds.
+        """
         with self._changed:
             if not self._changed.wait_for(condition, timeout):
                 raise TimeoutError(
@@ -160,8 +167,7 @@ class Loopback:
 
     def __enter__(self) -> Self:
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=2048)
-        # asyncio sets this option only on sockets that it creates, but accepted sockets inherit it from this one.
-        # Without it, each frame would wait 40 ms for the previous frame to be acknowledged.
+        # Accepted sockets inherit this option. Without it, each frame would wait 40 ms.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = self._socket.getsockname()[1]
         self._loop = asyncio.new_event_loop()
@@ -173,7 +179,7 @@ class Loopback:
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
         if self.errors and (kind is None or issubclass(kind, Exception)):
-            raise self.errors[0]  # an exception from the block becomes this error's context
+            raise self.errors[0]  # the block's exception becomes this error's context
 
     def _serve(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -186,13 +192,13 @@ class Loopback:
             server = await self._loop.create_server(self._connect, sock=self._socket, backlog=2048, ssl=self._tls)
             await self._stopping.wait()
             self._loop.remove_reader(self._socket)
-            for _ in range(TURNS):  # asyncio would leak a connection that it is still accepting
+            for _ in range(TURNS):  # asyncio would leak connections that it is still accepting
                 await asyncio.sleep(0)
             server.close()
         self._socket.close()
         for connection in self.connections:
             connection.abort()
-        await asyncio.sleep(0)  # let the transports call connection_lost
+        await asyncio.sleep(0)  # let transports call connection_lost
 
     def _connect(self) -> Connection:
         return Connection(self._reply_to, self._changed, self._record_open, self.errors.append)
@@ -217,11 +223,10 @@ class Loopback:
 
 
 class Connection(asyncio.Protocol):
-    """A connection to a client. It answers its `requests` in turn, and records when it was closed and by whom.
+    """A connection to a client.
 
-    `accepted_at` and `closed_at` are ``time.monotonic()`` times; `closed_by` is ``"client"`` or ``"server"``. The
-    server notices immediately when the client closes the connection, even during a `Pause` or if the client has
-    stopped reading.
+    It answers its `requests` in turn. `accepted_at` and `closed_at` are ``time.monotonic()`` times. `closed_by` is
+    ``"client"`` or ``"server"``. The server notices at once when the client closes the connection.
     """
 
     def __init__(
@@ -245,11 +250,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def bytes_sent(self) -> int:
-        """The number of bytes handed to the operating system, including heads and chunk sizes."""
+        """The number of bytes sent, including heads and chunk sizes."""
         return self._written - self._transport.get_write_buffer_size()
 
     def wait_closed(self, timeout: float = 20.0) -> float:
-        """Wait until the connection is closed, and return `closed_at`. Raises ``TimeoutError``."""
+        """Wait for the close, and return `closed_at`. Raises ``TimeoutError`` after `timeout` seconds."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.closed_at is not None, timeout):
                 raise TimeoutError(f"the connection is still open after {timeout} s and {len(self.requests)} requests")
@@ -266,7 +271,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._writable = asyncio.Event()
         self._writable.set()
-        transport.set_write_buffer_limits(high=1)  # with a limit of 0, asyncio's TLS would never resume writing
+        transport.set_write_buffer_limits(high=1)  # with 0, asyncio's TLS would never resume
         self.accepted_at = time.monotonic()
         self._on_open(self)
 
@@ -323,11 +328,11 @@ class Connection(asyncio.Protocol):
         await self._writable.wait()
         self._written += len(data)
         self._transport.write(data)
-        await asyncio.sleep(0)  # let other connections run, even if the body is endless
+        await asyncio.sleep(0)  # let other connections run
 
     def _close(self, by: str, *, reset: bool) -> None:
         if reset and self.closed_at is None:
-            # With a linger time of 0, closing the socket sends a reset.
+            # A linger time of 0 makes the close a reset.
             connected = self._transport.get_extra_info("socket")
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._record_close(by)
@@ -352,7 +357,7 @@ async def _pause(pause: float | Pause) -> None:
 
 
 def _take_request(received: bytearray) -> Request | None:
-    """Remove the first request from `received` and return it. Return None if it has not arrived completely."""
+    """Remove and return the first request, if it is complete."""
     head, blank_line, rest = bytes(received).partition(b"\r\n\r\n")
     if not blank_line:
         return None
@@ -367,7 +372,6 @@ def _take_request(received: bytearray) -> Request | None:
 
 
 def _head(reply: Reply) -> bytes:
-    """Return the status line and the headers of `reply`."""
     phrase = HTTPStatus(reply.status).phrase if reply.status in HTTPStatus._value2member_map_ else "Status"
     length = f"Content-Length: {len(reply.body)}" if isinstance(reply.body, bytes) else "Transfer-Encoding: chunked"
     headers = [f"{name}: {value}" for name, value in reply.headers.items()]
@@ -375,7 +379,7 @@ def _head(reply: Reply) -> bytes:
 
 
 def check_script(script: Any) -> Script:
-    """Return `script`. Raise ``ValueError`` if it is an empty list, and ``TypeError`` if it is not a script at all."""
+    """Return `script`. Raise ``ValueError`` if it is empty, ``TypeError`` if it is invalid."""
     if isinstance(script, Reply) or callable(script):
         return cast(Script, script)
     if isinstance(script, list | tuple):
@@ -388,7 +392,6 @@ def check_script(script: Any) -> Script:
 
 
 def check_item(item: Any) -> None:
-    """Raise ``TypeError`` if `item` cannot be part of a body."""
     if not isinstance(item, bytes | Pause | Cut):
         raise TypeError(f"a body must be made of bytes, Pause and Cut, not {item!r}")
 
@@ -399,7 +402,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def chat_event(delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
-    """Return a frame with one choice, whose delta is `delta`. `more` contains other fields, such as ``usage``."""
+    """Return a frame with one choice. `more` contains other fields, such as ``usage``."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
     frame = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": "loopback"}
     return b"data: " + json.dumps({**frame, "choices": [choice], **more}).encode() + b"\n\n"
@@ -414,15 +417,15 @@ def chat_finish(reason: str = "stop", **more: Any) -> bytes:
 
 
 def chat(*texts: str) -> list[bytes]:
-    """Return the frames of a complete response, with one chunk for each text."""
+    """Return the frames of a response, one chunk per text."""
     return [*map(chat_chunk, texts), chat_finish(), DONE]
 
 
 def endless(make: Callable[[int], bytes] | None = None, every: float = 0.0) -> Iterator[bytes | Pause]:
-    """Yield frames forever, either as fast as the client reads them or with a pause of `every` seconds after each.
+    """Yield frames forever, with `every` seconds between them.
 
-    ``make(i)`` returns the next frame; without it, the frames have the texts ``"0 "``, ``"1 "``, ``"2 "`` and so on.
-    An iterator can be used only once, so call this function for each reply.
+    Without a pause, the client sets the pace. ``make(i)`` returns the next frame. By default, the texts are ``"0 "``,
+    ``"1 "``, ``"2 "`` and so on. An iterator can be used only once, so call this function for each reply.
     """
     make = make or (lambda i: chat_chunk(f"{i} "))
     for i in itertools.count():

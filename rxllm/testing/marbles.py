@@ -1,4 +1,4 @@
-"""Test operators with marble diagrams: timed streams drawn as text and played on a ``TestScheduler``.
+"""Test operators with marble diagrams.
 
 >>> from rxllm import TextDelta, ThinkingDelta, operators as ops
 >>> check(
@@ -9,7 +9,7 @@
 ...     d=TextDelta("Hi"), t=ThinkingDelta("hm"),
 ... )
 
-Each character represents one tick, which is one second on the scheduler's clock:
+A diagram is a timed stream, drawn as text. Each character is one tick, which is one second on the scheduler's clock:
 
 =========  ============================================================================
 ``-``      Nothing happens. A space means the same.
@@ -34,20 +34,20 @@ from rxllm.values.argument_checks import call_fault
 __all__ = ["START", "Note", "Operator", "Spy", "check", "cold", "parse", "record"]
 
 START = int(ReactiveTest.subscribed)
-"""The time on the scheduler's clock at which `record` and `check` subscribe; this is tick 0 of the marbles."""
+"""The scheduler's time at tick 0 of the marbles."""
 
 Operator = Callable[[Observable[Any]], Observable[Any]]
 Note = tuple[int, str, Any]
 
 
 def parse(marbles: str, values: Mapping[str, Any]) -> Iterator[Note]:
-    """Yield the notifications in `marbles`, each as a tick, a kind, and a value or error.
+    """Yield each notification as a tick, a kind, and a value.
 
     >>> list(parse("-a-(b|)", {"a": 1}))
     [(1, 'next', 1), (3, 'next', 'b'), (3, 'end', None)]
 
-    Raises ``ValueError`` if the diagram has unpaired or nested brackets, a notification after the end, or an X that is
-    not an exception.
+    Raises ``ValueError`` for unpaired or nested brackets, a notification after the end, or an X that is not an
+    exception.
     """
     group: int | None = None
     ended = False
@@ -80,7 +80,7 @@ def parse(marbles: str, values: Mapping[str, Any]) -> Iterator[Note]:
 
 
 def cold(scheduler: TestScheduler, marbles: str, values: Mapping[str, Any]) -> Any:
-    """Return a cold Observable that plays `marbles` and records when each of its `subscriptions` began and ended."""
+    """Return a cold Observable that plays `marbles`. It records when each of its `subscriptions` began and ended."""
     makers = {"next": ReactiveTest.on_next, "error": ReactiveTest.on_error}
     notes = [
         makers[kind](tick, value) if kind in makers else ReactiveTest.on_completed(tick)
@@ -90,9 +90,9 @@ def cold(scheduler: TestScheduler, marbles: str, values: Mapping[str, Any]) -> A
 
 
 def record(scheduler: TestScheduler, make: Callable[[], Observable[Any]], disposed: int | None = None) -> list[Note]:
-    """Subscribe to ``make()`` and return its notifications, timed in ticks since the subscription.
+    """Subscribe to ``make()`` and return its notifications.
 
-    If `disposed` is given, the subscription is disposed at that tick.
+    Times are in ticks since the subscription. The subscription is disposed at tick `disposed`.
 
     >>> from rxllm import Fake, generate
     >>> slow = generate(Fake([("delay", 5), "Hi"]), "Hello")
@@ -106,18 +106,18 @@ def record(scheduler: TestScheduler, make: Callable[[], Observable[Any]], dispos
 def check(
     operator: Operator, source: str, subscribed: str, expected: str, /, *, resubscribe: bool = True, **values: Any
 ) -> None:
-    """Check that `operator` turns `source` into `expected`, and that it unsubscribes from `source` at the right tick.
+    """Check that `operator` turns `source` into `expected`.
 
-    `subscribed` looks like ``^---!``, and its ``!`` marks that tick. If `expected` has no end, the check itself
-    unsubscribes at that tick. Unless `resubscribe` is false, a second subscription must give the same result.
+    `subscribed` is a diagram like ``^---!``. The operator must unsubscribe from `source` at the ``!``. If `expected`
+    has no end, the check itself unsubscribes there. By default, a second subscription must give the same result.
 
-    Raises ``AssertionError`` if the check fails, ``ValueError`` for a malformed diagram, and ``TypeError`` if
+    Raises ``AssertionError`` if the check fails. Raises ``ValueError`` for a malformed diagram, and ``TypeError`` if
     `operator` is not an operator.
     """
     unsubscribed = _unsubscribed(subscribed)
     wanted = list(parse(expected, values))
     disposed = unsubscribed if not any(end in expected for end in "|X") else None
-    for time in ("first", "second")[: 2 if resubscribe else 1]:  # no state may be left over from the first subscription
+    for time in ("first", "second")[: 2 if resubscribe else 1]:  # no state may be left over
         scheduler = TestScheduler()
         played = cold(scheduler, source, values)
         notes = record(scheduler, lambda played=played: _applied(operator, played), disposed)
@@ -151,7 +151,7 @@ def _malformed(marbles: str, tick: int, fault: str) -> ValueError:
 
 
 class Spy(Observable[Any]):
-    """A source that completes immediately and remembers the scheduler that it was given."""
+    """A source that completes at once and keeps its scheduler."""
 
     def __init__(self) -> None:
         super().__init__()

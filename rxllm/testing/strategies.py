@@ -1,4 +1,4 @@
-"""Hypothesis strategies for values, errors and events, and for event sequences that adapters can emit.
+"""Hypothesis strategies for values, errors and events.
 
 >>> from hypothesis import given
 >>> from rxllm.testing import strategies
@@ -99,7 +99,7 @@ usages = st.builds(
 tool_calls = st.builds(va.ToolCall, id=ids, name=texts, arguments=maps, raw_arguments=st.none() | texts, metadata=maps)
 images = st.builds(
     va.Image,
-    source=st.sampled_from(["binary", "base64", "url"]),  # not "file", which JSON may contain only with `local_files`
+    source=st.sampled_from(["binary", "base64", "url"]),  # JSON may contain "file" only with `local_files`
     data=st.binary(max_size=8) | texts,
     mime_type=st.none() | texts,
     width=st.none() | st.integers(1, 4096),
@@ -258,7 +258,7 @@ events = _own_events | st.builds(ev.Nested, st.lists(texts, min_size=1, max_size
 """Any event."""
 
 event_lists = st.lists(events, max_size=8)
-"""Any events in any order. A fold must accept them, even though no adapter would emit them."""
+"""Any events in any order. A fold must accept them."""
 
 
 @st.composite
@@ -317,12 +317,12 @@ def _lawful(draw: st.DrawFn) -> list[ev.Event]:
 
 
 lawful_events = _lawful()
-"""The events of a valid response, with a start, completed blocks, tool calls with deltas, and one end."""
+"""The events of a valid response."""
 
 
 @st.composite
 def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event]:
-    """Draw a chat with up to `depth` levels of agents. If `ends` is ``"approval"``, its last call stays open."""
+    """Draw a chat with up to `depth` levels of agents."""
     events: list[ev.Event] = []
     state = StreamCollector(va.Thread((va.user("Hi"),)))
     for number in range(draw(st.integers(1, 3)), 0, -1):
@@ -332,7 +332,7 @@ def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event
         message = fold_message(step)
         ended = [*step, ev.MessageCompleted(message, "tool_calls" if message.tool_calls else "stop")]
         calls = reduce(StreamCollector.apply_event, ended, state).to_response().tool_calls
-        halts = ends == "approval" and number == 1 and bool(calls)
+        halts = ends == "approval" and number == 1 and bool(calls)  # the last call stays open
         executions: dict[str, list[ev.Event]] = {}
         for call in calls:
             kind = "open" if halts and call is calls[-1] else draw(st.sampled_from(["tool", "agent", "broken"]))
@@ -354,7 +354,7 @@ def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event
 def _early(
     draw: st.DrawFn, response: list[ev.Event], end: list[ev.Event], executions: dict[str, list[ev.Event]]
 ) -> list[ev.Event]:
-    """Draw a step in which some tools start before the `end` of the response. Their outcomes follow the end."""
+    """Draw a step whose tools may start before its `end`."""
     step: list[ev.Event] = []
     running: list[list[ev.Event]] = []
     for event in response:
@@ -362,7 +362,7 @@ def _early(
         if isinstance(event, ev.ToolCallCompleted) and event.id in executions and draw(st.booleans()):
             running.append(executions[event.id])
         if isinstance(event, ev.ToolCallDelta) and draw(st.booleans()):
-            begun = executions.get(event.id, [])[:1]  # a tool can read its arguments while they are written
+            begun = executions.get(event.id, [])[:1]  # a tool can read arguments while they are written
             if begun and isinstance(begun[0], ev.ToolExecutionStarted):
                 step += begun
                 del executions[event.id][:1]
@@ -376,7 +376,7 @@ def _early(
 
 @st.composite
 def _execution(draw: st.DrawFn, call: va.ToolCall, kind: str, depth: int) -> list[ev.Event]:
-    """Draw the events of one tool call. `kind` is ``"tool"``, ``"agent"``, ``"broken"`` or ``"open"``."""
+    """Draw the events of one tool call."""
     started = ev.ToolExecutionStarted(call.id, call.name, call.arguments)
     nested: list[ev.Event] = []
     if kind != "tool" and depth:
@@ -397,13 +397,13 @@ lawful_chats = st.sampled_from([2, 1, 0]).flatmap(
 )
 """The events of a valid chat, as ``stream`` emits them.
 
-A chat has steps, tools, up to two levels of agents, and corrections by the user. Some chats end awaiting approval.
+It has steps, tools, agents up to two levels deep, and corrections. Some chats end awaiting approval.
 """
 
 
 @st.composite
 def chunked(draw: st.DrawFn, data: bytes) -> list[bytes]:
-    """Draw a list of chunks, some perhaps empty, that make up `data`. It shrinks to a single chunk."""
+    """Draw chunks that make up `data`. Some chunks may be empty."""
     return cut(data, *draw(st.lists(st.integers(0, len(data)), max_size=30)))
 
 

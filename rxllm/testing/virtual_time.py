@@ -1,4 +1,4 @@
-"""Run an operator in virtual time, and record what it emits and how it uses its source, timers and threads."""
+"""Run an operator in virtual time, and record its behaviour."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rxllm.testing.marbles import Note, Operator
 Make = Callable[[], Operator]
 
 EVERY = 2
-"""The number of ticks from one item of a source to the next. A run can be disposed halfway between two items."""
+"""The ticks between two items. Disposal can happen halfway."""
 
 SILENCE = 600
-"""The extra ticks that a silent source waits before its last item, so that an operator's timers fire."""
+"""The extra ticks before a silent source's last item."""
 
 LIMIT = 10_000
-"""The number of ticks after which a run ends, even if timers are still pending."""
+"""The number of ticks after which a run ends."""
 
 
 class Clock(TestScheduler):
@@ -38,7 +38,7 @@ class Clock(TestScheduler):
 
     @property
     def waiting(self) -> int:
-        """The number of scheduled actions that have neither run nor been disposed."""
+        """The number of pending actions."""
         return sum(not getattr(timer, "is_disposed", False) for timer in self._timers.values())
 
     def schedule_absolute(
@@ -55,7 +55,7 @@ class Clock(TestScheduler):
         return timer
 
     def at(self, tick: int, do: Callable[[], object]) -> None:
-        """Call ``do()`` at `tick`, without counting it as a pending timer."""
+        """Call ``do()`` at `tick`. It is not counted as pending."""
 
         def run(scheduler: abc.SchedulerBase, state: Any = None) -> None:
             do()
@@ -64,12 +64,12 @@ class Clock(TestScheduler):
 
 
 class Source(Observable[Any]):
-    """A cold source that emits one item every `EVERY` ticks, and then completes or fails with `error`.
+    """A cold source that emits an item every `EVERY` ticks.
 
-    Before the last item it stays silent for another `silence` ticks. Without a clock, it emits everything at once. If a
-    subscriber raises an exception, the source ends and passes the exception to ``on_error``, as rxllm's own sources do.
-    `uses` lists the ticks at which each subscription began and ended. `unheard` lists the exceptions that subscribers
-    raised in ``on_completed`` or ``on_error``.
+    It then completes, or fails with `error`. It waits another `silence` ticks before the last item. Without a clock, it
+    emits everything at once. A subscriber's exception ends the source and is passed to ``on_error``. `uses` lists the
+    ticks at which each subscription began and ended. `unheard` lists the exceptions from ``on_completed`` and
+    ``on_error``.
     """
 
     def __init__(
@@ -85,7 +85,6 @@ class Source(Observable[Any]):
         self._silence = silence
 
     def released(self, tick: int) -> bool:
-        """Return whether all subscriptions had ended by `tick`."""
         return all(until is not None and until <= tick for _, until in self.uses)
 
     def _subscribe_core(
@@ -136,8 +135,8 @@ class OperatorRun:
     """One subscription to `stream`.
 
     `notes` lists the notifications, timed in ticks since the start. `late` lists the notifications after disposal.
-    `left_over` describes the timers and threads that remained after the end or disposal. `escaped` is an error that did
-    not reach ``on_error``. If `on_item` is given, ``on_item(run, number)`` is called for each item.
+    `left_over` describes the timers and threads that remained at the end. `escaped` is an error that did not reach
+    ``on_error``. ``on_item(run, number)`` is called for each item.
     """
 
     def __init__(
@@ -179,7 +178,7 @@ class OperatorRun:
         return self
 
     def run(self, dispose_at: int | None = None) -> Self:
-        """Subscribe, and advance the clock by `LIMIT` ticks. Dispose after `dispose_at` ticks, if given."""
+        """Run for `LIMIT` ticks. Dispose after `dispose_at` ticks."""
         try:
             self.begin()
             if dispose_at is not None:
@@ -192,7 +191,7 @@ class OperatorRun:
     def _pass_time(self) -> None:
         try:
             self._clock.advance_to(float(self._start + LIMIT))
-        except Exception as error:  # raised by a timer; end the subscription, as a Stream does
+        except Exception as error:  # raised by a timer; a Stream would end, too
             if self.ends or self._before_dispose is not None:
                 raise
             self._clock.stop()
@@ -212,7 +211,7 @@ class OperatorRun:
 
     def _record_end(self, kind: str, error: Exception | None) -> None:
         self.notes.append((self._clock.tick - self._start, kind, error))
-        self._clock.at(self._clock.tick, self._record_left_over)  # check after every subscriber has received the end
+        self._clock.at(self._clock.tick, self._record_left_over)  # every subscriber must receive the end first
 
     def _record_left_over(self) -> None:
         threads = sorted(thread.name for thread in set(threading.enumerate()) - self._threads)
@@ -231,7 +230,7 @@ def run_operator(
     at_once: bool = False,
     silence: int = 0,
 ) -> tuple[OperatorRun, Source]:
-    """Apply the operator ``make()`` to a new source of `items`, run it, and return the run and the source."""
+    """Run the operator on a new source of `items`. Return the run and the source."""
     clock = Clock()
     source = Source(items, error, None if at_once else clock, silence)
     return OperatorRun(source.pipe(make()), clock, on_item).run(dispose_at), source

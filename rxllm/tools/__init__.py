@@ -1,4 +1,4 @@
-"""Run tools: `execution` runs one tool call as a stream of events, and `ToolSettings` holds the options for it."""
+"""Run tool calls as streams of events."""
 
 from rxllm.tools._agent import AgentCall, AgentChat, AgentTool, chats, run_with
 from rxllm.tools._approval import QUESTION, WAITING, WaitingCalls, denied, edited, is_question

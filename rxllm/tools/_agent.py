@@ -1,8 +1,7 @@
-"""`AgentTool`: a tool that runs a chat on behalf of another chat.
+"""`AgentTool`, a tool that runs a chat.
 
-The code that runs chats is in a higher layer, so this module cannot import it. Instead, ``rxllm`` registers that code
-with `run_with`. An argument would not work, because users call ``ops.run_tools`` and ``Engine.as_tool`` directly, and
-both are below that layer.
+* This module cannot import the higher layer that runs chats, so ``rxllm`` registers it with `run_with`.
+* An argument would not work: users call ``ops.run_tools`` and ``Engine.as_tool`` directly.
 """
 
 from __future__ import annotations
@@ -25,11 +24,10 @@ from rxllm.values.tools import ToolTimeout
 
 @value
 class AgentTool(Tool):
-    """A tool that runs a chat on `engine` on behalf of another chat; see ``Engine.as_tool``.
+    """A tool that runs a chat on `engine`; see ``Engine.as_tool``.
 
-    `system` is the system prompt. A call's arguments become the user's message: the text of ``prompt`` if that is the
-    only argument, and otherwise all arguments as JSON. By default, an agent has no timeout. Agents are never run by a
-    ``tool_executor``.
+    `system` is the system prompt. The user's message is the argument ``prompt``, or all arguments as JSON if there are
+    others. An agent has no timeout by default. A ``tool_executor`` never runs agents.
     """
 
     schema: dict[str, Any] = field(default_factory=lambda: dict(PROMPT))  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -39,7 +37,7 @@ class AgentTool(Tool):
     system: str = field(default="", repr=False)
 
     def thread(self, arguments: Mapping[str, Any]) -> Thread:
-        """Return the initial thread for a call with these `arguments`."""
+        """Return the first thread for these `arguments`."""
         thread = Thread().add_system(self.system) if self.system else Thread()
         match dict(arguments):
             case {"prompt": str(prompt), **others} if not others:
@@ -49,9 +47,9 @@ class AgentTool(Tool):
 
 
 class AgentCall(msgspec.Struct, frozen=True):
-    """One run of an agent. The `settings` and the `request_id` belong to the step that made the `call`.
+    """One run of an agent, with the calling step's `settings`.
 
-    If the run continues an earlier run, `halted` is the earlier run's thread, and `answers` are the caller's answers.
+    To continue an earlier run, pass its thread as `halted`, and the caller's `answers`.
     """
 
     tool: AgentTool
@@ -63,17 +61,17 @@ class AgentCall(msgspec.Struct, frozen=True):
 
 
 class AgentChat(msgspec.Struct, frozen=True):
-    """The `events` of an agent's chat, and `to_result`, the operator that turns them into the chat's result."""
+    """The `events` of an agent's chat; `to_result` makes the result."""
 
     events: Stream[Event]
     to_result: Callable[[Observable[Event]], Stream[ChatResult]]
 
 
 class Chats(Protocol):
-    """The interface of the layer that runs agents' chats."""
+    """The layer that runs agents' chats."""
 
     def engine_with(self, engine: Any, options: Mapping[str, Any]) -> Any:
-        """Return a copy of `engine` with these chat `options`. Invalid ones raise errors as in ``rxllm.chat``."""
+        """Return `engine` with these chat options, or raise like ``rxllm.chat``."""
         ...
 
     def chat(self, call: AgentCall) -> AgentChat: ...
@@ -83,28 +81,26 @@ _chats: list[Chats] = []
 
 
 def run_with(chats: Chats) -> None:
-    """Set `chats` as the layer that runs agents' chats."""
     _chats[:] = [chats]
 
 
 def chats() -> Chats:
-    """Return the layer that runs agents' chats."""
     return _chats[0]
 
 
 def blame_caller(error: BaseException) -> None:
-    """Mark `error` as the fault of the caller's code, for example of an approver. It is then never sent to a model."""
+    """Mark `error` as the caller's fault, so no model receives it."""
     vars(error)["_is_callers"] = True
 
 
 def blames_caller(error: BaseException) -> bool:
-    """Whether `error`, which ended an agent's chat, is a fault in the caller's code."""
+    """Whether the caller's code caused `error`."""
     is_invalid = isinstance(error, ValidationError) and error.reason == "invalid_option"
     return is_invalid or not isinstance(error, LLMError) or "_is_callers" in vars(error)
 
 
 def agent_failure(call: ToolCall, error: LLMError) -> ToolError:
-    """Return the tool error for a `call` to an agent that failed with `error`."""
+    """Return the tool error for an agent that failed."""
     first_line = next(iter(str(error).strip().splitlines()), "")
     message = f"the agent {call.name!r} failed: {type(error).__name__}: {first_line}"
     failure = tool_error(call, "handler_raised", message)
@@ -113,7 +109,7 @@ def agent_failure(call: ToolCall, error: LLMError) -> ToolError:
 
 
 def answer_of(result: ChatResult) -> Any:
-    """Return the chat's answer. If the chat did not complete, return a dict with the answer and the reason."""
+    """Return the chat's answer, with the reason unless it completed."""
     answer = result.output_text if result.parsed is None else result.parsed
     if result.halted_reason == "completed":
         return answer

@@ -1,8 +1,7 @@
 """Handle approvers' answers, and questions that tools ask the user.
 
-A tool that asks a question is handled like an agent that halts. Its call stays open until the user answers, and its
-"chat" consists of the question and the answer. Several tools in one step may ask questions, and so may the tools of
-nested agents. All questions are stored in the thread's JSON.
+* A tool that asks is handled like a halted agent. Its "chat" is the question and the answer.
+* Several tools in a step may ask questions. All questions are stored in the thread's JSON.
 """
 
 from __future__ import annotations
@@ -42,23 +41,23 @@ from rxllm.values.sessions import question
 from rxllm.values.tool_schemas import convert
 
 WAITING = ("manual_tool_calls", "approval_tool_calls")
-"""The metadata keys for a step's unanswered tool calls. The caller must answer these calls to continue."""
+"""Metadata keys for calls that the caller must answer."""
 
 QUESTION = "question"
-"""The id of the question in a tool's chat. The caller sees a combination of the tool call's id and this id."""
+"""The id of the question inside a tool's chat."""
 
 STATE = "tool_state"
-"""The key in a question's metadata that holds the state the tool has saved for its next run."""
+"""The metadata key for a tool's saved state."""
 
 NO_ANSWER = object()
-"""The answer of an approver that returns a stream without items."""
+"""The answer of a stream without items."""
 
 
 def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | ToolError | None:
-    """Return the call to run, the error for a denied call, or None if the caller has to decide.
+    """Return the call to run, an error, or None to ask the caller.
 
-    Raises ``TypeError`` if `answer` is invalid, and ``ValidationError("invalid_option")`` if `tool` does not accept its
-    arguments.
+    Raises ``TypeError`` for an invalid `answer`, and ``ValidationError("invalid_option")`` for arguments that `tool`
+    rejects.
     """
     match answer:
         case True:
@@ -76,9 +75,9 @@ def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | Tool
 
 
 def edited(tool: Tool, call: ToolCall, arguments: Mapping[str, Any], *path: str) -> ToolCall:
-    """Return `call` with the model's arguments replaced by `arguments`, copied and converted to JSON data.
+    """Return `call` with new `arguments`.
 
-    If `tool` does not accept them, raises ``ValidationError("invalid_option")`` with paths that begin with `path`.
+    Raises ``ValidationError("invalid_option")`` if `tool` rejects them.
     """
     try:
         data = json_data(dict(arguments))
@@ -87,7 +86,7 @@ def edited(tool: Tool, call: ToolCall, arguments: Mapping[str, Any], *path: str)
         data, faults = {}, list(error.errors) or [((), error.message)]
     if faults:
         message = f"{'.'.join(path)} edits the arguments of the tool call {call.id}, but {tool.name!r} rejects them"
-        message = f"{message}: {shorten(described(faults), 400)}; pass every argument that the tool's schema requires"
+        message = f"{message}: {shorten(described(faults), 400)}; pass all required arguments"
         raise ValidationError("invalid_option", message, errors=[((*path, *at), fault) for at, fault in faults])
     metadata = {name: note for name, note in call.metadata.items() if name != "error"}
     return replace(call, arguments=data, raw_arguments=None, metadata=metadata)
@@ -104,20 +103,20 @@ def _edit_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, s
 
 
 class WaitingCalls:
-    """The tool calls awaiting approval. A call is removed once it is run or denied."""
+    """The tool calls that wait for approval."""
 
     def __init__(self) -> None:
         self._notes: dict[str, Mapping[str, Any]] = {}
 
     def note(self, event: Event) -> None:
-        """Update the waiting calls after `execution` has emitted `event`."""
+        """Update the waiting calls after `event`."""
         if isinstance(event, ToolApprovalRequested):
             self._notes[event.id] = event.metadata
         elif isinstance(event, ToolExecutionStarted | ToolExecutionCompleted):
             self._notes.pop(event.id, None)
 
     def of(self, calls: Iterable[ToolCall]) -> dict[str, Any]:
-        """Return metadata for a step that made these `calls`. It lists the calls that are waiting, if any."""
+        """Return a step's metadata about the waiting `calls`."""
         notes = self._notes
         waiting = tuple(
             replace(call, metadata={**call.metadata, **notes[call.id]}) for call in calls if call.id in notes
@@ -126,19 +125,19 @@ class WaitingCalls:
 
 
 def question_events(halt: Halt, call: ToolCall) -> list[Event]:
-    """Return the events for `call` when its tool asks a question by returning `halt`."""
+    """Return the events for a tool that asks a question."""
     opts = {"ask_user_opts": dict(halt.opts)} if halt.opts else {}
     message = question(halt.question or "", QUESTION, opts)
     return _waiting_events(replace(message, metadata={**message.metadata, STATE: halt.tool_state}), call)
 
 
 def repeat_question(thread: Thread, call: ToolCall) -> list[Event]:
-    """Return the events for `call` when its question, the first message of `thread`, is still unanswered."""
+    """Return the events for a question that is still unanswered."""
     return _waiting_events(thread[0], call)
 
 
 def read_reply(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
-    """Return the user's answer and the tool's stored state. Both are None if no question was answered."""
+    """Return the user's answer and the tool's state, if any."""
     match resumed[0].messages if resumed is not None else ():
         case (message, reply, *_) if is_question(message):
             return reply.text, message.metadata.get(STATE)
@@ -147,7 +146,7 @@ def read_reply(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
 
 
 def is_question(message: Message) -> bool:
-    """Whether `message`, the first message of a chat, is a tool's question. An agent's chat never begins with one."""
+    """Whether the first message of a chat asks a tool's question."""
     return bool(message.metadata.get("ask_user"))
 
 
@@ -166,6 +165,6 @@ def _waiting_events(message: Message, call: ToolCall) -> list[Event]:
 
 
 def denied(call: ToolCall, verdict: object) -> ToolError:
-    """Return the error for a tool call that was not approved. If `verdict` is text, it is the reason."""
+    """Return the error for a denied call. A text is the reason."""
     reason = verdict if isinstance(verdict, str) and verdict else "it was not approved"
     return ToolError("denied", f"the call was denied: {reason}", tool_name=call.name, tool_call_id=call.id)

@@ -1,16 +1,12 @@
-"""Call the two functions that a tool call needs, the approver and the tool, and receive their results.
+"""Call an approver or a tool, and receive its result.
 
-An ``async def`` function runs on the call's event loop. A timeout or disposal cancels it.
-
-A plain function runs in a daemon thread, in a copy of the context. At most `THREADS` of them run at once. A timeout or
-disposal sets ``ToolContext.cancelled`` and drops the result, but cannot stop the function, which keeps running in its
-thread. No new function starts while `THREADS_LEFT` functions are still running after a timeout or disposal.
-
-Under virtual time, a plain function is called directly. An ``async def`` function fails, because there is no event loop
-to run it on.
-
-A function may return an awaitable, an Observable, or a plain or asynchronous generator. Each item of an Observable or a
-generator becomes a ``ToolProgress``, and the last item is the result.
+* An ``async def`` function runs on the call's event loop. A timeout or disposal cancels it.
+* A plain function runs in a daemon thread, in a copy of the context. At most `THREADS` of them run at once.
+* A timeout or disposal cannot stop a plain function. It sets ``ToolContext.cancelled`` and drops the result.
+* While `THREADS_LEFT` such functions are still running, no new one starts.
+* Under virtual time, a plain function is called directly, and an ``async def`` function fails.
+* A function may return an awaitable, an Observable or a generator. Each item becomes a ``ToolProgress``; the last is
+  the result.
 """
 
 from __future__ import annotations
@@ -47,7 +43,7 @@ from rxllm.values.request_keys import hash_of_thread, plain_call, plain_message
 
 
 class Caller(abc.DisposableBase):
-    """Calls functions one at a time, within `scope`. `is_approved` becomes True before the tool itself is called."""
+    """Calls the approver, then the tool, within `scope`."""
 
     def __init__(
         self,
@@ -63,7 +59,7 @@ class Caller(abc.DisposableBase):
         self._call = call
         self._scheduler = scheduler
         self._cancelled = cancelled
-        self._progress = progress  # receives each item of a plain generator
+        self._progress = progress  # receives a plain generator's items
         self._on_failure = on_failure
         self._running = SerialDisposable()
         self._loop = None if isinstance(scheduler, VirtualTimeScheduler) else call_loop()
@@ -73,7 +69,6 @@ class Caller(abc.DisposableBase):
         self._running.dispose()
 
     def stop(self) -> None:
-        """Stop the running function, so that another can be called."""
         self._running.disposable = Disposable()
 
     def call(
@@ -84,7 +79,7 @@ class Caller(abc.DisposableBase):
         on_item: Callable[[Any], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """Call `fn`, and pass its result to `done`. If the result is a stream, pass each of its items to `on_item`."""
+        """Call `fn`, and pass its result to `done`."""
 
         def unwrap(result: Any) -> None:
             if isinstance(result, Observable):
@@ -116,8 +111,8 @@ class Caller(abc.DisposableBase):
         on_item: Callable[[Any], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """Pass each item of `source` to `on_item`, and the last one to `done` when `source` completes."""
-        if self._running.is_disposed:  # another thread may have disposed the call
+        """Pass each item to `on_item`, and the last to `done`."""
+        if self._running.is_disposed:  # another thread may have disposed it
             return
         last: Any = None if self.is_approved else NO_ANSWER
         subscription = self._running.disposable = SingleAssignmentDisposable()
@@ -137,7 +132,7 @@ class Caller(abc.DisposableBase):
             )
 
     def _drain(self, result: Any) -> Any:
-        """Return `result`. If it is a plain generator, report its items as progress and return only the last one."""
+        """Return the last item of a plain generator, or `result`."""
         if not inspect.isgenerator(result):
             return result
         last: Any = None
@@ -162,7 +157,7 @@ class Caller(abc.DisposableBase):
         pump.emit((result,))
 
     def on_loop(self, fn: Callable[[Any], None], argument: Any) -> None:
-        """Run `fn` on the tool call's event loop; safe to use from any thread."""
+        """Run `fn` on the call's event loop, from any thread."""
         if self._loop is None or running_loop() is self._loop:
             fn(argument)
         elif not self._loop.is_closed():
@@ -170,7 +165,7 @@ class Caller(abc.DisposableBase):
 
 
 def _start_fault() -> str:
-    """Return the reason why no plain function may start now, with a remedy, or "" if one may start."""
+    """Return why no plain function may start now, or ""."""
     threads = daemon_threads()
     if threads.left >= THREADS_LEFT:
         fault = f"{threads.left} others are still running in threads after they timed out or were disposed"
@@ -183,7 +178,7 @@ def _start_fault() -> str:
 def _replace_stop_iteration(fn: Callable[[], Any]) -> Any:
     try:
         return fn()
-    except StopIteration as error:  # a future cannot hold this exception
+    except StopIteration as error:  # a future cannot hold it
         raise RuntimeError(f"the function raised StopIteration({error})") from error
 
 
@@ -194,10 +189,9 @@ def is_async(function: Callable[..., Any] | None) -> bool:
 def idempotency_key(
     call: ToolCall, thread: Thread, session_id: str | None, enclosing_key: Callable[[], str] | None
 ) -> str:
-    """Return 32 hexadecimal digits that are the same each time the same call runs in the same conversation.
+    """Return 32 hexadecimal digits, the same whenever this call runs again.
 
-    They are a hash of the enclosing tool call's key, the session id, the messages before the call, and the call's id,
-    name and arguments as the model wrote them. Metadata is left out, because it can contain the call's progress.
+    Metadata is left out, because it can contain the call's progress.
     """
     around = enclosing_key() if enclosing_key is not None else None
     head = f"[{json.dumps(around)}, {json.dumps(session_id)}, ["
@@ -211,7 +205,7 @@ def _json_text(message: Message) -> str:
 
 
 def _messages_before(call: ToolCall, thread: Thread) -> Iterator[Message]:
-    """Yield the messages that the model had seen when it made `call`, even if `thread` has grown since then."""
+    """Yield the messages that the model had seen."""
     is_open = any(other.id == call.id for other in unanswered(thread))
     for message in thread:
         if is_open and any(other.id == call.id for other in message.tool_calls):

@@ -1,20 +1,17 @@
-"""Run one tool call as a stream of events, from its approval to its outcome.
+"""Run one tool call as a stream of events.
 
-A journal (see ``operators.journaled``) records the call, so that a later run of the same stream can look it up:
+A journal (see ``operators.journaled``) records the call for later runs:
 
-- If the journal has no record of the call, the call runs as usual. Its start is recorded before the function is called,
-  and its outcome or denial before the events are emitted.
-- If the journal has the outcome, the run emits it.
-- If the journal has only the start, the call was interrupted. An ``idempotent`` tool is called again with the same
-  arguments. Agents are idempotent, because their own model calls and tools are recorded. No other tool is called again;
-  the caller decides, as with an approval.
+- Without a record, the call runs. Its start is recorded before the function is called. Its outcome is recorded before
+  the events are emitted.
+- With an outcome, the run emits it.
+- With only a start, the call was interrupted. An ``idempotent`` tool or an agent runs again. For any other tool, the
+  caller decides.
 
-An exception that a tool raises is logged with its traceback, unless it is a `ToolError`. ``on_tool_error`` decides what
-the model receives.
+Exceptions of tools are logged, except `ToolError`. ``on_tool_error`` decides what the model receives.
 
-An approver runs like a tool; see ``_caller``. The caller's code is at fault if the approver raises an error, returns an
-invalid answer, or returns arguments that the tool does not accept. The stream then fails. If the approver leaves the
-decision to the caller, the stream completes without an outcome.
+An approver runs like a tool; see ``_caller``. If it raises or gives an invalid answer, the stream fails. If it leaves
+the decision to the caller, the stream completes without an outcome.
 """
 
 from __future__ import annotations
@@ -51,17 +48,17 @@ from rxllm.values import ChatResult, Halt, LLMError, Thread, Tool, ToolCall, Too
 log = logging.getLogger("rxllm")
 
 MOST_DEEP = 16
-"""The maximum number of tool calls that can enclose an agent; Python's stack would overflow at about 40."""
+"""How many calls can enclose an agent. Python's stack overflows at about 40."""
 
 
 class Feed(Protocol):
-    """The arguments of a call that the model is still writing: the streams that the tool receives for them."""
+    """The arguments of a call that the model is still writing."""
 
     @property
     def streams(self) -> Mapping[str, Any]: ...
 
     def when_complete(self, use: Callable[[ToolCall], None]) -> None:
-        """Call ``use(call)`` with the whole call as soon as it is complete."""
+        """Call ``use(call)`` as soon as the call is complete."""
         ...
 
 
@@ -75,16 +72,16 @@ def execution(
     resumed: tuple[Thread, Any] | None = None,
     feed: Feed | None = None,
 ) -> Stream[Event]:
-    """Return a stream that runs `call`, and emits its start, progress, completion and outcome.
+    """Run `call`, and emit its start, progress, completion and outcome.
 
-    The stream fails only if the caller's code is at fault; see the module's docstring. `thread` contains the messages
-    before the call, and `scope` is the step's scope. If `edited_call` is given, its arguments are used.
+    * The stream fails only if the caller's code is at fault; see the module.
+    * `thread` contains the messages before the call.
+    * `scope` is the step's scope.
+    * `edited_call` replaces the model's arguments.
+    * `resumed` continues an agent, or a tool that asked a question. It has the thread and the caller's answers.
+    * `feed` is for arguments that the model is still writing.
 
-    If an agent halts because it needs an answer from the caller, there is no completion and no outcome. To continue the
-    agent, pass its thread and the caller's answers as `resumed`. Tools that ask the user a question, and are called
-    again with the answer, work in the same way; see ``_approval``.
-
-    If the model is still writing some arguments, pass their `feed`.
+    An agent that halts has no completion and no outcome.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -101,8 +98,6 @@ def execution(
 
 
 class ToolExecution(abc.DisposableBase):
-    """A single run of a tool call; `start` begins it."""
-
     def __init__(
         self,
         tool: Tool,
@@ -127,7 +122,7 @@ class ToolExecution(abc.DisposableBase):
         self._has_begun = False
         self._resumed = resumed
         self._streams: Mapping[str, Any] | None = None
-        self._is_whole = True  # False while the model is writing the arguments
+        self._is_whole = True  # False while the model writes the arguments
         self._key_of = partial(
             idempotency_key, thread=thread, session_id=settings.session_id, enclosing_key=scope.tool_key
         )
@@ -148,24 +143,24 @@ class ToolExecution(abc.DisposableBase):
         self._caller = Caller(call, below, scheduler, self._context.cancelled, self._progress, self._on_failure)
 
     def edit(self, call: ToolCall) -> None:
-        """Run `call`, whose arguments were edited, instead of the model's call."""
+        """Use the edited `call` instead of the model's."""
         self._call = call
         self._context = replace(self._context, tool_call=copy_for_user(call))
 
     def read_from(self, feed: Feed) -> None:
-        """Pass the streams of `feed` to the tool, and use the whole call as soon as it is complete."""
+        """Pass the feed's streams to the tool."""
         self._streams, self._is_whole = feed.streams, False
         feed.when_complete(self._complete)
 
     def _complete(self, call: ToolCall) -> None:
         self._call = self._models_call = call
         self._is_whole = True
-        # The tool may already have the context, so it is not replaced.
+        # The tool may already have the context.
         object.__setattr__(self._context, "tool_call", copy_for_user(call))
 
     def _make_key(self) -> str:
         if not self._is_whole:
-            fault = "has no idempotency key yet: it is made from the arguments, which the model is still writing"
+            fault = "has no idempotency key yet: the model is still writing the arguments"
             remedy = "read all streams to their end first, or declare the tool without eager=True"
             raise RuntimeError(f"the call of {self._tool.name!r} {fault}; {remedy}")
         return self._key_of(self._models_call)
@@ -227,7 +222,7 @@ class ToolExecution(abc.DisposableBase):
 
     def _execute(self) -> None:
         self._caller.scope = self._caller.scope.of_tool(self._call.id, self._context.make_key)
-        copy_context().run(self._announce)  # the tool inherits context variables set by the observer
+        copy_context().run(self._announce)  # the tool inherits the observer's context variables
 
     def _announce(self) -> None:
         self._observer.on_next(ToolExecutionStarted(self._call.id, self._call.name, self._call.arguments))
@@ -252,7 +247,7 @@ class ToolExecution(abc.DisposableBase):
         except ToolError as error:
             self._fail(error)
             return
-        self._arm()  # the timeout must not include `bind`, which may have to import jsonschema-rs
+        self._arm()  # `bind` may import jsonschema-rs, which is slow
         function = self._settings.executor or self._tool.handler
         self._caller.call(handler, is_async(function), self._return, self._progress)
 
@@ -265,7 +260,7 @@ class ToolExecution(abc.DisposableBase):
 
     def _time_out(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         self._context.cancelled.set()
-        self._caller.stop()  # stop an agent's calls before the failure is emitted
+        self._caller.stop()  # before the failure is emitted
         option = "tool_timeout" if self._tool.timeout == "default" else "its timeout"
         seconds = self._settings.timeout_of(self._tool)
         message = f"the tool {self._tool.name!r} did not finish within {seconds} s ({option})"
@@ -291,7 +286,7 @@ class ToolExecution(abc.DisposableBase):
             self._finish(failed(failure, self._call, self._settings))
 
     def _on_failure(self, error: BaseException) -> None:
-        """End the call. The approver raised `error` if the call is not approved yet; otherwise, the tool raised it."""
+        """End the call after an error in the approver or tool."""
         (self._fail if self._caller.is_approved else self._abort)(error)
 
     def _abort(self, error: BaseException) -> None:
@@ -329,14 +324,12 @@ class ToolExecution(abc.DisposableBase):
 
 
 class AgentExecution(ToolExecution):
-    """A single run of an agent. If `resumed` is given, the run continues from its thread."""
-
     def _run(self) -> None:
         agent = cast(AgentTool, self._tool)
-        self._journal = None  # its model calls and tools are recorded, so its outcome need not be recorded
+        self._journal = None  # its own calls and tools are recorded
         if len(self._caller.scope.path) > MOST_DEEP:
-            message = f"the agent {agent.name!r} was not run: it is nested in {MOST_DEEP} tool calls, the maximum"
-            self._fail(tool_error(self._call, "handler_raised", f"{message}; nest fewer agents inside agents"))
+            message = f"the agent {agent.name!r} is nested in {MOST_DEEP} tool calls, the maximum"
+            self._fail(tool_error(self._call, "handler_raised", f"{message}; nest fewer agents"))
             return
         self._arm()
         try:
@@ -373,7 +366,6 @@ class AgentExecution(ToolExecution):
 
 
 def copy_for_user(call: ToolCall) -> ToolCall:
-    """Return a copy of `call` for the user's code, so that changing it affects neither the thread nor the events."""
     try:
         return deepcopy(call)
     except RecursionError:
@@ -381,12 +373,11 @@ def copy_for_user(call: ToolCall) -> ToolCall:
 
 
 def result_events(result: Any, call: ToolCall, settings: ToolSettings) -> list[Event]:
-    """Return the events for a tool call whose tool returned `result`."""
     try:
         outcome = _outcome(result, call, settings)
     except ToolError as error:
         if error.reason == "encoding_failed":
-            log.warning("%s", error.message)  # the program is at fault, so the model is not given the details
+            log.warning("%s", error.message)  # the model is not given the details
             error.is_logged = True
         return failed(error, call, settings)
     if isinstance(result, Halt):
@@ -395,7 +386,7 @@ def result_events(result: Any, call: ToolCall, settings: ToolSettings) -> list[E
 
 
 def failed(error: ToolError, call: ToolCall, settings: ToolSettings) -> list[Event]:
-    """Return the events for a tool call that failed with `error`, as ``on_tool_error`` decides."""
+    """Return the events for a failure, according to ``on_tool_error``."""
     return [ToolExecutionCompleted(call.id, call.name, error=error), _apply_policy(error, call, settings)]
 
 
@@ -409,7 +400,7 @@ def _apply_policy(error: ToolError, call: ToolCall, settings: ToolSettings) -> E
                 return _outcome(decision, call, settings)
         except Exception as raised:
             decision = "halt"
-            if raised is not error:  # re-raising the tool's own error is a decision to halt, not a fault
+            if raised is not error:  # raising the tool's own error means halt
                 metadata["on_tool_error_exception"] = {"type": type(raised).__name__, "message": str(raised)}
     if decision == "continue":
         return ToolResultEncoded(call.id, content)
@@ -417,7 +408,7 @@ def _apply_policy(error: ToolError, call: ToolCall, settings: ToolSettings) -> E
 
 
 def is_halting(event: Event) -> bool:
-    """Whether `event` halts the chat. The step's other tools finish first."""
+    """Whether `event` halts the chat."""
     return isinstance(event, ToolHalt | AskUserRequested)
 
 

@@ -1,4 +1,4 @@
-"""The options for running tools, and functions that check arguments and encode results."""
+"""The options for running tools."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ Approve = Callable[[ToolCall], Any]
 Approval = bool | str | Mapping[str, Any]
 """A decision about a tool call.
 
-True approves the call, and a mapping approves it with different arguments. False denies it; text denies it and gives
-the reason.
+True approves it. A mapping approves it with new arguments. False or a reason denies it.
 """
 
 TOO_DEEP = "nested too deeply"
@@ -55,11 +54,11 @@ RESERVED_HALTS = frozenset(
         "budget",
     }
 )
-"""The halt reasons that only the chat itself may use."""
+"""Halt reasons that only the chat itself may use."""
 
 
 class ToolSettings(msgspec.Struct, frozen=True):
-    """The options of ``run_tools``. Timeouts are in seconds, and None means no limit.
+    """The options of ``run_tools``, with timeouts in seconds.
 
     Raises ``ValidationError("invalid_option")`` for invalid values.
     """
@@ -97,24 +96,24 @@ class ToolSettings(msgspec.Struct, frozen=True):
             raise invalid_option("tools", f"must all have different names, not {names}")
 
     def is_eager(self, tool: Tool) -> bool:
-        """Whether `tool` may start before the response that calls it has ended."""
+        """Whether `tool` may start before the response has ended."""
         if self.eager is False or self.mode == "manual" or tool.manual or tool.approval:
             return False
         return tool.eager or (self.eager is True and tool.idempotent)
 
     @property
     def concurrency(self) -> float:
-        """The number of tool calls that may run at once."""
+        """The maximum number of tool calls at once."""
         return self.max_concurrency or math.inf
 
     def timeout_of(self, tool: Tool) -> float | None:
-        """Return `tool`'s timeout in seconds, or None if it has no limit."""
+        """Return the tool's timeout in seconds, or None."""
         return self.tool_timeout if tool.timeout == "default" else tool.timeout
 
     def bind(self, tool: Tool, context: ToolContext, streams: Mapping[str, Any] | None = None) -> Callable[[], Any]:
-        """Return a function that runs the tool call in `context`. For `streams`, see `execution`.
+        """Return a function that runs the call in `context`.
 
-        Raises ``ToolError("invalid_arguments")`` if the tool does not accept the arguments.
+        Raises ``ToolError("invalid_arguments")`` if the tool rejects the arguments.
         """
         call = context.tool_call
         self.check_call(tool, call)
@@ -130,11 +129,11 @@ class ToolSettings(msgspec.Struct, frozen=True):
         return partial(bound, **whole)
 
     def streams_arguments(self, tool: Tool) -> TypeGuard[FunctionTool[..., Any]]:
-        """Whether `tool` can be fed while the model writes its arguments."""
+        """Whether `tool` can read arguments while the model writes."""
         return isinstance(tool, FunctionTool) and bool(tool.streams) and self.executor is None
 
     def check_call(self, tool: Tool, call: ToolCall) -> None:
-        """Raise ``ToolError("invalid_arguments")`` unless `call`'s arguments match the tool's schema."""
+        """Raise ``ToolError("invalid_arguments")`` unless the arguments match the schema."""
         if "error" in call.metadata:
             fault = "are nested too deeply" if call.metadata["error"] == TOO_DEEP else "are not a JSON object"
             message = f"the arguments {fault}: {shorten(call.raw_arguments or '', 80)!r}"
@@ -146,7 +145,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
             raise tool_error(call, "invalid_arguments", message)
 
     def encode(self, result: Any, call: ToolCall) -> str:
-        """Return `result` as text for the model. Raises ``ToolError("encoding_failed")`` if it cannot be encoded."""
+        """Encode a result for the model, or raise ``ToolError("encoding_failed")``."""
         try:
             text = cast(object, (self.encoder or encode_result)(result))
         except Exception as error:
@@ -157,7 +156,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
         return text
 
     def encode_error(self, error: ToolError, call: ToolCall) -> str:
-        """Return the failure as text for the model: a single line that reveals no internals."""
+        """Return one line for the model, without internals."""
         text = error.message
         if error.reason == "handler_raised" and (cause := error.__cause__) is not None:
             first_line = next(iter(str(cause).strip().splitlines()), "")
@@ -171,7 +170,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
 
 
 def _stream_of(argument: Any) -> Stream[Any]:
-    """Return a stream of a whole argument: a text, or the items of a list. Like a piecewise one, it is read once."""
+    """Return a stream of a whole argument, for one read."""
     items = [argument] if isinstance(argument, str) and argument else argument
     is_read = False
 
@@ -192,9 +191,9 @@ def _not_encoded(call: ToolCall, why: str) -> ToolError:
 
 
 def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, str]]:
-    """Return a path and a fault for each argument that violates the tool's schema; see `schema_faults` and `Tool`.
+    """Return the faults in the arguments, with their paths.
 
-    An invalid schema is a fault too, unless the handler checks the arguments itself (``checks_arguments``).
+    An invalid schema is a fault too, unless the handler has ``checks_arguments``.
     """
     if tool.schema == PROMPT:
         faults: list[tuple[Path, str]] = []
@@ -213,7 +212,7 @@ def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path
 
 
 def encode_result(result: Any) -> str:
-    """Return text unchanged and other values as JSON, including models, dataclasses, datetimes, enums, sets and paths.
+    """Return text unchanged, and any other value as JSON.
 
     >>> encode_result("42"), encode_result({"x": [1, None]})
     ('42', '{"x":[1,null]}')
@@ -222,5 +221,5 @@ def encode_result(result: Any) -> str:
 
 
 def tool_error(call: ToolCall, reason: str, message: str) -> ToolError:
-    """Return a `ToolError` about the tool that `call` runs."""
+    """Return a `ToolError` about the tool of `call`."""
     return ToolError(reason, message, tool_name=call.name, tool_call_id=call.id)

@@ -1,6 +1,6 @@
-"""Advice for users who write a name from another library or an unknown option, or who forget ``.run()``.
+"""Advice for users who write a wrong name or forget ``.run()``.
 
-The advice is in the table `ADVICE`, which has a section for each place where a user can write a wrong name.
+`ADVICE` has a section for each place, such as a class or a call.
 
 >>> advice("Response", "stop_reason")
 'finish_reason'
@@ -25,26 +25,26 @@ S = TypeVar("S")
 
 
 def advice(place: str, name: str, **words: object) -> str:
-    """Return the table's advice on what to write at `place` instead of `name`, or "" if there is none.
+    """Return the advice about `name` at `place`, or "".
 
-    `words` holds the values for the placeholders in the advice.
+    `words` fills in the placeholders.
     """
     return filled(_entry(place, name).replace("`", ""), name=name, **words)
 
 
 def first_code(places: Iterable[str], name: str) -> str:
-    """Return the first code snippet in the advice for `name` at any of `places`, or "" if there is none."""
+    """Return the first code snippet in the advice about `name`, or ""."""
     code = next((code for place in places for code in codes(_entry(place, name))), "")
     return filled(code, name=name)
 
 
 def codes(text: str) -> list[str]:
-    """Return the code snippets in a text from the table."""
+    """Return the code snippets in `text`."""
     return re.findall("`(.+?)`", text)
 
 
 def filled(text: str, **words: object) -> str:
-    """Fill in the placeholders in a text from the table. Other braces, such as a dict's, are left alone."""
+    """Fill in the placeholders, and leave all other braces alone."""
     return re.sub(r"\{(\w+)\}", lambda match: str(words.get(match[1], match[0])), text)
 
 
@@ -53,24 +53,24 @@ def _entry(place: str, name: str) -> str:
 
 
 def no_attribute(owner: str, name: str, known: Iterable[str], remedy: str = "") -> AttributeError:
-    """Return the ``AttributeError`` for an unknown attribute `name`; `remedy` is what the user should write instead."""
+    """Return the ``AttributeError`` for an unknown attribute."""
     if remedy:
         hint = f"; write {remedy}"
     else:
         hint = "" if name.startswith("_") else did_you_mean(name, (other for other in known if other[:1] != "_"))
-    # Passing the object to the error would make Python append its own suggestion.
+    # Python would add its own suggestion if given the object.
     return AttributeError(f"{owner} has no attribute {name!r}{hint}", name=name)
 
 
 def no_field(value: object, name: str, known: Iterable[str]) -> AttributeError:
-    """Return the ``AttributeError`` to raise if `value` has no attribute `name`."""
+    """Return the ``AttributeError`` for a missing attribute of `value`."""
     cls = type(value)
     remedy = next(filter(None, (advice(base.__name__, name) for base in cls.__mro__)), "")
     return no_attribute(f"{cls.__name__!r} object", name, known, remedy)
 
 
 def unknown_option(place: str, name: str, value: Any, known: Collection[str], owner: str = "") -> str:
-    """Return the message for an unknown option `name`. `owner` is the class it was passed to, or "" for a call."""
+    """Return the message for an unknown option. `owner` is "" for a call."""
     fault = f"{owner} has no option {name!r}" if owner else f"there is no option {name!r}"
     words = {"owner": owner, **_words(name, value)}
     remedy = advice(place, name, **words)
@@ -87,9 +87,9 @@ def unknown_option(place: str, name: str, value: Any, known: Collection[str], ow
 
 
 def explains_options(place: str) -> Callable[[Callable[Concatenate[S, P], None]], Callable[Concatenate[S, P], None]]:
-    """Decorate an ``__init__`` so that unknown arguments raise ``EngineError("unknown_option")``.
+    """Decorate an ``__init__`` to explain unknown arguments.
 
-    The error message includes the table's advice for `place`.
+    They raise ``EngineError("unknown_option")`` with the table's advice.
     """
 
     def decorate(init: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
@@ -119,7 +119,6 @@ def _misfit(cls: str, place: str, init: Callable[..., Any], options: dict[str, A
 
 
 def _words(name: str, value: Any) -> dict[str, object]:
-    """Return the placeholder values for the advice about an option."""
     is_data = _is_json_data(value)
     count = value if is_count(value) else None
     text = "..." if is_secret_name(name) else shown(value)
@@ -141,19 +140,16 @@ def _is_json_data(value: Any) -> bool:
 
 
 ANY = "*"
-"""The key for a section's advice on all other options. Without this key, the error lists the valid options."""
+"""The key for advice on all other options."""
 
 _OPTIONS_OF_MANY = ("concurrency", "journal", "on_progress", "ordered", "usd")
-"""Options that only ``generate_many`` accepts.
-
-They are also suggested when an option of another call is misspelled.
-"""
+"""Options of ``generate_many`` to suggest for misspelled names."""
 
 _SYSTEM = "pass the system prompt as a message: `[rxllm.system(...), rxllm.user(...)]`"
 _PASS_ON = "to pass {it} to the provider unchanged, write `options={'{name}': {data}}`"
 
 ADVICE: dict[str, dict[str, str]] = {
-    # Attributes: each text names an attribute of the same object, or an expression to write instead.
+    # Each text names an attribute, or an expression to write instead.
     "Response": {
         "text output choices": "`output_text`",
         "content": "`output_text`, or `message.parts` to get images and thinking too",
@@ -285,7 +281,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "tokens deltas to_texts": "`text()`",
         "merge_labelled merge_labeled": "`rxllm.merge_labelled(...)`",
     },
-    # Options: if a text is a single name, it is rxllm's name for the option.
+    # A single name is rxllm's name for the option.
     "call": {
         "openai_api_key anthropic_api_key google_api_key": "api_key",
         "extra_headers": "headers",
@@ -312,7 +308,7 @@ ADVICE: dict[str, dict[str, str]] = {
             "write `retry={'max_attempts': {attempts}}`, which includes the first attempt, or `retry=False`"
         ),
         "max_attempts": "write `retry={'max_attempts': {count}}`, which includes the first attempt, or `retry=False`",
-        "top_k top_a": _PASS_ON,  # provider options; rxllm's similar option `top_p` means something else
+        "top_k top_a": _PASS_ON,  # rxllm's `top_p` means something else
         "system system_prompt system_message system_instruction instructions": (
             f"{_SYSTEM}; for an agent, write `engine.as_tool(name=..., system=...)`"
         ),
@@ -445,7 +441,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "parameters input_schema args_schema inputSchema": "schema",
         "function func fn callback": "handler",
     },
-    # A missing ``.run()``: the keys are ways of using a stream as if it were its result.
+    # For streams used as results, without ``.run()``.
     "Stream": {
         "result": (
             "it is a call that has not run yet; write `{call}.run().{attribute}`, or "
@@ -463,9 +459,9 @@ ADVICE: dict[str, dict[str, str]] = {
         "setting": "`.run()` or await is missing",
     },
 }
-"""Advice on what to write instead of a wrong name, keyed first by place and then by the wrong name.
+"""Advice on wrong names, first by place and then by name.
 
-Code in a text is enclosed in backticks, which error messages omit. The placeholders for options are:
+Backticks enclose code; error messages omit them. The placeholders for options are:
 
 * ``{name}``: the wrong name;
 * ``{owner}``: the class that the option was passed to;

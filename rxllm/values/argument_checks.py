@@ -1,7 +1,5 @@
 """Check arguments, and raise ``ValidationError("invalid_option")`` for invalid ones.
 
-The error message names the argument, and states what it must be and what was passed.
-
 >>> check_count("top", 0)
 Traceback (most recent call last):
     ...
@@ -24,24 +22,24 @@ from rxllm.values.secret_names import masked
 F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN = 80
-"""Error messages show at most this many characters of an invalid value."""
+"""The maximum length of a value in an error message."""
 
 
 def invalid_option(name: str | tuple[str | int, ...], fault: str) -> ValidationError:
-    """Return the error for a `fault` in an argument; `name` is the argument's name, or the path to a part of it."""
+    """Return the error for an argument, or for a part of it."""
     return ValidationError("invalid_option", errors=[((name,) if isinstance(name, str) else name, fault)])
 
 
 def must_be(expected: str, value: object) -> str:
-    """Return the message about an invalid `value`, such as ``must be a string, not 3``."""
+    """Return a message such as ``must be a string, not 3``."""
     return f"must be {expected}, not {shown(value)}"
 
 
 def shown(value: object) -> str:
-    """Return the repr of `value` with its secrets masked, truncated to `SHOWN` characters."""
+    """Return the repr of `value`, truncated and without secrets."""
     try:
         text = repr(masked(value))
-    except Exception as error:  # an int can be too long to print, and a user's ``__repr__`` can raise
+    except Exception as error:  # a huge int, or a user's own ``__repr__``
         return f"a {type(value).__name__} that cannot be shown ({error})"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
@@ -80,7 +78,7 @@ def check_instance(name: str, value: object, cls: type[Any] | UnionType, expecte
 
 
 def check_classes(name: str, value: tuple[Any, ...]) -> None:
-    """Raise unless `value` is a tuple of classes that can be passed to ``isinstance``."""
+    """Raise unless ``isinstance`` accepts `value` as a tuple of classes."""
     try:
         isinstance(None, value)
     except TypeError:
@@ -98,7 +96,7 @@ def is_positive(value: Any) -> bool:
 
 
 def is_name(value: Any) -> bool:
-    """Whether `value` is a non-empty string without lone surrogates, which UTF-8 cannot encode."""
+    """Whether `value` is a non-empty string that UTF-8 can encode."""
     return isinstance(value, str) and bool(value) and is_encodable(value)
 
 
@@ -108,17 +106,17 @@ def is_count(value: Any) -> bool:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether `value` is an integer: an int or a numpy integer, but not a bool."""
+    """Whether `value` is an int or a numpy integer."""
     return type(value) is not bool and isinstance(value, Integral)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint that suggests the `known` name closest to `name`, or "" if none is close.
+    """Return a hint with the closest known name, or "".
 
     >>> did_you_mean("opnai", ["openai", "ollama"])
     " (did you mean 'openai'?)"
     """
-    from difflib import get_close_matches  # needed only for errors
+    from difflib import get_close_matches
 
     by_lower = {other.lower(): other for other in known}
     close = get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.7)
@@ -126,23 +124,23 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeError | None:
-    """Return the ``TypeError`` that calling `function` with these arguments would raise.
+    """Return the ``TypeError`` that this call would raise, if any.
 
-    Return None if the arguments are valid, or if `function` has no readable signature.
+    Return None if the signature cannot be read.
     """
-    from inspect import signature  # slow to import, and needed only for users' functions
+    from inspect import signature  # slow to import
 
     try:
         signature(function).bind(*args, **kwargs)
     except TypeError as error:
         return error
-    except ValueError:  # functions written in C may have no signature
+    except ValueError:  # many functions written in C
         pass
     return None
 
 
 def explains_call(example: str) -> Callable[[F], F]:
-    """Decorate a function so that the ``TypeError`` for wrong arguments ends with an `example` call."""
+    """Decorate a function to show an `example` after wrong arguments."""
 
     def decorate(function: F) -> F:
         @wraps(function)

@@ -1,7 +1,4 @@
-"""`Value`, the base class of all values.
-
-A value is a frozen dataclass. It has the methods of dataclasses-json, which rxllm's codec implements.
-"""
+"""`Value`, the base class of all values."""
 
 from __future__ import annotations
 
@@ -32,15 +29,15 @@ T = TypeVar("T", bound="Value")
 
 
 class Value(DataClassJsonMixin):
-    """The base class of all values.
+    """The base class of all values, which are frozen dataclasses.
 
-    A list passed for a tuple field becomes a tuple. The repr omits fields that equal their default.
+    Lists become tuples in tuple fields. The repr omits default values.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     _sequence_fields: ClassVar[frozenset[str]] = frozenset()
     _encoders: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"metadata": encode_metadata}
-    """The functions that replace `encode` for certain fields, keyed by field name."""
+    """Encoders of certain fields, by field name."""
     _written_fields: ClassVar[tuple[WrittenField, ...]] = ()
     _compared: ClassVar[Any]
 
@@ -53,9 +50,9 @@ class Value(DataClassJsonMixin):
     _repr_html_ = drawn
 
     def to_dict(self, encode_json: bool = False) -> dict[str, Any]:
-        """Return the fields as JSON data, omitting those that equal their default.
+        """Return the fields as JSON data, without default values.
 
-        Raises ``ValidationError("not_serializable")``, with the path, if part of a field cannot be encoded as JSON.
+        Raises ``ValidationError("not_serializable")`` if part of a field has no JSON form.
         """
         return encode_fields(self, self._written_fields)
 
@@ -63,15 +60,15 @@ class Value(DataClassJsonMixin):
     def from_dict(cls, kvs: Any, *, infer_missing: bool = False) -> Self:
         """Return a value with these fields.
 
-        Raises ``ValidationError("invalid_request")``, with the path, if a field is invalid or missing.
+        Raises ``ValidationError("invalid_request")`` if a field is invalid or missing.
         """
         return decode_value(cls, kvs)
 
     @classmethod
     def _check_decoded(cls, arguments: Mapping[str, Any]) -> None:
-        """Raise ``ValidationError("invalid_request")`` if a value with these fields must not be read from JSON."""
+        """Raise if these fields must not be read from JSON."""
 
-    # Defined once, for all values: if each frozen dataclass compiled its own, importing rxllm would be slower.
+    # Shared by all values, because compiling these for each class is slow.
 
     def __setattr__(self, name: str, new: object) -> None:
         attributes = vars(self)
@@ -82,7 +79,7 @@ class Value(DataClassJsonMixin):
     def __delattr__(self, name: str) -> None:
         raise FrozenInstanceError(f"cannot delete field {name!r}")
 
-    if not TYPE_CHECKING:  # type checkers report unknown attributes themselves
+    if not TYPE_CHECKING:  # type checkers report unknown attributes
 
         def __getattr__(self, name: str) -> Any:
             raise no_field(self, name, dir(self))
@@ -102,7 +99,7 @@ class Value(DataClassJsonMixin):
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value(cls: type[T]) -> type[T]:
-    """Make `cls` a dataclass whose instances survive a JSON round trip, and register its name for ``decode``."""
+    """Make `cls` a dataclass that can be read from JSON."""
     cls = dataclass(eq=False, repr=False)(cls)
     target = cast(Any, cls)
     specs = fields(target)
@@ -116,8 +113,8 @@ def value(cls: type[T]) -> type[T]:
 def _written_field(cls: Any, spec: Field[Any]) -> WrittenField:
     write = encode_sequence if spec.name in cls._sequence_fields else encode
     field = WrittenField.of(spec, cls._encoders.get(spec.name, write))
-    # dataclasses-json uses this metadata if a user's own dataclass contains the value.
-    if not spec.metadata:  # an inherited field already has it
+    # A user's own dataclass can contain this value.
+    if not spec.metadata:
         own = config(encoder=field.encode, exclude=field.is_default)  # pyright: ignore[reportUnknownVariableType]
         spec.metadata = MappingProxyType(own)  # pyright: ignore[reportUnknownArgumentType]
     return field

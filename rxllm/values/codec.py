@@ -1,6 +1,6 @@
 """Convert values, errors and events to JSON data and back.
 
-The codec has five layers, each of which calls the layers below it:
+The codec has five layers, and each calls the layers below it:
 
 =================  ============================  ===============  ====================================================
 layer              encoder                       decoder          what the layer adds
@@ -13,13 +13,9 @@ fields             `encode_fields`               `decode_fields`  the fields by 
                                                                   default
 =================  ============================  ===============  ====================================================
 
-Values also have the methods of dataclasses-json. Their ``to_dict`` and ``from_dict`` use only the fields layer;
-``to_json`` and ``from_json`` also convert the data to text and back.
+The methods ``to_dict`` and ``from_dict`` of values use only the fields layer.
 
-rxllm uses msgspec for two other conversions: to turn objects that tools return (models, dataclasses, times, sets) into
-plain data, and to read providers' frames and models' answers (see `rxllm.values.schemas`).
-
-Plain JSON cannot express the following objects, so they are encoded as JSON objects with the key ``"$"``:
+These objects become JSON objects with the key ``"$"``:
 
 ====================================  ============================================
 Python object                         encoded as
@@ -32,8 +28,8 @@ a mapping that has the key ``"$"``,   ``{"$": "map", "items": [[key, value], ...
 or a key that is not a string
 ====================================  ============================================
 
-The decoder rejects an unknown ``"$"``, because ignoring it would lose data. If a field does not match its
-annotation, the decoder raises ``ValidationError("invalid_request")``, with the path.
+The decoder rejects an unknown ``"$"``, because ignoring it would lose data. An invalid field raises
+``ValidationError("invalid_request")``.
 """
 
 from __future__ import annotations
@@ -59,31 +55,27 @@ Writer = Callable[[Any], Any]
 Reader = Callable[[Any], Any]
 
 VALUE_CLASSES: dict[str, type[Any]] = {}
-"""The value classes by name. The decorator ``value`` registers each class here."""
+"""The value classes, by name."""
 
 may_name_files: ContextVar[bool] = ContextVar("rxllm_may_name_files", default=False)
-"""Whether decoded images may refer to local files. If so, JSON data can make the program read and send any file."""
+"""Whether decoded images may refer to local files. If so, untrusted JSON can read any file."""
 
 _NAMES = {"id", "tool_call_id", "pending_tool_call_id", "request_id", "run_id", "tool_name", "name", "kind"}
-"""Fields that hold a name or an id. Their text must be encodable, because it ends up in stores, headers and logs."""
+"""Fields that hold names or ids, which must be encodable."""
 
 _RESULTS = ("halt_result", "ask_user_opts")
-"""The metadata keys that hold a tool's result."""
+"""Metadata that holds a tool's result."""
 
 _OWN_TAGS = ("tuple", "map", "float", "bytes")
-
-
-# Encoding
 
 
 def encode(item: Any, is_result: bool = False) -> Any:
     """Return JSON data for `item`.
 
-    Values, errors and plain data can be encoded. If `is_result` is true, models, datetimes, sets and the like can be
-    encoded too, because a tool may return them. Anything else, such as a function or an open file, raises
-    ``ValidationError("not_serializable")``, with the path.
+    If `is_result` is true, models, datetimes and sets are accepted too. Anything else raises
+    ``ValidationError("not_serializable")``.
     """
-    match item:  # only value classes have `_written_fields`
+    match item:  # only values have `_written_fields`
         case None | bool() | int() | str():
             return item
         case float():
@@ -112,21 +104,18 @@ def encode(item: Any, is_result: bool = False) -> Any:
 
 
 def encode_result(item: Any) -> Any:
-    """Return JSON data for a tool's result.
-
-    Decoding it yields plain data: a dict instead of a model, a string instead of a date.
-    """
+    """Return a tool's result as JSON data, which decodes to plain data."""
     return encode(item, is_result=True)
 
 
 def encode_metadata(metadata: Mapping[str, Any]) -> Any:
-    """Return JSON data for a value's metadata, which can contain tool results."""
+    """Return JSON data for metadata, which can contain tool results."""
     has_results = "halt_result" in metadata or "ask_user_opts" in metadata
     return _encode_mapping(metadata, results=_RESULTS) if has_results else encode(metadata)
 
 
 class WrittenField(NamedTuple):
-    """A field, the function that encodes it, and its default value. A field that equals its default is omitted."""
+    """A field, its encoder and its default."""
 
     name: str
     write: Writer
@@ -134,21 +123,21 @@ class WrittenField(NamedTuple):
 
     @classmethod
     def of(cls, spec: Any, write: Writer) -> Self:
-        """Return the `WrittenField` for `spec`, a field of a dataclass or msgspec Struct."""
+        """Return the `WrittenField` for a field of a dataclass or Struct."""
         return cls(spec.name, write, spec.default_factory() if callable(spec.default_factory) else spec.default)
 
     def is_default(self, item: Any) -> bool:
-        """Whether `item` equals the default. Here True does not equal 1, but any empty mapping equals ``{}``."""
+        """Whether `item` is the default. True does not equal 1 here."""
         default = self.default
         return (type(item) is type(default) or type(default) is dict) and item == default
 
     def encode(self, item: Any) -> Any:
-        """Return JSON data for `item`. If this raises, the paths in the error begin with the name of the field."""
+        """Return JSON data for `item`. Errors name the field."""
         return at(self.name, self.write, item)
 
 
 def encode_fields(item: Any, written: Iterable[WrittenField]) -> dict[str, Any]:
-    """Return JSON data for the fields of `item`, leaving out default values."""
+    """Return JSON data for the fields, without default values."""
     data: dict[str, Any] = {}
     for field in written:
         entry = getattr(item, field.name)
@@ -162,7 +151,7 @@ def encode_items(items: Iterable[Any], is_result: bool = False) -> list[Any]:
 
 
 def at(key: str | int, encode_one: Any, *item: Any) -> Any:
-    """Return ``encode_one(*item)``. If this raises, the paths in the error begin with `key`."""
+    """Return ``encode_one(*item)``, adding `key` to any error."""
     try:
         return encode_one(*item)
     except ValidationError as error:
@@ -175,7 +164,7 @@ def not_serializable(message: str, *path: str) -> ValidationError:
 
 
 def _encode_mapping(mapping: Mapping[Any, Any], is_result: bool = False, results: Collection[str] = ()) -> Any:
-    """Return JSON data for `mapping`. Entries whose keys are in `results` are encoded as tool results."""
+    """Encode `mapping`, and its `results` as tool results."""
     if is_result:
         mapping = {_plain_key(key): item for key, item in mapping.items()}
     entries = {k: at(str(k), encode, v, is_result or k in results) for k, v in mapping.items()}
@@ -185,7 +174,7 @@ def _encode_mapping(mapping: Mapping[Any, Any], is_result: bool = False, results
 
 
 def _plain_key(key: Any) -> Any:
-    """Convert a mapping's key to plain data. A tool may return datetimes, Decimals and enums as keys."""
+    """Convert a tool's dates, Decimals and enums to plain keys."""
     match key:
         case None | str() | bytes() | Real():
             return key
@@ -197,7 +186,7 @@ def _plain_key(key: Any) -> Any:
 
 
 def _plain(item: Any) -> Any:
-    """Return `item` as JSON data. If it has no JSON form, return it unchanged; `encode` then rejects it."""
+    """Return JSON data for `item`, or `item` if there is none."""
     try:
         return json_data(item)
     except ValidationError:
@@ -205,19 +194,16 @@ def _plain(item: Any) -> Any:
 
 
 def encode_sequence(items: Any) -> Any:
-    """Return JSON data for a field annotated as a tuple. A tuple becomes a plain array."""
+    """Return JSON data for a tuple field."""
     return encode_items(cast(tuple[Any, ...], items)) if isinstance(items, tuple) else encode(items)
-
-
-# Decoding
 
 
 def decode(data: Any) -> Any:
     """Return the object that `encode` turned into `data`.
 
-    Raises ``ValidationError("invalid_request")`` for data that `encode` could not have written.
+    Raises ``ValidationError("invalid_request")`` for any other data.
     """
-    # This function uses fewer stack frames than `encode`, so it can read anything that `encode` can write.
+    # Uses fewer frames than `encode`, so it reads equally deep data.
     match data:
         case list():
             return decode_each(count(), cast(list[Any], data), repeat(decode))
@@ -233,10 +219,7 @@ def decode(data: Any) -> Any:
 
 
 def decode_each(keys: Iterable[Any], items: Iterable[Any], readers: Iterable[Reader]) -> list[Any]:
-    """Read each item with the reader at the same position, and return the results as a list.
-
-    If a reader raises, the paths in the error begin with the key at that position.
-    """
+    """Read each item with its reader, adding its key to any error."""
     decoded: list[Any] = []
     key: Any = None
     try:
@@ -250,7 +233,7 @@ def decode_each(keys: Iterable[Any], items: Iterable[Any], readers: Iterable[Rea
 
 
 def decode_value(cls: type[D], data: Mapping[str, Any]) -> D:
-    """Return a value of class `cls` with these fields. Unknown fields are ignored."""
+    """Return a `cls` with these fields. Unknown fields are ignored."""
     required, readers = _plan(cls)
     arguments = decode_fields(cls, required, readers, data)
     cast(Any, cls)._check_decoded(arguments)
@@ -258,7 +241,7 @@ def decode_value(cls: type[D], data: Mapping[str, Any]) -> D:
 
 
 def decode_error(cls: type[LLMError], data: Mapping[str, Any]) -> LLMError:
-    """Return an error of class `cls` with these fields. Unknown fields are ignored."""
+    """Return an error with these fields. Unknown fields are ignored."""
     reason = data.get("reason")
     if "reason" in data and not (isinstance(reason, str) and reason in cls.REASONS):
         raise wrong("unknown", f"{cls.__name__} has no reason {brief(reason)}", "reason")
@@ -268,9 +251,9 @@ def decode_error(cls: type[LLMError], data: Mapping[str, Any]) -> LLMError:
 def decode_fields(
     cls: type, required: Iterable[str], readers: Mapping[str, Reader], data: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Decode and return the fields of `data` that have a reader.
+    """Return the decoded fields of `data`, without unknown ones.
 
-    Raises ``ValidationError`` if a required field is missing or a field has an invalid value.
+    Raises ``ValidationError`` if a field is missing or invalid.
     """
     missing = [((name,), "missing") for name in required if name not in data]
     if missing:
@@ -284,7 +267,7 @@ def decode_fields(
 
 @cache
 def readers_of(source: Any) -> dict[str, Reader]:
-    """Return a reader for each annotated name in a class or a function."""
+    """Return a reader for each annotated name of `source`."""
     return {name: _reader(hint) for name, hint in get_type_hints(source).items() if name != "return"}
 
 
@@ -294,13 +277,13 @@ def wrong(fault: str, message: str, *path: str | int) -> ValidationError:
 
 
 def brief(item: Any) -> str:
-    """Return the repr of `item` if it is a short scalar, otherwise the name of its class."""
+    """Return a short repr of a scalar, or a class name."""
     return repr(item) if isinstance(item, str | int | float | None) and len(repr(item)) < 60 else type(item).__name__
 
 
 @cache
 def _plan(cls: type[Any]) -> tuple[tuple[str, ...], dict[str, Reader]]:
-    """Return the names of the required fields, and a reader for each field."""
+    """Return the required names, and a reader for each field."""
     specs, readers = fields(cls), readers_of(cls)
     required = (spec.name for spec in specs if spec.default is MISSING and spec.default_factory is MISSING)
     return tuple(required), {spec.name: readers[spec.name] for spec in specs}
@@ -322,7 +305,7 @@ def _decode_tagged(data: dict[str, Any]) -> Any:
         case {"$": "map", "items": list()}:
             return _decode_map(data["items"])
         case {"$": "float", "value": "nan" | "inf" | "-inf" as text}:
-            # Always return the same NaN object, so that data read twice compares equal.
+            # Always the same NaN, so data read twice compares equal.
             return math.nan if text == "nan" else float(text)
         case {"$": "bytes", "base64": str(text)}:
             return _decode_bytes(text)
@@ -352,9 +335,9 @@ def _decode_bytes(text: str) -> bytes:
 
 @cache
 def _reader(hint: Any) -> Reader:
-    """Return the function that reads data for the annotation `hint`.
+    """Return the reader for an annotation.
 
-    A JSON object without a ``"$"`` is read as the value class in the annotation, and an array is read as a tuple.
+    An object without ``"$"`` becomes the annotated class, and an array becomes a tuple.
     """
     options = _options(hint)
     bases = tuple(_base(option) for option in options)
@@ -382,7 +365,7 @@ def _reader(hint: Any) -> Reader:
 
 
 def hint_text(hint: Any) -> str:
-    """Return an annotation as text, for an error message.
+    """Return an annotation as text for an error message.
 
     >>> hint_text(tuple[str, ...] | int | None), hint_text(Literal["high", "low"])
     ('tuple[str, ...] or int or None', 'one of high, low')
@@ -401,17 +384,16 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _base(option: Any) -> type:
-    """Return the class of the data for `option`, or ``object`` if the data can have any class."""
+    """Return the class of the data, or ``object`` for any."""
     base = get_origin(option) or option
     if base is Literal:
-        return EllipsisType  # no data is an instance of it.
-    if base is Iterable:  # the annotation of ``errors`` in ValidationError
+        return EllipsisType
+    if base is Iterable:  # the type of ``ValidationError.errors``
         return tuple
     return base if isinstance(base, type) and option is not Any else object
 
 
 def _sequence_reader(hints: tuple[Any, ...]) -> Callable[[list[Any]], tuple[Any, ...]]:
-    """Return the reader for the items of a tuple, such as ``tuple[int, str]`` or ``tuple[int, ...]``."""
     readers = [_reader(hint) for hint in hints if hint is not ...]
     is_fixed = len(readers) == len(hints) and len(hints) > 1
 

@@ -1,10 +1,8 @@
-"""The hook through which `rxllm.display` draws values as HTML in notebooks.
+"""The hook that lets `rxllm.display` draw values in notebooks.
 
-The values cannot import `rxllm.display`, because it belongs to a higher layer. Instead, ``rxllm`` registers a drawing
-function here. That function imports `rxllm.display` when it draws the first value.
-
-The value classes define ``_repr_html_``, because marimo and other notebooks look for it. IPython's formatter registry
-would work only in IPython.
+* Values cannot import `rxllm.display`, which is a higher layer.
+* The drawing function imports `rxllm.display` when it draws the first value.
+* marimo looks for ``_repr_html_``; IPython's formatter registry would work only in IPython.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,14 +15,14 @@ _drawers: list[Callable[[Any], str | None]] = []
 
 
 def draw_with(drawer: Callable[[Any], str | None]) -> None:
-    """Register `drawer`, which returns the HTML of a value."""
+    """Register the function that returns a value's HTML."""
     _drawers[:] = [drawer]
 
 
 def keep_times(value: T, timed: Sequence[Any]) -> T:
-    """Return a copy of `value` that also stores `timed`, so that a timeline can be drawn.
+    """Return a copy of `value` that keeps its events and times.
 
-    `timed` holds events and times. Comparisons, the repr and JSON ignore it. If it is empty, return `value` itself.
+    Comparisons, the repr and JSON ignore `timed`.
     """
     if not timed or not hasattr(value, "__dataclass_fields__"):
         return value
@@ -34,10 +32,10 @@ def keep_times(value: T, timed: Sequence[Any]) -> T:
 
 
 def times_of(value: Any) -> Sequence[Any]:
-    """Return the events and times that `keep_times` stored in `value`; most values have none."""
+    """Return the events and times stored in `value`, if any."""
     return getattr(value, "__dict__", {}).get("_timed", ())
 
 
 def drawn(self: Any) -> str | None:
-    """Return the HTML of a value, or None if it cannot be drawn. The value classes use this as ``_repr_html_``."""
+    """Return a value's HTML, or None if it cannot be drawn."""
     return _drawers[0](self)

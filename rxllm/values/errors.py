@@ -12,10 +12,11 @@
     ├── SessionError           the session's status does not allow the operation
     └── RunError               a durable run, or a store of runs or sessions, does not allow the operation
 
-Errors are exceptions that behave like values. Two errors are equal if they have the same class and equal fields. Errors
-are hashable and can be pickled, and an error read back from JSON equals the original. The cause of an error is not a
-field; it is kept only in ``__cause__``. If the transport failed, ``__context__`` is the transport's own error. All
-times are in seconds.
+* Errors are equal if their class and fields are equal.
+* They are hashable, can be pickled, and survive a JSON round trip.
+* The cause is kept only in ``__cause__``.
+* If the transport failed, ``__context__`` is its own error.
+* All times are in seconds.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ ERROR_CLASSES: dict[str, type[LLMError]] = {}
 
 
 def place(path: Path) -> str:
-    """Return a path as text. Lone surrogates in its keys are escaped, because some logs cannot write them."""
+    """Return a path as text, with lone surrogates escaped."""
     return ".".join(map(str, path)).encode(errors="backslashreplace").decode()
 
 
 class LLMError(Exception):
     """The base class of rxllm's errors.
 
-    The `reason` is one of the class's `REASONS`; any other reason raises ``ValueError``.
+    The `reason` is one of the class's `REASONS`. Any other raises ``ValueError``.
     """
 
     REASONS: ClassVar[frozenset[str]] = frozenset()
@@ -49,7 +50,7 @@ class LLMError(Exception):
     message: str
     metadata: Mapping[str, Any]
     is_logged: bool = False
-    """Whether this process has already logged the error. This is not a field."""
+    """Whether this process has logged the error."""
 
     def __init_subclass__(cls) -> None:
         ERROR_CLASSES[cls.__name__] = cls
@@ -67,14 +68,14 @@ class LLMError(Exception):
         return f"{self.TITLE}: {self.reason}"
 
     def fields(self) -> dict[str, Any]:
-        """Return the non-empty fields, by name."""
+        """Return the non-empty fields by name."""
         values = {"reason": self.reason, "message": self.message, "metadata": self.metadata}
         values |= {name: getattr(self, name) for name in self.FIELDS}
         return {name: value for name, value in values.items() if value not in (None, {}, ())}
 
     @classmethod
     def from_fields(cls, named: Mapping[str, Any]) -> Self:
-        """Return an error with the fields in `named`. Unknown fields are ignored."""
+        """Return an error with these fields. Unknown fields are ignored."""
         return cls(**{k: v for k, v in named.items() if k in {"reason", "message", "metadata", *cls.FIELDS}})
 
     def __eq__(self, other: object) -> bool:
@@ -93,8 +94,8 @@ class LLMError(Exception):
 class AdapterError(LLMError):
     """The provider rejected the request, or could not be reached.
 
-    `status` is the HTTP status, and `code` is the provider's error code. `retry_after` is the number of seconds that
-    the provider asks the client to wait. `request_id` is the provider's id for the call.
+    `status` is the HTTP status. `code` is the provider's error code. `retry_after` is how many seconds the provider
+    asks you to wait. `request_id` is the provider's id for the call.
     """
 
     TITLE = "adapter error"
@@ -147,7 +148,10 @@ class ImageAdapterError(AdapterError):
 
 
 class StreamError(LLMError):
-    """The stream failed, or a guard or a budget stopped it, possibly before the first event."""
+    """The stream failed, or a guard or a budget stopped it.
+
+    This can happen before the first event.
+    """
 
     TITLE = "stream error"
     FIELDS = ("provider", "event_index")
@@ -220,7 +224,10 @@ class EngineError(LLMError):
 
 
 class ValidationError(LLMError):
-    """An argument or a value is invalid. `errors` holds (path, fault) pairs, such as ``(("messages", 0), "...")``."""
+    """An argument or a value is invalid.
+
+    `errors` is a list of (path, fault) pairs, such as ``(("messages", 0), "...")``.
+    """
 
     TITLE = "validation failed"
     FIELDS = ("errors",)
@@ -263,14 +270,17 @@ class ValidationError(LLMError):
         return f"{self.message} [at {', '.join(sorted(places))}]"
 
     def under(self, key: str | int) -> ValidationError:
-        """Return a copy of this error with `key` prepended to every path."""
+        """Return a copy with `key` before every path."""
         errors = [((key, *path), fault) for path, fault in self.errors]
         message = None if self.message == self.default_message() else self.message
         return ValidationError(self.reason, message, errors=errors, metadata=self.metadata)
 
 
 class ToolError(LLMError):
-    """A tool failed. The model receives the error, unless ``on_tool_error`` decides otherwise."""
+    """A tool failed.
+
+    The model receives the error, unless ``on_tool_error`` decides otherwise.
+    """
 
     TITLE = "tool error"
     FIELDS = ("tool_name", "tool_call_id")
@@ -315,7 +325,7 @@ class SessionError(LLMError):
 
 
 class RunError(LLMError):
-    """A durable run, or a store of runs or sessions, does not allow the operation."""
+    """A durable run or a store does not allow the operation."""
 
     TITLE = "run error"
     FIELDS = ("run_id",)
@@ -352,16 +362,16 @@ class RunError(LLMError):
 
 
 def with_origin(error: E, original: LLMError) -> E:
-    """Copy the cause and the context of `original` to `error`, and return `error`."""
+    """Return `error` with the cause and context of `original`."""
     error.__cause__, error.__context__ = original.__cause__, original.__context__
     error.__suppress_context__ = original.__suppress_context__
     return error
 
 
 def as_llm_error(error: Exception) -> LLMError:
-    """Return `error` as an `LLMError`, so that an event or a result can contain it.
+    """Return `error` as an `LLMError`.
 
-    An exception other than an `LLMError` becomes the cause of a ``StreamError("unknown")``.
+    Any other exception becomes the cause of a ``StreamError("unknown")``.
     """
     if isinstance(error, LLMError):
         return error
@@ -371,4 +381,4 @@ def as_llm_error(error: Exception) -> LLMError:
 
 
 for _cls in (LLMError, *ERROR_CLASSES.values()):
-    _cls.__module__ = "rxllm"  # users import the errors from ``rxllm``, so tracebacks should show that name
+    _cls.__module__ = "rxllm"  # users import them from ``rxllm``

@@ -1,4 +1,4 @@
-"""Make tools from functions, with the decorator `tool` or the function `as_tool`."""
+"""Make tools from functions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def tool(
     eager: bool = False,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
-    """Make a tool, either from a decorated function or from explicit arguments.
+    """Make a tool from a function or from explicit arguments.
 
     The decorator uses the function's name, docstring and type hints:
 
@@ -59,27 +59,35 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     (5, 'add', 'Add two numbers.', ['a'])
 
     ``@tool(name=..., description=...)`` replaces the function's own name and description. A lambda needs a name:
-    ``tool(name="double")(lambda x: 2 * x)``. To pass the JSON schema of the arguments yourself, write
-    ``tool(name="double", description=..., schema={...}, handler=double)``. The `handler` receives all arguments in one
-    mapping and, if it has two parameters, a `ToolContext` as well.
+    ``tool(name="double")(lambda x: 2 * x)``.
 
-    `timeout` is the maximum run time in seconds, or None for no limit. The default is the call's ``tool_timeout``
-    option. rxllm never runs a `manual` tool: the chat halts, and the caller provides the result. A tool with
-    `approval` runs only after the caller has approved the call. An `idempotent` tool may be run again after an
-    interruption; see ``ops.journaled``. An `eager` tool starts as soon as its call is complete, even if the model is
-    still writing. If the response then fails, the result is dropped, so use `eager` only where that does no harm.
+    To pass your own JSON schema, write ``tool(name="double", description=..., schema={...}, handler=double)``. The
+    `handler` receives all arguments in one mapping. If it has a second parameter, it also receives a `ToolContext`.
 
-    A parameter can have any type that can be read from JSON: a plain type, ``Literal``, an enum, a datetime, a
-    dataclass, a ``TypedDict``, a msgspec or pydantic model, and lists, dicts and unions of such types. The model
-    receives a schema with each parameter's type, its default, its bounds from ``Annotated[int, Field(ge=1)]``, and its
-    description from ``Annotated[str, "text"]`` or from a Google-style ``Args:`` section. The function receives objects
-    of the annotated types. rxllm fills in parameters annotated with ``ToolContext``; the model does not see them. An
-    ``async def`` function can read an argument while the model writes it: annotate the last parameters with
-    ``Stream[str]`` for a text, or ``Stream[T]`` for an array. With `eager`, the tool starts when the first of them
-    begins; otherwise, it gets them whole.
+    * `timeout` is the maximum run time in seconds; None means no limit. The default is the call's ``tool_timeout``.
+    * `manual`: rxllm never runs the tool. The chat halts, and the caller provides the result.
+    * `approval`: the tool runs only after the caller approves the call.
+    * `idempotent`: the tool may run again after an interruption; see ``ops.journaled``.
+    * `eager`: the tool starts as soon as its call is complete, while the model is still writing. If the response then
+      fails, the result is dropped. Use it only where that does no harm.
 
-    Raises ``TypeError`` if the signature cannot be expressed as a JSON schema, and ``ValidationError("invalid_tool")``
-    if the tool has no name (a lambda has none) or if the arguments conflict.
+    A parameter can have any type that JSON can express:
+
+    * plain types, ``Literal``, enums and datetimes;
+    * dataclasses, ``TypedDict``, msgspec and pydantic models;
+    * lists, dicts and unions of these.
+
+    The model sees each parameter's type, default, bounds and description. Bounds are written ``Annotated[int,
+    Field(ge=1)]``. A description is written ``Annotated[str, "text"]``, or in a Google-style ``Args:`` section. The
+    function receives objects of the annotated types. rxllm fills in `ToolContext` parameters, and the model does not
+    see them.
+
+    An ``async def`` function can read an argument while the model writes it. Annotate the last parameters with
+    ``Stream[str]`` for a text, or ``Stream[T]`` for an array. An `eager` tool then starts when the first of them
+    begins. Any other tool gets them whole.
+
+    Raises ``TypeError`` if the signature has no JSON schema. Raises ``ValidationError("invalid_tool")`` if the tool has
+    no name, or if arguments conflict.
     """
     _refuse_unknown(options)
     fields = ["name"] * (name is not None) + sorted(options.keys() - {*_FLAGS})
@@ -100,7 +108,6 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
 
 
 def _corrected_call(function: Any, options: Mapping[str, Any]) -> str:
-    """Return the corrected call for a user who passed both `function` and `options` to `tool`."""
     called = getattr(function, "__name__", "function").replace("<lambda>", "function")
     if options.keys() & {"schema", "handler"}:
         return f"tool(name='...', schema={{...}}, handler={called})"
@@ -109,13 +116,13 @@ def _corrected_call(function: Any, options: Mapping[str, Any]) -> str:
 
 
 def as_tool(value: Any) -> Tool:
-    """Return `value` as a tool. If it is a function, make a tool from it, as ``@tool`` does.
+    """Return `value` as a tool, making one from a function.
 
     >>> def add(a: int, b: int) -> int: return a + b
     >>> as_tool(add), as_tool(tool(add))
     (FunctionTool('add', ''), FunctionTool('add', ''))
 
-    Raises ``ValidationError("invalid_tool")`` if `value` cannot be a tool.
+    Raises ``ValidationError("invalid_tool")`` for anything else.
     """
     if not isinstance(value, Tool) and isinstance(around := getattr(value, "__func__", None), FunctionTool):
         value = cast(Any, around).__get__(value.__self__)  # a tool wrapped in a classmethod (Python 3.13+)
@@ -128,14 +135,13 @@ def as_tool(value: Any) -> Tool:
         except TypeError as error:
             raise ValidationError("invalid_tool", str(error)) from error
     result = cast(Tool, value)
-    if vars(result).get("unbound"):  # for a missing attribute, getattr would search for similar names
+    if vars(result).get("unbound"):  # getattr would search for similar names
         message = f"the tool {result.name!r} is a method that is not bound to an object; pass obj.{result.name}"
         raise ValidationError("invalid_tool", message)
     return result
 
 
 def _remedy_for(value: Any) -> str:
-    """Return advice for a `value` that is not a tool. A mapping is assumed to be a tool in OpenAI's format."""
     if hasattr(value, "as_tool") or _makes_agents(value):
         return 'make an agent with engine.as_tool(name="...", description="...")'
     if isinstance(value, Awaitable):
@@ -149,12 +155,15 @@ def _remedy_for(value: Any) -> str:
 
 
 def _makes_agents(value: Any) -> bool:
-    """Whether `value` is an engine's ``as_tool`` method, which the user forgot to call."""
+    """Whether the user forgot to call an engine's ``as_tool``."""
     return inspect.ismethod(value) and value.__name__ == "as_tool"
 
 
 def as_tools(values: Any) -> tuple[Tool, ...]:
-    """Convert tools and functions to a tuple of tools. Raises ``ValidationError("invalid_option")`` for other items."""
+    """Return tools and functions as a tuple of tools.
+
+    Raises ``ValidationError("invalid_option")`` for other items.
+    """
     if not isinstance(values, Iterable) or isinstance(values, str | Mapping | Awaitable):
         fault = must_be("a list of tools or functions, as in tools=[function]", cast(object, values))
         raise invalid_option(
@@ -172,18 +181,17 @@ def as_tools(values: Any) -> tuple[Tool, ...]:
 
 
 def name_fault(tools: Iterable[Tool]) -> str | None:
-    """Return a fault if different tools share a name, because the model could call only one of them."""
+    """Return a fault if two different tools share a name."""
     by_name: dict[str, Tool] = {}
     for item in tools:
         other = by_name.setdefault(item.name, item)
         if other is not item and other != item:
             both = " and ".join(map(_describe_origin, (other, item)))
-            return f"must have different names, but {both} are both named {item.name!r}; rename or remove one of them"
+            return f"must have different names, but {both} are both named {item.name!r}; rename one of them"
     return None
 
 
 def _describe_origin(item: Tool) -> str:
-    """Return text that identifies a tool: the full name of its function, or a repr if it has no function."""
     function: Any = item.handler
     if hasattr(function, "__qualname__"):
         return f"{function.__module__}.{function.__qualname__}"

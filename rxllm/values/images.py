@@ -22,16 +22,17 @@ ImageForm = Literal["binary", "base64", "url"]
 _DATA_URI = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(;[^;,]*)*),(?P<data>.*)", re.DOTALL | re.IGNORECASE)
 
 _NATIVE = ("image/png", "image/jpeg", "image/gif")
-"""Every notebook can show images of these MIME types. Other images are shown with an HTML ``img`` element."""
+"""Images that every notebook can show without HTML."""
 
 
 @value
 class Image(Value):
-    """An image, given as bytes, base64 text, a URL or a file path.
+    """An image, given as bytes, base64 text, a URL or a file.
 
-    Make one with `from_file`, `from_binary`, `from_base64`, `from_url` or `from_data_uri`. A file is not read until the
-    image is used, and a URL is never fetched. `width` and `height` are in pixels. `prompt` is the prompt used to
-    generate the image, and `revised_prompt` is the provider's version of it. Jupyter shows the image.
+    Make one with `from_file`, `from_binary`, `from_base64`, `from_url` or `from_data_uri`. A file is read when the
+    image is used. A URL is never fetched. `width` and `height` are in pixels. `prompt` is the prompt that generated the
+    image. `revised_prompt` is the provider's version of it. Jupyter shows the image.
+
 
     >>> Image.from_data_uri("data:image/gif;base64,R0lGODlhAQABAAAAACw=").to_binary()[:6]
     b'GIF89a'
@@ -52,7 +53,7 @@ class Image(Value):
 
         The MIME type is guessed from the file name. It is None if the name has no image extension.
         """
-        import mimetypes  # not needed until the first call
+        import mimetypes  # slow to import
 
         guessed = mimetypes.guess_type(str(path), strict=False)[0] or ""
         return cls("file", str(path), guessed if guessed.startswith("image/") else None)
@@ -63,7 +64,7 @@ class Image(Value):
 
     @classmethod
     def from_base64(cls, text: str, mime_type: str) -> Image:
-        """Return an image from base64 text. The text is not checked until the image is used."""
+        """Return an image from base64 text, which is not checked yet."""
         return cls("base64", text, mime_type)
 
     @classmethod
@@ -72,7 +73,7 @@ class Image(Value):
 
     @classmethod
     def from_data_uri(cls, uri: str) -> Image:
-        """Return the image in a data URI such as ``data:image/png;base64,...`` (RFC 2397).
+        """Return the image in a URI such as ``data:image/png;base64,...``.
 
         Raises ``ValidationError("invalid_image_request")`` if `uri` is not a data URI.
         """
@@ -88,8 +89,8 @@ class Image(Value):
     def to_binary(self) -> bytes:
         """Return the image as bytes.
 
-        Raises ``ValidationError("invalid_image_request")`` for a URL, which is never fetched, and for text that is not
-        valid base64. Raises ``OSError`` if the file cannot be read.
+        Raises ``ValidationError("invalid_image_request")`` for a URL or invalid base64. Raises ``OSError`` if the file
+        cannot be read.
         """
         match self.data:
             case bytes():
@@ -99,21 +100,21 @@ class Image(Value):
             case str() if self.source == "base64":
                 try:
                     return base64.b64decode(self.data, validate=True)
-                except ValueError as error:  # the text is not ASCII or not valid base64
+                except ValueError as error:  # not ASCII, or not base64
                     raise self._invalid("invalid_base64") from error
             case _:
                 raise self._invalid("remote_source")
 
     def to_base64(self) -> str:
-        """Return the image as base64 text. Text passed to `from_base64` is returned unchecked."""
+        """Return the image as base64 text."""
         if self.source == "base64" and isinstance(self.data, str):
             return self.data
         return base64.b64encode(self.to_binary()).decode()
 
     def to_data_uri(self) -> str:
-        """Return the image as a data URI, ``data:image/png;base64,...``.
+        """Return the image as ``data:image/png;base64,...``.
 
-        Raises ``ValidationError("invalid_image_request")`` if the MIME type is unknown, and the same errors as
+        Raises ``ValidationError("invalid_image_request")`` if the MIME type is unknown. Also raises the errors of
         `to_binary`.
         """
         if self.mime_type is None and self.source != "url":
@@ -122,7 +123,7 @@ class Image(Value):
 
     @classmethod
     def _check_decoded(cls, arguments: Mapping[str, Any]) -> None:
-        # Without this check, untrusted JSON could make the program send any local file to a provider.
+        # Untrusted JSON could make the program send any local file.
         if arguments["source"] == "file" and not may_name_files.get():
             remedy = "if you trust this JSON, read it with serializer.from_json(text, local_files=True)"
             message = f"the image is a file on this machine, {arguments['data'][:80]!r}; {remedy}"
@@ -134,7 +135,7 @@ class Image(Value):
         return f"Image({', '.join(text for text in texts if text)})"
 
     def _place(self) -> str:
-        # The repr omits a URL's query, which often contains a signature that grants access.
+        # A URL's query can contain a secret signature.
         if isinstance(self.data, bytes):
             return f"{len(self.data)} bytes"
         if self.source == "base64":
@@ -148,8 +149,8 @@ class Image(Value):
                 return {self.mime_type: base64.b64encode(self.to_binary()).decode(), **plain}
             address = str(self.data) if self.source == "url" else self.to_data_uri()
         except (ValidationError, OSError, binascii.Error):
-            return plain  # an image that cannot be read still has a repr.
-        import html  # loads a large table, which is needed only to show an image
+            return plain  # unreadable images have a repr too
+        import html
 
         return {"text/html": f'<img src="{html.escape(address)}">', **plain}
 
@@ -159,13 +160,14 @@ class Image(Value):
 
 @value
 class ImageRequest(Value):
-    """A request to an image model, independent of the provider.
+    """A request to any provider's image model.
 
-    `size` is the width and height in pixels, or a word that the provider accepts, such as ``"auto"`` or ``"2K"``.
-    `quality` is ``"low"``, ``"standard"``, ``"high"``, ``"hd"``, ``"auto"`` or another word that the provider accepts.
-    `response_format` determines how the images are returned. `mask` marks the area to edit in the first input
-    image. `options` is merged into the provider's request body unchanged. `metadata` is copied to the response's
-    metadata.
+    * `size` is (width, height) in pixels, or a word such as ``"auto"`` or ``"2K"``.
+    * `quality` is ``"low"``, ``"standard"``, ``"high"``, ``"hd"``, ``"auto"`` or the provider's own word.
+    * `response_format` is the form of the returned images.
+    * `mask` marks the area to edit in the first input image.
+    * `options` is merged into the provider's request body.
+    * `metadata` is copied to the response.
     """
 
     operation: ImageOperation = "generate"
@@ -185,9 +187,9 @@ class ImageRequest(Value):
 
 @value
 class ImageUsage(Value):
-    """The token usage and cost of an image call.
+    """The tokens and cost of an image call.
 
-    Token counts and costs are None if the provider does not report them. Costs are in the provider's currency.
+    A field is None if the provider does not report it. Costs are in the provider's currency.
     """
 
     images: int = 0
@@ -204,7 +206,7 @@ class ImageUsage(Value):
 class ImageResponse(Value):
     """The response to an image request. Jupyter shows its images.
 
-    The provider sets `id` and `model`. The adapter may set `request_id`; otherwise, it is the id of the call.
+    `id` and `model` are the provider's. `request_id` is the call's id, unless the adapter sets another.
     """
 
     images: tuple[Image, ...] = ()
@@ -219,12 +221,12 @@ class ImageResponse(Value):
 
 
 def image_request(prompt: str, **fields: Any) -> ImageRequest:
-    """Return an `ImageRequest` for `prompt`. Pass its other fields by keyword.
+    """Return an `ImageRequest` for `prompt` with these fields.
 
     >>> request = image_request("a kestrel", size=(1024, 1024), n=2)
     >>> request.operation, request.n, request.response_format
     ('generate', 2, 'binary')
 
-    The request is not checked here; ``validate.image_request`` does that.
+    Nothing is checked; ``validate.image_request`` does that.
     """
     return ImageRequest(prompt=prompt, **fields)

@@ -1,7 +1,7 @@
-"""Read and write JSON text, describe the faults in data, and recognize pydantic's types.
+"""Read and write JSON text.
 
-Text is read with msgspec, which is fast. Text that msgspec rejects is read with Python's ``json`` module, which also
-accepts NaN, infinities, very large numbers and lone surrogates.
+msgspec reads it first, because it is fast. Python's ``json`` reads the rest: NaN, infinities, huge numbers and lone
+surrogates.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from rxllm.values.errors import Path, ValidationError, place
 T = TypeVar("T")
 
 UNREADABLE = (ValueError, RecursionError)
-"""The errors that `read_json` raises if the text is not JSON or is nested too deeply."""
+"""Errors for text that is not JSON or too deep."""
 
 MAX_DEPTH = 100
-"""The maximum nesting depth of data. Parsers accept deeper data, but recursive functions may fail on it."""
+"""The maximum nesting depth. Recursive functions may fail on deeper data."""
 
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""Constants outside standard JSON. There is a single NaN object, so reading the same text twice gives equal data."""
+"""Constants outside standard JSON. Data read twice shares the NaN object."""
 
 
 def json_text(value: Any) -> str:
@@ -41,12 +41,12 @@ def json_text(value: Any) -> str:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return `value` as JSON. A lone surrogate becomes U+FFFD, and NaN becomes null.
+    """Return `value` as JSON, with null for NaN.
 
     >>> json_text({"name": "caf\\udce9"})
     '{"name":"caf\ufffd"}'
 
-    Raises ``ValidationError("invalid_request")`` for a value that has no JSON form.
+    A lone surrogate becomes U+FFFD. Raises ``ValidationError("invalid_request")`` if there is no JSON form.
     """
     try:
         try:
@@ -60,9 +60,9 @@ def json_bytes(value: Any) -> bytes:
 def json_data(value: Any) -> Any:
     """Return `value` as JSON data.
 
-    Models and dataclasses become dicts, datetimes and Decimals become strings, and an enum becomes its value.
+    Models and dataclasses become dicts. Datetimes and Decimals become strings. An enum becomes its value.
 
-    Raises ``ValidationError("invalid_request")`` for a value that has no JSON form.
+    Raises ``ValidationError("invalid_request")`` if there is no JSON form.
     """
     try:
         return msgspec.to_builtins(value, str_keys=True, enc_hook=_convert_object)
@@ -71,18 +71,18 @@ def json_data(value: Any) -> Any:
 
 
 def _convert_object(item: Any) -> Any:
-    """Return JSON data for an object that msgspec cannot encode: a pydantic model, a path, a numpy number or array."""
+    """Return JSON data for a pydantic, numpy or path object."""
     if is_pydantic(type(item)):
         return item.model_dump(mode="json")
     if isinstance(item, PurePath):
         return str(item)
-    if hasattr(item, "dtype") and hasattr(item, "tolist"):  # a numpy number or array
+    if hasattr(item, "dtype") and hasattr(item, "tolist"):
         return item.tolist()
     raise TypeError(f"{type(item).__name__} is not data")
 
 
 def python_number(value: Any) -> Any:
-    """Convert a numpy number to a Python number, which JSON can express. Return any other value unchanged."""
+    """Convert a numpy number to a Python number."""
     if type(value) in (int, float, bool):
         return value
     if isinstance(value, Integral):
@@ -91,12 +91,13 @@ def python_number(value: Any) -> Any:
 
 
 def read_json(text: str | bytes | msgspec.Raw) -> Any:
-    """Return the data that Python's ``json`` reads from `text`, with U+FFFD in place of each lone surrogate.
+    """Parse JSON text as Python's ``json`` does.
 
     >>> read_json('{"logprob": -Infinity}')
     {'logprob': -inf}
 
-    Raises ``ValueError`` if the text is not JSON, and ``RecursionError`` if it is nested more than 100 levels deep.
+    A lone surrogate becomes U+FFFD. Raises ``ValueError`` if the text is not JSON. Raises ``RecursionError`` if it is
+    more than 100 levels deep.
     """
     source = text if isinstance(text, str) else bytes(text)
     try:
@@ -106,19 +107,19 @@ def read_json(text: str | bytes | msgspec.Raw) -> Any:
 
 
 def decode_json(text: str | bytes) -> Any:
-    """Parse standard JSON text. For any other text, raise the same errors as `read_json`."""
+    """Parse standard JSON text, with the same errors as `read_json`."""
     return _check_depth(text, msgspec.json.decode(text))
 
 
 def _check_depth(source: str | bytes, data: Any) -> Any:
-    text = source if isinstance(source, str) else source.decode("latin-1")  # only the brackets matter here
+    text = source if isinstance(source, str) else source.decode("latin-1")  # only brackets matter
     if text.count("[") + text.count("{") > MAX_DEPTH and is_deeper(data, MAX_DEPTH):
         raise RecursionError(f"nested more than {MAX_DEPTH} levels deep")
     return data
 
 
 def is_deeper(data: Any, levels: int) -> bool:
-    """Whether the lists and dicts in `data` are nested more than `levels` levels deep."""
+    """Whether `data` is more than `levels` levels deep."""
     level: list[Any] = [data]
     for _ in range(levels):
         level = [item for inside in level for item in _items(inside)]
@@ -136,16 +137,18 @@ def _items(data: Any) -> Iterable[Any]:
 
 
 def unescaped(raw: str) -> str:
-    """Decode the escapes in `raw`, text from inside a JSON string. It must not begin or end inside an escape.
+    """Decode the escapes in part of a JSON string.
 
     >>> unescaped("caf\\\\u00e9")
     'café'
+
+    `raw` must not begin or end inside an escape.
     """
     return msgspec.json.decode(f'"{raw}"', type=str) if "\\" in raw else raw
 
 
 def read_arguments(text: str) -> dict[str, Any] | None:
-    """Parse a tool call's arguments. Return {} for blank text, and None for text that is not a JSON object."""
+    """Parse a tool call's arguments. Return None for anything but an object."""
     try:
         arguments: Any = read_json(text) if text.strip() else {}
     except UNREADABLE:
@@ -163,12 +166,12 @@ def is_json(text: str | bytes) -> bool:
 
 
 def well_formed(text: str) -> str:
-    """Return `text` as valid Unicode. A surrogate pair becomes one character, and a lone surrogate becomes U+FFFD."""
+    """Replace lone surrogates by U+FFFD, and join surrogate pairs."""
     return text if is_encodable(text) else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def is_encodable(text: str) -> bool:
-    """Whether `text` can be encoded as UTF-8, which is not possible if it contains surrogates."""
+    """Whether UTF-8 can encode `text`."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -177,7 +180,7 @@ def is_encodable(text: str) -> bool:
 
 
 def check_encodable(reason: str, **texts: str | None) -> None:
-    """Raise ``ValidationError(reason)`` if any of `texts` contains a surrogate, which UTF-8 cannot encode."""
+    """Raise ``ValidationError(reason)`` unless UTF-8 can encode all texts."""
     for name, text in texts.items():
         if text is not None and not text.isascii() and not is_encodable(text):
             fault = f"must not contain a lone surrogate: got {text[:80]!r}; write text.encode(errors='replace')"
@@ -197,16 +200,13 @@ def _well_formed(data: Any) -> Any:
             return data
 
 
-# Faults that msgspec and pydantic report
-
-
 def described(faults: list[tuple[Path, str]]) -> str:
-    """Describe the `faults` on one line."""
+    """Return all faults on one line."""
     return "; ".join(f"{place(path)}: {fault}" if path else fault for path, fault in faults)
 
 
 def faults_of(error: Any) -> list[tuple[Path, str]]:
-    """Return the faults that a msgspec or pydantic error reports, each with its path."""
+    """Return the faults in an error of msgspec or pydantic."""
     if callable(getattr(error, "errors", None)):  # a pydantic error
         entries = error.errors(include_url=False, include_context=False)
         return [(tuple(entry["loc"]), entry["msg"]) for entry in entries]
@@ -215,21 +215,21 @@ def faults_of(error: Any) -> list[tuple[Path, str]]:
     return [(tuple(int(key) if key.isdigit() else key for key in keys), fault)]
 
 
-# Support for pydantic's types. pydantic is imported only if the user's own types need it.
+# pydantic is imported only if the user's types need it.
 
 
 def is_pydantic(cls: Any) -> bool:
-    """Whether `cls` is a pydantic model or dataclass, with or without type arguments."""
+    """Whether `cls` is a pydantic model or dataclass."""
     return hasattr(get_origin(cls) or cls, "__pydantic_validator__")
 
 
 def brings_pydantic(hint: Any) -> bool:
-    """Whether any part of `hint` needs pydantic: a model, a pydantic type, or ``Annotated`` with a ``Field``."""
+    """Whether any part of `hint` needs pydantic."""
     return "pydantic" in sys.modules and any(map(_is_of_pydantic, parts_of(hint)))
 
 
 def parts_of(hint: Any, seen: set[int] | None = None) -> Iterator[Any]:
-    """Yield `hint` and, recursively, its type arguments, its ``Annotated`` metadata and the types of its fields.
+    """Yield `hint` and every type and annotation inside it.
 
     The fields of a class are yielded only once.
     """
@@ -239,7 +239,7 @@ def parts_of(hint: Any, seen: set[int] | None = None) -> Iterator[Any]:
     children = list(get_args(hint))
     if _has_fields(cls) and id(cls) not in seen:
         seen.add(id(cls))
-        with suppress(Exception):  # a name that cannot be resolved is reported when the schema is made
+        with suppress(Exception):  # making the schema reports this
             children += get_type_hints(cls, include_extras=True).values()
     for child in children:
         yield from parts_of(child, seen)
@@ -251,27 +251,22 @@ def _has_fields(cls: Any) -> bool:
 
 
 def _is_of_pydantic(part: Any) -> bool:
-    """Whether `part` is a pydantic model, type or annotation, such as ``EmailStr`` or ``Field``."""
     module = part.__module__ if isinstance(part, type) else type(part).__module__
     is_own = module.partition(".")[0] in ("pydantic", "annotated_types")
     return is_own or is_pydantic(part) or hasattr(part, "__get_pydantic_core_schema__")
 
 
 def is_field(value: Any) -> bool:
-    """Whether `value` is the result of ``pydantic.Field(...)``."""
+    """Whether `value` is a ``pydantic.Field(...)``."""
     return type(value).__name__ == "FieldInfo" and type(value).__module__ == "pydantic.fields"
 
 
 def type_adapter(hint: Any) -> Any:
-    """Return pydantic's ``TypeAdapter`` for `hint`."""
     return import_module("pydantic").TypeAdapter(hint)
 
 
 def cached_by_type(function: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Cache the results of `function`, which takes a type.
-
-    Results for unhashable types, such as an ``Annotated`` with unhashable metadata, are not cached.
-    """
+    """Cache results by type. Unhashable types are not cached."""
     cached = lru_cache(maxsize=256)(function)
 
     @wraps(function)

@@ -1,4 +1,4 @@
-"""Messages, their parts, and `user`, which makes a user message from text, images and files."""
+"""Messages and their parts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ class TextPart(Value):
 
 @value
 class ImagePart(Value):
-    """An image sent to the model. `detail` sets how closely the model looks at it, if the provider supports that."""
+    """An image sent to the model.
+
+    `detail` sets how closely the model looks, if the provider supports that.
+    """
 
     image: Image
     detail: Literal["auto", "low", "high", "original"] = "auto"
@@ -37,7 +40,10 @@ class ImagePart(Value):
 
 @value
 class ThinkingPart(Value):
-    """The model's thinking. `signature` and `provider_data` are sent back unchanged to the provider that sent them."""
+    """The model's thinking.
+
+    `signature` and `provider_data` are sent back unchanged to the same provider.
+    """
 
     text: str
     signature: str | None = None
@@ -46,17 +52,20 @@ class ThinkingPart(Value):
 
 @value
 class SourcePart(Value):
-    """A source that the text relies on, such as a document or a search result, in the provider's own format."""
+    """A source that the text relies on, such as a document.
+
+    It is in the provider's own format.
+    """
 
     source: dict[str, Any]
 
 
 @value
 class FilePart(Value):
-    """A file sent to the model, or an image or audio that the model returns.
+    """A file for the model, or an image or audio from it.
 
-    `file` has the keys ``"mime_type"``, either ``"data"`` (bytes) or ``"url"``, and ``"name"`` if the file has a name.
-    The function `user` makes such parts from paths, URLs and bytes.
+    `file` has the keys ``"mime_type"`` and either ``"data"`` (bytes) or ``"url"``. ``"name"`` is optional. `user` makes
+    such parts from paths, URLs and bytes.
     """
 
     file: dict[str, Any]
@@ -64,14 +73,14 @@ class FilePart(Value):
 
 @value
 class ToolCallPart(Value):
-    """A marker among a message's parts. It shows where the model made the tool call with this id."""
+    """The place in a message where the model called a tool."""
 
     id: str
 
 
 @value
 class ProviderPart(Value):
-    """Data that only `provider` understands. It is sent back unchanged, and only to that provider."""
+    """Data that is sent back unchanged, and only to `provider`."""
 
     provider: str
     data: dict[str, Any]
@@ -86,13 +95,12 @@ Content = str | tuple[Part, ...] | dict[str, Any]
 class Message(Value):
     """A message in a conversation.
 
-    `content` is text or a tuple of parts. The content of a tool result can also be a mapping. `tool_calls` are the
-    calls that the model makes in an ``assistant`` message. A ``tool`` message answers the call whose id is
-    `tool_call_id`.
+    `content` is text or a tuple of parts. A tool result can also be a mapping. `tool_calls` are the calls in an
+    ``assistant`` message. A ``tool`` message answers the call with the id `tool_call_id`.
     """
 
     role: Role
-    content: str | tuple[Part, ...] | dict[str, Any] = ""  # not `Content`: `value` looks for "tuple[" in the annotation
+    content: str | tuple[Part, ...] | dict[str, Any] = ""  # `value` looks for "tuple["
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
@@ -100,14 +108,17 @@ class Message(Value):
 
     @property
     def text(self) -> str:
-        """The text of the content, with all text parts joined. It is empty if the content is a mapping."""
+        """All text in the content, joined.
+
+        It is empty if the content is a mapping.
+        """
         if isinstance(self.content, str):
             return self.content
         return "".join(part.text for part in self.content if isinstance(part, TextPart))
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The content as a tuple of parts, even if it is plain text."""
+        """The content as parts, even if it is plain text."""
         if isinstance(self.content, str):
             return (TextPart(self.content),) if self.content else ()
         return () if isinstance(self.content, dict) else self.content
@@ -156,7 +167,7 @@ def tool_result(tool_call_id: str, content: str | dict[str, Any]) -> Message:
 
 
 def attached(parts: Iterable[Part]) -> str:
-    """Return the number of images and files in `parts`, as text for a repr.
+    """Count images and files, for a repr.
 
     >>> attached([TextPart("Hi"), FilePart({"mime_type": "application/pdf", "data": b"%PDF-"})])
     ', 1 file'
@@ -167,7 +178,7 @@ def attached(parts: Iterable[Part]) -> str:
 
 
 def shown_attached(parts: Iterable[Part]) -> str:
-    """Return Markdown that lists the images and files in `parts`."""
+    """Return Markdown that lists the images and files."""
     blocks: list[str] = []
     for part in parts:
         image = _image_of(part)
@@ -200,12 +211,9 @@ def as_code(text: str) -> str:
     return f"`{text.replace('`', chr(39))}`"
 
 
-# User messages with images and files
-
-
 @runtime_checkable
 class Picture(Protocol):
-    """A Pillow image, described as a protocol so that rxllm need not import Pillow."""
+    """A Pillow image. rxllm does not import Pillow."""
 
     format: str | None
 
@@ -216,7 +224,7 @@ class Picture(Protocol):
 
 
 Attachment = str | os.PathLike[str] | bytes | Image | Picture | Part
-"""Anything that can be attached to a message: a path, a URL, a file's bytes, an `Image`, a Pillow image or a part."""
+"""A path, URL, bytes, `Image`, Pillow image or part."""
 
 _FORMS = "a path, a URL (http:, https: or data:), bytes, an Image, a Pillow image or a part such as FilePart(...)"
 
@@ -229,14 +237,14 @@ _SIGNATURES = {
     b"GIF89a": "image/gif",
     b"%PDF-": "application/pdf",
     b"ID3": "audio/mpeg",
-    b"\xff\xfb": "audio/mpeg",  # MPEG audio without an ID3 tag
+    b"\xff\xfb": "audio/mpeg",  # without an ID3 tag
     b"\xff\xf3": "audio/mpeg",
     b"\xff\xf2": "audio/mpeg",
 }
-"""MIME types by the first bytes of a file."""
+"""MIME types, by a file's first bytes."""
 
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
-"""MIME types of RIFF files, keyed by the four bytes that follow the file's length."""
+"""MIME types of RIFF files, by bytes 8 to 12."""
 
 
 def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -> Message:
@@ -247,24 +255,23 @@ def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -
     >>> user("What is this?", "https://example.com/photo.png")
     Message('user', 'What is this?', 1 image)
 
-    The first string is always the text, so what an end user types is never mistaken for a file name. An attachment is
-    one of these:
+    The first string is always the text, so users cannot name a file by accident. An attachment is one of these:
 
     * a string that is a URL (``http:``, ``https:``, ``data:``) or the path of an existing file;
     * a ``Path``, or the bytes of a file;
     * an `Image`, or a Pillow image;
     * a part such as ``FilePart({"mime_type": "text/csv", "data": b"a,b", "name": "a.csv"})``.
 
-    Attachments can also be passed in a list. The message keeps their order. Pass any further text as a
-    ``TextPart(...)``. Files are read immediately; URLs are not fetched. The MIME type is recognized from the
-    file's first bytes or its name. An image becomes an `ImagePart`, and any other file becomes a `FilePart`.
+    You can also pass attachments in a list. The message keeps their order. Pass more text as a ``TextPart(...)``. Files
+    are read immediately; URLs are not fetched. The MIME type is guessed from the file's first bytes or its name. Images
+    become `ImagePart`, and other files `FilePart`.
 
-    Raises ``ValidationError("invalid_message")`` for any other attachment, and for a file that cannot be read, is empty
-    or has an unknown type.
+    Raises ``ValidationError("invalid_message")`` for any other attachment. A file must be readable, non-empty and of a
+    known type.
     """
     if isinstance(content, str) and not attachments:
         return Message("user", content)
-    # Only lists and tuples are unpacked, because a string is a sequence too.
+    # Strings are sequences too, so only these are unpacked.
     first = tuple(cast(Sequence[Any], content)) if isinstance(content, list | tuple) else (content,)
     parts: list[Part] = []
     has_text = False
@@ -303,7 +310,7 @@ def _picture_part(picture: Picture) -> Part:
     data = BytesIO()
     try:
         if picture.format == "JPEG":
-            picture.save(data, "JPEG", quality="keep")  # as PNG, a photo would be many times larger
+            picture.save(data, "JPEG", quality="keep")  # much smaller than PNG
         else:
             picture.save(data, "PNG")
     except (OSError, ValueError) as error:
@@ -318,7 +325,7 @@ def _url_part(url: str) -> Part:
     name = unquote(path.rpartition("/")[2])
     mime_type = mime_type_of(b"", name)
     if mime_type is None:
-        # The message omits the URL's user name and query, which can contain a password or a signature.
+        # User name and query can contain secrets.
         place = shown(re.sub(r"(?<=//)[^/]*@", "", url.partition("?")[0]))
         remedy = 'write Image.from_url(url) or FilePart({"mime_type": "...", "url": url})'
         raise _wrong(f"must be a URL that ends with a file extension, such as .png or .pdf, not {place}; {remedy}")
@@ -338,7 +345,7 @@ def _file_part(path: Path) -> Part:
 
 
 def data_uri_part(uri: str) -> Part:
-    """Return the image or file in a ``data:`` URI as a message part."""
+    """Return the image or file in a ``data:`` URI."""
     try:
         image = Image.from_data_uri(uri)
         data = image.to_binary()
@@ -350,7 +357,7 @@ def data_uri_part(uri: str) -> Part:
 
 
 def data_part(data: bytes, name: str | None = None, mime_type: str | None = None) -> Part:
-    """Return a file's contents as a message part: an `ImagePart` for an image, otherwise a `FilePart`."""
+    """Return an `ImagePart` for an image, otherwise a `FilePart`."""
     mime_type = mime_type or mime_type_of(data, name or "")
     if not data:
         raise _wrong(f"must not be empty, but {shown(name or data)} is")
@@ -365,7 +372,7 @@ def data_part(data: bytes, name: str | None = None, mime_type: str | None = None
 
 
 def mime_type_of(data: bytes, name: str) -> str | None:
-    """Guess a file's MIME type from its first bytes or, failing that, its name. Return None if both are unknown.
+    """Guess a MIME type from a file's bytes or name.
 
     >>> mime_type_of(b"GIF89a", "cat.png"), mime_type_of(b"", "notes.pdf"), mime_type_of(b"", "notes")
     ('image/gif', 'application/pdf', None)
@@ -375,10 +382,10 @@ def mime_type_of(data: bytes, name: str) -> str | None:
             return mime_type
     if data[:4] == b"RIFF" and data[8:12] in _RIFF:
         return _RIFF[data[8:12]]
-    import mimetypes  # not needed until a file is attached
+    import mimetypes  # slow to import
 
     guessed, encoding = mimetypes.guess_type(name, strict=False)
-    # Python versions before 3.14 return the old name of this type.
+    # Before Python 3.14, this type has its old name.
     return "audio/wav" if guessed == "audio/x-wav" else guessed if encoding is None else None
 
 

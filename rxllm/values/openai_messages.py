@@ -1,6 +1,4 @@
-"""Read and write messages in OpenAI's format: the dicts of the Chat Completions API.
-
-Most programs keep their chat histories in this format. It is converted as follows:
+"""Read and write messages in the format of OpenAI's Chat Completions API.
 
 ======================================================  ===============================================================
 in OpenAI's format                                      in rxllm
@@ -17,7 +15,7 @@ fields ``reasoning_content`` and ``reasoning``          `ThinkingPart`
 field ``annotations``                                   `SourcePart`
 ======================================================  ===============================================================
 
-Fields that are None or empty are ignored. An unknown field raises an error, because ignoring it would lose data.
+Empty fields are ignored. An unknown field raises an error, because ignoring it would lose data.
 https://developers.openai.com/api/reference/resources/chat/subresources/completions/methods/create
 """
 
@@ -71,7 +69,7 @@ def read_message(entry: Mapping[str, Any]) -> Message:
     >>> read_message({"role": "developer", "content": "Be brief."})
     Message('system', 'Be brief.')
 
-    Raises ``ValidationError("invalid_thread")``, with the path, for anything that is not in the module's table.
+    Raises ``ValidationError("invalid_thread")`` for anything outside the module's table.
     """
     fields = {name: value for name, value in entry.items() if value not in (None, [], {}, ())}
     role = fields.pop("role", None)
@@ -122,7 +120,7 @@ def _read_part(item: Any) -> Part:
 def _read_kind(kind: str, value: Any, part: Mapping[str, Any]) -> Part:
     if isinstance(value, str) and kind in ("text", "refusal"):
         return TextPart(value)
-    if isinstance(value, str) and kind == "image_url":  # some servers write the URL without an object around it
+    if isinstance(value, str) and kind == "image_url":  # some servers omit the object around the URL
         return _read_image(value, "auto")
     fields = cast(dict[str, Any], value) if isinstance(value, dict) else {}
     match kind, fields:
@@ -176,7 +174,7 @@ def _read_source(item: Any) -> SourcePart:
 def _read_call(item: Any) -> ToolCall:
     call = cast(dict[str, Any], item) if isinstance(item, dict) else {}
     for name in call:
-        if name not in ("id", "type", "function", "index"):  # streamed calls have an index, which some programs keep
+        if name not in ("id", "type", "function", "index"):  # some programs keep the index of a streamed call
             raise wrong(f"has {shown(name)}, which is not supported in a tool call")
     match call:
         case {"id": str(id), "function": {"name": str(name), "arguments": str(text)}}:
@@ -206,8 +204,7 @@ def write_message(message: Message) -> dict[str, Any]:
     >>> write_message(Message("assistant", tool_calls=(ToolCall("a", "add", {"x": 1}),)))["tool_calls"]
     [{'id': 'a', 'type': 'function', 'function': {'name': 'add', 'arguments': '{"x":1}'}}]
 
-    Non-text parts of an assistant message are omitted. In any other message, a part that the format cannot express
-    raises ``ValidationError("not_serializable")``.
+    An assistant message keeps only its text. Other parts without a form raise ``ValidationError("not_serializable")``.
     """
     entry: dict[str, Any] = {"role": message.role, "content": _write_content(message)}
     for name in ("name", "tool_call_id"):
@@ -279,7 +276,7 @@ def _has_no_form(part: Part, carried: str) -> ValidationError:
 
 
 def at(path: Path, convert: Callable[[Any], T], item: Any) -> T:
-    """Return ``convert(item)``. If this raises, the error's paths and message begin with `path`."""
+    """Return ``convert(item)``, adding `path` to any error."""
     try:
         return convert(item)
     except ValidationError as error:
@@ -289,5 +286,5 @@ def at(path: Path, convert: Callable[[Any], T], item: Any) -> T:
 
 
 def wrong(fault: str, *path: str | int) -> ValidationError:
-    """Return the error for a conversation with a `fault` at `path`."""
+    """Return the error for a `fault` at `path`."""
     return ValidationError("invalid_thread", errors=[(path, fault)])

@@ -1,4 +1,4 @@
-"""`Partial`, a value that has only partly arrived, and the helpers that read its incomplete JSON."""
+"""`Partial`, a value that has only partly arrived."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ PartialState = Literal["missing", "growing", "done"]
 
 _CONTAINERS = ("{", "[")
 _CLOSING = {"{": "}", "[": "]", '"': '"'}
-_NOT_READ: Any = msgspec.UNSET  # it stays the same object when copied or pickled
+_NOT_READ: Any = msgspec.UNSET  # copies and pickles keep the same object
 
 
 class Partial(Generic[T]):
-    """The part of a `T` that has arrived so far: an immutable value emitted by ``operators.partials(T)``.
+    """The part of a `T` that has arrived so far.
 
-    ``partial["name"]`` is the partial value of a field, or of a key in a mapping. ``partial[0]`` is the partial value
-    of an array element, and ``partial[-1]`` is the newest element. Both can be chained. A value is missing until its
-    first character arrives, and a missing value is falsy. Iteration yields the elements of an array, ``keys()`` returns
-    the names in an object, and ``len(...)`` counts the elements or the names.
+    ``operators.partials(T)`` emits these immutable values.
 
-    Numbers, true, false and null are missing until they are complete. So are strings that represent other values, such
-    as a Literal, an Enum or a date. If a field is a union of classes, its partial value has the fields of all these
-    classes.
+    * ``partial["name"]`` is the partial value of a field or key.
+    * ``partial[0]`` is an array element, and ``partial[-1]`` is the newest one. Both can be chained.
+    * A value is missing until its first character arrives. A missing value is falsy.
+    * Iteration yields an array's elements. ``keys()`` returns an object's names, and ``len(...)`` counts either.
+    * Numbers, true, false and null are missing until they are complete. So are Literals, Enums and dates.
+    * In a union of classes, the partial value has the fields of all the classes.
     """
 
     __slots__ = ("_at", "_node", "_shape", "_state", "_text", "_value")
@@ -67,15 +67,14 @@ class Partial(Generic[T]):
 
     @property
     def state(self) -> PartialState:
-        """``"missing"``, ``"growing"`` or ``"done"``. The whole answer is done once it has been validated."""
+        """``"missing"``, ``"growing"`` or ``"done"``. A whole answer is done once it is validated."""
         return self._state
 
     @property
     def value(self) -> T | None:
         """The value if it is complete, otherwise None.
 
-        A field is read as its annotated type. If the text does not match that type, the value is plain JSON data, and
-        the stream fails later.
+        A field has its annotated type. If its text does not match, it is plain JSON data, and the stream fails later.
         """
         if self._value is not _NOT_READ:
             return self._value
@@ -83,19 +82,19 @@ class Partial(Generic[T]):
 
     @property
     def text(self) -> str:
-        """The text of a string so far, or "" if the value is not a string."""
+        """The text so far, or "" if this is not a string."""
         if self._node is None or self._node.kind != '"' or not self:
             return ""
         return unescaped(self._text.slice(self._node.start + 1, min(self._node.end - 1, self._at)))
 
     @property
     def so_far(self) -> Any:
-        """JSON data for the text that has arrived, with the model's own keys, or None if the value is missing."""
+        """JSON data for the text so far, with the model's own keys."""
         node, shape = self._node, self._shape
         if node is None or not self:
             return None
         start, end, closing = node.start, node.start, ""
-        while node.shows(shape, self._at):  # only the newest child can be incomplete
+        while node.shows(shape, self._at):  # only the newest child is incomplete
             end = min(node.end, self._at)
             if node.end <= self._at:
                 break
@@ -109,7 +108,7 @@ class Partial(Generic[T]):
         return plain(f"{self._text.slice(start, end)}{closing}")
 
     def keys(self) -> tuple[str, ...]:
-        """Return the names of the fields or keys that are not missing, in order."""
+        """Return the names that are not missing, in order."""
         node = self._node
         if node is None:
             return ()
@@ -139,7 +138,7 @@ class Partial(Generic[T]):
         return self._state != "missing"
 
     def __eq__(self, other: object) -> bool:
-        """Whether the two values have the same type, state and JSON text."""
+        """Whether type, state and JSON text are equal."""
         if not isinstance(other, Partial):
             return NotImplemented
         same = (self._state, self._shape.hint) == (other._state, other._shape.hint)
@@ -152,15 +151,14 @@ class Partial(Generic[T]):
 
     _repr_html_ = drawn
 
-    if not TYPE_CHECKING:  # otherwise, type checkers would accept any name
+    if not TYPE_CHECKING:  # type checkers must reject unknown names
 
         def __getattr__(self, name: str) -> Any:
-            if name in self.__slots__:  # an object that is being copied has no attributes yet
+            if name in self.__slots__:  # while being copied
                 raise AttributeError(name)
             raise no_attribute("Partial", name, (), f"partial[{name!r}]" if name in self._shape.names else "")
 
     def _count(self) -> int:
-        """Return the number of visible children."""
         node = self._node
         if node is None or not (count := node.begun(self._at)):
             return 0
@@ -177,11 +175,8 @@ def _state(node: Node | None, shape: Shape, at: int) -> PartialState:
     return "done" if node.end <= at else "growing"
 
 
-# The positions of values in the text
-
-
 class Pieces:
-    """Text that grows piece by piece. Slicing takes time proportional to the slice, not to the whole text."""
+    """Text that grows piece by piece."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
@@ -207,40 +202,40 @@ class Pieces:
 class Node:
     """The position of a JSON value in the text.
 
-    Nodes only grow. A `Partial` ignores everything after its own position in the text, so it does not change.
+    Nodes only grow. A `Partial` ignores everything after its own position.
     """
 
     __slots__ = ("_positions", "children", "end", "keys", "kind", "start")
 
     def __init__(self, kind: str, start: int) -> None:
-        self.kind = kind  # the {, [ or " that opens the value; "" for other values
+        self.kind = kind  # {, [, " or "" for other values
         self.start = start
         self.end = sys.maxsize
-        # Most nodes are strings and numbers. To save memory, these share the same empty containers.
+        # Strings and numbers share these, to save memory.
         self.children: list[Node] = [] if kind in _CONTAINERS else _NO_CHILDREN
-        self.keys: list[str] = [] if kind == "{" else _NO_KEYS  # the children's keys, as the model wrote them.
-        self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # Indexes of children, by name.
+        self.keys: list[str] = [] if kind == "{" else _NO_KEYS
+        self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # indexes of children, by name
 
     def add(self, child: Node, key: str | int, name: str | int) -> None:
-        """Add a child. In an object, `key` is the child's JSON key and `name` is the name of its field."""
+        """Add a child; `name` is the field for `key`."""
         if isinstance(key, str) and isinstance(name, str):
             self._positions.setdefault(name, []).append(len(self.children))
             self.keys.append(key)
         self.children.append(child)
 
     def key(self, shape: Shape, index: int) -> str | int:
-        """Return the name of an object's child at `index`. For an array, return `index` itself."""
+        """Return the child's name in an object, or `index`."""
         return shape.name(self.keys[index]) if self.keys else index
 
     def begun(self, at: int) -> int:
         """Return the number of children that begin before `at`."""
-        count = len(self.children)  # read only once, because another thread can add children
+        count = len(self.children)  # another thread can add children
         if not count or self.children[count - 1].start < at:
             return count
         return bisect_left(self.children, at, hi=count, key=lambda child: child.start)
 
     def find(self, key: str | int, at: int) -> Node | None:
-        """Return the child with this name or index, or None if no such child begins before `at`."""
+        """Return this child if it begins before `at`."""
         count = self.begun(at)
         if isinstance(key, str):
             positions = self._positions.get(key, ())
@@ -249,7 +244,7 @@ class Node:
         return self.children[key] if self.kind == "[" and 0 <= key < count else None
 
     def shows(self, shape: Shape, at: int) -> bool:
-        """Whether the node is visible at `at`. An incomplete node must be a container, or a string that may grow."""
+        """Whether the node can be seen at `at`."""
         return self.end <= at or self.kind in _CONTAINERS or (self.kind == '"' and shape.grows)
 
 
@@ -258,45 +253,42 @@ _NO_KEYS: list[str] = []
 _NO_POSITIONS: dict[str, list[int]] = {}
 
 
-# The shapes of incomplete JSON, by type
-
-
 _QUALIFIERS = ("Required", "NotRequired", "ReadOnly")
 
 
 class Shape:
-    """The possible types of the value at one place in the JSON.
+    """The possible types of a value in the JSON.
 
-    If `grows` is True, strings are visible before they are complete.
+    If `grows` is True, incomplete strings are visible.
     """
 
     def __init__(self, hint: Any) -> None:
         self.hint = hint
-        self._names: dict[str, str] = {}  # field names, by JSON key.
-        self._known: dict[str | int, list[Any]] = {}  # Type hints, by field name or tuple index.
-        self._others: dict[type, list[Any]] = {str: [], int: []}  # Type hints for all other keys and indexes.
+        self._names: dict[str, str] = {}
+        self._known: dict[str | int, list[Any]] = {}  # type hints, by field name or index
+        self._others: dict[type, list[Any]] = {str: [], int: []}
         self._children: dict[str | int | type, Shape] = {}
         self._decode: Any = None
         options = list(_options(hint))
         self.grows = any(map(_grows, options))
         for option in options:
-            with suppress(Exception):  # the parser will report the unresolvable name
+            with suppress(Exception):  # the parser reports it
                 self._add(option)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return shape_of, (self.hint,)  # the decoder cannot be pickled
+        return shape_of, (self.hint,)  # decoders cannot be pickled
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the fields, or an empty tuple if any key is allowed."""
+        """The field names, or () if any key is allowed."""
         return () if self._others[str] else tuple(dict.fromkeys(self._names.values()))
 
     def name(self, key: str) -> str:
-        """Return the name of the field with this JSON key, or the key itself if there is no such field."""
+        """Return the field for this JSON key, or the key."""
         return self._names.get(key, key)
 
     def child(self, key: str | int) -> Shape:
-        """Return the shape of the value that has this field name, key or index."""
+        """Return the shape at a field name, key or index."""
         other = str if isinstance(key, str) else int
         place = key if key in self._known else other
         shape = self._children.get(place)
@@ -306,11 +298,11 @@ class Shape:
         return shape
 
     def read(self, raw: str) -> Any:
-        """Read complete JSON text as a value of the type or, if it does not match the type, as plain JSON data."""
+        """Read JSON text as the type or, failing that, plain data."""
         try:
             self._decode = self._decode or decoder(self.hint)
             return self._decode(raw)
-        except Exception:  # the text does not match, or the type has no decoder
+        except Exception:  # no match, or no decoder
             return plain(raw)
 
     def _add(self, option: Any) -> None:
@@ -324,7 +316,7 @@ class Shape:
                 hints += [] if hint in hints else [hint]
             if getattr(cls, "model_config", {}).get("extra") == "allow":
                 self._others[str].append(Any)
-        elif hasattr(cls, "_fields"):  # a NamedTuple is written as an array
+        elif hasattr(cls, "_fields"):  # written as an array
             for index, hint in enumerate(_hints(cls, args).values()):
                 self._known.setdefault(index, []).append(hint)
         elif issubclass(cls, Mapping):
@@ -338,12 +330,11 @@ class Shape:
 
 @cached_by_type
 def shape_of(hint: Any) -> Shape:
-    """Return the JSON shape for the type `hint`."""
     return Shape(hint)
 
 
 def plain(raw: str) -> Any:
-    """Return the data in complete JSON text, or None if the text cannot be read."""
+    """Return the data, or None if `raw` is not JSON."""
     try:
         return read_json(raw)
     except UNREADABLE:
@@ -351,7 +342,7 @@ def plain(raw: str) -> Any:
 
 
 def _options(hint: Any) -> Iterator[Any]:
-    """Yield the types that a value of this type can have: the members of a union, or the type itself."""
+    """Yield the members of a union, or the type itself."""
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         for option in get_args(hint):
@@ -373,7 +364,7 @@ def _grows(option: Any) -> bool:
 
 
 def _fields(cls: Any, args: tuple[Any, ...]) -> dict[str, tuple[str, Any]]:
-    """Return the name and type of each field of a class, keyed by JSON key."""
+    """Return each field's name and type, by JSON key."""
     if models := cast("dict[str, Any] | None", getattr(cls, "__pydantic_fields__", None)):
         return {key: (name, _annotation(field)) for name, field in models.items() for key in _keys(name, field)}
     if issubclass(cls, msgspec.Struct):
@@ -382,7 +373,7 @@ def _fields(cls: Any, args: tuple[Any, ...]) -> dict[str, tuple[str, Any]]:
         names = zip(cls.__struct_encode_fields__, cls.__struct_fields__, strict=True)
         hints = _hints(cls, args)
         return {key: (name, hints[name]) for key, name in names}
-    if hasattr(cls, "__required_keys__") or hasattr(cls, "__dataclass_fields__"):  # a TypedDict or a dataclass
+    if hasattr(cls, "__required_keys__") or hasattr(cls, "__dataclass_fields__"):
         return {name: (name, _strip_qualifiers(hint)) for name, hint in _hints(cls, args).items()}
     return {}
 
@@ -392,11 +383,11 @@ def _annotation(field: Any) -> Any:
 
 
 def _keys(name: str, field: Any) -> Iterator[str]:
-    """Yield the JSON keys that pydantic may accept for a field."""
+    """Yield the JSON keys that pydantic may accept."""
     alias = field.validation_alias
     choices = [alias] if isinstance(alias, str) else getattr(alias, "choices", [])
     yield from (choice for choice in choices if isinstance(choice, str))
-    yield name  # accepted if `populate_by_name` is set
+    yield name  # accepted with `populate_by_name`
 
 
 def _hints(cls: Any, args: tuple[Any, ...]) -> dict[str, Any]:
@@ -413,6 +404,5 @@ def _substitute(hint: Any, arguments: Mapping[Any, Any]) -> Any:
 
 
 def _strip_qualifiers(hint: Any) -> Any:
-    """Return the type of a TypedDict field without qualifiers such as ``Required[...]``."""
     is_qualified = getattr(get_origin(hint), "_name", "") in _QUALIFIERS
     return _strip_qualifiers(get_args(hint)[0]) if is_qualified else hint

@@ -1,7 +1,6 @@
-"""Pickle engines, adapters, tools and functions, so that another process can use them.
+"""Pickle engines, adapters, tools and functions for another process.
 
-Pickles contain no API keys and no HTTP clients. If the other process cannot import an object by its name, the pickle
-contains the object itself; this requires cloudpickle.
+Pickles contain no API keys and no HTTP clients. cloudpickle is needed for objects that cannot be imported by name.
 
 =========================  ==============================================================  =========================
 object                     what its pickle contains                                        implemented by
@@ -32,15 +31,15 @@ from rxllm.values.secret_names import is_secret_name
 
 _FUNCTIONS = ("operators", "prepare", "observers")
 _OBJECTS = ("adapter", "image_adapter", "context", "retry", "tool_executor", "tool_result_encoder")
-"""The engine settings that accept any object."""
+"""Engine settings that accept any object."""
 
 
 class NotPortable(pickle.PicklingError):
-    """An object cannot be pickled. The message names the object."""
+    """An object cannot be pickled."""
 
 
 def engine_state(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an engine's settings in a form that can be pickled. Raises the same errors as `portable`."""
+    """Return an engine's settings in a form that can be pickled."""
     state = {**settings, "params": {**settings["params"]}}
     for name in _FUNCTIONS:
         state[name] = tuple(portable(entry, f"{name}[{index}]") for index, entry in enumerate(state[name]))
@@ -52,12 +51,11 @@ def engine_state(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def public_headers(headers: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return the headers that contain no secrets."""
     return {name: text for name, text in headers.items() if not is_secret_name(name)}
 
 
 class _ByValue:
-    """A stand-in that is pickled instead of a value. Unpickling the stand-in returns the value."""
+    """A stand-in that is pickled instead of a value."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -67,9 +65,9 @@ class _ByValue:
 
 
 def portable(value: Any, what: str) -> Any:
-    """Return `value` if it can be pickled, otherwise a stand-in that can be pickled.
+    """Return `value`, or a stand-in if it cannot be pickled.
 
-    Raises ``pickle.PicklingError`` if no stand-in can be made. `what` is the value's name in the error message.
+    Raises ``pickle.PicklingError``, which names the value as `what`.
     """
     try:
         pickle.dumps(value)
@@ -79,19 +77,19 @@ def portable(value: Any, what: str) -> Any:
 
 
 def by_value(value: Any, what: str, reason: Exception | str) -> Any:
-    """Return a stand-in for `value` that can be pickled. `reason` explains why `value` itself cannot be pickled."""
+    """Return a stand-in. `reason` explains why `value` cannot be pickled."""
     cloudpickle = _cloudpickle()
     if cloudpickle is None:
         remedy = "define it in a module, or install cloudpickle: pip install 'rxllm[cluster]'"
         raise NotPortable(f"{what} cannot be pickled: {reason}; {remedy}")
     try:
         return _ByValue(cloudpickle.dumps(value))
-    except NotPortable as error:  # an object inside `value` raised this error
+    except NotPortable as error:  # from an object inside `value`
         raise error if str(error).startswith(what) else NotPortable(f"{what}: {error}") from None
     except Exception as error:
         if isinstance(error.__cause__ or error, RecursionError):  # a function can refer to its own tool
             raise NotPortable(f"{what} cannot be pickled: it refers to itself; define it in a module") from None
-        # Errors about objects shared between calls already suggest a remedy.
+        # Objects shared between calls already suggest a remedy.
         remedy = "" if "; " in str(error) else "; leave it out, or create it in the process that uses it"
         raise NotPortable(f"{what} cannot be pickled: {error}{remedy}") from error
 

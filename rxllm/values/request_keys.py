@@ -1,4 +1,4 @@
-"""Make request keys, which identify requests and are the same in every process."""
+"""Make request keys, which are the same in every process."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def request_key(request: Request, provider: str = "") -> str:
     >>> request_key(request("Hi", model="gpt-5"), "openai")
     '3636991165173c05f0c1eac875802dc2'
 
-    Equal requests have equal keys in every process, on every machine and in later versions of rxllm. `request` must
-    already include the engine's options, model and tools. Operators and adapters receive such complete requests.
+    Equal requests have equal keys on every machine and in later versions of rxllm. `request` must already include the
+    engine's options, model and tools. Operators and adapters receive such requests.
 
     The key depends on:
 
@@ -40,7 +40,7 @@ def request_key(request: Request, provider: str = "") -> str:
     * API keys, headers and the server's address;
     * later changes by the engine's `prepare` functions and operators.
 
-    Raises ``ValidationError("not_serializable")``, with the path, if a part of the request has no JSON form.
+    Raises ``ValidationError("not_serializable")`` if part of the request has no JSON form.
     """
     check_instance("request", request, Request, "a Request, as returned by rxllm.request(...)")
     check_instance("provider", provider, str, "a provider's name")
@@ -58,23 +58,22 @@ def request_key(request: Request, provider: str = "") -> str:
 
 
 class _Hashed(NamedTuple):
-    """The hash of a message and all messages before it. `previous` is the message directly before it."""
+    """The hash of a message and all earlier messages."""
 
     previous: Message | None
     hash: Any
 
 
 _MOST_HEADS = 8
-"""The maximum number of hashes that a message caches. Each pair of `write` and `head` needs its own hash."""
+"""The maximum number of hashes cached in a message."""
 
 
 def hash_of_thread(head: str, messages: Iterable[Message], write: Callable[[Message], str]) -> Any:
-    """Return a SHA-256 object, already updated with `head` and the messages. The caller can add more text.
+    """Return a SHA-256 object over `head` and the messages.
 
-    ``write(message)`` returns a message's text. Commas separate the texts. Each message caches the hash that ends
-    with its text, so that each step of a chat hashes only the new messages.
+    Each message caches its hash, so a chat's step hashes only new messages.
     """
-    from hashlib import sha256  # imported late, because loading OpenSSL is slow
+    from hashlib import sha256  # OpenSSL loads slowly
 
     hash, previous = sha256(head.encode()), None
     for i, message in enumerate(messages):
@@ -91,13 +90,13 @@ def hash_of_thread(head: str, messages: Iterable[Message], write: Callable[[Mess
 
 
 def undescribed(request: Request) -> Request:
-    """Return `request` without the descriptions of its tools and their parameters."""
+    """Return `request` without the descriptions in its tools."""
     tools = (replace(tool, description="", schema=_undescribed(tool.schema)) for tool in request.tools)
     return replace(request, tools=tuple(tools))
 
 
 def plain_message(message: Message) -> Message:
-    """Return `message` without its metadata, which can contain ids and times."""
+    """Return `message` without metadata, which can contain ids and times."""
     content = message.content
     if isinstance(content, tuple):
         content = tuple(map(_plain_part, content))
@@ -106,7 +105,7 @@ def plain_message(message: Message) -> Message:
 
 
 def plain_call(call: ToolCall) -> ToolCall:
-    """Return `call` without its metadata. The raw arguments are also removed, unless they could not be parsed."""
+    """Return `call` without metadata. Unparsed arguments are kept."""
     raw = call.raw_arguments if call.metadata.get("error") else None
     return replace(call, raw_arguments=raw, metadata={})
 
@@ -133,7 +132,7 @@ def _text(data: Any) -> str:
 
 def _undescribed(schema: Any) -> Any:
     match schema:
-        case dict():  # a property named "description" has a schema, not text
+        case dict():  # a property called "description" holds a schema
             items = cast(dict[str, Any], schema).items()
             return {name: _undescribed(item) for name, item in items if name != "description" or type(item) is not str}
         case list():
@@ -147,7 +146,7 @@ def _plain_part(part: Part) -> Part:
 
 
 def _canonical(data: Any) -> Any:
-    """Return `data` with equal numbers written the same way: a temperature of 0.0 becomes 0."""
+    """Return `data` with integral floats as ints."""
     match data:
         case float() if data.is_integer() and abs(data) < 2**53:
             return int(data)

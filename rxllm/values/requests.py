@@ -1,4 +1,4 @@
-"""Requests to models, the call settings that adapters receive, and token counts."""
+"""Requests, call settings and token counts."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from rxllm.values.messages import FilePart, ImagePart, Message, Part, SourcePart
 from rxllm.values.tools import Tool
 
 ApiKey = str | Callable[[], str | Awaitable[str]]
-"""An API key, or a sync or async function that returns one. Each attempt calls the function, as keys can expire."""
+"""An API key, or a function that each attempt calls."""
 
 _NUMBERS = ("temperature", "max_tokens", "seed", "top_p")
 
 
 @value
 class Request(Value):
-    """A request to a model, independent of the provider.
+    """A request to any provider's model.
 
-    Functions in `tools` are turned into tools, as if by ``rxllm.tool``. `tool_choice` is ``"auto"``, ``"none"``,
-    ``"required"`` or the name of a tool. `temperature` is between 0 and 2, and `top_p` is greater than 0 and at most 1.
-    `max_tokens` limits the length of the answer. If `stop` is a string, it is a single stop sequence. `response_format`
-    is ``"text"``, ``{"type": "json_object"}`` or the result of `json_schema`. `options` is merged into the provider's
-    request body unchanged.
+    * `tools`: functions become tools, as with ``rxllm.tool``.
+    * `tool_choice`: ``"auto"``, ``"none"``, ``"required"`` or a tool's name.
+    * `temperature`: from 0 to 2.
+    * `top_p`: above 0, at most 1.
+    * `max_tokens`: the maximum length of the answer.
+    * `stop`: a string is one stop sequence.
+    * `response_format`: ``"text"``, ``{"type": "json_object"}`` or the result of `json_schema`.
+    * `options`: merged into the provider's request body unchanged.
     """
 
     messages: tuple[Message, ...] = ()
@@ -42,7 +45,7 @@ class Request(Value):
     structured_finalize: bool = False
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-    top_p: float | None = None  # the last field, because programs may pass the others by position
+    top_p: float | None = None  # last, because programs may pass fields by position
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -52,12 +55,12 @@ class Request(Value):
             if (number := getattr(self, name)) is not None:
                 object.__setattr__(self, name, python_number(number))
         if isinstance(self.tools, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
-            # Objects that are neither tools nor functions are kept here; `rxllm.validate` rejects them.
+            # `rxllm.validate` rejects anything that is not a tool.
             object.__setattr__(self, "tools", tuple(as_tool(t) if callable(t) else t for t in self.tools))
 
 
 def json_schema(name: str, schema: dict[str, Any], *, strict: bool = True) -> dict[str, Any]:
-    """Return a `response_format` that requests JSON matching `schema`.
+    """Return a `response_format` for JSON that matches `schema`.
 
     >>> json_schema("city", {"type": "object"})["strict"]
     True
@@ -67,14 +70,20 @@ def json_schema(name: str, schema: dict[str, Any], *, strict: bool = True) -> di
 
 @dataclass(frozen=True)
 class Call:
-    """The settings that an adapter receives in addition to the request. The object is never stored or sent.
+    """The settings that an adapter receives with a request.
 
-    If `api_key` is a function, an HTTP adapter first replaces it with the function's result. The adapter adds `headers`
-    to its HTTP request. If `raw` is True, the adapter also emits ``RawChunk`` events. `timeout` is the maximum time
-    between two reads, in seconds. `observers` receive telemetry values. `trace_headers` are the headers that a `Tracer`
-    returns for this attempt; the headers of the adapter and the call override them. `retry` is the call's retry policy,
-    which an adapter follows when it reconnects; it then calls ``on_reattached(seconds, error)``. The repr omits the API
-    key and all headers.
+    It is never stored or sent.
+
+    * `api_key`: an HTTP adapter calls it first if it is a function.
+    * `headers`: added to the HTTP request.
+    * `raw`: whether to also emit ``RawChunk`` events.
+    * `timeout`: the maximum time between two reads, in seconds.
+    * `observers`: the functions that receive telemetry.
+    * `trace_headers`: a `Tracer`'s headers for this attempt. The other headers override them.
+    * `retry`: the retry policy, which also applies when the adapter reconnects. The adapter then calls
+      ``on_reattached(seconds, error)``.
+
+    The repr omits the API key and all headers.
     """
 
     request_id: str = ""
@@ -91,31 +100,34 @@ class Call:
 
 BYTES_PER_TOKEN = 4
 MESSAGE_TOKENS = 4
-"""The number of tokens that a message's role and delimiters add to its content."""
+"""The estimated tokens of a message's role and delimiters."""
 
 FILE_TOKENS = 1000
-"""The estimated token count of an image or a non-text file. Providers count an image as about 250 to 1,600 tokens."""
+"""The estimated tokens of an image or binary file. Providers count 250 to 1,600 for an image."""
 
 LOW_DETAIL_TOKENS = 100
 
 
 @value
 class TokenCount(Value):
-    """The number of tokens in a request. `estimated` is False if the provider counted them."""
+    """The number of tokens in a request.
+
+    `estimated` is False if the provider counted them.
+    """
 
     tokens: int
     estimated: bool = False
 
 
 def estimated_tokens(request: Request) -> int:
-    """Estimate the number of tokens in `request`: in its messages, its tools and its response format.
+    """Estimate the tokens in a request's messages, tools and format.
 
     >>> estimated_tokens(Request((Message("user", "Name three primes."),)))
     9
 
-    Four bytes of UTF-8 count as one token, so four English letters are one token, and four Chinese characters are three
-    tokens. Each message adds 4 tokens. An image, or a file that is not text, counts as 1,000 tokens; an image with
-    ``detail="low"`` counts as 100.
+    Four bytes of UTF-8 count as one token. So four English letters are one token, and four Chinese characters are
+    three. Each message adds 4 tokens. An image or binary file counts as 1,000. An image with ``detail="low"`` counts as
+    100.
     """
     tools = [{"name": tool.name, "description": tool.description, "schema": tool.schema} for tool in request.tools]
     form = request.response_format if isinstance(request.response_format, dict) else None
@@ -124,7 +136,7 @@ def estimated_tokens(request: Request) -> int:
 
 
 def message_tokens(message: Message) -> int:
-    """Estimate the number of tokens in `message`, in the same way as `estimated_tokens`.
+    """Estimate the tokens in a message; see `estimated_tokens`.
 
     >>> message_tokens(Message("assistant", "2, 3, 5."))
     6

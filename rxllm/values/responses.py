@@ -1,4 +1,4 @@
-"""The response to one request, and other items that operators emit: labelled items, text, progress and traces."""
+"""Responses, and other items that operators emit."""
 
 from __future__ import annotations
 
@@ -31,19 +31,20 @@ FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"
 class Response(Value, Generic[T]):
     """A model's response to one request.
 
-    `message` is the whole response, `output_text` is its text, and `tool_calls` are the calls that the client must run.
-    `id` and `model` are as reported by the provider. A stream that fails midway also produces a Response. Its
-    `finish_reason` is ``"error"``, `error` is the exception, and the other fields contain the data received until then.
+    `message` is the whole response. `output_text` is its text. `tool_calls` are the calls that the client must run.
+    `id` and `model` are the provider's.
 
-    `parsed` is the parsed answer, if the call has a `response_format` or if `parse` was passed to the operator that
-    made the response. In JSON, `parsed` is plain data; ``serializer.from_json(text, response_format=...)`` restores the
-    object. Type checkers assume that `parsed` is present, but it is None if the response calls tools or has failed. For
-    example, `generate_many` can return failed responses.
+    A stream that fails also produces a Response. Its `finish_reason` is ``"error"``, and `error` is the exception. The
+    other fields contain the data received so far.
+
+    `parsed` is the answer in the call's `response_format`, or the result of the operator's `parse`. It is None if the
+    response calls tools or has failed. Type checkers assume that it is present. In JSON, it is plain data;
+    ``serializer.from_json(text, response_format=...)`` restores the object.
 
     `metadata` is everything else that the provider reports. Its keys are the same for every provider:
     ``"service_tier"``, ``"system_fingerprint"``, ``"provider"``, ``"native_finish_reason"``, ``"timings"``, and keys
-    for the results of content filters. If log-probabilities were requested, ``"logprobs"`` has an entry for each token
-    of the text, in order: ``{"token": "Hi", "logprob": -0.1, "top_logprobs": [...]}``.
+    for content filters. ``"logprobs"``, if requested, has an entry for each token of the text: ``{"token": "Hi",
+    "logprob": -0.1, "top_logprobs": [...]}``.
     """
 
     _encoders: ClassVar = {"parsed": encode_result}
@@ -62,7 +63,7 @@ class Response(Value, Generic[T]):
 
     @property
     def thinking(self) -> str:
-        """The part of the model's thinking that the provider shows."""
+        """The part of the thinking that the provider shows."""
         return "".join(part.text for part in self._parts if isinstance(part, ThinkingPart))
 
     def raise_for_error(self) -> Response[T]:
@@ -89,21 +90,27 @@ class Response(Value, Generic[T]):
 
 
 class Labelled(msgspec.Struct, Generic[T_co], frozen=True):
-    """An item and the label of the stream that emitted it."""
+    """An item with its stream's label."""
 
     label: str
     item: T_co
 
 
 class Timed(msgspec.Struct, Generic[T_co], frozen=True):
-    """An item and the time it was emitted, in seconds since the subscription or the start of the run."""
+    """An item with the time it was emitted.
+
+    `at` is in seconds since the subscription or the start of the run.
+    """
 
     at: float
     item: T_co
 
 
 class TextAt(msgspec.Struct, frozen=True):
-    """A piece of a string in a JSON answer. `path` is the sequence of keys and indexes that leads to the string."""
+    """A piece of a string in a JSON answer.
+
+    `path` contains the keys and indexes that lead to the string.
+    """
 
     path: tuple[str | int, ...]
     text: str
@@ -112,11 +119,13 @@ class TextAt(msgspec.Struct, frozen=True):
 class Progress(msgspec.Struct, frozen=True):
     """The progress of a batch of requests.
 
-    Of `total` requests, `done` have ended, and `failed` of these ended without an answer. `usage` is the total usage of
-    the requests that have ended, and ``usage.total_cost`` is their cost. `journaled` is the number of requests that
-    were answered from the journal instead of being sent. `retries` is the number of failed attempts that were repeated.
-    `seconds_p50` and `seconds_p95` are the 50th and 95th percentiles of the duration of completed model calls. The
-    duration includes retries but not waits for a rate limit.
+    * `done`: the requests that have ended, of `total`.
+    * `failed`: the requests that ended without an answer.
+    * `usage`: the total usage of the ended requests.
+    * `journaled`: the requests answered from the journal.
+    * `retries`: the failed attempts that were repeated.
+    * `seconds_p50` and `seconds_p95` are percentiles of a call's duration. They include retries but not waits for a
+      rate limit.
     """
 
     done: int
@@ -132,8 +141,8 @@ class Progress(msgspec.Struct, frozen=True):
 class Trace(msgspec.Struct, frozen=True):
     """A signal that passed a traced point in a pipe.
 
-    `at` is the time in seconds since the subscription. `count` is the number of items that passed before this signal.
-    `item` is the item or the error; it is None for other kinds of signal.
+    `at` is in seconds since the subscription. `count` is the number of earlier items. `item` is the item or the error,
+    otherwise None.
     """
 
     kind: Literal["subscribe", "next", "error", "end", "dispose"]

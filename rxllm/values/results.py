@@ -1,4 +1,4 @@
-"""Result types for steps and chats, and `rows`, which makes a table of results."""
+"""The results of steps and chats, and tables of results."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ else:
 
 @value
 class StepResult(Value, Generic[T]):
-    """One round trip to the model: the response, the tool results, and the thread that includes both.
+    """One round trip to the model.
 
-    `done` is True if there is nothing to send back to the model, or if tool calls are waiting for the caller to approve
-    or answer them. A loop that calls ``step`` should end when `done` is True. In ``mode="manual"``, `done` is False if
-    there are tool calls, because the caller has yet to send their results.
+    `thread` includes the response and the tool results.
+
+    `done` is True if nothing is left to send, or if tool calls wait for the caller. A loop that calls ``step`` should
+    end when `done` is True. In ``mode="manual"``, `done` is False if there are tool calls.
 
     `metadata` can have the keys ``mode``, ``manual_tool_calls``, ``approval_tool_calls``, ``halted_reason``,
     ``halt_tool_call_id``, ``halt_result``, ``pending_tool_call_id``, ``pending_question``, ``ask_user_opts`` and
-    ``on_tool_error_exception``. `agent_usage` is the usage of the agents that the step called as tools.
+    ``on_tool_error_exception``. `agent_usage` is the usage of the agents that the step called.
     """
 
     thread: Thread
@@ -52,12 +53,12 @@ class StepResult(Value, Generic[T]):
 
     @property
     def usage(self) -> Usage:
-        """The combined usage of the response and all agents that the step called, however deeply nested."""
+        """The usage of the response and of all agents called."""
         return self.response.usage + self.agent_usage
 
     @property
     def parsed(self) -> T | None:
-        """The parsed answer from the response, or None if the step calls tools or has failed."""
+        """The parsed answer, if the step has one."""
         return self.response.parsed
 
     def __add__(self, other: str | MessageLike) -> Thread:
@@ -77,9 +78,8 @@ class ChatResult(Value, Generic[T]):
     """The result of a chat that has completed or halted.
 
     `halted_reason` is ``completed``, ``error``, ``max_turns``, ``halt_when``, ``ask_user``, ``tool_error``,
-    ``manual_tool_calls``, ``approval``, ``budget``, ``cancelled``, or the reason that a tool gave for halting. `usage`
-    is the total usage of the steps. The id of a pending call inside an agent begins with the ids of the enclosing
-    calls, as in ``"c1/c2"``.
+    ``manual_tool_calls``, ``approval``, ``budget``, ``cancelled`` or a tool's own reason. `usage` is the total usage of
+    the steps. A pending call inside an agent has an id such as ``"c1/c2"``.
     """
 
     thread: Thread
@@ -100,7 +100,7 @@ class ChatResult(Value, Generic[T]):
 
     @property
     def parsed(self) -> T | None:
-        """The parsed answer from the final response, or None if the chat has failed or halted."""
+        """The parsed final answer, or None if the chat failed or halted."""
         return self.final_response.parsed if self.final_response else None
 
     def raise_for_error(self) -> ChatResult[T]:
@@ -124,7 +124,7 @@ class ChatResult(Value, Generic[T]):
 
 
 def rows(results: Iterable[Response[Any] | StepResult[Any] | ChatResult[Any]]) -> list[dict[str, Any]]:
-    """Return a dict of plain columns for each result, for ``pandas.DataFrame(rows(results))`` or polars.
+    """Return each result as a dict, for a pandas or polars table.
 
     >>> from rxllm import AdapterError, Fake, Usage, generate_many
     >>> model = Fake(AdapterError("timeout"), ['{"city": "Lima", "at": [-12, -77]}', Usage(5, 9)])
@@ -132,15 +132,18 @@ def rows(results: Iterable[Response[Any] | StepResult[Any] | ChatResult[Any]]) -
     >>> [(row["parsed.city"], row["parsed.at"], row["total_tokens"], row["error_reason"]) for row in table]
     [(None, None, None, 'timeout'), ('Lima', '[-12, -77]', 14, None)]
 
-    All rows have the same columns in the same order, even if a request failed. Unknown values are None.
+    All rows have the same columns in the same order. Unknown values are None.
 
     * ``request`` is the request's id in `generate_many`. Without ids, it is the index if ``ordered=False``.
-    * ``text`` is the `output_text`. A parsed object has a column for each field, such as ``parsed.city``; columns are
-      in order of first occurrence. Lists and objects in a field are JSON text. Other parsed values are in ``parsed``.
-    * ``finish_reason`` is a chat's `halted_reason`. ``provider`` is known if the response or an error names it.
-    * ``input_tokens``, ``output_tokens``, ``total_tokens`` and ``cost`` are taken from `usage`. ``seconds`` is how
-      long the last response took, if the provider reports it, as Ollama, llama.cpp, Groq and Cerebras do.
-    * ``error_type``, ``error_reason`` and ``error_message`` are the class, reason and message of the error.
+    * ``text`` is the `output_text`.
+    * ``parsed.city`` and the like hold the fields of a parsed object, in order of first occurrence. Lists and objects
+      in them are JSON text. Any other parsed value is in ``parsed``.
+    * ``finish_reason`` is the `halted_reason` for a chat.
+    * ``provider`` is known if the response or an error names it.
+    * ``input_tokens``, ``output_tokens``, ``total_tokens`` and ``cost`` are from `usage`.
+    * ``seconds`` is the duration of the last response. Only some providers report it, such as Ollama, llama.cpp, Groq
+      and Cerebras.
+    * ``error_type``, ``error_reason`` and ``error_message`` are the error's class, reason and message.
 
     Raises ``ValidationError("invalid_option")`` if any item is not a result.
     """
@@ -178,7 +181,7 @@ def _row(result: Any, parsed: dict[str, Any]) -> dict[str, Any]:
 def _parsed_cells(parsed: Any) -> dict[str, Any]:
     try:
         data = json_data(parsed)
-    except ValidationError:  # a function that parses answers can return any object
+    except ValidationError:  # a parsing function can return any object
         data = str(parsed)
     if isinstance(data, dict):
         return {f"parsed.{name}": value for name, value in cast(dict[str, Any], data).items()}

@@ -17,7 +17,7 @@ large data            If large data is invalid, only one fault is reported, beca
                       into each fault.
 ====================  ===============================================================================================
 
-If a schema is not checked, or is checked only in part, a warning is logged once for that schema.
+A skipped or partial check logs a warning, once for each schema.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MAX_PATTERNS = 100
 MAX_IDS = 100
 MAX_APPLIED = 2_000
 MAX_COPIED = 5_000_000
-"""The maximum number of bytes copied into faults. Copying more would take longer than a quarter of a second."""
+"""The maximum number of bytes copied into faults."""
 
 log = logging.getLogger("rxllm")
 
@@ -49,7 +49,7 @@ Schema = dict[str, Any]
 
 _SHOWN = 200
 _PATTERN_BYTES = 200_000
-"""The maximum size of a compiled pattern. Larger patterns are slow to compile."""
+"""The maximum size of a compiled pattern."""
 
 _NAMES_TO_SCHEMAS = ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
 _DATA = ("enum", "const", "examples", "default", "required", "type", "dependentRequired")
@@ -57,10 +57,7 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _APART = ("$defs", "definitions", *_REFERENCES)
 _UNEVALUATED = ("unevaluatedItems", "unevaluatedProperties")
 _UNEVALUATED_COST = 4
-"""The factor by which ``unevaluatedItems`` or ``unevaluatedProperties`` raises the cost of the branches beside it.
-
-These keywords check the branches again, so each level multiplies the cost.
-"""
+"""These keywords check neighbouring branches again, so each level multiplies the cost."""
 _ONE_LEVEL_DOWN = {
     *("properties", "patternProperties", "additionalProperties", "propertyNames"),
     *("items", "prefixItems", "additionalItems", "contains", *_UNEVALUATED),
@@ -69,10 +66,10 @@ _NEED_ALL_PATTERNS = ("not", "if", "oneOf", "maxContains", *_UNEVALUATED)
 
 
 def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]]:
-    """Return the faults that jsonschema-rs finds when it validates `data` against the JSON `schema`, with their paths.
+    """Return the faults in `data` according to `schema`, with their paths.
 
-    If jsonschema-rs is not installed, no faults are returned, and a warning is logged once. An invalid `schema` raises
-    jsonschema-rs's errors. NaN is not considered a number.
+    Without jsonschema-rs, this only logs a warning, once. An invalid `schema` raises jsonschema-rs's errors. NaN is not
+    a number.
     """
     try:
         import_module("jsonschema_rs")
@@ -82,7 +79,7 @@ def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]
     checked = _compiled(json_bytes(schema))
     try:
         return checked.faults(data)
-    except ValueError:  # bytes, numeric keys and lone surrogates are checked in their JSON form
+    except ValueError:  # bytes, numeric keys or lone surrogates
         try:
             return checked.faults(decode_json(json_bytes(data)))
         except (ValidationError, *UNREADABLE) as error:
@@ -139,10 +136,9 @@ class _Unchecked:
 
 
 class _Checked(msgspec.Struct, frozen=True):
-    """A compiled schema.
+    """A compiled schema for data of at most this `depth`.
 
-    It checks data nested at most `depth` levels deep; if `depth` is -1, it checks nothing. `applied` is the number of
-    subschemas that may apply to data of that depth.
+    A `depth` of -1 turns the check off. `applied` counts the subschemas that may apply.
     """
 
     validator: Any
@@ -167,12 +163,11 @@ class _Checked(msgspec.Struct, frozen=True):
 def _size(data: Any) -> int:
     try:
         return len(json_bytes(data))
-    except ValidationError:  # the data has a number that is too long to write as text
+    except ValidationError:  # a number is too long to write
         return MAX_COPIED + 1
 
 
 def _message(error: Any) -> str:
-    """Return the library's message, or a clearer one if the library omits some choices or mentions a "False schema"."""
     if error.kind.name == "enum":
         return f"{json_text(error.instance)} is not one of {json_text(error.kind.options)}"
     if error.kind.name == "falseSchema":
@@ -181,7 +176,7 @@ def _message(error: Any) -> str:
 
 
 class _Document:
-    """A schema and all its subschemas. Patterns that cannot be read are moved to `unread`."""
+    """A schema, its subschemas, and its `unread` patterns."""
 
     def __init__(self, root: Schema) -> None:
         self.root = root
@@ -203,7 +198,7 @@ class _Document:
                 self._by_anchor.setdefault(anchor, []).append(schema)
 
     def _remove_unread(self, schema: Schema, patterns: int) -> int:
-        """Remove unreadable patterns from `schema`. Add its number of patterns to `patterns`, and return the sum."""
+        """Remove unreadable patterns, and return the new number of patterns."""
         names = schema.get("patternProperties")
         names = cast(Schema, names) if isinstance(names, dict) else {}
         own = schema.get("pattern")
@@ -220,10 +215,7 @@ class _Document:
         return patterns
 
     def count_applied(self, levels: int) -> int:
-        """Return the number of subschemas that may apply to data with this many levels.
-
-        Counting stops above `MAX_APPLIED`.
-        """
+        """Count the subschemas that may apply, up to `MAX_APPLIED`."""
         try:
             return self._count(self.root, levels, {})
         except RecursionError:
@@ -234,7 +226,7 @@ class _Document:
             return 0
         key = (id(cast(Schema, schema)), levels)
         if key not in known:
-            known[key] = MAX_APPLIED + 1  # the count for a schema that refers to itself on the same level
+            known[key] = MAX_APPLIED + 1  # stands for a schema that refers to itself
             if len(known) <= MAX_APPLIED:
                 known[key] = self._count_parts(cast(Schema, schema), levels, known)
         return known[key]
@@ -255,7 +247,7 @@ class _Document:
         return total
 
     def _targets(self, reference: str) -> list[Any]:
-        """Return all schemas that `reference` may refer to. Some may be wrong, as only the fragment is compared."""
+        """Return all schemas that `reference` may refer to."""
         fragment = unquote(reference.partition("#")[2])
         if len(self._bases) > MAX_IDS:
             return []
@@ -267,7 +259,7 @@ class _Document:
 
 
 def _parts(keyword: str, value: Any) -> Iterator[Schema]:
-    """Yield the subschemas in a keyword's `value`, even for unknown keywords, because references can point there."""
+    """Yield a keyword's subschemas, even for unknown keywords."""
     if keyword in _DATA:
         return
     items: Any = [value]
@@ -289,13 +281,13 @@ def _follow_pointer(base: Any, pointer: str) -> Any:
 
 
 def _anchors(schema: Schema) -> set[str]:
-    """Return the fragments that can refer to `schema`. In old drafts, an id such as "#a" is a fragment too."""
+    """Return the fragments that refer to `schema`, such as "#a"."""
     names = (schema.get(keyword) for keyword in ("$anchor", "$dynamicAnchor", "$id", "id"))
     return {name.rpartition("#")[2] for name in names if isinstance(name, str)}
 
 
 def _count_required(schema: Schema) -> int:
-    """Return the number of names that `schema` can report as missing."""
+    """Return how many names `schema` can report as missing."""
     names: list[Any] = [schema.get("required")]
     for keyword in ("dependentRequired", "dependencies"):
         by_name = schema.get(keyword)

@@ -1,4 +1,4 @@
-"""Structured answers: make JSON schemas from types, and read a model's text as values of these types.
+"""Make JSON schemas from types, and read answers as these types.
 
 ===========================================  ==========================  ===========================================
 `response_format`                            JSON schema                 reading the answer
@@ -15,13 +15,11 @@ any other type: ``list[City]``, ``bool``,    an object with the single   the ans
 ``"text"``                                   none                        the answer is not parsed
 ===========================================  ==========================  ===========================================
 
-Providers that enforce a schema require an object at its root, so other types are wrapped in an object with the field
-`value`; see
+Providers require an object at the root. Any other type becomes the field `value` of an object; see
 https://platform.openai.com/docs/guides/structured-outputs#root-objects-must-not-be-anyof-and-must-be-an-object.
 
-These providers also require strict schemas. A strict schema allows no additional properties and requires all
-properties. It does not use ``default``, ``title``, ``oneOf`` or ``discriminator``, and a ``$ref`` in it has no sibling
-keywords.
+A strict schema requires all properties and allows no others. It has no ``default``, ``title``, ``oneOf`` or
+``discriminator``. A ``$ref`` in it stands alone.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ from rxllm.values.requests import json_schema
 from rxllm.values.schema_checks import schema_faults
 
 ResponseFormat = str | Mapping[str, Any] | type[Any] | UnionType
-"""The possible types of a call's ``response_format``; see the table above."""
+"""A call's ``response_format``; see the table above."""
 
 _NAMES_TO_SCHEMAS = ("properties", "$defs", "patternProperties")
 _DATA = ("enum", "const", "examples", "required", "type")
@@ -60,7 +58,7 @@ _SHOWN = 200
 
 
 def is_type(value: Any) -> bool:
-    """Whether `value` is a class, an alias such as ``list[int]``, a union, or another type from `typing`.
+    """Whether `value` is a type, such as ``list[int]`` or a union.
 
     >>> [is_type(value) for value in (int, list[int], int | None, len, "int")]
     [True, True, True, False, False]
@@ -69,7 +67,7 @@ def is_type(value: Any) -> bool:
 
 
 def as_response_format(value: Any) -> Any:
-    """Convert a type, or OpenAI's own format, to ``json_schema(...)``. Return any other `value` unchanged.
+    """Convert a type or OpenAI's own format to ``json_schema(...)``.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -78,13 +76,14 @@ def as_response_format(value: Any) -> Any:
     >>> as_response_format(City)["schema"]["properties"]
     {'name': {'type': 'string'}}
 
-    Raises ``ValidationError("invalid_option")`` for a type that has no JSON schema.
+    Any other value is returned unchanged. Raises ``ValidationError("invalid_option")`` for a type without a JSON
+    schema.
     """
     return _format_of(value) if is_type(value) else _flatten(value)
 
 
 def _flatten(value: Any) -> Any:
-    """Convert OpenAI's own format to ``json_schema(...)``. Return anything else unchanged.
+    """Convert OpenAI's own format to ``json_schema(...)``.
 
     In OpenAI's format, `strict` is False by default; see
     https://platform.openai.com/docs/api-reference/chat/create#chat_create-response_format.
@@ -101,10 +100,10 @@ def _flatten(value: Any) -> Any:
 
 
 def reader(response_format: Any) -> Callable[[str], Any] | None:
-    """Return the function that parses an answer in this format, or None if the answer is plain text.
+    """Return the function that parses an answer, or None for text.
 
-    The function raises ``ValidationError("invalid_output")`` if the answer does not match the format. If
-    `response_format` itself is a function, it is returned unchanged.
+    The function raises ``ValidationError("invalid_output")`` for a wrong answer. If `response_format` is
+    a function, it is returned.
     """
     response_format = _flatten(response_format)
     match response_format:
@@ -122,16 +121,16 @@ def reader(response_format: Any) -> Callable[[str], Any] | None:
 
 
 def decoder(hint: Any) -> Callable[[str], Any]:
-    """Return the function that reads JSON text as the type `hint`, without unwrapping the value.
+    """Return the function that reads JSON text as the type `hint`.
 
-    The function raises ``ValidationError("invalid_output")`` if the text does not match the type. `decoder` itself
-    raises msgspec's error if JSON cannot express the type.
+    The function raises ``ValidationError("invalid_output")`` if the text does not match. `decoder` raises msgspec's
+    error if JSON cannot express the type.
     """
     return partial(_decode_type, _decode_of(hint), hint)
 
 
 def unfenced(text: str) -> str:
-    """Return `text` without the Markdown code fence that small models often put around their JSON.
+    """Return `text` without a Markdown code fence around it.
 
     >>> unfenced("```json\\n[1]\\n```")
     '[1]'
@@ -143,10 +142,10 @@ def unfenced(text: str) -> str:
 
 
 def is_wrapped(hint: Any) -> bool:
-    """Whether an answer of this type must be wrapped in an object with the field `value`."""
+    """Whether the answer must be an object with the field `value`."""
     try:
         schema = _own_schema(hint)
-    except ValidationError:  # an answer of this type can be read, but the type has no schema
+    except ValidationError:  # readable, but without a schema
         return False
     return bool(schema) and schema.get("type") != "object"
 
@@ -166,7 +165,7 @@ def _format_of(hint: Any) -> dict[str, Any]:
 def _own_schema(hint: Any) -> dict[str, Any]:
     try:
         return _inline_root(_schema_of(hint))
-    except Exception as error:  # errors from msgspec or pydantic, or a NameError in a type hint
+    except Exception as error:  # from msgspec or pydantic, or a NameError
         fault = f"{hint!r} has no JSON schema: {str(error).splitlines()[-1]}"
         remedy = "write a @dataclass, a TypedDict or a pydantic model, with fields that JSON can express"
         raise invalid_option("response_format", f"{fault}; {remedy}") from None
@@ -186,7 +185,7 @@ def _schema_of(hint: Any) -> dict[str, Any]:
 
 
 def _inline_root(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return `schema` with the reference at its root replaced by the object that it refers to."""
+    """Replace a reference at the root with its target."""
     if "$ref" not in schema:
         return schema
     shared = dict(schema["$defs"])
@@ -216,7 +215,7 @@ def _make_strict(schema: Any) -> Any:
 
 
 def _is_closed(schema: Any) -> bool:
-    """Whether `schema` is fully specified: mappings have fixed keys, and every value and list item has a type."""
+    """Whether all keys are fixed and all items typed."""
     is_list_of_any = schema.get("type") == "array" and not schema.get("items")
     is_open = schema == {} or is_list_of_any or schema.get("additionalProperties", False) is not False
     return not is_open and all(_is_closed(child) for child in _children(schema))
@@ -257,16 +256,16 @@ class _Wrapped(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _read_answer(decode: Callable[[str], Any], text: str) -> Any:
-    """Decode the answer in `text`. The answer can be wrapped in an object with the single field `value`."""
+    """Decode an answer that may be wrapped in `value`."""
     try:
         wrapped = msgspec.json.decode(unfenced(text), type=_Wrapped)
-    except Exception:  # a lone surrogate raises an error other than DecodeError
+    except Exception:  # a lone surrogate raises another error
         return decode(text)
     try:
         return decode(bytes(wrapped.value).decode())
     except ValidationError as error:
         try:
-            return decode(text)  # the type can be a class whose only field is called `value`
+            return decode(text)  # for a class with the single field `value`
         except ValidationError:
             raise error from error.__cause__
 
@@ -274,14 +273,14 @@ def _read_answer(decode: Callable[[str], Any], text: str) -> Any:
 def _decode_type(decode: Callable[[str], Any], hint: Any, text: str) -> Any:
     try:
         return decode(unfenced(text))
-    except Exception as error:  # a validator in the class can raise any error
+    except Exception as error:  # a validator can raise any error
         if fault := _cut_off(text):
             raise _invalid_output("complete JSON", [((), fault)]) from None
         raise _invalid_output(_type_name(hint), faults_of(error)) from error
 
 
 def _cut_off(text: str) -> str:
-    """Return the parser's error message if the JSON in `text` is cut off, otherwise an empty string."""
+    """Return the parser's message if `text` is cut off."""
     try:
         msgspec.json.decode(unfenced(text))
     except UNREADABLE as error:
@@ -309,17 +308,14 @@ def _msgspec_decoder(hint: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _decode_other(cls: Any, value: Any) -> Any:
-    """Convert `value` to `cls`, a pydantic model. For other classes, return `value`, so that msgspec rejects it."""
+    """Convert `value` to a pydantic model; msgspec rejects other classes."""
     validate = getattr(cls, "model_validate_json", None)
     return value if validate is None else validate(msgspec.json.encode(value))
 
 
 @cached_by_type
 def _is_for_pydantic(hint: Any) -> bool:
-    """Whether `hint` must be read by pydantic: it uses pydantic, or is a union of objects that msgspec cannot read.
-
-    Types that contain a Struct are always read by msgspec.
-    """
+    """Whether pydantic must read this type."""
     parts = list(parts_of(hint))
     if any(isinstance(part, type) and issubclass(part, msgspec.Struct) for part in parts):
         return False
@@ -327,7 +323,7 @@ def _is_for_pydantic(hint: Any) -> bool:
         return False
     try:
         cached_adapter(hint)
-    except Exception:  # pydantic is not installed, or does not support a part of the type
+    except Exception:  # not installed, or not supported
         return False
     return True
 
@@ -337,6 +333,6 @@ def _is_union_of_objects(hint: Any, parts: list[Any]) -> bool:
         return False
     try:
         _msgspec_decoder(hint)
-    except Exception:  # an error from msgspec, or a NameError in a type hint
+    except Exception:  # from msgspec, or a NameError
         return True
     return False

@@ -9,7 +9,7 @@ from typing import Any, cast
 MASK = "[key]"
 
 DEPTH = 100
-"""The maximum depth to which data is searched for secrets. Each level takes two of Python's 1,000 stack frames."""
+"""The maximum depth of a search. A level takes two stack frames."""
 
 TOO_DEEP = "[nested too deeply]"
 
@@ -17,7 +17,7 @@ _NAME = re.compile(r"key(?!word|board)|token(?!s|iz)|secret|passw|pwd|credential
 
 
 def is_secret_name(name: object) -> bool:
-    """Whether `name` looks like the name of a header, option or query parameter that holds a secret.
+    """Whether `name` looks like the name of a secret.
 
     >>> [name for name in ("x-api-key", "Authorization", "max_tokens", "author") if is_secret_name(name)]
     ['x-api-key', 'Authorization']
@@ -26,7 +26,7 @@ def is_secret_name(name: object) -> bool:
 
 
 def masked(value: Any) -> Any:
-    """Return `value` with all secrets in it masked. A secret is recognized by its name; see `is_secret_name`.
+    """Return `value` with secrets masked, according to `is_secret_name`.
 
     >>> masked({"options": {"extra_headers": {"api-key": "abc", "x-title": "Mine"}}})
     {'options': {'extra_headers': {'api-key': '[key]', 'x-title': 'Mine'}}}
@@ -41,17 +41,17 @@ def mapped(
     depth: int = DEPTH,
     memo: dict[int, tuple[Any, Any]] | None = None,
 ) -> Any:
-    """Return `value` with each scalar in it, however deeply nested, replaced by ``change(scalar)``.
+    """Return `value` with each scalar replaced by ``change(scalar)``.
 
-    In mappings and (name, item) pairs, each item is first replaced by ``entry(name, item)``. A part that contains
-    itself or is nested deeper than `depth` becomes a placeholder.
+    Named items are first replaced by ``entry(name, item)``. A part that is too deep or contains itself becomes a
+    placeholder.
     """
     if not isinstance(value, Mapping | list | tuple):
         return change(value)
     memo, key = {} if memo is None else memo, id(cast(object, value))
     if key in memo:
         return memo[key][1]
-    memo[key] = value, TOO_DEEP  # keeps `value` alive, so that no other object gets its id
+    memo[key] = value, TOO_DEEP  # keeps `value` alive, so its id stays unique
     if not depth:
         return TOO_DEEP
 

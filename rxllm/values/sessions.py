@@ -1,6 +1,6 @@
-"""Sessions, the input types for conversations, and helpers for halted agents.
+"""Sessions, the input of conversations, and helpers for halted agents.
 
-The status of a session determines which operations are legal:
+The status of a session determines the legal operations:
 
 ====================  ==========================================================  ======================================
 status                the session is waiting for                                  legal operations
@@ -13,9 +13,8 @@ status                the session is waiting for                                
 ``error``             nothing; to continue, make a new session from its thread    none
 ====================  ==========================================================  ======================================
 
-The thread of a halted agent is stored in the message that called the agent, under ``metadata["agents"][call.id]``,
-until the call is answered. The id of a call or question inside an agent is prefixed with the ids of the enclosing
-calls, separated by "/".
+* A halted agent's thread is stored in the message that called the agent, under ``metadata["agents"][call.id]``.
+* The id of a call or question inside an agent begins with the enclosing calls' ids, as in "c1/c2".
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ LEGAL: Mapping[str, tuple[str, ...]] = {
 
 @value
 class Session(Value):
-    """The state of a conversation, which can be stored as JSON between turns.
+    """The state of a conversation, which can be stored as JSON.
 
-    A session is immutable: methods that would change it return a new one. Tools receive `id` as the session id. They
-    also receive `context`. It overrides the engine's context, and a call's own context overrides both. `metadata`
-    collects the metadata of all turns. If the status is ``error``, ``metadata["error"]`` is the reason.
+    A session is immutable: its methods return a new one. Tools receive `id` as the session id. They also receive
+    `context`, which overrides the engine's; a call's own context overrides both. `metadata` collects the metadata of
+    all turns. If the status is ``error``, ``metadata["error"]`` is the reason.
     """
 
     id: str | None = None
@@ -77,8 +76,7 @@ class Session(Value):
     def require(self, operation: str) -> None:
         """Raise `SessionError` unless the status allows `operation`.
 
-        The reason is ``session_in_error_state`` or ``invalid_status_for_operation``. In the second case, the message
-        lists the legal operations.
+        The reason is ``session_in_error_state`` or ``invalid_status_for_operation``.
         """
         if self.status == "error":
             remedy = "to continue, write dataclasses.replace(session, status='idle')"
@@ -89,14 +87,14 @@ class Session(Value):
             raise SessionError("invalid_status_for_operation", message, metadata=metadata)
 
     def append(self, *messages: Message) -> Session:
-        """Return the session with these messages appended to its thread. Nothing else changes."""
+        """Return the session with these messages at the thread's end."""
         return replace(self, thread=self.thread + messages)
 
     def with_thread(self, thread: Thread) -> Session:
-        """Return the session with another thread, waiting only for the calls and the question that are open in it.
+        """Return the session with another thread.
 
-        Use it to add the user's messages in any status, even instead of the answers that the session is waiting for, or
-        to continue after an error. Then call ``session.resume``.
+        It waits only for the calls and the question that are open there. Use this to add a user's message in any
+        status, or to continue after an error. Then call ``session.resume``.
 
         >>> from rxllm import Thread
         >>> asking = Session(status="awaiting_user", pending_question="Where to?")
@@ -115,19 +113,19 @@ class Session(Value):
         return self.append(user(text))
 
     def append_tool_result(self, tool_call_id: str, content: str | dict[str, Any]) -> Session:
-        """Return the session with this tool result appended. To answer a pending call, use `submit_tool_result`."""
+        """Append a tool result. Pending calls need `submit_tool_result`."""
         return self.append(tool_result(tool_call_id, content))
 
     def submit_tool_result(self, tool_call_id: str, content: str | Mapping[str, Any]) -> Session:
-        """Return the session with one pending tool call answered. If `content` is a mapping, the model receives JSON.
+        """Return the session with one pending tool call answered.
 
         >>> waiting = Session(status="awaiting_tools", pending_tool_calls=(ToolCall("a", "sign"),))
         >>> waiting.submit_tool_result("a", "signed").status
         'idle'
 
-        Once all pending calls are answered, the session stops waiting for tools.
+        The model receives a mapping as JSON. After the last answer, the session no longer waits for tools.
 
-        Raises ``SessionError("unknown_tool_call_id")``, the same errors as `require`, and
+        Raises ``SessionError("unknown_tool_call_id")`` and the errors of `require`. Raises
         ``ValidationError("not_serializable")`` if the mapping has no JSON form.
         """
         self.require("submit_tool_result")
@@ -136,7 +134,7 @@ class Session(Value):
     def submit_tool_results(
         self, results: Mapping[str, str | Mapping[str, Any]] | Iterable[tuple[str, str | Mapping[str, Any]]]
     ) -> Session:
-        """Return the session with several pending tool calls answered. `results` maps their ids to the results."""
+        """Answer several pending tool calls. `results` maps ids to results."""
         by_id = dict(results)
         if not by_id:
             return self
@@ -156,7 +154,7 @@ class Session(Value):
         )
 
     def require_pending(self, ids: Iterable[str]) -> None:
-        """Raise ``SessionError`` if any of `ids` is not the id of a pending tool call.
+        """Raise ``SessionError`` unless all `ids` are pending.
 
         The reason is ``unknown_tool_call_id``, or ``no_pending_tool_call`` if no call is pending.
         """
@@ -169,7 +167,7 @@ class Session(Value):
         raise SessionError(reason, message, metadata={"tool_call_id": unknown[0]})
 
     def replied(self, answer: str | Message) -> Session:
-        """Return the session with the user's answer added and the pending question removed."""
+        """Return the session with the pending question answered."""
         message, id = answer if isinstance(answer, Message) else user(answer), self.pending_tool_call_id
         if id is not None and waits_in_agent(self.thread, id):
             session = replace(self, thread=with_answer(self.thread, id, message))
@@ -180,9 +178,8 @@ class Session(Value):
     def after(self, result: ChatResult | StepResult) -> Session:
         """Return the session after a turn with this `result`.
 
-        If there are pending tool calls and a pending question, the session waits for the tool calls first. A cancelled
-        turn is treated as if it had ended after its last complete step. The thread keeps the user's message even if no
-        step was completed.
+        * Pending tool calls are answered before a pending question.
+        * A cancelled turn ends after its last complete step. The thread always keeps the user's message.
         """
         reason, ending = _ending(result)
         metadata = {**self.metadata, **ending}
@@ -208,7 +205,7 @@ class Session(Value):
 
 @value
 class Turn(Value):
-    """The outcome of an operation on a session: the new `session`, and the `result` of the chat or step."""
+    """A session after an operation, and the operation's `result`."""
 
     session: Session
     result: ChatResult | StepResult
@@ -226,7 +223,7 @@ class Turn(Value):
 
 
 Input = str | Message | Mapping[str, object] | Sequence[MessageLike] | Thread | ChatResult | StepResult | Session | Turn
-"""A conversation: text, one or more messages (rxllm's or in OpenAI's format), a thread, or an object with a thread."""
+"""Text, messages, a thread, or an object with a thread."""
 
 
 _ANSWER_ONLY = (
@@ -235,7 +232,7 @@ _ANSWER_ONLY = (
 
 
 def as_thread(value: Any) -> Thread:
-    """Convert an `Input` to a thread. Raises ``ValidationError("invalid_thread")`` for any other value."""
+    """Convert an `Input`, or raise ``ValidationError("invalid_thread")``."""
     match value:
         case Thread():
             return value
@@ -294,27 +291,27 @@ def _text_of(id: str, content: str | Mapping[str, Any]) -> str:
         raise not_serializable(error.message, id) from error
 
 
-# Questions and open agents. An agent is a tool call that runs a chat; it is open while that chat is halted.
+# An agent is open while its chat is halted.
 
 
 def question(text: str, tool_call_id: str | None, metadata: Mapping[str, Any]) -> Message:
-    """Return the assistant message that asks a tool's question, including any ``ask_user_opts`` from `metadata`."""
+    """Return the message that asks a tool's question."""
     opts = {"ask_user_opts": metadata["ask_user_opts"]} if metadata.get("ask_user_opts") else {}
     return Message("assistant", text, metadata={"ask_user": True, "tool_call_id": tool_call_id, **opts})
 
 
 def nested_id(id: str, inner: str) -> str:
-    """Prefix `inner`, the id of an agent's call or question, with `id`, the id of the tool call that runs the agent."""
+    """Return the id of a call or question inside an agent."""
     return f"{id}/{inner}"
 
 
 def nested_call(id: str, call: ToolCall) -> ToolCall:
-    """Return an agent's pending `call`, with ``nested_id(id, call.id)`` as its id."""
+    """Return an agent's pending `call` with its nested id."""
     return replace(call, id=nested_id(id, call.id))
 
 
 def open_agents(thread: Thread) -> dict[str, Thread]:
-    """Return the thread of each halted agent whose call is unanswered. The keys are call ids, in call order."""
+    """Return the threads of halted agents, by call id."""
     threads: dict[str, Any] = {}
     for message in thread:
         agents = message.metadata.get(AGENTS)
@@ -325,7 +322,7 @@ def open_agents(thread: Thread) -> dict[str, Thread]:
 
 
 def with_open_agents(thread: Thread, agents: Mapping[str, Thread]) -> Thread:
-    """Return `thread` with more threads of halted agents stored in it. `agents` maps call ids to these threads."""
+    """Return `thread` with these halted agents."""
     if not agents:
         return thread
     return replace(thread, messages=tuple(_with_agents(message, agents) for message in thread))
@@ -339,7 +336,7 @@ def _with_agents(message: Message, agents: Mapping[str, Thread]) -> Message:
 
 
 def open_calls(thread: Thread) -> Iterator[ToolCall]:
-    """Yield the unanswered calls, replacing each call to a halted agent with the unanswered calls inside that agent."""
+    """Yield the unanswered calls, and the calls inside halted agents."""
     agents = open_agents(thread)
     for call in unanswered(thread):
         if call.id in agents:
@@ -349,7 +346,7 @@ def open_calls(thread: Thread) -> Iterator[ToolCall]:
 
 
 def open_ids(thread: Thread) -> Iterator[str]:
-    """Yield the ids of all unanswered calls and questions in `thread` and its agents."""
+    """Yield the ids of all unanswered calls and questions."""
     agents = open_agents(thread)
     for call in unanswered(thread):
         yield call.id
@@ -360,7 +357,7 @@ def open_ids(thread: Thread) -> Iterator[str]:
 
 
 def open_questions(thread: Thread) -> Iterator[str]:
-    """Yield the ids of the open questions to the user: first the agents' questions, then the thread's own."""
+    """Yield the ids of open questions, agents first."""
     for id, agent in open_agents(thread).items():
         yield from (nested_id(id, inner) for inner in open_questions(agent))
     if (question_id := _own_question_id(thread)) is not None:
@@ -368,20 +365,19 @@ def open_questions(thread: Thread) -> Iterator[str]:
 
 
 def waits_in_agent(thread: Thread, id: str | None) -> bool:
-    """Whether the question with this `id` was asked by an agent in `thread`."""
+    """Whether an agent asked the question with this `id`."""
     return id is not None and id != _own_question_id(thread) and id in open_questions(thread)
 
 
 def with_answer(thread: Thread, id: str, answer: Message) -> Thread:
-    """Return `thread` with the call or question `id` answered; see `with_answers`."""
+    """Return `thread` with one answer; see `with_answers`."""
     return with_answers(thread, {id: answer})
 
 
 def with_answers(thread: Thread, answers: Mapping[str, Message]) -> Thread:
-    """Return `thread` with answers to calls and questions, however deeply nested. `answers` maps ids to messages.
+    """Return `thread` with answers to calls and questions, even inside agents.
 
-    A tool message is inserted after its call, and a user message after its question. An answer that matches no call is
-    appended.
+    An answer follows its call or question. An answer without a call is appended.
     """
     agents = open_agents(thread)
     places = {nested_id(id, inner): (id, inner) for id, agent in agents.items() for inner in open_ids(agent)}

@@ -1,4 +1,4 @@
-"""Threads: the messages of a conversation so far, and the answers to their tool calls."""
+"""Threads, and the answers to their tool calls."""
 
 from __future__ import annotations
 
@@ -18,33 +18,37 @@ from rxllm.values.tools import ToolCall
 
 
 class Dumpable(Protocol):
-    """A message object from an SDK: a pydantic model such as ``completion.choices[0].message``."""
+    """An SDK's message, such as ``completion.choices[0].message``."""
 
     def model_dump(self, *, exclude_none: bool = ...) -> dict[str, Any]: ...
 
 
 AGENTS = "agents"
-"""The metadata key under which an assistant message stores the threads of the halted agents that it called."""
+"""The metadata key for the threads of halted agents."""
 
 _LAST = 20
-"""The maximum number of messages that a notebook shows from the end of a thread, besides the first message."""
+"""How many of the last messages a notebook shows."""
 
 MessageLike = Message | Response[Any] | Mapping[str, object] | Dumpable
-"""A message, a response that contains one, or a message in OpenAI's format."""
+"""A message, a response, or a message in OpenAI's format."""
 
 
 @value
 class Thread(Value):
-    """A conversation. It is immutable: its methods return a new thread.
+    """An immutable conversation; its methods return a new thread.
 
     >>> thread = Thread() + system("Be brief.") + "Hi"
     >>> len(thread), thread.last
     (2, Message('user', 'Hi'))
 
-    ``thread + x`` appends text (as a user message), a message, a response's message, a message in OpenAI's format
-    (``{"role": "user", "content": "Hi"}``), a list of such messages, or another thread's messages. It raises
-    ``ValidationError("invalid_thread")`` for anything else. ``Thread(...)`` accepts only `Message` objects, and raises
-    the same error for other items.
+    ``thread + x`` appends any of these:
+
+    * text, as a user message;
+    * a message, or a response's message;
+    * a message in OpenAI's format, ``{"role": "user", "content": "Hi"}``;
+    * a list of such messages, or another thread's messages.
+
+    Anything else raises ``ValidationError("invalid_thread")``. ``Thread(...)`` itself accepts only `Message` objects.
     """
 
     messages: tuple[Message, ...] = ()
@@ -59,17 +63,16 @@ class Thread(Value):
 
     @classmethod
     def from_openai(cls, messages: Iterable[MessageLike]) -> Self:
-        """Convert messages in OpenAI's format, as dicts or SDK objects, to a thread. `Message` objects are unchanged.
+        """Convert messages in OpenAI's format to a thread.
 
         >>> Thread.from_openai([{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"}])
         Thread(2 messages, last=Message('user', 'Hi'))
 
-        Images, files, audio, tool calls and their results, thinking and annotations are all converted. The role
-        ``developer`` becomes ``system``, and a refusal becomes text. Every function that takes a thread also accepts
-        such a list.
+        The messages can be dicts, SDK objects or `Message` objects. The role ``developer`` becomes ``system``, and a
+        refusal becomes text. Every function that takes a thread also accepts such a list.
 
-        Raises ``ValidationError("invalid_thread")``, with the path, for anything that a thread cannot hold: an unknown
-        field, an unknown type of part, or ``function_call``, which is OpenAI's old format for tool calls.
+        Raises ``ValidationError("invalid_thread")`` for an unknown field or type of part. It is also raised for
+        ``function_call``, OpenAI's old format for tool calls.
         """
         return cls(as_messages(messages))
 
@@ -79,12 +82,12 @@ class Thread(Value):
         >>> (Thread() + "Hi").to_openai()
         [{'role': 'user', 'content': 'Hi'}]
 
-        Data that has no place in the format is omitted: all metadata, tool calls that the provider ran itself, and the
-        non-text parts of assistant messages. A tool result that is a mapping becomes JSON text. An image becomes its
-        URL or a ``data:`` URL. `from_openai` restores everything else.
+        These are omitted: metadata, the provider's own tool calls, and non-text parts of assistant messages. A tool
+        result that is a mapping becomes JSON text. An image becomes its URL or a ``data:`` URL. `from_openai` restores
+        everything else.
 
-        Raises ``ValidationError("not_serializable")`` for other parts that the format cannot express. Examples are
-        a file given by its URL and an image in a tool result. Errors from ``Image.to_data_uri`` propagate.
+        Raises ``ValidationError("not_serializable")`` for other parts that the format cannot express. Examples are a
+        file with a URL, and an image in a tool result. Also raises the errors of ``Image.to_data_uri``.
         """
         return [at(("messages", i), write_message, message) for i, message in enumerate(self)]
 
@@ -106,7 +109,7 @@ class Thread(Value):
             return replace(self, messages=self.messages[index])
         return self.messages[index]
 
-    if TYPE_CHECKING:  # `messages` can also be a list
+    if TYPE_CHECKING:  # `messages` can be a list
 
         def __init__(self, messages: Sequence[Message] = (), metadata: dict[str, Any] = ...) -> None: ...
 
@@ -119,7 +122,7 @@ class Thread(Value):
         return self + system(text)
 
     def add_user(self, content: Attachment | Sequence[Attachment], *attachments: Attachment) -> Thread:
-        """Append a user message with text, images and files; see `user`."""
+        """Append a user message; see `user`."""
         return self + user(content, *attachments)
 
     def add_assistant(self, text: str) -> Thread:
@@ -137,7 +140,7 @@ class Thread(Value):
 
 
 def as_messages(value: object) -> tuple[Message, ...]:
-    """Convert `value` to messages, or raise ``ValidationError("invalid_thread")``. Text becomes a user message."""
+    """Convert `value`, or raise ``ValidationError("invalid_thread")``."""
     if isinstance(value, str):
         return (user(value),)
     if not _is_single(value) and isinstance(value, Iterable):
@@ -146,7 +149,7 @@ def as_messages(value: object) -> tuple[Message, ...]:
 
 
 def _is_single(value: object) -> bool:
-    # These objects must not be iterated over: an SDK's message would yield its fields, and a Stream would run.
+    # Iterating over these would yield fields or run a Stream.
     return isinstance(value, Message | Response | Mapping | bytes) or _is_dumpable(value) or _is_stream(value)
 
 
@@ -176,7 +179,7 @@ def _as_message(value: Any) -> Message:
 
 
 def unanswered(thread: Thread) -> tuple[ToolCall, ...]:
-    """Return the unanswered tool calls, in order, leaving out calls that the provider runs itself.
+    """Return the calls that the client has yet to answer.
 
     >>> thread = Thread((Message("assistant", tool_calls=(ToolCall("a", "f"), ToolCall("b", "g"))),))
     >>> [call.id for call in unanswered(with_results(thread, {"a": Message("tool", "1", tool_call_id="a")}))]
@@ -188,11 +191,10 @@ def unanswered(thread: Thread) -> tuple[ToolCall, ...]:
 
 
 def with_results(thread: Thread, results: Mapping[str, Message]) -> Thread:
-    """Return `thread` with tool messages inserted after their calls. `results` maps tool call ids to messages.
+    """Return `thread` with tool results, given by call id.
 
-    The results are inserted directly after the message that made the calls, in call order. Providers require them
-    there, even if the chat has continued since. Results that match no call are appended. If an answered call ran an
-    agent, the agent's thread is removed.
+    They follow the message with the calls, as providers require. Results without a call are appended. An answered
+    agent's thread is removed.
     """
     remaining = dict(results)
     messages: list[Message] = []
@@ -220,7 +222,7 @@ def _without_agents(message: Message, ids: Collection[str | None]) -> Message:
 
 
 def listed(ids: Collection[str]) -> str:
-    """Return `ids` as text for an error message: the first ten, and how many more there are.
+    """Return up to ten `ids` for an error message.
 
     >>> listed("abcdefghijkl"), listed([])
     ('a, b, c, d, e, f, g, h, i, j and 2 more', 'none')

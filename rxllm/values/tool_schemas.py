@@ -1,6 +1,6 @@
-"""Make the JSON schema of a tool's arguments from its function's signature, and convert arguments to the hinted types.
+"""Make a JSON schema from a function's signature, and convert arguments.
 
-Arguments are converted by msgspec, or by pydantic if the parameter's type hint needs it.
+msgspec converts them, or pydantic if the type hint needs it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BOUNDS = frozenset({"minLength", "maxLength", "pattern", "minItems", "maxItems"
 
 
 class Parameter(msgspec.Struct, frozen=True, eq=False):
-    """A parameter that the model fills in. `adapter` is a pydantic ``TypeAdapter``, or None to use msgspec."""
+    """A parameter that the model fills in."""
 
     hint: Any
     default: Default | None = None
@@ -46,7 +46,7 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, hint: Any, default: Any = Signed.empty) -> Parameter:
-        """Return the parameter with this hint and default. The default can be a pydantic ``Field``."""
+        """Return a parameter. `default` can be a pydantic ``Field``."""
         if is_field(default):
             hint, default = Annotated[hint, default], Signed.empty
         fields = (info for info in getattr(hint, "__metadata__", ()) if is_field(info) and not info.is_required())
@@ -59,16 +59,16 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
         return cls(hint, make, type_adapter(hint))
 
     def read(self, data: Any) -> Any:
-        """Convert JSON `data` to the hinted type. If it does not match, raise the error from msgspec or pydantic."""
+        """Convert `data` to the hinted type, or raise the library's error."""
         if self.adapter is None:
             return msgspec.convert(data, self.hint, dec_hook=_read_path)
         return self.adapter.validate_json(json_bytes(data))
 
 
 def signature_of(name: str, function: Callable[..., Any]) -> list[tuple[Signed, Any]]:
-    """Return a tool function's parameters and their hints. Parameters that a ``partial`` fills in are left out.
+    """Return the parameters of a tool function, and their hints.
 
-    Raises ``TypeError`` if the function has no signature, or if a hint cannot be resolved.
+    Raises ``TypeError`` if the function has no signature, or a hint cannot be resolved.
     """
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -84,14 +84,14 @@ def signature_of(name: str, function: Callable[..., Any]) -> list[tuple[Signed, 
 
 
 def arguments_schema(name: str, signature: Iterable[tuple[Signed, Any]]) -> tuple[dict[str, Parameter], dict[str, Any]]:
-    """Return the parameters that the model passes to the tool `name`, and the JSON schema of all its arguments.
+    """Return the tool's parameters, and the JSON schema of its arguments.
 
     Raises ``TypeError`` if a type has no JSON schema.
     """
     try:
         parameters = {signed.name: Parameter.of(hint, signed.default) for signed, hint in signature}
         return parameters, _object_schema(parameters)
-    except Exception as error:  # errors from msgspec or pydantic
+    except Exception as error:  # from msgspec or pydantic
         fault = str(error).splitlines()[0]
         raise TypeError(f"the tool {name!r} has a parameter whose type has no JSON schema: {fault}") from error
 
@@ -99,10 +99,10 @@ def arguments_schema(name: str, signature: Iterable[tuple[Signed, Any]]) -> tupl
 def argument_streams(
     name: str, function: Callable[..., Any], signature: list[tuple[Signed, Any]]
 ) -> tuple[dict[str, Parameter], list[tuple[Signed, Any]]]:
-    """Return the type of the items of each parameter annotated with ``Stream``, and the signature without ``Stream``.
+    """Return the ``Stream`` parameters, and the signature without ``Stream``.
 
-    In the returned signature, ``Stream[str]`` is ``str``, and any other ``Stream[T]`` is ``list[T]``. Raises
-    ``TypeError`` if such a parameter cannot be fed while the model writes.
+    ``Stream[str]`` becomes ``str``, and ``Stream[T]`` becomes ``list[T]``. Raises ``TypeError`` for a ``Stream`` that
+    cannot be fed.
     """
     streams: dict[str, Parameter] = {}
     plain: list[tuple[Signed, Any]] = []
@@ -113,7 +113,7 @@ def argument_streams(
                 remedy = "write Stream[str] for a text or Stream[T] for a list, without None or another type around it"
                 raise TypeError(f"the tool {name!r} cannot have the parameter {signed}: {remedy}")
             if streams:
-                fault = f"has the parameter {signed.name!r} after a Stream, too late for the start of the tool"
+                fault = f"has the parameter {signed.name!r} after a Stream"
                 raise TypeError(f"the tool {name!r} {fault}; put it before {next(iter(streams))!r}")
             plain.append((signed, hint))
             continue
@@ -130,11 +130,11 @@ def argument_streams(
 
 
 def refuse_bounds(name: str, streams: Iterable[str], schema: Mapping[str, Any]) -> None:
-    """Raise ``TypeError`` if a stream of the tool has bounds, because only a whole argument could be checked."""
+    """Raise ``TypeError`` if a stream has bounds, which need a whole argument."""
     for stream in streams:
         if bounds := sorted(_BOUNDS & schema["properties"][stream].keys()):
-            fault = f"has the parameter {stream!r} with {', '.join(bounds)}, which cannot be checked in pieces"
-            raise TypeError(f"the tool {name!r} {fault}; check it in the function, and tell the model in a description")
+            fault = f"has bounds on the Stream {stream!r} ({', '.join(bounds)})"
+            raise TypeError(f"the tool {name!r} {fault}; check them in the function")
 
 
 def _is_stream(hint: Any) -> bool:
@@ -146,7 +146,7 @@ def _has_stream(hint: Any) -> bool:
 
 
 def convert(parameters: Mapping[str, Parameter], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the value of each parameter, or raise a ``ValidationError("invalid_request")`` that lists every fault."""
+    """Convert all arguments, or raise ``ValidationError("invalid_request")``."""
     values: dict[str, Any] = {}
     faults: list[tuple[Path, str]] = []
     for name, parameter in parameters.items():
@@ -156,7 +156,7 @@ def convert(parameters: Mapping[str, Parameter], arguments: Mapping[str, Any]) -
         try:
             default = parameter.default
             values[name] = parameter.read(arguments[name]) if name in arguments else cast(Default, default)()
-        except Exception as error:  # a validator in the type can raise any error
+        except Exception as error:  # a validator can raise any error
             faults += [((name, *path), fault) for path, fault in faults_of(error)]
     if faults:
         raise ValidationError("invalid_request", errors=faults)
@@ -164,14 +164,14 @@ def convert(parameters: Mapping[str, Parameter], arguments: Mapping[str, Any]) -
 
 
 def docstring_of(function: Any) -> str:
-    """Return the docstring of a function, of the function in a ``partial``, or of an object's ``__call__`` method."""
+    """Return the docstring of a function, ``partial`` or callable object."""
     own = inspect.getdoc(function) if hasattr(function, "__name__") else None
     inner = _function_in(function).__doc__
     return own or inspect.cleandoc(inner or "")
 
 
 def parameter_docs(docstring: str) -> dict[str, str]:
-    """Return the descriptions in a Google-style ``Args:`` section, by parameter name."""
+    """Return the texts in a Google-style ``Args:`` section."""
     _, _, rest = docstring.partition("Args:\n")
     section = "".join(takewhile(lambda line: line[0].isspace(), rest.splitlines(keepends=True)))
     indent = re.match(r"[ \t]*", section)
@@ -180,7 +180,6 @@ def parameter_docs(docstring: str) -> dict[str, str]:
 
 
 def _function_in(function: Any) -> Any:
-    """Return the function that has the hints: `function` itself, the function in a ``partial``, or ``__call__``."""
     while isinstance(function, partial):
         function = cast(Any, function).func
     return function if hasattr(function, "__name__") else type(function).__call__
@@ -197,7 +196,7 @@ def _object_schema(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
 
 
 def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Return the schema of each parameter, and the shared schemas that they refer to."""
+    """Return the parameters' schemas, and the schemas they share."""
     adapters = {name: parameter.adapter for name, parameter in parameters.items() if parameter.adapter is not None}
     hints = {name: parameter.hint for name, parameter in parameters.items() if parameter.adapter is None}
     plain, shared = msgspec.json.schema_components(
@@ -206,7 +205,7 @@ def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, A
     schemas = dict(zip(hints, plain, strict=True))
     if adapters:
         keyed = [(name, "validation", adapter) for name, adapter in adapters.items()]
-        # The prefix prevents name clashes: msgspec and pydantic may describe the same class in different ways.
+        # msgspec and pydantic may describe one class differently.
         prefix = "pydantic_" if shared else ""
         template = f"#/$defs/{prefix}{{model}}"
         found, rest = import_module("pydantic").TypeAdapter.json_schemas(keyed, ref_template=template)
@@ -216,7 +215,7 @@ def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, A
 
 
 def _spell_out(hint: Any, describe: Callable[[str], Any]) -> Any:
-    """Replace each text in an ``Annotated`` hint with ``describe(text)``, and each ``datetime`` with `_DATETIME`."""
+    """Apply `describe` to the texts in ``Annotated`` hints."""
     if hint is datetime:
         return _DATETIME
     origin, args = get_origin(hint), get_args(hint)
@@ -230,7 +229,6 @@ def _spell_out(hint: Any, describe: Callable[[str], Any]) -> Any:
 
 
 def _default_data(default: Default) -> Any:
-    """Return a default as JSON data, or None if it has no JSON form."""
     try:
         return json_data(default())
     except ValidationError:

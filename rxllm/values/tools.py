@@ -1,7 +1,7 @@
-"""Tools that a model can call, tool calls, the context that a tool receives, and halts, which end a chat.
+"""Tools, tool calls, their context, and halts, which end a chat.
 
-The handler of a `Tool` receives its arguments in a mapping. A `FunctionTool` is made from a function with type hints:
-it converts the arguments to the hinted types and passes them to the function by keyword.
+A `Tool`'s handler receives a mapping. A `FunctionTool` converts the arguments to the hinted types and passes them by
+keyword.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 
 ToolTimeout = float | Literal["default"] | None
-"""A number of seconds, None for no limit, or "default" to use the call's ``tool_timeout`` option."""
+"""Seconds, None for no limit, or "default" for ``tool_timeout``."""
 
 
 @value
@@ -60,8 +60,8 @@ class ToolCall(Value):
     """A model's call to a tool.
 
     `arguments` is the parsed JSON object, and `raw_arguments` is its text. Text passed as `arguments` is parsed. If it
-    is not a JSON object, `arguments` is empty, `raw_arguments` keeps the text, and ``metadata["error"]`` is the reason.
-    ``metadata["server"]`` marks a call that the provider runs itself; rxllm shows such calls, but does not run them.
+    is not a JSON object, `arguments` is empty, and ``metadata["error"]`` is the reason. ``metadata["server"]`` marks a
+    call that the provider runs itself. rxllm shows it but does not run it.
 
     Raises ``ValidationError("invalid_message")`` if `id`, `name` or `arguments` has the wrong type.
     """
@@ -73,7 +73,7 @@ class ToolCall(Value):
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        # Decoders create many ToolCalls, so the full check is skipped if all fields have their usual types.
+        # Decoders make many ToolCalls, so the usual types skip the check.
         if type(self.arguments) is not dict or type(self.name) is not str or type(self.id) is not str:
             self._check()
 
@@ -100,12 +100,16 @@ class ToolCall(Value):
 
 @dataclass(frozen=True)
 class ToolContext:
-    """The context of a tool call, passed to each parameter annotated with this class.
+    """The context of a tool call.
 
-    Call `progress` to emit a ``ToolProgress`` event at once. `cancelled` is set once no subscriber is waiting for the
-    result. `tool_call` contains the arguments, including any changes by an approver. If the tool asked the user a
-    question, `reply` is the answer, and `tool_state` is the state saved with the question; see `ask_user`. `make_key`
-    is called when `idempotency_key` is first read.
+    A parameter annotated with this class receives it.
+
+    * `progress` emits a ``ToolProgress`` event immediately.
+    * `cancelled` is set once no subscriber waits for the result.
+    * `tool_call` has the arguments, with any changes by an approver.
+    * `reply` is the user's answer to the tool's question.
+    * `tool_state` is the state saved with the question; see `ask_user`.
+    * `make_key` makes the `idempotency_key` when it is first read.
     """
 
     tool_call: ToolCall
@@ -121,13 +125,13 @@ class ToolContext:
 
     @cached_property
     def idempotency_key(self) -> str:
-        """A key that identifies this call, and stays the same if the call is run again, even in another process.
+        """A key that is the same if the call runs again.
 
-        Pass it to services that must not act twice, such as payment services. The key is a hash of the session's id,
-        the conversation before the call, and the call as the model wrote it. If an agent makes the call, the hash also
-        includes the key of the tool call that runs the agent. Without a `session_id`, two conversations with equal
-        messages and equal call ids have equal keys. Some providers simply number their calls, so give each conversation
-        an id. Raises ``RuntimeError`` while the model is still writing the arguments, which the key is made from.
+        Pass it to services that must not act twice, such as payments. It is a hash of the session's id, the earlier
+        conversation and the model's call. In an agent, it also includes the key of the call that runs the agent.
+
+        Give each conversation a `session_id`: some providers only number their calls. Otherwise, equal conversations
+        have equal keys. Raises ``RuntimeError`` while the model is still writing the arguments.
         """
         return self.make_key()
 
@@ -136,12 +140,14 @@ class ToolContext:
 class Tool(Value):
     """A function that the model can call.
 
-    Arguments are checked against `schema`, a JSON schema for an object. rxllm never runs a `manual` tool: the chat
-    halts, and the caller provides the result. A tool with `approval` runs only after its call has been approved.
-    `timeout` is the maximum run time in seconds; None means no limit. It overrides the call's ``tool_timeout`` option.
-    An `idempotent` tool that was interrupted can be run again with the same arguments and the same
-    `ToolContext.idempotency_key`. An `eager` tool may start while the model is still writing the rest of its response.
-    A tool with a `handler` has no JSON form, because the handler is code.
+    * `schema`: a JSON schema for an object with the arguments.
+    * `manual`: rxllm never runs the tool. The chat halts, and the caller provides the result.
+    * `approval`: the tool runs only after its call is approved.
+    * `timeout`: the maximum run time in seconds; None means no limit. It overrides ``tool_timeout``.
+    * `idempotent`: the tool can run again after an interruption. The arguments and `ToolContext.idempotency_key` stay
+      the same.
+    * `eager`: the tool may start while the model is still writing.
+    * `handler`: the code to run. A tool with a handler has no JSON form.
 
     Raises ``ValidationError("invalid_tool")`` if `timeout` is invalid.
     """
@@ -175,7 +181,7 @@ class Tool(Value):
         return {**vars(self), "handler": portable(self.handler, f"the handler of the tool {self.name!r}")}
 
     def __call__(self, function: Callable[P, R], /) -> FunctionTool[P, R]:
-        """Make a tool from `function` with these settings, as in ``@tool(name="lookup", approval=True)``."""
+        """Make a tool from `function`, as ``@tool(name="lookup")`` does."""
         if not callable(function):
             raise TypeError(f"the tool {self.name!r} has no function to call; pass handler=function")
         if self != replace(self, schema=Tool("").schema, handler=None):
@@ -188,8 +194,8 @@ class Tool(Value):
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> Callable[[], Any]:
         """Return the handler with its arguments bound.
 
-        The handler receives the mapping `arguments` and, if it has a second parameter, the context. Raises
-        ``ToolError("not_found")`` if there is no handler.
+        It receives the mapping `arguments` and, as a second parameter, the context. Raises ``ToolError("not_found")``
+        if there is no handler.
         """
         if self.handler is None:
             message = f"the tool {self.name!r} has no handler; pass handler=... or manual=True"
@@ -202,9 +208,9 @@ class Tool(Value):
 
 @value
 class FunctionTool(Tool, Generic[P, R]):
-    """A tool made from a function, for example by ``@tool``. Calling the tool calls the function.
+    """A tool made from a function. Calling it calls the function.
 
-    In a class body, the tool works like a method: ``obj.method`` is the tool bound to ``obj``.
+    In a class body, it works like a method: ``obj.method`` is the bound tool.
     """
 
     parameters: Mapping[str, Parameter] = field(default_factory=dict[str, Parameter], repr=False, compare=False)
@@ -245,10 +251,10 @@ class FunctionTool(Tool, Generic[P, R]):
     def bind(
         self, arguments: Mapping[str, Any], context: ToolContext, streams: Mapping[str, Any] | None = None
     ) -> Callable[[], Any]:
-        """Return the function with its arguments converted to the annotated types and bound by keyword.
+        """Return the function with converted arguments.
 
-        `streams` are the arguments for parameters annotated with ``Stream``, if the model is still writing them.
-        Raises ``ToolError("invalid_arguments")`` if an argument is missing or has the wrong type.
+        `streams` are the ``Stream`` arguments that the model is still writing. Raises
+        ``ToolError("invalid_arguments")`` if an argument is missing or has the wrong type.
         """
         streams = streams or {}
         try:
@@ -264,10 +270,10 @@ class FunctionTool(Tool, Generic[P, R]):
 def from_function(
     function: Callable[P, R], name: str | None = None, description: str = "", **flags: Any
 ) -> FunctionTool[P, R]:
-    """Make a tool from `function`; `name` and `description` replace the function's own.
+    """Make a tool from `function`.
 
-    Raises ``TypeError`` if the signature has no JSON schema, and ``ValidationError("invalid_tool")`` for a lambda
-    without `name`.
+    `name` and `description` replace the function's own. Raises ``TypeError`` if the signature has no JSON schema.
+    Raises ``ValidationError("invalid_tool")`` for a lambda without `name`.
     """
     name = _name_of(function) if name is None else name
     signature = signature_of(name, function)
@@ -294,7 +300,7 @@ def from_function(
 
 @value
 class Halt(Value):
-    """An object that a tool returns to end the chat; see `halt` and `ask_user`."""
+    """The result of `halt` or `ask_user`, which ends the chat."""
 
     _encoders: ClassVar = {"result": encode_result, "opts": encode_result, "tool_state": encode_result}
 
@@ -307,59 +313,57 @@ class Halt(Value):
 
 
 def halt(reason: str, result: Any = None) -> Halt:
-    """Create the object that a tool returns to end the chat. The step's other tools finish first.
+    """Return the object that a tool returns to end the chat.
 
-    `reason` becomes the chat's `halted_reason`, and `result` is the tool's result. An approver can return
-    ``halt("approval")`` to leave the decision to the caller.
+    The step's other tools finish first. `reason` becomes the chat's `halted_reason`, and `result` the tool's result. An
+    approver can return ``halt("approval")`` to leave the decision to the caller.
     """
     return Halt(reason, result)
 
 
 def ask_user(question: str, *, calls_again: bool = False, tool_state: Any = None, **opts: Any) -> Halt:
-    """Create the object that a tool returns to end the chat with a question to the user.
+    """Return the object that a tool returns to ask the user.
 
-    The model reads the user's answer, unless `calls_again` is True. In that case, the tool runs again, with the answer
-    in ``ToolContext.reply`` and `tool_state` in ``ToolContext.tool_state``. The state must be JSON data, because the
-    chat can continue in another process. It is stored in the thread but, unlike `opts`, is not sent to browsers.
+    The chat ends with the question. Normally, the model reads the answer. With `calls_again`, the tool runs again, with
+    the answer in ``ToolContext.reply`` and the `tool_state` in ``ToolContext.tool_state``.
+
+    `tool_state` must be JSON data, because another process may continue the chat. It is stored in the thread. Unlike
+    `opts`, it is never sent to browsers.
     """
     return Halt("ask_user", question=question, opts=opts, calls_again=calls_again, tool_state=tool_state)
 
 
 def _context_parameters(handler: Callable[..., Any]) -> list[str]:
-    """Return the names of the parameters annotated with `ToolContext`."""
     try:
         hints = get_type_hints(handler)
-    except (NameError, TypeError):  # a hint that cannot be resolved is not a `ToolContext`
+    except (NameError, TypeError):  # an unresolvable hint is not a `ToolContext`
         return []
     return [name for name, hint in hints.items() if _is_context(hint) and name != "return"]
 
 
 def _is_context(hint: Any) -> bool:
-    """Whether a parameter with this hint receives the `ToolContext`."""
     return hint is ToolContext or ToolContext in get_args(hint)
 
 
 def _required_parameters(handler: Callable[..., Any]) -> int:
     try:
         parameters = inspect.signature(handler).parameters.values()
-    except (TypeError, ValueError):  # some built-in functions have no signature
+    except (TypeError, ValueError):  # some built-in functions
         return 1
     return sum(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
 
 
 def _name_of(function: Any) -> str:
-    """Return the name of a function, of the function in a ``partial``, or of a callable object's class."""
     name = getattr(function, "__name__", None)
     if name is None and isinstance(function, partial):
         return _name_of(cast(Any, function).func)
     if name == "<lambda>":
-        message = "a lambda has no name for the model to call it by; use def, or write tool(name='...')(...)"
+        message = "a lambda has no name; use def, or write tool(name='...')(...)"
         raise ValidationError("invalid_tool", message, errors=[(("name",), "required")])
     return name or type(function).__name__
 
 
 def _find_object(module: str, name: str) -> Any:
-    """Return the object called `name` in `module`, or None if there is no such object."""
     try:
         return attrgetter(name)(import_module(module))
     except (AttributeError, ImportError):

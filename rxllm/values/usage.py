@@ -1,4 +1,4 @@
-"""Tokens and money: usage, a budget's spending, and a model's capabilities, limits and prices."""
+"""Usage, spending, and the limits and prices of models."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from rxllm.values.errors import ValidationError
 
 @value
 class Usage(Value):
-    """The tokens that a response used, and their cost. A field is None if the provider does not report it.
+    """The tokens and cost of a response.
 
-    `input_tokens` includes cached and cache-written tokens, and `output_tokens` includes reasoning tokens. All three
-    kinds also have their own fields. `total_tokens` is the provider's total; if it is None, `total` is the sum of input
-    and output. Costs are in the provider's currency. `extra` keeps the provider's other counters under their own names.
-    To add up the usage of several responses, write ``a + b`` or ``sum(usages, Usage())``.
+    A field is None if the provider does not report it. Costs are in the provider's currency.
+
+    * `input_tokens` includes cached and cache-written tokens.
+    * `output_tokens` includes reasoning tokens.
+    * `total_tokens` is the provider's total. If it is None, `total` is the sum of input and output.
+    * `extra` keeps the provider's other counters under their own names.
+
+    To add usages, write ``a + b`` or ``sum(usages, Usage())``.
     """
 
     input_tokens: int | None = None
@@ -38,7 +42,7 @@ class Usage(Value):
         if not isinstance(other, Usage):  # pyright: ignore[reportUnnecessaryIsInstance]
             return NotImplemented
         summed = {spec.name: _sum(getattr(self, spec.name), getattr(other, spec.name)) for spec in fields(self)}
-        if summed["total_tokens"] is not None:  # one of the two may have no total
+        if summed["total_tokens"] is not None:  # one may have no total
             summed["total_tokens"] = self.total + other.total
         return Usage(**summed)
 
@@ -47,18 +51,19 @@ class Usage(Value):
 
     @property
     def total(self) -> int:
-        """The total number of tokens: the provider's total or, if it reports none, the sum of input and output."""
+        """The provider's total, or else the sum of input and output."""
         if self.total_tokens is not None:
             return self.total_tokens
         return (self.input_tokens or 0) + (self.output_tokens or 0)
 
 
 def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> Usage:
-    """Return `usage` with its missing costs filled in by ``price(model, usage)``.
+    """Return `usage` with missing costs from ``price(model, usage)``.
 
-    If a provider uses several models for one answer, ``extra["iterations"]`` lists the usage of each as a dict. Each
-    usage is priced separately; `model` is the name in its ``extra``, or None for the model that wrote the answer.
-    If any of these costs is unknown, none are filled in. A reported cost of 0 is replaced if a price is known.
+    * If several models wrote an answer, ``extra["iterations"]`` lists their usages. Each is priced alone.
+    * `model` is the name in an iteration's ``extra``. It is None for the model that wrote the answer.
+    * If any cost is unknown, none are filled in.
+    * A known price replaces a reported cost of 0.
     """
     lacking = usage
     if usage.total_cost == 0:
@@ -78,18 +83,18 @@ def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> U
 
 
 def _iterations(usage: Usage) -> list[Usage]:
-    """Return the iterations of `usage`, or an empty list if their tokens do not add up (as in a sum of usages)."""
+    """Return the iterations if their tokens add up to `usage`."""
     try:
         parts = [Usage(**fields) for fields in usage.extra.get("iterations") or ()]
         total = sum(parts, Usage())
-    except TypeError:  # an iteration has a field that `Usage` lacks
+    except TypeError:  # a field that `Usage` lacks
         return []
     is_sum = (total.input_tokens, total.output_tokens) == (usage.input_tokens, usage.output_tokens)
     return parts if is_sum else []
 
 
 def whole(number: Any) -> int | None:
-    """Return `number`, a token count from a provider, as an integer, or None if it is not a whole number.
+    """Return a token count as an int, or None.
 
     >>> whole(3.0), whole(1.5), whole("3")
     (3, None, None)
@@ -100,7 +105,7 @@ def whole(number: Any) -> int | None:
 
 
 def amount(number: Any) -> float | None:
-    """Return `number`, a cost from a provider, or None if it is not a number."""
+    """Return a cost, or None if it is not a number."""
     return number if isinstance(number, int | float) and not isinstance(number, bool) else None
 
 
@@ -115,12 +120,14 @@ def _sum(a: Any, b: Any) -> Any:
 
 @value
 class Spending(Value):
-    """The tokens and money that calls with a shared `Budget` have used.
+    """The tokens and money used by calls that share a `Budget`.
 
-    `calls` is the number of calls that have ended, and `tokens` is the number of tokens they used. `estimated` is the
-    number of tokens that rxllm estimated, because a call failed, was disposed early or used a provider that reports no
-    usage. `usd` is the sum of all known costs, or None if no cost is known. `unpriced` counts the calls whose cost is
-    unknown. `reserved` and `reserved_usd` are the tokens and the money set aside for running calls.
+    * `calls`: the calls that have ended.
+    * `tokens`: the tokens that they used.
+    * `estimated`: the tokens that rxllm estimated, because a call failed, was disposed early or reported no usage.
+    * `usd`: the sum of all known costs, or None.
+    * `unpriced`: the calls with an unknown cost.
+    * `reserved`, `reserved_usd`: the tokens and money set aside for running calls.
     """
 
     tokens: int = 0
@@ -133,16 +140,17 @@ class Spending(Value):
 
 
 CAPABILITIES = ("tools", "json_schema", "vision", "images", "tools_with_schema")
-"""The fields of `ModelInfo` that describe a model's capabilities."""
+"""The capabilities in `ModelInfo`."""
 
 _MILLION = 1_000_000
 
 
 @value
 class ModelInfo(Value):
-    """An entry in the catalogue ``rxllm.models``. A field is None if its value is unknown.
+    """An entry in the catalogue ``rxllm.models``.
 
-    `name` is ``"provider:model"``, or just the provider if its model has no name. The model's capabilities are flags:
+    A field is None if its value is unknown. `name` is ``"provider:model"``, or just the provider if its model has no
+    name. The flags are:
 
     * `tools`: it can call tools;
     * `json_schema`: its answers can be constrained by a JSON schema;
@@ -150,8 +158,8 @@ class ModelInfo(Value):
     * `images`: it can generate images;
     * `tools_with_schema`: a request can have both tools and a schema.
 
-    Limits are in tokens. Prices are per million tokens, in the same currency as the costs in `Usage`. If there is no
-    price for cached or cache-written tokens, the input price applies to them.
+    Limits are in tokens. Prices are per million tokens, in the currency of `Usage`. The input price also applies to
+    cached tokens without their own price.
 
     Raises ``ValidationError("invalid_option")`` if a value is invalid.
     """
@@ -186,13 +194,14 @@ class ModelInfo(Value):
         return self.input_price is not None or self.output_price is not None
 
     def priced(self, usage: Usage) -> Usage:
-        """Return `usage` with its missing costs filled in. The total is filled in only if the other two are known.
+        """Return `usage` with its missing costs filled in.
 
         >>> usage = ModelInfo("a:b", input_price=2.0, output_price=10.0).priced(Usage(500_000, 100_000))
         >>> usage.input_cost, usage.output_cost, usage.total_cost
         (1.0, 1.0, 2.0)
 
-        Iterations that used other models are not priced here; ``rxllm.models.priced`` looks up their prices.
+        The total is filled in only if the other two are known. Iterations of other models are left to
+        ``rxllm.models.priced``.
         """
         return by_iteration(usage, lambda model, part: part if model else self._fill_costs(part))
 

@@ -1,4 +1,4 @@
-"""Stream events to web clients and read the clients' requests, in three protocols.
+"""Stream events to web clients, and read their requests.
 
 ========================  ============================================================================================
 protocol                  frames
@@ -8,14 +8,14 @@ protocol                  frames
 ``"ag-ui"``               AG-UI 1.0, for CopilotKit and ``@ag-ui/client``
 ========================  ============================================================================================
 
-On the server, `for_client` removes everything that clients must not see, `encode` turns the remaining events into
-frames (JSON objects), and `sse` writes each frame as a server-sent event. `streaming_response` does all three and
-returns a response for your web framework. `Runs` keeps streams running while no browser is connected. At the other end,
-`from_sse` reads frames from server-sent events, and `decode` turns them back into events.
+`streaming_response` returns a response for your web framework. It applies `for_client`, `encode` and `sse`.
+`for_client` removes everything that clients must not see. `encode` turns events into frames, which are JSON objects.
+`sse` writes a frame as a server-sent event. `Runs` keeps streams running while no browser is connected. At the other
+end, `from_sse` reads frames, and `decode` turns them back into events.
 
-`chat` is the whole endpoint of a chat, with its conversations, limits and checks. `from_ui` and `from_ag_ui` parse
-client requests, and `AGUIEncoder` encodes the answer for an AG-UI client. The `AGUI` adapter lets you call an AG-UI
-agent as if it were a model. `openai_app` serves engines over OpenAI's Chat Completions API.
+`chat` is the whole endpoint of a chat. `from_ui` and `from_ag_ui` parse client requests. `AGUIEncoder` encodes the
+answer for an AG-UI client. The `AGUI` adapter calls an AG-UI agent like a model. `openai_app` serves engines over
+OpenAI's Chat Completions API.
 """
 
 from rxllm.web._ag_ui_adapter import AGUI

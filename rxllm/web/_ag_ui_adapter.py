@@ -1,4 +1,4 @@
-"""Build requests to agents that speak AG-UI, and decode their responses."""
+"""An adapter for agents that speak AG-UI."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _PARAMETERS = ("model", "tool_choice", "temperature", "top_p", "max_tokens", "se
 
 
 class AGUI(HTTPAdapter):
-    """An adapter for the AG-UI agent at `url`. The key is optional, and is sent as a bearer token.
+    """An adapter for the AG-UI agent at `url`.
 
     >>> import rxllm
     >>> agent = rxllm.Engine(AGUI("http://127.0.0.1:8000/agent"))
 
-    The tools in the request are sent as AG-UI client tools, which run in this process. The agent runs its own tools,
-    and their results become parts of the response message. If the agent interrupts its run, the interrupts are in the
-    response's ``metadata["interrupts"]``. Events from inner agents arrive as ``Nested``. Changes to the shared state
-    arrive only as raw chunks.
+    The key is optional, and is sent as a bearer token. The request's tools are sent as AG-UI client tools, which run in
+    this process. The agent runs its own tools. Their results become parts of the response message. Interrupts are in
+    the response's ``metadata["interrupts"]``. Events from inner agents arrive as ``Nested``. Changes to the shared
+    state arrive only as raw chunks.
 
     Each request contains all messages. The model and its parameters are in ``forwardedProps``, which the agent may
-    ignore. ``Request.options`` overrides fields of the ``RunAgentInput`` that is sent. For example, ``{"threadId":
-    "t1", "resume": [...]}`` answers the interrupts of the conversation's last message. Without a ``threadId``, every
-    request starts a new conversation.
+    ignore. ``Request.options`` overrides fields of the ``RunAgentInput``. For example,
+    ``{"threadId": "t1", "resume": [...]}`` answers the last message's interrupts. Without a ``threadId``, every request
+    starts a new conversation.
     """
 
     provider = PROVIDER
@@ -67,7 +67,7 @@ class AGUI(HTTPAdapter):
 
 
 class AGUIDecoder(FrameDecoder):
-    """Decodes the agent's response to `request`. With `raw`, every frame is also emitted as a ``RawChunk``."""
+    """Decodes the agent's response to `request`. With `raw`, frames are also ``RawChunk`` events."""
 
     def __init__(self, request: Request, *, raw: bool = False) -> None:
         blocks = Blocks(CallTracker.after(request.messages))
@@ -76,9 +76,9 @@ class AGUIDecoder(FrameDecoder):
         self._chunks = Chunks()
         self._agents = Decoder()  # decodes the inner agents' frames
         self._calls: dict[str, int] = {}
-        # Calls that look like calls to client tools, but could still turn out to be the agent's own.
+        # These calls could still turn out to be the agent's own.
         self._undecided: set[str] = set()
-        self._thinking: str | None = None  # the message id of the latest block, if that is a thinking block
+        self._thinking: str | None = None  # the message id of the latest thinking block
 
     def read(self, kind: str, payload: Frame, frame: bytes, /) -> None:
         if self.raw:
@@ -144,7 +144,7 @@ class AGUIDecoder(FrameDecoder):
                 self.blocks.nested(Nested((self.blocks.calls.id_of(self._calls[id]), *inside), event.event))
 
     def _begin_agent(self, id: str, name: str) -> None:
-        """Make up a tool call for an agent that started without one, because ``Nested`` paths consist of call ids."""
+        """Add a call for an agent without one. ``Nested`` paths consist of call ids."""
         if id not in self._calls:
             index = self._calls[id] = len(self._calls)
             self.blocks.call(index, id, name, "{}", {"server": True})
@@ -164,7 +164,7 @@ class AGUIDecoder(FrameDecoder):
             if id not in self._undecided:
                 self.blocks.complete_call(index)
         else:
-            if id in self._undecided:  # the agent ran its own tool of the same name
+            if id in self._undecided:  # the agent ran its own tool of this name
                 self.blocks.call(index, None, None, None, {"server": True})
                 self.blocks.complete_call(index)
             result = {"id": self.blocks.calls.id_of(index), "content": frame["content"]}
@@ -194,13 +194,12 @@ class AGUIDecoder(FrameDecoder):
 
 
 def _without(usage: Usage, agents: Usage) -> Usage:
-    """Return a run's usage minus the inner agents' usage, which their own events already report."""
+    """Return a run's usage without its inner agents' usage."""
     counts = {name: (getattr(usage, name), getattr(agents, name) or 0) for name in COUNTS.values()}
     return replace(usage, **{name: max(0, all - own) for name, (all, own) in counts.items() if all is not None and own})
 
 
 def to_input(request: Request) -> Frame:
-    """Convert a request to a ``RunAgentInput``."""
     named = {name: getattr(request, name) for name in _PARAMETERS}
     named |= {"stop": list(request.stop) or None, "response_format": request.response_format}
     parameters = {name: value for name, value in named.items() if value is not None}
@@ -235,7 +234,7 @@ def _messages(message: Message, waits: bool) -> Iterator[Frame]:
 
 
 def _of_assistant(message: Message, text: str, waits: bool) -> Iterator[Frame]:
-    """Yield the entries for an assistant message. Unless `waits` is True, omit the agent's unanswered calls."""
+    """Yield an assistant message's entries."""
     for part in message.parts:
         if isinstance(part, ThinkingPart):
             signed = {"encryptedValue": part.signature} if part.signature else {}

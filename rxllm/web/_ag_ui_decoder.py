@@ -1,7 +1,7 @@
-"""The AG-UI decoder, for frames from any server. The module `rxllm.web._ag_ui_encoder` lists the frames.
+"""The AG-UI decoder, for frames from any server.
 
-Each agent has its own `Lane`, because call ids are unique only within one agent. Other servers send only content, so
-`ForeignRun` works out where their responses, steps and chats start and end, and adds the missing events.
+`rxllm.web._ag_ui_encoder` lists the frames. Call ids are unique only within one agent, so each agent has its own
+`Lane`. Other servers send only content. `ForeignRun` adds the starts and ends of their responses, steps and chats.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from rxllm.web._for_client import ClientFold
 from rxllm.web._frames import Block, Frame, all_of, text_of
 
 MOST_NESTED = 32
-"""The maximum nesting depth of agents. There is a limit because each level folds the events of all levels below it."""
+"""The maximum nesting depth of agents. Each level folds the events of all levels below it."""
 
 OWN = "rxllm"
-"""The name of rxllm's own ``CUSTOM`` frames. If a frame's ``rawEvent`` is this name, no event is emitted for it."""
+"""The name of rxllm's own ``CUSTOM`` frames. Frames with this ``rawEvent`` emit no events."""
 
 COUNTS = {
     "inputTokens": "input_tokens",
@@ -32,14 +32,14 @@ COUNTS = {
     "cachedInputTokens": "cached_input_tokens",
     "cacheWriteInputTokens": "cache_write_input_tokens",
 }
-"""The `Usage` field for each of AG-UI's usage counters."""
+"""The `Usage` field for each AG-UI usage counter."""
 
 Path = tuple[str, ...]
-"""The path to an inner agent: the ids of the tool calls it runs in, outermost first."""
+"""The ids of the enclosing tool calls, outermost first."""
 
 
 class Decoder:
-    """Turns frames into events, and adds the step and chat events that other servers do not send."""
+    """Turns frames into events. It adds the step and chat events that other servers do not send."""
 
     def __init__(self) -> None:
         self._fold = ClientFold()
@@ -51,7 +51,7 @@ class Decoder:
 
     @property
     def usage(self) -> Usage:
-        """The usage so far, including the inner agents' usage."""
+        """The usage so far, including the inner agents."""
         return self._fold.state.to_chat_result().usage
 
     def feed(self, frame: Frame) -> list[ev.Event]:
@@ -83,12 +83,12 @@ class Decoder:
 
 
 class Lanes:
-    """The lanes of a stream's agents, by run id, and the messages that a client has built from the stream's frames."""
+    """The agents' lanes by run id, and a client's messages."""
 
     def __init__(self) -> None:
         self.is_ours = False
         self.by_run: dict[str | None, Lane] = {None: Lane(self)}
-        # Each message, with its number and the path of its agent. `count` is the number of the latest message.
+        # Each entry is a number, an agent's path and a message.
         self.messages: list[tuple[int, Path, Frame]] = []
         self.count = 0
         self._by_id: dict[str, Frame] = {}  # the same messages, by id
@@ -110,7 +110,7 @@ class Lanes:
         return []
 
     def lane(self, run: Any) -> Lane:
-        """Return an agent's lane, creating it if the server has not announced the agent."""
+        """Return an agent's lane, or add one."""
         if run not in self.by_run:
             if not isinstance(run, str):
                 raise TypeError("subagentRunId is not text")
@@ -118,7 +118,7 @@ class Lanes:
         return self.by_run[run]
 
     def block_id(self, message: str) -> str | None:
-        """Return the block id that a message id contains. Our own message ids look like ``RUN:NUMBER:BLOCK``."""
+        """Return the block id in a message id. Our own look like ``RUN:NUMBER:BLOCK``."""
         return message.removeprefix(self._prefix).partition(":")[2] or None if self.is_ours else message
 
     def note(self, lane: Lane, message: Frame) -> None:
@@ -142,18 +142,17 @@ class Lanes:
 
 
 class Lane:
-    """The part of a stream that belongs to one agent: either the outermost agent, or one that runs as a tool.
+    """The part of a stream that belongs to one agent.
 
-    Call ids are unique only within a lane, so on the wire they are prefixed with the lane's path. `blocks` and `calls`
-    contain only open blocks and calls. `names` maps every call id to the tool's name. `agents` maps the id of each
-    call that runs an agent to the agent's lane. Messages are numbered, and `mark` is the number of the last message
-    before the current step. `parent` is the id of the message that the next call belongs to.
+    Call ids are unique only within a lane, so the wire adds the lane's path. `blocks` and `calls` contain only open
+    ones. `names` are the tools' names by call id, and `agents` the lanes. `mark` is the number of the last message
+    before the step. `parent` is the message of the next call.
     """
 
     def __init__(self, lanes: Lanes, path: Path = (), run: str | None = None) -> None:
         self.path = path
         self.run = run
-        # `blocks` is keyed by kind and message id, and `calls` by the call id on the wire.
+        # Keys are (kind, message id) and the call id on the wire.
         self.blocks: dict[tuple[str, str], Block] = {}
         self.calls: dict[str, Call] = {}
         self.names: dict[str, str] = {}
@@ -164,7 +163,7 @@ class Lane:
         self.parent: str | None = None
         self._lanes = lanes
         self._prefix = "".join(f"{id}/" for id in path)
-        self._ended: Block | None = None  # a thinking block that has ended; the next frame may be its signature
+        self._ended: Block | None = None  # the next frame may be this thinking block's signature
 
     def wire_id(self, call: str) -> str:
         return self._prefix + call
@@ -173,7 +172,7 @@ class Lane:
         return wire_id.removeprefix(self._prefix)
 
     def read(self, frame: Frame) -> Iterator[ev.Event]:
-        """Yield the events in `frame`. Raises ``LookupError`` or ``TypeError`` if it is invalid or out of order."""
+        """Yield the events in `frame`. Raises ``LookupError`` or ``TypeError`` for an invalid frame."""
         kind: str = frame["type"]
         if self._ended is not None and kind != "REASONING_ENCRYPTED_VALUE":
             block, self._ended = self._ended, None
@@ -246,7 +245,7 @@ class Lane:
 
 
 class Call(msgspec.Struct):
-    """An open tool call: the tool's name, the id of the call's message, and the arguments received so far."""
+    """An open tool call. `parent` is its message's id."""
 
     name: str
     parent: str
@@ -254,7 +253,7 @@ class Call(msgspec.Struct):
 
 
 class Chunks:
-    """Expands ``*_CHUNK`` frames, AG-UI's shorthand, into separate start, content and end frames."""
+    """Expands ``*_CHUNK`` frames into start, content and end frames."""
 
     def __init__(self) -> None:
         self._open: dict[Any, tuple[str, str]] = {}  # the kind and id of each agent's open item
@@ -288,7 +287,7 @@ def _tag(run: str | None) -> Frame:
 
 
 class ForeignRun:
-    """Adds the events that other servers omit: each response's start and end, and the end of each step and chat."""
+    """Adds the start and end events that other servers omit."""
 
     def __init__(self, fold: ClientFold, lanes: Lanes, open: Unfinished) -> None:
         self._fold = fold
@@ -296,7 +295,7 @@ class ForeignRun:
         self._open = open
         self._agents: dict[str, ForeignRun] = {}  # the inner agents, by run id
         self._has_response = False
-        self._has_results = False  # whether the latest response has ended but its step has not
+        self._has_results = False  # the latest response has ended, but not its step
 
     def read(self, kind: str, frame: Frame, events: Iterable[ev.Event]) -> Iterator[ev.Event]:
         if "subagentRunId" in frame and kind != "SUBAGENT_STARTED":
@@ -364,7 +363,7 @@ class ForeignRun:
     def _end_step(self) -> Iterator[ev.Event]:
         if self._has_results:
             self._has_results = False
-            is_done = not self._fold.state.to_response().tool_calls  # calls that have no result are for the client
+            is_done = not self._fold.state.to_response().tool_calls  # calls without a result are for the client
             yield self._fold.filled(ev.StepCompleted(StepResult(Thread(), Response(), done=is_done)))
 
     def _chat(self, outcome: Frame) -> ev.Event:
@@ -388,7 +387,7 @@ class ForeignRun:
 
 
 def to_usage(frame: Frame) -> Usage | None:
-    """Return the usage in `frame`, a run's last frame, or None if the frame contains no usage."""
+    """Return the usage in a run's last frame, if any."""
     entries = [
         Usage(**{COUNTS[name]: entry[name] for name in COUNTS if type(entry.get(name)) is int})
         for entry in frame.get("usage") or ()

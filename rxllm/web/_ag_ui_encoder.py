@@ -1,4 +1,4 @@
-"""The encoder for AG-UI 1.0, a protocol between agents and user interfaces: https://docs.ag-ui.com.
+"""The encoder for AG-UI 1.0 (https://docs.ag-ui.com).
 
 ============================================  ==========================================================================
 event                                         frames
@@ -17,14 +17,12 @@ the end of the stream                         ``RUN_FINISHED`` with the usage, p
                                               ``RUN_ERROR`` if the run failed or was cut off
 ============================================  ==========================================================================
 
-Some events fit only partly into these frames. For other clients, the encoder sends the parts that fit, in frames
-marked with ``"rawEvent": "rxllm"``. A ``CUSTOM`` frame named ``rxllm`` follows, with the whole event as JSON in
-``value["event"]``. rxllm's decoder emits nothing for the marked frames, so no event is emitted twice. Only raw chunks
-and provider-specific parts are lost.
+Some events fit only partly into these frames. Other clients get the parts that fit, in frames with
+``"rawEvent": "rxllm"``. A ``CUSTOM`` frame named ``rxllm`` follows. Its ``value["event"]`` is the whole event as JSON.
+rxllm's decoder emits nothing for the marked frames. Only raw chunks and provider-specific parts are lost.
 
-If a tool call waits for approval or asks the user a question, the run ends with an interrupt. The interrupt's id is
-the call's id. For a call by an inner agent, the id starts with the ids of the enclosing calls, joined by ``/``. Calls
-to the client's own tools are listed as pending.
+If a tool call waits for approval or asks a question, the run is interrupted. The interrupt has the call's id. An inner
+agent's id starts with the enclosing calls' ids, joined by ``/``. Calls to the client's own tools are listed as pending.
 """
 
 from __future__ import annotations
@@ -43,12 +41,12 @@ VERSION = "1.0"
 
 
 class Encoder:
-    """Turns events into frames of the run `run_id` in the conversation `thread_id`. Both ids are random by default.
+    """Turns events into AG-UI frames.
 
-    `messages` are the messages that the client already has. When a step restarts, the encoder uses them to send a
-    ``MESSAGES_SNAPSHOT``, and the client deletes every message that is not in it. Without `messages`, no snapshot is
-    sent, and the client keeps the abandoned part of the step. With `edits`, users who approve a call may change its
-    arguments. ``from_ag_ui(...).encoder()`` passes all of these for you.
+    `thread_id` and `run_id` are random by default. `messages` are the messages that the client already has. When a step
+    restarts, they become a ``MESSAGES_SNAPSHOT``, and the client deletes the abandoned messages. Without `messages`,
+    the client keeps them. With `edits`, users who approve a call may change its arguments.
+    ``from_ag_ui(...).encoder()`` passes all of these for you.
     """
 
     END: ClassVar[bytes] = b""
@@ -98,7 +96,7 @@ class Encoder:
         return [start]
 
     def _read(self, lane: Lane, event: ev.Event, source: Iterable[Frame]) -> list[Frame]:
-        """Return the frames in `source`, followed by a ``CUSTOM`` frame unless they decode to exactly `event`."""
+        """Return the frames in `source`. Add a ``CUSTOM`` frame unless they decode to `event`."""
         frames: list[Frame] = []
         events: list[ev.Event] = []
         for untagged in source:
@@ -145,7 +143,7 @@ class Encoder:
                 return []
 
     def _next_delta(self, event: ev.TextDelta) -> Frame | None:
-        """Return the frame for `event` if it continues the only open block, otherwise None. Nearly all deltas do."""
+        """Return the frame if `event` continues the only open block."""
         blocks = self._lanes.lane(None).blocks
         if len(blocks) == 1:
             (block,) = blocks.values()
@@ -167,7 +165,7 @@ class Encoder:
         return [*frames, *_end_block(kind, block.name, signature)]
 
     def _block(self, lane: Lane, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the open block with this `id` or, if there is none, a new block and the frames that open it."""
+        """Return the open block, or a new one with its frames."""
         block = open_block(lane.blocks, kind, id)
         if block is not None:
             return [], block
@@ -180,7 +178,7 @@ class Encoder:
         return frames, Block(kind, id, name)
 
     def _mint(self, id: str | None = None) -> str:
-        """Generate an id that is unique within the conversation."""
+        """Return a new id, unique within the conversation."""
         self._minted += 1
         return ":".join((self._ids["runId"], str(self._minted), *(() if id is None else (id,))))
 
@@ -204,7 +202,7 @@ class Encoder:
         return {**result, "content": content, "role": "tool"}
 
     def _begin_agents(self, path: Path, frames: list[Frame]) -> Lane:
-        """Return the lane of the agent at `path`. Add frames for all new agents along the path to `frames`."""
+        """Return the lane at `path`, and add new agents' `frames`."""
         lane = self._lanes.lane(None)
         for call in path:
             if call not in lane.agents:
@@ -220,7 +218,7 @@ class Encoder:
     def _end_agents(
         self, lane: Lane, call: str | None = None, error: LLMError | None = None, interrupts: Iterable[str] = ()
     ) -> list[Frame]:
-        """Return frames that end a lane's inner agents, innermost first. With `call`, end only that call's agent."""
+        """Return the frames that end inner agents, innermost first."""
         frames: list[Frame] = []
         for id in [id for id in reversed(lane.agents) if call in (None, id)]:
             agent = lane.agents.pop(id)
@@ -243,7 +241,7 @@ class Encoder:
             return
         messages = [*self._history, *(message for _, _, message in kept)]
         if not any(message.get("role") == "reasoning" for message in messages):
-            # Clients delete old reasoning messages only if the snapshot contains a reasoning message.
+            # Only a reasoning message makes clients delete old ones.
             thoughts = [message for _, _, message in noted if message["role"] == "reasoning"]
             messages += [{**message, "content": ""} for message in thoughts[:1]]
         yield {"type": "MESSAGES_SNAPSHOT", "messages": messages}
@@ -263,7 +261,6 @@ class Encoder:
 
 
 def _close_parts(lane: Lane) -> list[Frame]:
-    """Return the frames that close all open blocks and calls."""
     calls = [{"type": "TOOL_CALL_END", "toolCallId": id} for id in lane.calls]
     return [*(frame for block in lane.blocks.values() for frame in _end_block(block.kind, block.name)), *calls]
 
@@ -278,7 +275,7 @@ def _end_block(kind: str, name: str, signature: str | None = None) -> list[Frame
 
 
 def _end_step(lane: Lane) -> list[Frame]:
-    """Return the frames that close all open blocks and calls, followed by the end of the step."""
+    """Return the frames that end the step."""
     end = [] if lane.step is None else [{"type": "STEP_FINISHED", "stepName": lane.step}]
     return [*_close_parts(lane), *end]
 
@@ -292,7 +289,7 @@ def _arguments(wire_id: str, delta: str) -> Frame:
 
 
 def _tag(lane: Lane, frame: Frame) -> Frame:
-    """Add the id of the lane's agent to `frame`, unless it is a snapshot, which covers the whole conversation."""
+    """Add the agent's id to `frame`. Snapshots cover the whole conversation."""
     if lane.run is None or "subagentRunId" in frame or frame["type"] == "MESSAGES_SNAPSHOT":
         return frame
     return {**frame, "subagentRunId": lane.run}
@@ -307,7 +304,7 @@ _EDITED = {**_APPROVAL, "editedArgs": {"type": "object"}}
 
 
 def _outcome(state: StreamCollector, lanes: Lanes, edits: bool) -> Frame:
-    """Return the outcome of a run that has not failed, with the interrupts or client calls that it is waiting for."""
+    """Return the outcome of a run that has not failed."""
     if state.chat_result is not None:
         metadata, calls = state.chat_result.metadata, state.chat_result.pending_tool_calls
         question, id = state.chat_result.pending_question, state.chat_result.pending_tool_call_id
@@ -339,7 +336,7 @@ def _question(id: str, question: str, opts: Any) -> Frame:
 
 
 def _agent(id: str, lanes: Lanes) -> Frame:
-    """Return the ``subagentRunId`` field for the agent that made call `id`. The outermost agent has no such field."""
+    """Return the ``subagentRunId`` field for call `id`. The outermost agent has none."""
     path = id.rpartition("/")[0]
     runs = [lane.run for lane in lanes.by_run.values() if lane.run and "/".join(lane.path) == path]
     return {"subagentRunId": runs[-1]} if runs else {}

@@ -1,8 +1,7 @@
-"""AG-UI requests: read the thread, and the answers to interrupts and tool calls, from a ``RunAgentInput``.
+"""Read AG-UI requests.
 
-The docstring of `rxllm.web._requests` lists the accepted input. A user's answer to a question becomes a user
-message. If a tool of an inner agent asked, the answer becomes the result of that tool call. The tools named in
-`client_tools` become manual tools: the client runs them and sends the results.
+`rxllm.web._requests` lists the accepted input. A user's answer to a question becomes a user message. An answer to an
+inner agent becomes the tool call's result. The tools in `client_tools` become manual tools.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ class _Input(msgspec.Struct, rename="camel"):
 
 
 class AGUIInput(Incoming, frozen=True):
-    """A client's request: arguments for ``rxllm.stream_resume``, the client's `tools`, and options for the encoder."""
+    """A client's request, with its `tools` and options for the encoder."""
 
     tools: tuple[Tool, ...] = ()
     thread_id: str = ""
@@ -111,7 +110,7 @@ class AGUIInput(Incoming, frozen=True):
     edits: bool = False
 
     def encoder(self) -> Encoder:
-        """Return an encoder for the answer, to pass to `streaming_response` as ``protocol=``."""
+        """Return an encoder for the answer. Pass it to `streaming_response` as ``protocol=``."""
         ids = {"thread_id": self.thread_id, "run_id": self.run_id}
         return Encoder(**ids, messages=self.messages, edits=self.edits)
 
@@ -132,11 +131,11 @@ def from_ag_ui(
     >>> rxllm.resume(rxllm.Fake("Hello"), incoming.thread, tools=incoming.tools).run().output_text
     'Hello'
 
-    Pass the server's copy of the conversation as `stored`, so that only new messages and answers are taken from the
-    request. Without `stored`, the client's messages are the conversation, and a request with approvals is rejected.
-    `client_tools` names the tools that run in the client. Other tools in the request are ignored, and their results are
-    rejected. With `edits`, users who approve a call may change its arguments. If `stored` is a function, it is called
-    with the ``threadId``. Raises the same errors as `from_ui`.
+    Pass the server's copy of the conversation as `stored`. Then only new messages and answers are taken from the
+    request. A function is called with the ``threadId``. Without `stored`, the client's messages are the conversation,
+    and approvals are rejected. `client_tools` names the tools that run in the client. Other tools in the request are
+    ignored, and their results are rejected. With `edits`, users who approve a call may change its arguments. Raises the
+    same errors as `from_ui`.
     """
     data = load_request(body, max_bytes)
     request = convert_to(data, _Input)
@@ -157,14 +156,14 @@ def from_ag_ui(
 
 
 def ag_ui_id(data: Any) -> str:
-    """Check the shape of a parsed request, and return the conversation's id."""
+    """Return the conversation's id from a parsed request."""
     return check_id(convert_to(data, _Input).thread_id, "threadId")
 
 
 def _history(entries: list[_Message]) -> list[Message]:
     results = {entry.tool_call_id: entry for entry in entries if entry.role == "tool"}
     messages: list[Message] = []
-    answer: list[_Message] = []  # a list, because clients may split an answer into several messages
+    answer: list[_Message] = []  # clients may split an answer into several messages
     ids: set[str] = set()
     for i, entry in enumerate(entries):
         if entry.role in ("assistant", "reasoning"):
@@ -205,7 +204,7 @@ def _parts(item: _Part, *path: str | int) -> list[Part]:
     value, mime_type = item.source.value, item.source.mime_type or f"{item.type}/*"
     path = (*path, "source", "value")
     if item.type not in ("image", "audio", "video", "document") or item.source.type == "file":
-        return []  # a provider's file id could refer to another user's file
+        return []  # a file id could refer to another user's file
     if item.source.type == "data":
         if item.source.mime_type is None:
             raise wrong("must have a mimeType", *path[:-1])
@@ -241,7 +240,7 @@ def _take_answer(conversation: StoredConversation, i: int, answer: _Answer, edit
 
 
 def _new_messages(entries: list[_Message]) -> list[Message]:
-    """Return the user messages after the last message from the assistant or a tool."""
+    """Return the user messages after the last answer."""
     first = max(
         (i + 1 for i, entry in enumerate(entries) if entry.role in ("assistant", "tool", "reasoning")), default=0
     )

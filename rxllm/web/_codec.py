@@ -1,7 +1,7 @@
-"""`encode` and `decode`, the table of protocols, and rxllm's own protocol.
+"""`encode`, `decode`, and rxllm's own protocol.
 
-rxllm's own protocol sends every event as JSON (see ``rxllm.serializer``), and finally ``{"type": "end"}``. If the
-end frame is missing, the stream was cut off.
+rxllm's own protocol sends every event as JSON (see ``rxllm.serializer``). The last frame is ``{"type": "end"}``.
+Without it, the stream was cut off.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rxllm.web._frames import Frame, all_of, event_data, event_of, malformed
 
 
 class Encoder(Protocol):
-    """Turns events into frames. `END` follows the last frame, and `HEADERS` are added to the HTTP response."""
+    """Turns events into frames. `END` follows the last frame. `HEADERS` are added to the HTTP response."""
 
     END: ClassVar[bytes]
     HEADERS: ClassVar[dict[str, str]]
@@ -30,9 +30,10 @@ class Encoder(Protocol):
 
 
 class Decoder(Protocol):
-    """Turns frames into events. Raises ``StreamError("malformed_event")`` if a frame is malformed.
+    """Turns frames into events.
 
-    If the stream was cut off, the last event is ``ErrorEvent(StreamError("truncated"))``.
+    Raises ``StreamError("malformed_event")`` for a malformed frame. If the stream was cut off, the last event is
+    ``ErrorEvent(StreamError("truncated"))``.
     """
 
     def feed(self, frame: Frame, /) -> Iterable[Event]: ...
@@ -41,17 +42,18 @@ class Decoder(Protocol):
 
 
 def encode(protocol: str, **options: Any) -> Callable[[Observable[Event]], Stream[Frame]]:
-    """Turn a stream of events into frames of `protocol`. If the stream fails, the error is sent as a frame.
+    """Turn a stream of events into frames of `protocol`.
 
     >>> import rxllm
     >>> hello = rxllm.stream_generate(rxllm.Fake("Hello"), "Hi").pipe(ops.only(rxllm.TextDelta))
     >>> list(hello.pipe(encode("rxllm")))
     [{'type': 'text_delta', 'delta': 'Hello', 'id': 'block_0'}, {'type': 'end'}]
 
-    Encoding removes nothing, so put `for_client` before it. The `options` are passed to the protocol's encoder. Raises
-    ``ValidationError("invalid_option")`` for an unknown `protocol`, and ``TypeError`` for an unknown option.
+    An error becomes a frame. Encoding removes nothing, so put `for_client` before it. The `options` are passed to the
+    protocol's encoder. Raises ``ValidationError("invalid_option")`` for an unknown `protocol`. Raises ``TypeError`` for
+    an unknown option.
     """
-    encoder(protocol, **options)  # raise for invalid arguments now, not on subscription
+    encoder(protocol, **options)  # raise for invalid arguments before subscription
 
     def operator(source: Observable[Event]) -> Stream[Frame]:
         return source.pipe(ops.errors_as_events(), ops.lift(lambda: encoder(protocol, **options)))
@@ -60,20 +62,20 @@ def encode(protocol: str, **options: Any) -> Callable[[Observable[Event]], Strea
 
 
 def decode(protocol: str) -> Callable[[Observable[Frame]], Stream[Event]]:
-    """Turn frames of `protocol` back into the events passed to `encode`, except for raw chunks.
+    """Turn frames of `protocol` back into events.
 
     >>> from reactivex import of
     >>> list(of({"type": "text_delta", "delta": "Hello"}, {"type": "end"}).pipe(decode("rxllm")))
     [TextDelta(delta='Hello', id=None)]
 
-    With "ag-ui", the frames can be from any server; with "ui", only from rxllm. Raises
+    Raw chunks are lost. "ag-ui" frames can be from any server, "ui" frames only from rxllm. Raises
     ``ValidationError("invalid_option")`` for an unknown `protocol`.
     """
     return ops.lift(_classes(protocol)[1])
 
 
 def encoder(protocol: str, **options: Any) -> Encoder:
-    """Create an encoder for `protocol` with these `options`. Raises the same errors as `encode`."""
+    """Return an encoder for `protocol`. Raises the same errors as `encode`."""
     return _classes(protocol)[0](**options)
 
 

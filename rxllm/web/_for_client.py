@@ -1,4 +1,4 @@
-"""`for_client`, which removes everything that clients must not see, and `ClientFold`, which folds the remaining events.
+"""`for_client` removes everything that clients must not see.
 
 ==========================================  ============================================================================
 in the stream                               what the client sees
@@ -52,11 +52,11 @@ from rxllm.web._frames import Frame, event_data, event_of
 
 
 class ClientFold:
-    """The state that a client builds from the events it receives, for a stream and its inner agents."""
+    """The state that a client folds from its events."""
 
     def __init__(self) -> None:
         self.state = StreamCollector(Thread())
-        self.is_answering = False  # whether a response is in progress; a restart does not end it
+        self.is_answering = False  # whether a response is in progress, also after a restart
         self._agents: dict[str, ClientFold] = {}
 
     def agent(self, path: Sequence[str]) -> ClientFold:
@@ -81,7 +81,7 @@ class ClientFold:
                 pass
 
     def filled(self, event: ev.Event) -> ev.Event:
-        """Replace the message or result of `event` with the one folded from the events so far."""
+        """Replace the message or result of `event` with the folded one."""
         match event:
             case ev.MessageCompleted(message=message):
                 return changed(event, message=replace(self.state.message, metadata=message.metadata))
@@ -96,13 +96,13 @@ class ClientFold:
                 return event
 
     def packed(self, event: ev.Event) -> Frame:
-        """Return `event` as data, without anything that `unpacked` can restore from earlier events."""
+        """Return `event` as data, without what `unpacked` can restore."""
         left_out = ClientFold().filled(event)
         is_folded = left_out != event and self.filled(left_out) == event
         return {"event": event_data(left_out), "folded": True} if is_folded else {"event": event_data(event)}
 
     def unpacked(self, data: Frame) -> ev.Event:
-        """Restore an event from `data` returned by `packed`. Any other `data` raises an exception."""
+        """Restore an event from `packed` data. Other `data` raises an exception."""
         event = event_of(data["event"])
         return self.filled(event) if data.get("folded") is True else event
 
@@ -113,27 +113,27 @@ class ClientFold:
 
 METADATA = frozenset(
     {
-        # Entries of messages and responses, followed by entries of tool calls.
+        # Messages and responses, then tool calls.
         *("id", "model", "logprobs", "budget", "partial"),
         *("server", "error", "interrupted"),
-        # Entries of steps and chats.
+        # Steps and chats.
         *("mode", "halted_reason", "halt_tool_call_id", "halt_result", "pending_tool_call_id", "pending_question"),
         *("ask_user_opts", "manual_tool_calls", "approval_tool_calls"),
         *("max_turns", "halt_when_step_index", "manual_turn_index", "structured_finalize"),
-        # Messages that the client itself has sent.
+        # Messages that the client has sent.
         "unused_steering",
     }
 )
-"""The metadata entries that clients may see, because they need them to continue the conversation."""
+"""The metadata entries that clients may see."""
 
 _OWN = ("session_turn", "step_abandoned", "thread_compacted", "thread_compaction_failed")
-"""The names of rxllm's own ``Custom`` events, hidden because they contain sessions, responses or summaries."""
+"""rxllm's own ``Custom`` events, with sessions, responses or summaries."""
 
 _EVENTS = frozenset[type[Any]](ev.EVENT_CLASSES)
 
 
 def for_client() -> Callable[[Observable[ev.Event]], Stream[ev.Event]]:
-    """Remove from a stream everything that clients must not see.
+    """Remove everything that clients must not see.
 
     >>> import rxllm
     >>> thread = [rxllm.system("Our prices: secret."), rxllm.user("Hi")]
@@ -142,8 +142,7 @@ def for_client() -> Callable[[Observable[ev.Event]], Stream[ev.Event]]:
     []
 
     This drops system prompts, raw chunks, provider-specific data and error messages. The results of steps and chats are
-    rebuilt from the remaining events, so they match what the client folds for itself. Tool results are converted to
-    JSON data, or to None if that is impossible.
+    rebuilt from the remaining events. Tool results become JSON data, or None if that is impossible.
     """
     return lambda source: Stream.of(source.pipe(ops.lift(_Client), rx.catch(_failed)))
 
@@ -153,12 +152,12 @@ def _failed(error: Exception, _: Observable[ev.Event]) -> Observable[ev.Event]:
 
 
 class _Client:
-    """Filters a single stream, including its inner agents."""
+    """Filters a stream and its inner agents."""
 
     def __init__(self) -> None:
         self._fold = ClientFold()
         self._failed: dict[tuple[ClientFold, str], str] = {}  # the error reason of each failed call
-        self._requested: set[str] = set()  # the ids of the calls whose approval was requested
+        self._requested: set[str] = set()  # ids of calls whose approval was requested
 
     def feed(self, event: ev.Event) -> Iterable[ev.Event]:
         if type(event) not in _EVENTS:
@@ -171,7 +170,7 @@ class _Client:
         return kept
 
     def _missing_requests(self, event: ev.Event) -> Iterable[ev.Event]:
-        """Yield the requests for approval that are missing before the end of a step, because folds drop them."""
+        """Yield missing approval requests before a step ends. Folds drop them."""
         path, inner = (event.path, event.event) if isinstance(event, Nested) else ((), event)
         if isinstance(inner, ev.ToolApprovalRequested):
             self._requested.add("/".join((*path, inner.id)))
@@ -201,14 +200,14 @@ class _Client:
                 self._failed[fold, id] = error.reason
                 return _kept(event)
             case ev.ToolResultEncoded(id=id) if (fold, id) in self._failed:
-                # The original content quotes the exception, and is meant only for the model.
+                # The original content quotes the exception.
                 return changed(event, content=json.dumps({"error": self._failed.pop((fold, id))}))
             case _:
                 return _kept(event)
 
 
 def _kept(event: ev.Event) -> ev.Event | None:
-    """Return the part of `event` that clients may see. Any result in `event` must be from ``ClientFold.filled``."""
+    """Return the visible part of `event`. Its result must be from ``ClientFold.filled``."""
     match event:
         case ev.StepCompleted(result=result):
             return ev.StepCompleted(replace(result, metadata=_named(result.metadata)))
@@ -270,7 +269,6 @@ def _calls(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
 
 
 def _named(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of `metadata` that clients may see."""
     kept = {name: value for name, value in metadata.items() if name in METADATA}
     for name in ("manual_tool_calls", "approval_tool_calls"):
         if name in kept:
@@ -283,10 +281,11 @@ def _named(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _error(error: LLMError) -> LLMError:
-    """Log `error` in full, and return it without its message, which may quote the provider, a prompt or a path."""
+    """Log `error`, and return it without its message."""
     fields = {
         name: getattr(error, name) for name in ("retry_after", "tool_name", "tool_call_id") if hasattr(error, name)
     }
+    # The message may quote the provider, a prompt or a path.
     hidden = type(error).from_fields({"reason": error.reason, **fields})
     log_hidden(error, "only this error's reason was sent to the client")
     hidden.is_logged = True

@@ -1,4 +1,4 @@
-"""Protocol frames, and helpers that encoders and decoders share."""
+"""Protocol frames, and helpers for encoders and decoders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rxllm.values.argument_checks import check
 from rxllm.wire import SSEDecoder
 
 Frame = dict[str, Any]
-"""A protocol message: a JSON object."""
+"""A protocol message, which is a JSON object."""
 
 
 def sse(frame: Frame) -> bytes:
@@ -28,7 +28,7 @@ def sse(frame: Frame) -> bytes:
 def frame_json(frame: Frame) -> bytes:
     try:
         return msgspec.json.encode(frame)
-    except UnicodeEncodeError:  # a lone surrogate, which json.dumps escapes
+    except UnicodeEncodeError:  # json.dumps escapes lone surrogates
         return json.dumps(frame).encode()
 
 
@@ -37,14 +37,14 @@ def from_sse(chunks: bytes | Iterable[bytes]) -> Iterator[Frame]: ...
 @overload
 def from_sse(chunks: AsyncIterable[bytes]) -> AsyncIterator[Frame]: ...
 def from_sse(chunks: bytes | Iterable[bytes] | AsyncIterable[bytes]) -> Iterator[Frame] | AsyncIterator[Frame]:
-    r"""Yield the frames in a stream of server-sent events, without ``[DONE]``. An event can span several chunks.
+    r"""Yield the frames in a stream of server-sent events.
 
     >>> list(from_sse(b'data: {"type":"end"}\n\n'))
     [{'type': 'end'}]
 
-    For asynchronous chunks, such as httpx's ``response.aiter_bytes()``, write ``async for frame in from_sse(...)``.
-    Raises ``StreamError("malformed_event")`` if an event is not a JSON object, and ``StreamError("oversized_frame")``
-    if it is too long.
+    An event can span several chunks. ``[DONE]`` is skipped. For asynchronous chunks, such as httpx's
+    ``response.aiter_bytes()``, write ``async for frame in from_sse(...)``. Raises ``StreamError("malformed_event")`` if
+    an event is not a JSON object. Raises ``StreamError("oversized_frame")`` if it is too long.
     """
     if isinstance(chunks, AsyncIterable):
         return _async_frames(chunks)
@@ -82,12 +82,12 @@ def _frames(events: Iterable[tuple[str, bytes]]) -> Iterator[Frame]:
 
 
 def event_data(event: Event) -> Frame:
-    """Return `event` as data without the format version, because decoding assumes the current version anyway."""
+    """Return `event` as data. Decoding assumes the current format version."""
     return {name: value for name, value in serializer.to_data(event).items() if name != "v"}
 
 
 def event_of(data: Any) -> Event:
-    """Restore an event from `data` returned by `event_data`. Any other `data` raises an exception."""
+    """Restore an event from `event_data`. Other `data` raises an exception."""
     event: Any = serializer.from_data(data)
     if not isinstance(event, Event):
         raise TypeError("not an event")
@@ -95,7 +95,7 @@ def event_of(data: Any) -> Event:
 
 
 def text_of(frame: Frame, name: str) -> str:
-    """Return the text in field `name`. Raises ``LookupError`` if it is missing, ``TypeError`` if it is not text."""
+    """Return the text in field `name`. Raises ``LookupError`` or ``TypeError`` if there is none."""
     text: Any = frame[name]
     if not isinstance(text, str):
         raise TypeError(f"{name} is not text")
@@ -103,7 +103,7 @@ def text_of(frame: Frame, name: str) -> str:
 
 
 def all_of(frame: Frame, events: Iterable[Event]) -> list[Event]:
-    """Collect the `events` decoded from `frame`. Raises ``StreamError("malformed_event")`` if the frame is invalid."""
+    """Collect the `events` from `frame`. Raises ``StreamError("malformed_event")`` for an invalid frame."""
     try:
         return list(events)
     except (ValidationError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
@@ -111,7 +111,7 @@ def all_of(frame: Frame, events: Iterable[Event]) -> list[Event]:
 
 
 class Block(msgspec.Struct):
-    """An open block of text or thinking. Its `name` identifies it in frames."""
+    """An open block. Its `name` identifies it in frames."""
 
     kind: str
     id: str | None
@@ -126,15 +126,14 @@ class Block(msgspec.Struct):
 
 
 def open_block(blocks: dict[tuple[str, str], Block], kind: str, id: str | None) -> Block | None:
-    """Return the open block with this `id`, or the latest open block if `id` is None (see `rxllm.events`)."""
+    """Return the open block with this `id`, or the latest."""
     return next((block for block in reversed(blocks.values()) if block.kind == kind and id in (None, block.id)), None)
 
 
 def rest(text: str, so_far: str) -> str:
-    """Return the part of `text` that follows `so_far`, or "" if `text` does not begin with `so_far`."""
+    """Return the part of `text` after `so_far`, or ""."""
     return text[len(so_far) :] if text.startswith(so_far) else ""
 
 
 def malformed(frame: object) -> StreamError:
-    """Return the error for a `frame` that is not valid in its protocol."""
     return StreamError("malformed_event", f"not a frame of this protocol: {str(frame)[:80]}")

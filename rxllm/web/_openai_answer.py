@@ -1,6 +1,6 @@
-"""Present a run as a Chat Completions answer, and remember runs that stop to wait for the client's tools.
+"""Present a run as a Chat Completions answer.
 
-The client sees a single message in a single choice, however many steps the run takes:
+The client sees a single message, however many steps the run takes:
 
 ==================================  ====================================================================================
 in the run                          what the client sees
@@ -18,12 +18,19 @@ usage                               the total for all steps and agents
 files, log-probabilities            nothing
 ==================================  ====================================================================================
 
-The finish reason is the first that applies: ``tool_calls`` if the client has calls to run; the last step's reason if it
-is ``length`` or ``content_filter``; ``length`` if the chat has used up its turns or budget; otherwise ``stop``.
+The first finish reason that applies is sent:
 
-The client receives, and later sends back, only the calls to its own tools. The model's message contains more: signed
-thinking, which must be sent back to the provider, and calls to the engine's own tools, which must not run twice.
-`Memory` therefore keeps the run's messages, and substitutes them for the client's copy in the next request.
+* ``tool_calls`` if the client has calls to run
+
+* the last step's reason if it is ``length`` or ``content_filter``
+
+* ``length`` if the chat has used up its turns or budget
+
+* ``stop``
+
+The client sends back only the calls to its own tools. The model's message also contains signed thinking and calls to
+the engine's own tools. The provider needs the thinking, and the calls must not run twice. So `Memory` keeps the run's
+messages, and puts them into the next request.
 """
 
 from __future__ import annotations
@@ -45,14 +52,14 @@ from rxllm.web._openai_errors import RefusedError
 from rxllm.web._openai_request import Chat
 
 MOST = 512
-"""The number of runs that `Memory` keeps. For older runs, the client's copy is used unchanged."""
+"""The number of runs that `Memory` keeps. Older runs use the client's copy."""
 
 
 class Memory:
-    """Messages of earlier runs, keyed by model, conversation, and the calls that the client must run.
+    """Messages of earlier runs, by model, conversation and client calls.
 
-    Call ids alone do not identify a run, because some providers simply number their calls from 0. Any client that sends
-    the same conversation with the same calls to the same model gets the kept messages.
+    Call ids alone are not enough, because some providers number their calls from 0. Any client with the same
+    conversation and calls gets the kept messages.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -63,7 +70,7 @@ class Memory:
         return len(self._kept)
 
     def restore(self, model: str, thread: Thread) -> Thread:
-        """Return the client's `thread`, with the kept messages in place of the client's copies."""
+        """Return `thread` with the kept messages."""
         messages: list[Message] = []
         digest = hashlib.sha256(model.encode())
         for message in thread:
@@ -73,9 +80,9 @@ class Memory:
         return Thread(messages)
 
     def keep(self, model: str, asked_for: Thread, restored: Thread, result: ChatResult) -> None:
-        """Keep the messages that a run has added, if it stopped to wait for the client's tools.
+        """Keep the messages of a run that waits for the client's tools.
 
-        `asked_for` is the thread that the client sent, and `restored` is the one given to the model.
+        `asked_for` is the client's thread. The model got `restored`.
         """
         if result.halted_reason != "manual_tool_calls":
             return
@@ -99,9 +106,9 @@ _SOURCE = ("url", "title", "start_index", "end_index")
 
 
 class Answer:
-    """Turns a run's events into chunks. If `holds` is true, no chunk is sent before the chat has ended.
+    """Turns a run's events into chunks.
 
-    `usage` is the total for all steps and inner agents.
+    If `holds` is true, no chunk is sent before the chat has ended. `usage` is the total for all steps and inner agents.
     """
 
     def __init__(self, id: str, chat: Chat, *, holds: bool) -> None:
@@ -114,19 +121,18 @@ class Answer:
         self._names = {tool.name for tool in chat.tools}
         self._with_usage = chat.include_usage
         self._holds = holds
-        # The role is sent with the first delta. `_deltas` has the unsent deltas of this step, `_earlier` the unsent
-        # deltas of earlier steps. `_sent` is True once a delta of this step has been sent.
+        # The role is sent with the first delta. `_deltas` and `_earlier` are unsent.
         self._role: Frame = {"role": "assistant"}
         self._deltas: list[Frame] = []
         self._earlier: list[Frame] = []
         self._sent = False
-        # The delta classes of the open blocks, and the number of sources so far.
+        # The open blocks' delta classes, and the number of sources.
         self._open = set[type[ev.Event]]()
         self._cited = 0
-        # Whether this step has text, and whether an earlier step had text.
+        # Whether this step or an earlier one has text.
         self._has_text = False
         self._had_text = False
-        # The index of each call to a client's tool, by call id, and the ids of calls whose arguments are still unsent.
+        # Client calls' indexes, and the calls without sent arguments.
         self._indexes: dict[str, int] = {}
         self._unsent = set[str]()
         self._counted = Subject[ev.Event]()
@@ -147,13 +153,13 @@ class Answer:
         return self._chunks(deltas)
 
     def chunk(self, delta: Frame | None, finish_reason: str | None = None) -> Frame:
-        """Return a chunk with this `delta`. A usage chunk has no delta, and therefore no choices."""
+        """Return a chunk. A usage chunk has no delta and no choices."""
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         choices = [] if delta is None else [choice]
         return {**self._head, "object": "chat.completion.chunk", "choices": choices}
 
     def last_chunks(self) -> list[Frame]:
-        """Return the chunks that were held back, if any, and the chunks that end the answer."""
+        """Return the chunks held back, and the end."""
         deltas = [*self._earlier, *self._deltas]
         if not deltas and self._role:
             deltas = [{"content": ""}]
@@ -164,7 +170,7 @@ class Answer:
         return {**self.chunk(None), "usage": _usage(self.usage)}
 
     def completion(self) -> Frame:
-        """Return the whole answer as one object. Call this only after the chat has ended."""
+        """Return the whole answer. The chat must have ended."""
         message = _message([*self._earlier, *self._deltas])
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self.finish_reason}
         usage = {"usage": _usage(self.usage)}
@@ -196,7 +202,7 @@ class Answer:
                 self._open.discard(ev.ThinkingDelta)
             case ev.SourceAdded(source={"url": str()} as source):
                 cited = {name: source[name] for name in _SOURCE if name in source}
-                # OpenAI's Python package uses the index to merge lists across deltas.
+                # OpenAI's Python package merges lists by index.
                 self._add({"annotations": [{"index": self._cited, "type": "url_citation", "url_citation": cited}]})
                 self._cited += 1
             case ev.ToolCallStarted(id=id, name=name) if name in self._names and not event.metadata.get("server"):
@@ -241,7 +247,7 @@ class Answer:
             message = "the model restarted its answer after part of it was sent; retry without stream: true"
             raise RefusedError(502, message, "restarted")
         self._deltas.clear()
-        self._indexes.clear()  # client calls end the chat, so all of them are from this step
+        self._indexes.clear()  # client calls end the chat, so all are from this step
         self._unsent.clear()
         self._open.clear()
         self._has_text = False
@@ -266,7 +272,7 @@ class Answer:
             self._had_text, self._has_text = self._had_text or self._has_text, False
             self._add_text(result.pending_question)
         for call in result.pending_tool_calls:
-            if call.id not in self._indexes:  # a call to one of the engine's own manual tools
+            if call.id not in self._indexes:  # a call to the engine's own manual tool
                 self._begin_call(call.id, call.name)
                 self._add_arguments(call.id, _arguments_text(call))
         self.finish_reason = _finish_reason(result)

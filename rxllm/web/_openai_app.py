@@ -1,4 +1,4 @@
-"""An app that serves engines over OpenAI's Chat Completions API, so that programs in any language can call them.
+"""An app that serves engines over OpenAI's Chat Completions API.
 
 ===========================================  ===========================================================================
 request                                      response
@@ -7,9 +7,9 @@ request                                      response
 ``GET /v1/models``, ``GET /v1/models/NAME``  the engines' names, or the entry for the engine ``NAME``
 ===========================================  ===========================================================================
 
-The status and headers of a stream are held back until the first chunk is ready, but for at most `HEARTBEAT` seconds. An
-error before then is sent with its own status. A later error is sent as a frame with an ``error`` field, and no
-``[DONE]`` follows. If a client disconnects, its run is disposed. If a client reads slowly, the model is slowed down.
+A stream's status and headers wait for the first chunk, but for at most `HEARTBEAT` seconds. An error before then has
+its own status. A later error is a frame with an ``error`` field, without a ``[DONE]``. A client that disconnects ends
+its run. A client that reads slowly slows the model down.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from rxllm.web._response import Client, Fields, GoneError, Receive, Send, until_
 log = logging.getLogger("rxllm")
 
 READING = 30.0
-"""The time limit for receiving a request's body, in seconds."""
+"""The time limit for a request's body, in seconds."""
 
 HEARTBEAT = 15.0
-"""After this many seconds of silence, a comment is sent, to keep proxies from closing the connection."""
+"""Seconds of silence before a comment. Proxies might close a silent connection."""
 
 LONG = 100_000
-"""The length in bytes above which a request is parsed in a thread."""
+"""Longer requests are parsed in a thread (bytes)."""
 
 LEAVING = 1.0
-"""The time limit for sending a final error, in seconds. After that, the response is abandoned."""
+"""The time limit for sending a final error, in seconds."""
 
 _JSON = {"content-type": "application/json"}
 _SSE = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -61,21 +61,20 @@ def openai_app(
     max_body: int = 16 * 2**20,
     max_requests: int = 100,
 ) -> App:
-    """Return an ASGI app that serves each of the `engines` as a model, over OpenAI's Chat Completions API.
+    """Return an ASGI app that serves `engines` as OpenAI models.
 
     >>> app = openai_app({"support": rxllm.Fake("Hello")})
 
-    Run it on any ASGI server, or mount it in Starlette or FastAPI. Clients use the app's address plus ``/v1`` as their
-    ``base_url``. Each engine, with its operators, `prepare` and tools, looks like a model to them. The engine's tools
-    run here, unseen by the client. The client's tools are passed to the model; the client runs them, and sends their
-    results with its next request.
+    It speaks the Chat Completions API. Run it on any ASGI server, or mount it in Starlette or FastAPI. Clients use the
+    app's address plus ``/v1`` as their ``base_url``. To them, each engine looks like a model. The engine's tools run
+    here, unseen by the client. The client's tools run in the client. It sends their results with its next request.
 
-    If a `key` is given, every client must send it. If not, requests from web pages (which have an ``Origin`` header)
-    are rejected. A request that takes longer than `timeout` seconds fails with status 408. A body longer than
-    `max_body` bytes fails with 413. If `max_requests` requests are already running, a new one fails with 503.
+    Every client must send the `key`. Without a `key`, requests with an ``Origin`` header (from web pages) are rejected.
+    A request that takes longer than `timeout` seconds fails with status 408. A body longer than `max_body` bytes fails
+    with 413. If `max_requests` requests are already running, a new one fails with 503.
 
-    Raises ``ValidationError("invalid_option")`` for invalid arguments, and the same errors as ``rxllm.stream`` for
-    invalid engines.
+    Raises ``ValidationError("invalid_option")`` for invalid arguments. Invalid engines raise the same errors as in
+    ``rxllm.stream``.
     """
     check_count("max_body", max_body)
     check_count("max_requests", max_requests)
@@ -94,12 +93,12 @@ def _check_engines(engines: Mapping[str, Any]) -> dict[str, Engine]:
     check("engines", engines, fits, 'a mapping of names to engines, such as {"support": engine}')
     checked = {name: engine if isinstance(engine, Engine) else Engine(engine) for name, engine in engines.items()}
     for engine in checked.values():
-        rxllm.stream(engine, "Hi")  # only checks the engine; sends nothing
+        rxllm.stream(engine, "Hi")  # checks the engine without sending anything
     return checked
 
 
 class _App:
-    """The ASGI app. A semaphore limits the number of concurrent requests."""
+    """The ASGI app."""
 
     def __init__(
         self, engines: dict[str, Engine], key: str | None, timeout: float, max_body: int, max_requests: int
@@ -169,7 +168,7 @@ class _App:
 
     def _authorize(self, headers: Mapping[str, bytes]) -> None:
         if self._key is None:
-            if "origin" in headers:  # any web page can make a visitor's browser call servers on the visitor's machine
+            if "origin" in headers:  # any web page can make browsers call local servers
                 message = "requests from web pages are rejected unless the server has a key: openai_app(..., key=...)"
                 raise RefusedError(403, message, "origin_not_allowed")
             return
@@ -183,14 +182,14 @@ class _App:
         return {"id": name, "object": "model", "created": self._started, "owned_by": "rxllm"}
 
     async def _chat(self, body: bytes, receive: Receive, response: Response) -> None:
-        # Parsing a long request can take a second. It runs in a thread, so that the loop can serve other requests.
+        # Parsing a long request can take a second.
         reading = asyncio.to_thread(self._read, body) if len(body) > LONG else None
         chat, thread = self._read(body) if reading is None else await reading
         watch = [lambda: response.watch(HEARTBEAT, self._timeout)] if chat.stream else []
         await until_gone(receive, lambda: self._complete(chat, thread, response), *watch)
 
     def _read(self, body: bytes) -> tuple[Chat, rxllm.Thread]:
-        """Parse `body`. Return the request and its thread, which includes the messages kept from earlier runs."""
+        """Return the request in `body`, and its thread with kept messages."""
         chat = read_request(body, self._engines)
         return chat, self._memory.restore(chat.model, chat.thread)
 
@@ -219,7 +218,7 @@ class _App:
 
 
 def _has_steps(engine: Engine, chat: Chat) -> bool:
-    """Return whether a structured answer can take several steps. Earlier steps may then contain other text."""
+    """Return whether a structured answer can take several steps."""
     return bool(engine.tools or chat.tools or engine.params.keys() & {"tools", "structured_finalize"})
 
 
@@ -243,11 +242,11 @@ class Response(Client):
         await self.send(body, more=False)
 
     async def frames(self, frames: Iterable[Frame], end: bytes = b"") -> None:
-        """Send `frames` as server-sent events. If an `end` is given, send it too, and finish the response."""
+        """Send `frames` as server-sent events. An `end` finishes the response."""
         await self.send(b"".join(map(sse, frames)) + end, more=not end)
 
     async def fail(self, error: RefusedError) -> None:
-        """Send `error` as the whole response or, if the response has already begun, as its last frame."""
+        """Send `error` as the whole response or as its last frame."""
         if self.begun:
             await self.send(sse(error.body), more=False)
         else:
@@ -258,7 +257,7 @@ class Response(Client):
 
 
 async def read_body(receive: Receive, headers: Mapping[str, bytes], most: int) -> bytes:
-    """Read a request body. Raises `RefusedError` if it is too large or slow, `GoneError` if the client disconnects."""
+    """Read a request body. Raises `RefusedError`, or `GoneError` if the client disconnects."""
     too_large = RefusedError(413, f"the request body is longer than {most} bytes", "request_too_large")
     length = headers.get("content-length", b"0")
     if length.isdigit() and int(length) > most:

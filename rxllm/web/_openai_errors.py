@@ -1,7 +1,7 @@
-"""The error responses of `openai_app`, which OpenAI's own SDKs turn into exceptions.
+"""The error responses of `openai_app`.
 
-If a run fails, the client sees the error's class and reason, but not its message, which may quote the provider, a
-prompt or a path (see `for_client`). If the request itself is invalid, the client sees the full message.
+If a run fails, the client sees the error's class and reason. The message may quote the provider, a prompt or a path.
+For an invalid request, the client sees the full message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TYPES = {
     429: "rate_limit_error",
 }
 _AGAIN = (408, 429, 502, 503)
-"""The statuses to retry. SDKs would also retry a 500, but the ``x-should-retry`` header overrides that."""
+"""The statuses to retry. SDKs would also retry a 500 without ``x-should-retry``."""
 
 _STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
     AdapterError: {
@@ -39,7 +39,7 @@ _STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
     EngineError: {400: {"missing_tool_results", "unsupported_response_format"}},
     ValidationError: {400: {"unsupported_capability", "invalid_request"}, 422: {"invalid_output"}},
 }
-"""The statuses of errors that are temporary or the client's fault. All other errors have status 500."""
+"""The statuses of errors other than 500."""
 
 _CODES = {
     "rate_limited": "rate_limit_exceeded",
@@ -47,11 +47,11 @@ _CODES = {
     "guard_tripped": "content_filter",
     "budget_exceeded": "insufficient_quota",
 }
-"""OpenAI's codes for reasons that have a different name in rxllm."""
+"""OpenAI's names for rxllm's reasons."""
 
 
 class RefusedError(Exception):
-    """Raised to send an error response with this `status`, `headers` and `body`."""
+    """Raised to send an error response."""
 
     def __init__(
         self,
@@ -75,12 +75,11 @@ class RefusedError(Exception):
 
 
 def wrong(param: str, message: str, code: str | None = None) -> RefusedError:
-    """Return the error for a request with an invalid field `param`."""
     return RefusedError(400, message, code, param)
 
 
 def wrong_values(error: ValidationError, names: dict[str, str]) -> RefusedError:
-    """Return the error for a request that rxllm rejected. `names` maps rxllm's field names to OpenAI's."""
+    """Return the error for a request that rxllm rejected. `names` are OpenAI's field names."""
     path, fault = error.errors[0] if error.errors else ((), error.message)
     steps = (f"[{step}]" if isinstance(step, int) else f".{names.get(step, step)}" for step in path or ("messages",))
     place = "".join(steps).removeprefix(".")
@@ -88,7 +87,7 @@ def wrong_values(error: ValidationError, names: dict[str, str]) -> RefusedError:
 
 
 def refusal_of(error: Exception) -> RefusedError:
-    """Convert `error` into a response that reveals no internal details."""
+    """Convert `error` into a response without internal details."""
     if isinstance(error, RefusedError):
         return error
     if isinstance(error, TimeoutError):

@@ -1,4 +1,4 @@
-"""Read Chat Completions requests: the engine, the thread, the tools and the call options.
+"""Read Chat Completions requests.
 
 ==================================================  ====================================================================
 field                                               treatment
@@ -33,7 +33,7 @@ from rxllm.web._openai_errors import RefusedError, wrong, wrong_values
 from rxllm.web._requests import parse_json
 
 OPTIONS = ("temperature", "top_p", "max_tokens", "stop", "seed", "reasoning_effort")
-"""The fields that become call options. ``max_completion_tokens`` is the newer name for ``max_tokens``."""
+"""The fields that become call options."""
 
 NOTES = (
     *("user", "metadata", "safety_identifier", "store"),
@@ -75,11 +75,11 @@ class Chat(msgspec.Struct, frozen=True):
 
 
 def read_request(data: bytes, engines: Mapping[str, Engine]) -> Chat:
-    """Parse and check the request in `data`. Raises `RefusedError` if it is invalid or not supported."""
+    """Parse and check a request. Raises `RefusedError` if it is invalid or unsupported."""
     fields = _read_fields(data)
     model = fields.get("model")
     if not isinstance(model, str):
-        raise wrong("model", "model must be a string: one of the names that GET /v1/models lists")
+        raise wrong("model", "model must be one of the names from GET /v1/models")
     if model not in engines:
         raise unknown_model(model)
     _refuse_unsupported(fields)
@@ -88,7 +88,7 @@ def read_request(data: bytes, engines: Mapping[str, Engine]) -> Chat:
     stream, include_usage = _read_stream(fields)
     thread = _read_thread(fields.get("messages"))
     try:
-        stream_of(engines[model], thread, **options)  # only checks the options; sends nothing
+        stream_of(engines[model], thread, **options)  # checks the options without sending anything
         validate.request(Request(thread.messages, tools=tools, **options))
     except ValidationError as error:
         raise wrong_values(error, _OURS) from None
@@ -102,7 +102,7 @@ def unknown_model(name: str) -> RefusedError:
 
 
 def _read_fields(data: bytes) -> Frame:
-    """Return a request's fields, except those that are null."""
+    """Return a request's fields that are not null."""
     try:
         body = parse_json(data, msgspec.json.decode)
     except ValidationError as error:
@@ -132,7 +132,7 @@ def _read_options(fields: Frame, tools: Collection[Tool]) -> Frame:
 
 
 def _read_stream(fields: Frame) -> tuple[bool, bool]:
-    """Return whether the client wants a stream, and whether the stream should end with the usage."""
+    """Return whether to stream, and whether to send the usage."""
     stream = _flag(fields, "stream", "stream")
     options = fields.get("stream_options", {})
     if not isinstance(options, dict):
@@ -161,7 +161,7 @@ def _part_fault(part: Part) -> str | None:
     match part:
         case ImagePart(image=image) if image.source == "url" and not _WEB.match(str(image.data)):
             return "the URL of an image must begin with https:, http: or data:"
-        case ProviderPart():  # a file_id would refer to a file in the server's own account
+        case ProviderPart():  # a file_id would refer to the server's own account
             return "a file must be sent as file_data, because this server does not store files"
         case _:
             return None

@@ -1,7 +1,7 @@
-"""The checks that `from_ui` and `from_ag_ui` share, and the stored conversation that a request continues.
+"""Checks for client requests, and stored conversations.
 
-A request is built on the user's machine, so it cannot be trusted. The argument `stored` is the server's own copy of
-the conversation, or a function that loads this copy by the conversation's id.
+A request is built on the user's machine, so it cannot be trusted. `stored` is the server's own copy of the
+conversation. It can also be a function that loads this copy by id.
 
 =====================================  ================================================================================
 part of a request                      treatment
@@ -41,16 +41,16 @@ MAX_DEPTH = 64
 """The maximum nesting depth of a request."""
 
 MAX_ID = 512
-"""The maximum length of the conversation's id, if `stored` is a function."""
+"""The maximum length of a conversation's id."""
 
 MAX_VALUES = 100_000
 """The maximum number of JSON values in a request. Parsing more would block the event loop for seconds."""
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[^\ud800-\udfff]*$")]
-"""An id or a type in a request. It must not contain lone surrogates, because it is logged and sent back."""
+"""Text without lone surrogates, for ids and types."""
 
 UNANSWERED = "The user has gone on without an answer."
-"""The result of a waiting call if the user sends a new message instead of an answer."""
+"""The result of a call that the user did not answer."""
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ Load = Callable[[str], Stored | None]
 
 
 class Incoming(msgspec.Struct, frozen=True):
-    """The contents of a client's request, ready for ``rxllm.resume`` or ``rxllm.stream_resume``.
+    """A client's request, ready for ``rxllm.resume`` or ``rxllm.stream_resume``.
 
     `id` is the conversation's id if `stored` is a function, and empty otherwise.
     """
@@ -71,7 +71,7 @@ class Incoming(msgspec.Struct, frozen=True):
 
 
 def load_request(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
-    """Parse a request's body. Raises ``ValidationError`` if it is not JSON, too large, or too deeply nested."""
+    """Parse a request's body. Raises ``ValidationError`` if it is malformed or too large."""
     if not isinstance(body, bytes | str):
         _check_size(body)
         return body
@@ -82,7 +82,7 @@ def load_request(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
 
 
 def parse_json(text: bytes, parse: Callable[[bytes], Any]) -> Any:
-    """Parse `text` with `parse`. Raises ``ValidationError`` if it is not JSON, too large, or too deeply nested."""
+    """Return ``parse(text)``. Raises ``ValidationError`` if it is malformed or too large."""
     if _most_values(text) > MAX_VALUES:
         raise _too_large()
     try:
@@ -94,7 +94,7 @@ def parse_json(text: bytes, parse: Callable[[bytes], Any]) -> Any:
 
 
 def _check_size(data: Any) -> None:
-    """Raise if `data`, including the JSON text of tool-call arguments, is too large or too deeply nested."""
+    """Raise if `data` is too large or nested too deeply."""
     level: list[Any] = [data]
     count = 0
     for _ in range(MAX_DEPTH):
@@ -112,8 +112,8 @@ def _check_size(data: Any) -> None:
 
 
 def _most_values(text: bytes) -> int:
-    """Return an upper bound on the number of values in a JSON text, based only on its punctuation."""
-    most_quotes = 4 * MAX_VALUES  # a value has at most four quotes: two around its key and two around itself
+    """Return an upper bound on the values in a JSON text."""
+    most_quotes = 4 * MAX_VALUES  # two around a value's key and two around the value
     pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', most_quotes)
     return most_quotes if len(pieces) > most_quotes else sum(map(b"".join(pieces[::2]).count, b",[{"))
 
@@ -136,10 +136,10 @@ def _too_deep() -> ValidationError:
 
 
 def convert_to(data: Any, cls: type[T], *path: str | int) -> T:
-    """Convert `data` to `cls`, ignoring unknown fields. `path` locates `data` in the request."""
+    """Convert `data` to `cls`. `path` locates `data` in the request."""
     try:
         return msgspec.convert(data, cls)
-    except UnicodeEncodeError:  # raised by msgspec when it looks up a field name
+    except UnicodeEncodeError:  # msgspec raises this for a field name
         raise wrong("has a field name with a lone surrogate", *path) from None
     except msgspec.ValidationError as error:
         fault, _, place = str(error).partition(" - at `$")
@@ -148,23 +148,20 @@ def convert_to(data: Any, cls: type[T], *path: str | int) -> T:
 
 
 def check_id(id: object, *path: str) -> str:
-    """Return `id`, found at `path` in the request, if it can be a conversation's id. Raises ``ValidationError``."""
-    # Databases reject characters such as NUL, and line breaks could forge log entries.
+    """Return `id` if it can be a conversation's id. Raises ``ValidationError``."""
+    # Databases reject NUL, and line breaks could forge log entries.
     if not isinstance(id, str) or not 0 < len(id) <= MAX_ID or not id.isprintable():
         raise wrong(f"must be a string of 1 to {MAX_ID} printable characters", *path)
     return id
 
 
 class StoredConversation:
-    """The server's copy of a conversation, and a client's answers to the calls that are waiting in it.
-
-    If `stored` is a function, it is called with `id`. `path` locates `id` in the request.
-    """
+    """A stored conversation, and a client's answers to its waiting calls. A `stored` function is called with `id`."""
 
     def __init__(self, stored: Stored | Load, client_tools: Collection[str], id: object, *path: str) -> None:
         self.id = ""
         if not isinstance(stored, Stored | type) and callable(stored):
-            # If there is no stored copy, the conversation is new, and the client's messages are not its history.
+            # A conversation without a stored copy is new.
             self.id = check_id(id, *path)
             copy = stored(self.id)
             stored = Thread() if copy is None else copy
@@ -179,7 +176,7 @@ class StoredConversation:
         self.pending = {call.id: call for call in waiting}
         self.known = {call.id for message in self.thread for call in message.tool_calls} | self.pending.keys()
         question = None if is_thread else stored.pending_tool_call_id
-        self.question = question or next(open_questions(self.thread), None)  # the id of the call that asks it
+        self.question = question or next(open_questions(self.thread), None)  # the call that asks it
         self.approvals: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
         self._client_tools = client_tools
@@ -191,7 +188,7 @@ class StoredConversation:
         self.approvals[id] = answer
 
     def answer(self, id: str, result: Any, *path: str | int) -> None:
-        """Accept the result of a client's tool, or ignore it if the call is not waiting."""
+        """Accept the result of a client's waiting tool call."""
         if id not in self.pending or id in self.approvals:
             return
         if self.pending[id].name not in self._client_tools:
@@ -199,7 +196,7 @@ class StoredConversation:
         self.results[id] = result
 
     def reply(self, id: str, text: str) -> None:
-        """Accept `text` as the user's answer to a question. An inner agent receives it as the result of call `id`."""
+        """Accept the user's answer. An inner agent receives it as a call's result."""
         self.question = None
         if "/" in id:
             self.results[id] = text
@@ -207,9 +204,9 @@ class StoredConversation:
             self.thread += user(text)
 
     def incoming(self, new: list[Message]) -> Incoming:
-        """Return the answers and the user's `new` messages. Any new message denies all unanswered calls.
+        """Return the answers and the `new` messages.
 
-        Raises ``ValidationError`` if there is nothing new, for example because the user clicked twice, or in two tabs.
+        New messages deny all unanswered calls. Raises ``ValidationError`` if there is nothing new.
         """
         new = self._drop_repeated(new)
         for id, call in self.pending.items() if new else ():
@@ -227,11 +224,11 @@ class StoredConversation:
         return Incoming(self.thread + new, self.approvals, self.results, self.id)
 
     def _drop_repeated(self, new: list[Message]) -> list[Message]:
-        """Drop the first messages of `new` if they repeat the thread's last messages, which are still unanswered."""
+        """Drop messages that repeat the thread's unanswered end."""
         unanswered = [*takewhile(lambda message: message.role == "user", reversed(self.thread))][::-1]
-        # The Knuth-Morris-Pratt prefix function. Trying every overlap would take seconds for long threads.
+        # The Knuth-Morris-Pratt prefix function; long threads would take seconds.
         items = [*(message.content for message in new), object(), *(message.content for message in unanswered)]
-        borders = [0]  # entry i: the length of the longest proper prefix of `items[: i + 1]` that is also its suffix
+        borders = [0]  # the longest proper prefix of `items[: i + 1]` that is its suffix
         for item in items[1:]:
             n = borders[-1]
             while n and items[n] != item:
@@ -241,7 +238,7 @@ class StoredConversation:
 
 
 def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Message]:
-    """Return an assistant message and the results of its calls, or no messages if both would be empty."""
+    """Return an assistant message and its calls' results, if any."""
     answered = tuple(answered)
     if not parts and not answered:
         return []
@@ -251,7 +248,7 @@ def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Me
 
 
 def plain_content(parts: list[Part]) -> str | tuple[Part, ...]:
-    """Return `parts` as message content. An empty list or a single text part becomes a plain string."""
+    """Return `parts` as message content. Text alone becomes a string."""
     match parts:
         case []:
             return ""
@@ -262,7 +259,7 @@ def plain_content(parts: list[Part]) -> str | tuple[Part, ...]:
 
 
 def file_part(url: str, mime_type: str, *path: str | int, name: str | None = None) -> Part:
-    """Return the message part for a user's file. Its `url` must begin with ``http:``, ``https:`` or ``data:``."""
+    """Return the part for a user's file. `url` must begin with ``http:``, ``https:`` or ``data:``."""
     scheme = url.partition(":")[0].lower()
     if scheme == "data":
         try:

@@ -1,4 +1,4 @@
-"""An ASGI application that sends a stream to a browser, as server-sent events.
+"""An ASGI response that streams events to a browser.
 
 ============================  ==========================================================================================
 situation                     reaction
@@ -12,8 +12,8 @@ the browser disconnects       The subscription is disposed, which ends the model
 the server shuts down         The server cancels the response, which also disposes the subscription.
 ============================  ==========================================================================================
 
-On ASGI 2.4 servers, Starlette's own ``StreamingResponse`` notices a disconnect only on its next write. This response
-notices it immediately, because it listens for the server's disconnect message.
+Starlette's own ``StreamingResponse`` may notice a disconnect only on its next write. This response notices it
+immediately.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from rxllm.web._codec import Encoder, encoder
 from rxllm.web._for_client import for_client
 from rxllm.web._frames import sse
 
-Message = Any  # a mapping; every framework has a different type for it
+Message = Any  # every framework has a different mapping type for it
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Fields = list[tuple[bytes, bytes]]
 Filter = Callable[[Observable[Event]], Observable[Event]]
 
 WAITING = 16
-"""The size of the queue for a slow browser, in events. When the queue is full, reading from the model pauses."""
+"""The number of queued events at which reading from the model pauses."""
 
 HEARTBEAT = b":\n\n"
-"""An empty comment, which clients of server-sent events ignore."""
+"""A comment, which clients ignore."""
 
 _HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
 
@@ -59,11 +59,11 @@ def streaming_response(
     headers: Mapping[str, str] | None = None,
     filter: Filter | None = None,
 ) -> StreamingResponse:
-    """Return a response that sends `stream` to a browser, for Starlette, FastAPI, Litestar or any other ASGI server.
+    """Return a response that sends `stream` to a browser.
 
-    The response is itself an ASGI application. Return it from a route, or call it: ``await response(scope, receive,
-    send)``. It subscribes to `stream` when the server calls it, and disposes the subscription if the browser
-    disconnects.
+    It is an ASGI application for Starlette, FastAPI, Litestar or any other ASGI server. Return it from a route, or call
+    it: ``await response(scope, receive, send)``. It subscribes to `stream` when the server calls it. If the browser
+    disconnects, it disposes the subscription.
 
     Arguments:
         protocol: The name of a protocol, or an encoder.
@@ -90,7 +90,7 @@ def streaming_response(
 
 
 class StreamingResponse:
-    """The response to one request, with the public attributes that Starlette expects of a response."""
+    """The response to one request. Starlette expects its public attributes."""
 
     def __init__(
         self, chunks: Stream[bytes], encoder: Encoder, headers: Fields, heartbeat: float, send_timeout: float
@@ -115,7 +115,7 @@ class StreamingResponse:
         await client.send(b"", more=False)
 
     async def _write(self, client: Client) -> None:
-        """Send all chunks. If the stream raises an exception, send an error frame and re-raise the exception."""
+        """Send all chunks. On an exception, send an error frame and re-raise."""
         await client.begin()
         try:
             async with to_async_iter(self._chunks, WAITING) as chunks:
@@ -132,8 +132,6 @@ class StreamingResponse:
 
 
 class _Chunks:
-    """Turns events into bytes."""
-
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
 
@@ -155,11 +153,11 @@ def _encode_headers(headers: Mapping[str, str]) -> Fields:
 
 @cache
 def _starlette_response(base: type[Any]) -> type[StreamingResponse]:
-    """Return a subclass that is also a Starlette response, because FastAPI converts all other responses to JSON."""
+    """Return a Starlette subclass. FastAPI converts other responses to JSON."""
     return type("StreamingResponse", (StreamingResponse, base), {})
 
 
-# Everything below is also used by `rxllm.web._openai_app`.
+# `rxllm.web._openai_app` uses everything below.
 
 
 class GoneError(Exception):
@@ -167,7 +165,7 @@ class GoneError(Exception):
 
 
 class Client:
-    """The connection to a client. `status` and `headers` are sent before the first part of the body."""
+    """The connection to a client."""
 
     def __init__(self, send: Send, status: int, headers: Fields) -> None:
         self.status = status
@@ -176,10 +174,10 @@ class Client:
         self._send = send
         self._lock = asyncio.Lock()  # only one message can be sent at a time
         self._now = asyncio.get_running_loop().time
-        self._since = self._now()  # when the current send began or, between sends, when the last one ended
+        self._since = self._now()  # when the current send began or the last one ended
 
     async def begin(self) -> None:
-        """Send the status and headers, unless they have already been sent."""
+        """Send the status and headers, unless already sent."""
         async with self._lock:
             if not self.begun:
                 await self._begin()
@@ -193,7 +191,7 @@ class Client:
             self._since = self._now()
 
     async def watch(self, heartbeat: float, patience: float) -> None:
-        """Send comments after `heartbeat` seconds of silence. Raise `GoneError` if sending takes `patience` seconds."""
+        """Send comments in silence. Raise `GoneError` if sending takes `patience` seconds."""
         while True:
             is_behind = self._lock.locked()
             seconds = self._since + (patience if is_behind else heartbeat) - self._now()
@@ -215,16 +213,16 @@ class Client:
     async def _try(self, message: Message) -> None:
         try:
             await self._send(message)
-        except OSError as error:  # raised by some servers if the client has disconnected
+        except OSError as error:  # some servers raise this after a disconnect
             raise GoneError from error
 
 
 async def until_gone(receive: Receive, *work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run the `work` functions concurrently until one ends. Raise `GoneError` if the client disconnects first."""
+    """Run the `work` functions until one ends. Raise `GoneError` if the client disconnects first."""
     leaving = asyncio.ensure_future(_wait_until_gone(receive))
     tasks = [leaving]
     try:
-        await asyncio.sleep(0)  # check whether the client has already disconnected
+        await asyncio.sleep(0)  # the client may have disconnected already
         if not leaving.done():
             tasks = [*(asyncio.ensure_future(start()) for start in work), leaving]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

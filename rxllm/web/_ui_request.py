@@ -1,7 +1,6 @@
-"""Read ``useChat`` requests: the browser's messages, and its answers to tool calls.
+"""Read ``useChat`` requests.
 
-The docstring of `rxllm.web._requests` lists the accepted input. An assistant message in the browser becomes
-several messages here, one for each step.
+`rxllm.web._requests` lists the accepted input. A browser's assistant message becomes one message for each step.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class _Part(msgspec.Struct, rename="camel"):
 
     @property
     def result(self) -> Any:
-        """The tool's result, in the form that `rxllm.resume` expects."""
+        """The tool's result, in the form for `rxllm.resume`."""
         if self.state == "output-available":
             output = cast(str | dict[str, Any] | None, self.output)  # really any JSON value
             return output if isinstance(output, str | dict) else json.dumps(output)
@@ -97,17 +96,15 @@ def from_ui(
     >>> rxllm.resume(rxllm.Fake("Hello"), incoming.thread).run().output_text
     'Hello'
 
-    Pass the server's copy of the conversation as `stored`, so that only new messages and answers are taken from the
-    request. Without `stored`, the browser's messages are taken as the conversation. Users can then edit earlier
-    messages, but requests with approvals are rejected. `client_tools` names the tools that run in the browser. Results
-    of other tools are rejected.
+    Pass the server's copy of the conversation as `stored`. Then only new messages and answers are taken from the
+    request. Without `stored`, the browser's messages are the conversation. Users can then edit earlier messages, but
+    approvals are rejected. `client_tools` names the tools that run in the browser. Results of other tools are rejected.
 
-    `stored` can also be a function that takes the conversation's id and returns the server's copy, or None for a new
-    conversation. The browser chooses the id, so the function must check whether the user may use it. It is called after
-    the shape of the request has been checked, and must not be asynchronous.
+    `stored` can also be a sync function that takes the conversation's id. It returns the server's copy, or None for a
+    new conversation. The browser chooses the id, so the function must check whether the user may use it.
 
-    Raises ``ValidationError("invalid_request")``, with the path to the problem, if the request is malformed, longer
-    than `max_bytes`, too large or too deeply nested, or if it answers an unknown call. Raises
+    Raises ``ValidationError("invalid_request")``, with a path, if the request is malformed or answers an unknown call.
+    It also raises this if the request is longer than `max_bytes` or too deeply nested. Raises
     ``ValidationError("invalid_option")`` if `stored` is of the wrong type.
     """
     request = convert_to(load_request(body, max_bytes), _Request)
@@ -120,7 +117,7 @@ def from_ui(
     thread = conversation.thread
     places = [i for i, message in enumerate(thread) if message.role == "user"]
     is_regenerated = request.trigger == "regenerate-message"
-    if is_regenerated and places:  # if nothing is stored, the request's messages are new
+    if is_regenerated and places:  # otherwise the request's messages are new
         return Incoming(thread[: places[-1] + 1], id=conversation.id)
     if messages[-1][1].role == "assistant":
         _take_answers(conversation, *messages[-1])
@@ -131,7 +128,7 @@ def from_ui(
 
 
 def ui_id(data: Any) -> str:
-    """Check the shape of a parsed request, and return the conversation's id."""
+    """Return the conversation's id from a parsed request."""
     return check_id(convert_to(data, _Request).id, "id")
 
 
@@ -163,7 +160,7 @@ def _check_call(part: _Part, ids: set[str], i: int, j: int) -> None:
 
 
 def _assistant_messages(step: list[_Part]) -> list[Message]:
-    """Return a step's assistant message and tool results, omitting all calls that have no result."""
+    """Return a step's assistant message and its answered calls."""
     parts: list[Part] = []
     answered: list[tuple[ToolCall, Any]] = []
     for part in step:

@@ -1,4 +1,4 @@
-"""The Vercel UI message stream, version 1, for ``useChat`` and ``readUIMessageStream`` from the npm package ``ai``.
+"""The Vercel UI message stream, version 1, for ``useChat``.
 
 ============================================  ==========================================================================
 event                                         frames
@@ -23,14 +23,12 @@ event                                         frames
 the end of the stream                         ``finish`` with the finish reason and the usage
 ============================================  ==========================================================================
 
-These frames cannot represent some events completely. The encoder therefore decodes its own frames. If the result is not
-the original event, it sends a ``data-rxllm`` frame first, which other clients ignore. The fields of this frame are all
-optional: ``event`` is the event, ``folded`` is true if the decoder must restore parts of it from earlier events, and
-``covers`` is the number of following frames for which the decoder emits no events. Raw chunks and provider parts are
-never sent. The decoder cannot read frames from other servers.
+Some events fit only partly into these frames. So the encoder decodes its own frames. If the result is not the original
+event, a ``data-rxllm`` frame precedes them. Other clients ignore it. Its fields are optional. ``event`` is the event.
+``folded`` is true if earlier events contain parts of it. The decoder emits no events for the next ``covers`` frames.
+Raw chunks and provider parts are never sent. The decoder cannot read frames from other servers.
 
-If an inner agent's call waits for approval, it is announced like a call made by the outermost agent, but its id starts
-with the ids of the enclosing calls, joined by ``/``.
+In an inner agent's approval request, the id starts with the enclosing calls' ids, joined by ``/``.
 """
 
 from __future__ import annotations
@@ -59,9 +57,9 @@ class Encoder:
         self._decoder = Decoder()
         self._minted = 0
         self._is_started = False
-        # The step's state: "open", "reset" (after a restart, until the step starts again), or None (no step).
+        # "open", "reset" until the step starts again, or None
         self._step: str | None = None
-        self._counters: dict[str, None] = {}  # the names of the usage counters sent so far
+        self._counters: dict[str, None] = {}  # the usage counters sent so far
 
     def feed(self, event: ev.Event) -> list[Frame]:
         """Return the frames for `event`. Raises ``ValidationError("not_serializable")`` if it has no JSON form."""
@@ -129,7 +127,7 @@ class Encoder:
                 return self._content(event)
 
     def _content(self, event: ev.Event) -> list[Frame]:
-        """Return the frame for an event that is not part of a block or step, or no frame if browsers cannot show it."""
+        """Return the frame for a single event, if browsers can show it."""
         match event:
             case ev.ToolCallStarted(id=id, name=name, metadata=metadata):
                 return [_call("tool-input-start", id, name, metadata)]
@@ -171,7 +169,7 @@ class Encoder:
         return [{"type": "finish-step"}] if was_open else []
 
     def _end_parts(self) -> list[Frame]:
-        """Return frames that close all open parts. Without them, browsers would show these parts as unfinished."""
+        """Return the frames that close all open parts."""
         decoder = self._decoder
         blocks: list[Frame] = [{"type": f"{kind}-end", "id": name} for kind, name in decoder.blocks]
         calls = [
@@ -181,8 +179,9 @@ class Encoder:
         return [*blocks, *calls]
 
     def _usage(self, usage: Usage) -> Frame:
-        """Return message metadata with the usage. Browsers merge metadata, so missing counters are set to None."""
+        """Return message metadata with the usage."""
         counters = {name: value for name, value in serializer.to_data(usage).items() if name not in ("$", "v")}
+        # Browsers merge metadata, so missing counters must be None.
         data = {**self._counters, **counters}
         self._counters |= dict.fromkeys(name for name, value in counters.items() if not isinstance(value, dict))
         return {"usage": data}
@@ -198,7 +197,7 @@ class Encoder:
         return [*frames, {"type": f"{kind}-end", "id": block.name, **extra}]
 
     def _block(self, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the open block with this `id` or, if there is none, a new block and the frame that opens it."""
+        """Return the open block, or a new one with its frame."""
         block = open_block(self._decoder.blocks, kind, id)
         if block is not None:
             return [], block
@@ -213,11 +212,11 @@ class Encoder:
 class Decoder:
     def __init__(self) -> None:
         self.fold = ClientFold()
-        self.blocks: dict[tuple[str, str], Block] = {}  # The open blocks, by kind and name.
-        self.calls: dict[str, list[str]] = {}  # The argument pieces of each open call, by call id.
-        self.names: dict[str, str] = {}  # The tool name of every call, by call id.
-        self.unanswered: set[str] = set()  # The ids of the complete calls without a result.
-        self._covered = 0  # How many of the following frames must not become events.
+        self.blocks: dict[tuple[str, str], Block] = {}  # open blocks, by kind and name
+        self.calls: dict[str, list[str]] = {}  # argument pieces of open calls, by call id
+        self.names: dict[str, str] = {}  # the tool name of every call, by call id
+        self.unanswered: set[str] = set()  # ids of complete calls without a result
+        self._covered = 0  # the number of next frames without events
         self._is_ended = False
         self._is_finished = False
 
@@ -233,7 +232,7 @@ class Decoder:
             yield event
 
     def read(self, frame: Frame) -> list[ev.Event]:
-        """Return the events in `frame`. Pass each of them to `apply` before reading the next frame."""
+        """Return the events in `frame`. Apply each before reading the next frame."""
         if self._is_finished:
             raise malformed(frame)
         if frame["type"] == "data-rxllm":
@@ -343,7 +342,7 @@ class Decoder:
 
 
 def _read_content(frame: Frame) -> list[ev.Event]:
-    """Return the event in a frame that is not part of a block or tool call."""
+    """Return the event in a frame outside blocks and calls."""
     match frame:
         case {"type": "message-metadata", "messageMetadata": {"usage": {**counters}}}:
             return [ev.UsageUpdated(serializer.from_data(counters, Usage))]
@@ -362,7 +361,7 @@ def _read_content(frame: Frame) -> list[ev.Event]:
 
 
 def _complete_call(id: str, name: str, text: str, frame: Frame, is_available: bool) -> ev.ToolCallCompleted:
-    """Return the event for the call that `frame` completes. `text` is the arguments received so far."""
+    """Return the event for a completed call."""
     value, metadata = frame.get("input"), _call_metadata(frame)
     if is_available and isinstance(value, dict):
         return ev.ToolCallCompleted(id, name, cast(dict[str, Any], value), text or json.dumps(value), metadata)
@@ -389,7 +388,7 @@ def _file(url: str, mime_type: str, fields: dict[str, Any]) -> Frame:
 
 
 def _own(name: str, value: Any) -> Frame:
-    """Return a frame field for rxllm's own data. The browser keeps the field and sends it back."""
+    """Return a field for rxllm's data. The browser sends it back."""
     return {} if value is None else {"providerMetadata": {"rxllm": {name: value}}}
 
 
@@ -398,6 +397,6 @@ def _read_own_data(frame: Frame, name: str, default: Any) -> Any:
 
 
 def _cover(data: Frame, frames: list[Frame]) -> list[Frame]:
-    """Put a ``data-rxllm`` frame before `frames`, so that the decoder emits no events for them."""
+    """Put a ``data-rxllm`` frame before `frames`, to suppress their events."""
     covers = {"covers": len(frames)} if frames else {}
     return [{"type": "data-rxllm", "data": {**data, **covers}, "transient": True}, *frames]

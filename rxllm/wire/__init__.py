@@ -1,4 +1,4 @@
-"""Building blocks for adapters. They turn bytes into frames and frames into events, without I/O, Rx or a clock.
+"""Building blocks for adapters, without I/O, Rx or a clock.
 
 ===============  ==========================================================================================
 module           purpose
@@ -9,8 +9,8 @@ module           purpose
 ``tool_calls``   Assemble tool calls whose arguments arrive in pieces.
 ===============  ==========================================================================================
 
-To write an adapter's decoder, subclass `FrameDecoder`. It takes frames from a `Framing`, such as `SSEDecoder` or
-`NDJSONFraming`, and reports their content to `Blocks`, which creates the events. `CallTracker` chooses the calls' ids.
+To write an adapter's decoder, subclass `FrameDecoder`. A `Framing`, such as `SSEDecoder` or `NDJSONFraming`, gives it
+frames. It reports their content to `Blocks`, which creates the events. `CallTracker` chooses the calls' ids.
 """
 
 from typing import TYPE_CHECKING
@@ -35,8 +35,7 @@ __all__ = [
     "SSEDecoder",
 ]
 
-# Import the modules lazily: a program without HTTP adapters needs none of them. Hide `__getattr__` from type checkers:
-# if they saw it, they would accept any name.
+# Lazy imports. Type checkers must not see `__getattr__`.
 if not TYPE_CHECKING:
     __getattr__ = lazy_exports(
         __name__,

@@ -1,7 +1,6 @@
-"""Turn what a decoder reports into well-ordered events, and decide whether the stream completed, failed or was cut off.
+"""Turn a decoder's reports into ordered events, and end the stream.
 
-A decoder calls the methods of `Blocks` in the order in which the provider sends the data. `Blocks` opens and completes
-blocks of text and thinking as needed:
+A decoder calls the methods of `Blocks` in the provider's order:
 
 =============  ==========================  ==========================================================================
 state          method                      effect
@@ -52,26 +51,25 @@ from rxllm.wire.tool_calls import CallTracker
 
 
 class BlockIds:
-    """Keeps the provider's block ids. Blocks without an id get ``block_0``, ``block_1`` and so on.
+    """Chooses block ids, and keeps the provider's own.
 
     >>> ids = BlockIds()
     >>> ids.of(None), ids.of("msg_1"), ids.of(None), ids.of("msg_1")
     ('block_0', 'msg_1', 'block_1', 'msg_1')
 
-    If the provider sends an id that this class has already generated, the id is replaced. Otherwise, the two blocks
-    would be merged. This can happen if an adapter emits its own text and then forwards another adapter's events.
+    An id that was already generated here is replaced, to keep the two blocks apart.
 
     >>> ids.of("block_1")
     'block_2'
     """
 
     def __init__(self) -> None:
-        self._ids: dict[str, str] = {}  # maps the provider's ids to block ids
+        self._ids: dict[str, str] = {}  # block ids, by the provider's ids
         self._minted: set[str] = set()
         self._numbers = count()
 
     def of(self, id: str | None) -> str:
-        """Return the block id for the provider's `id`. If `id` is None, return a new block id."""
+        """Return the block id for the provider's `id`."""
         if id is None:
             return self._mint()
         if id not in self._ids:
@@ -88,7 +86,7 @@ _OF_BLOCKS = (TextDelta, TextCompleted, ThinkingDelta, ThinkingCompleted)
 
 
 class Blocks:
-    """Turns what a decoder reports into events. `take` returns the events since the previous `take`.
+    """Turns a decoder's reports into events.
 
     >>> blocks = Blocks()
     >>> blocks.start(id="r1")
@@ -98,7 +96,7 @@ class Blocks:
     >>> [type(event).__name__ for event in blocks.take()]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
-    A block for which the provider sends no id gets the id ``block_<k>``; see `BlockIds`.
+    `take` returns the events since the last `take`. A block without an id gets ``block_<k>``; see `BlockIds`.
     """
 
     def __init__(self, calls: CallTracker | None = None) -> None:
@@ -106,18 +104,18 @@ class Blocks:
         self.ended = False
         self.started = False
         self._events: list[Event] = []
-        self._folded: list[Event] = []  # all events except deltas, to fold into the message
+        self._folded: list[Event] = []  # folded into the message
         self._open: Literal["text", "thinking"] | None = None
-        self._reported_id: str | None = None  # The open block's id, as reported by the decoder.
-        self._id = ""  # The open block's id, as emitted in its events.
+        self._reported_id: str | None = None
+        self._id = ""  # the open block's id in its events
         self._ids = BlockIds()
         self._pieces: list[str] = []
         self._signature: str | None = None
         self._provider_data: Mapping[str, Any] | None = None
-        self._waiting: list[Event] = []  # the events to emit once the open block is complete
+        self._waiting: list[Event] = []  # emitted once the open block is complete
         self._usage: Usage | None = None
         self._finish: tuple[FinishReason | None, str | None] | None = None
-        self._failure: LLMError | None = None  # the error behind the finish reason
+        self._failure: LLMError | None = None  # behind the finish reason
         self._identity: dict[str, Any] = {}
         self._metadata: dict[str, Any] = {}
         self._refused = False
@@ -127,9 +125,9 @@ class Blocks:
         return events
 
     def start(self, **metadata: Any) -> None:
-        """Start the message with `metadata`, such as ``id`` and ``model``. Only non-empty strings are kept.
+        """Start the message with metadata such as ``id`` and ``model``.
 
-        If this method is called again, the new metadata appears only in ``MessageCompleted``.
+        Only non-empty strings are kept. Later calls change only ``MessageCompleted``.
         """
         known = {k: v for k, v in metadata.items() if v and isinstance(v, str)}
         if not self.started:
@@ -150,7 +148,7 @@ class Blocks:
         self._events.append(TextDelta(delta, self._id))
 
     def refusal(self, delta: str, id: str | None = None) -> None:
-        """Report the text of a refusal. The finish reason becomes ``content_filter``."""
+        """Report refusal text. The finish reason becomes ``content_filter``."""
         self.text(delta, id)
         self._refused = True
 
@@ -167,9 +165,9 @@ class Blocks:
     def sign(
         self, signature: str | None = None, provider_data: Mapping[str, Any] | None = None, id: str | None = None
     ) -> None:
-        """Attach data to the open thinking block. The provider needs this data when the block is sent back.
+        """Attach data to the open thinking block.
 
-        If no thinking block with this `id` is open, a new one is started.
+        The provider needs it back. A new block begins if none with this `id` is open.
         """
         if self.ended:
             return
@@ -201,7 +199,7 @@ class Blocks:
         self._add(FileAdded(file))
 
     def part(self, part: ProviderPart) -> None:
-        """Report a part that only the provider understands. It keeps its position when the message is sent back."""
+        """Report a part that only the provider understands."""
         self._add(PartAdded(part))
 
     def raw(self, kind: str, data: Any) -> None:
@@ -210,13 +208,13 @@ class Blocks:
             self._events.append(RawChunk(kind, data))
 
     def nested(self, event: Nested) -> None:
-        """Report an event from a sub-agent of the provider's agent. The open block stays open."""
+        """Report an event from a sub-agent. The open block stays open."""
         if not self.ended:
             self.start()
             self._events.append(event)
 
     def usage(self, usage: Usage) -> None:
-        """Report the response's usage so far. This emits an event only if the usage has changed."""
+        """Report the usage so far. Equal usage emits nothing."""
         if not self.ended and usage != self._usage:
             self.start()
             self._usage = usage
@@ -227,7 +225,7 @@ class Blocks:
         if not self.ended:
             self.close_block()
             if isinstance(event, _OF_BLOCKS) and event.id is not None:
-                self._ids.of(event.id)  # reserve the id, so that no other block gets it
+                self._ids.of(event.id)  # reserve the id
             self._emit(event)
             self.started = True
             self.ended = isinstance(event, MessageCompleted | ErrorEvent)
@@ -237,19 +235,19 @@ class Blocks:
         self._metadata |= metadata
 
     def append(self, name: str, items: Iterable[Any]) -> None:
-        """Add `items` to the list called `name` in the metadata of ``MessageCompleted``."""
+        """Add `items` to a list in the final metadata."""
         self._metadata.setdefault(name, []).extend(items)
 
     def finish(self, reason: FinishReason | None, raw: str | None, failure: LLMError | None = None) -> None:
-        """Report a finish reason. Any reason but ``stop`` replaces an earlier one.
+        """Report a finish reason. A `failure` ends the stream with that error.
 
-        If a `failure` is given, the stream ends with this error.
+        A later ``stop`` never replaces an earlier reason.
         """
         if reason != "stop" or self._finish is None:
             self._finish, self._failure = (reason, raw), failure
 
     def close_block(self) -> None:
-        """Complete the open text or thinking block, if there is one."""
+        """Complete the open block, if any."""
         kind, text = self._open, "".join(self._pieces)
         self._open, self._pieces = None, []
         if kind == "text":
@@ -272,7 +270,7 @@ class Blocks:
         self.ended = True
 
     def end(self, *, over: bool = False) -> None:
-        """End the stream. `over` is true if the end marker has arrived."""
+        """End the stream. `over` means that the end marker has arrived."""
         if self.ended:
             return
         if not over and self._finish is None:

@@ -1,20 +1,16 @@
-"""The base class for decoders. It handles malformed frames, so a subclass only has to interpret valid ones.
+"""The base class for decoders, which handles malformed frames.
 
-1. `feed` and `close` never raise. If an exception occurs, they return the events so far, and end the stream with an
-   error. An ``LLMError``, such as the framing's ``StreamError``, is reported unchanged; any other exception becomes a
-   ``malformed_event``.
-2. ``[DONE]`` ends the stream, with an error if it is the first frame. Frames after the end are ignored.
-3. JSON that does not match the expected type is parsed again with Python's ``json``, this time accepting strings as
-   numbers. If it still does not match, it becomes a ``RawChunk``; if the event is named ``error``, the stream then ends
-   with the error that the JSON describes.
-4. A frame that is not JSON ends the stream with an error: the provider's own error if the event is named ``error``,
-   otherwise a ``malformed_event``. Blank frames are skipped.
-5. If a string ends with half a surrogate pair (``"\\ud83d"``), the decoder keeps that half until a string in a later
-   frame begins with the other half.
+1. `feed` and `close` never raise. An exception ends the stream with an error, after the events so far. An ``LLMError``
+   is reported unchanged. Any other exception becomes a ``malformed_event``.
+2. ``[DONE]`` ends the stream. As the first frame, it is an error. Later frames are ignored.
+3. JSON of the wrong type is parsed again, with strings accepted as numbers. If that fails, it becomes a ``RawChunk``.
+   If the event is named ``error``, the stream then ends with that error.
+4. A frame that is not JSON ends the stream. The error is the provider's if the event is named ``error``, otherwise a
+   ``malformed_event``. Blank frames are skipped.
+5. Half a surrogate pair at the end of a string (``"\\ud83d"``) waits for its other half in a later frame.
 
-A subclass reports the content of frames to ``self.blocks``. It must define `FrameDecoder.read`, which interprets a
-decoded frame, and `FrameDecoder.error_of`, which returns the error that a payload describes. It may replace
-`read_unfit` (rule 3) and `read_plain` (rule 4), and extend `fail` and `end`, one of which is called to end the stream.
+A subclass reports to ``self.blocks``. It must define `FrameDecoder.read` and `FrameDecoder.error_of`. It may replace
+`read_unfit` (rule 3) and `read_plain` (rule 4). It may extend `fail` and `end`; one of them ends the stream.
 """
 
 from __future__ import annotations
@@ -37,7 +33,7 @@ _HALVES = re.compile(
     rb'(?P<pair>\\ud[89ab]..\\ud[c-f]..)|(?P<high>\\ud[89ab]..(?="))|(?<=[^\\]")(?P<low>\\ud[c-f]..)|\\.',
     re.DOTALL | re.IGNORECASE,
 )
-"""Matches JSON escapes. If a surrogate pair is split, one string ends with `high` and a later one begins with `low`."""
+"""JSON escapes. A split pair has `high` in one string and `low` in a later one."""
 
 
 class Framing(Protocol):
@@ -63,9 +59,8 @@ class FrameDecoder(ABC):
     >>> [type(event).__name__ for event in decoder.feed(b'{"word": "Hi"}\\n{"last": true}\\n')]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
-    `framing` splits the bytes into frames, `typed` decodes each frame, and `blocks` turns what the subclass reports
-    into events. `provider` is the provider's name, for errors. If `raw` is true, the subclass should report a
-    ``RawChunk`` for each frame.
+    `framing` splits the bytes into frames. `typed` decodes each frame. `blocks` makes the events. `provider` is the
+    provider's name, for errors. If `raw` is true, the subclass should report a ``RawChunk`` for each frame.
     """
 
     def __init__(
@@ -77,8 +72,8 @@ class FrameDecoder(ABC):
         self.blocks = blocks
         self._decode: Callable[[bytes], Any] = typed.decode
         self._shape: Any = typed.type
-        self._whole = False  # True once a response that was not streamed has arrived.
-        self._half = b""  # The first half of an escaped surrogate pair, until the second arrives.
+        self._whole = False
+        self._half = b""  # half an escaped surrogate pair
 
     def feed(self, data: bytes) -> list[Event]:
         try:
@@ -97,26 +92,26 @@ class FrameDecoder(ABC):
 
     @abstractmethod
     def read(self, kind: str, payload: Any, frame: bytes, /) -> None:
-        """Interpret a frame and report its content to `blocks`.
+        """Report the content of a frame to `blocks`.
 
-        `kind` is the name of the frame's event, `payload` its decoded data, and `frame` its bytes.
+        `kind` is the event's name, `payload` its decoded data, and `frame` its bytes.
         """
 
     @abstractmethod
     def error_of(self, payload: Any) -> AdapterError:
-        """Return the error described by `payload`, a frame's decoded JSON or text."""
+        """Return the error in a frame's decoded JSON or text."""
 
     def fail(self, error: LLMError) -> None:
         """End the stream with `error`.
 
-        A subclass with a buffer should extend this method to report the buffered content first.
+        A subclass with a buffer should report its content first.
         """
         self.blocks.error(error)
 
     def end(self, *, over: bool) -> None:
-        """End the stream. `over` is true if the end marker has arrived.
+        """End the stream. `over` means that the end marker has arrived.
 
-        Like `fail`, this method may be extended.
+        A subclass may extend this, as with `fail`.
         """
         self.blocks.end(over=over)
 
@@ -131,14 +126,14 @@ class FrameDecoder(ABC):
                 continue
             try:
                 self.read(kind, payload, frame)
-            except UnicodeDecodeError:  # invalid text in a field that the typed decoder skipped
+            except UnicodeDecodeError:  # in a field that the typed decoder skipped
                 self.read_plain(kind, frame.decode(errors="replace"))
 
     def _break_off(self, error: Exception) -> None:
         failure = error if isinstance(error, LLMError) else unreadable(error, self.provider)
         try:
             self.fail(failure)
-        except Exception:  # the subclass's `fail` raised as well
+        except Exception:  # from the subclass's `fail`
             self.blocks.error(failure)
 
     def _read_odd(self, kind: str, frame: bytes) -> None:
@@ -156,10 +151,7 @@ class FrameDecoder(ABC):
                 self.read_unfit(kind, data, text)
 
     def _joined(self, frame: bytes) -> bytes:
-        """Join surrogate pairs that are split between frames.
-
-        A first half at the end of a string is held back until the second half arrives.
-        """
+        """Hold back half a surrogate pair until its other half arrives."""
         if b"\\ud" not in frame.lower():
             return frame
         half, self._half = self._half, b""
@@ -177,7 +169,7 @@ class FrameDecoder(ABC):
         return _HALVES.sub(join, frame)
 
     def read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
-        """Handle a frame whose JSON does not match the expected type."""
+        """Handle JSON that does not match the expected type."""
         try:
             payload = msgspec.convert(data, self._shape, strict=False)
         except msgspec.ValidationError:
@@ -197,7 +189,7 @@ class FrameDecoder(ABC):
 
 
 def unreadable(error: Exception, provider: str) -> StreamError:
-    """Convert `error`, which was raised while reading a frame, to a ``StreamError``."""
+    """Return the ``StreamError`` for an exception from a frame."""
     message = f"a frame cannot be read: {type(error).__name__}: {str(error)[:200]}"
     failure = StreamError("malformed_event", message, provider=provider)
     failure.__cause__ = error
@@ -205,12 +197,12 @@ def unreadable(error: Exception, provider: str) -> StreamError:
 
 
 def raw_kind(kind: str) -> str:
-    """Return a ``RawChunk``'s kind. ``"usage"`` is replaced, because rxllm would read such a chunk as token counts."""
+    """Return a ``RawChunk``'s kind, which must never be ``"usage"``."""
     return "chunk" if kind in ("message", "usage") else kind
 
 
 def decode_base64(text: str) -> bytes:
-    """Return the bytes that `text` encodes as base64, or empty bytes if it is malformed."""
+    """Decode base64, or return empty bytes if it is malformed."""
     try:
         return base64.b64decode(text)
     except ValueError:

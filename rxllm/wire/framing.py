@@ -1,26 +1,24 @@
-"""Split a byte stream into frames: server-sent events, newline-delimited JSON, or the elements of a JSON array.
+"""Split a byte stream into server-sent events, NDJSON lines or array elements.
 
-The frames do not depend on how the bytes are divided into reads. An unfinished frame is kept until the rest of it
-arrives, so a character or a BOM that is split between two reads is complete when it is parsed. No line, event or
-element may exceed `max_frame` bytes, so the buffers cannot grow without limit.
+Frames do not depend on how reads divide the bytes. An unfinished frame is kept until the rest arrives. No frame may
+exceed `max_frame` bytes, so the buffers stay small.
 
 Server-sent events:
 
-1. A line ends with LF, CR or CRLF, even if a CRLF is split between two reads. Nothing else ends a line: U+2028 and
-   U+0085 are ordinary characters inside the JSON. The decoder therefore works on bytes and never decodes the data.
+1. A line ends with LF, CR or CRLF, even if a CRLF is split between two reads. U+2028 and U+0085 do not end it, so the
+   decoder works on bytes.
 2. A blank line dispatches the event, unless its data is empty. Comments, ``id:``, ``retry:`` and empty heartbeats
-   (``data:``) therefore never produce a frame. If an event has several data lines, they are joined with LF.
-3. The specification discards a final event that is not followed by a blank line. However, servers often close the
-   connection right after the last line, so `close` returns the final event if its data is complete.
-4. A body that begins with ``{`` or ``[``, possibly after keep-alive whitespace, is not an event stream but a JSON
-   document from a server that ignores ``"stream": true``. `close` returns it as a single frame.
+   (``data:``) produce no frame. Several data lines are joined with LF.
+3. Servers often omit the blank line after the final event. `close` returns that event if its data is complete.
+4. A body that begins with ``{`` or ``[`` is a JSON document from a server that ignores ``"stream": true``. `close`
+   returns it as one frame.
 5. A line such as ``error: {...}`` becomes an event named ``error``. llama.cpp and gpustack report failures this way.
 
 Newline-delimited JSON:
 
-1. A line ends only with LF or CRLF. In particular, U+2028 and a lone CR do not end it.
+1. A line ends only with LF or CRLF, never with U+2028 or a lone CR.
 2. Blank lines are skipped, and so is a BOM at the beginning.
-3. The last line does not need a line ending: `close` returns it if it is complete JSON.
+3. `close` returns an unterminated last line if it is complete JSON.
 
 JSON arrays are read by a state machine:
 
@@ -37,7 +35,7 @@ inside     the end of the element      Return the element's bytes as they were s
 ended      anything                    Ignore it.
 =========  ==========================  =====================================================================
 
-Brackets inside strings have no effect. Each byte is scanned only once, even if an element arrives in many reads.
+Brackets inside strings have no effect. Each byte is scanned only once.
 """
 
 from __future__ import annotations
@@ -58,9 +56,9 @@ _Frame = TypeVar("_Frame")
 
 
 class PendingFrame:
-    """Base class for framings. Buffers an unfinished frame.
+    """The base class of framings, which keeps an unfinished frame.
 
-    If a frame is oversized, the earlier frames are returned first, and then an error is raised.
+    An oversized frame raises only after the earlier frames are returned.
     """
 
     def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
@@ -80,7 +78,7 @@ class PendingFrame:
         return data
 
     def _split_lines(self, data: bytes, read: Callable[[bytes], list[_Frame]]) -> list[_Frame]:
-        """Return the frames that `read` finds in the complete lines, and keep the unfinished line."""
+        """Return the complete lines' frames, and keep the rest."""
         end = data.rfind(b"\n") + 1
         if not end:
             self._append(data)
@@ -105,19 +103,18 @@ class PendingFrame:
 
 BOM = b"\xef\xbb\xbf"
 DONE = b"[DONE]"
-_CR = 13  # an int, because searching bytes for an int is faster
+_CR = 13  # searching bytes for an int is faster
 _NAMED = re.compile(rb"^event: ([^\n]++)\ndata: ([^\n]++)\n\n", re.MULTILINE)
 
 Frame = tuple[str, bytes]
-"""The name of an event (``"message"`` by default) and its data."""
+"""An event's name (default ``"message"``) and its data."""
 
 
 class SSEDecoder(PendingFrame):
     """Decodes server-sent events incrementally.
 
-    Call `feed` with each read, and `close` at the end of the stream. Both return the frames that are complete. A frame
-    of more than `max_frame` bytes raises ``StreamError("oversized_frame")`` once the frames before it have been
-    returned.
+    Call `feed` with each read, and `close` at the end. Both return the complete frames. A frame of more than
+    `max_frame` bytes raises ``StreamError("oversized_frame")``, after the earlier frames are returned.
 
     >>> decoder = SSEDecoder()
     >>> decoder.feed(b'data: {"a": 1}\\n\\ndata: [DO'), decoder.feed(b"NE]\\n\\n"), decoder.close()
@@ -126,10 +123,10 @@ class SSEDecoder(PendingFrame):
 
     def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
         super().__init__(max_frame=max_frame)
-        self.is_json = False  # see rule 4 for server-sent events
+        self.is_json = False  # see rule 4
         self._event = "message"
         self._data: list[bytes] = []
-        self._size = 0  # bytes in `_data`, if it has more than one line
+        self._size = 0  # bytes in `_data`, if several lines
         self._started = False
         self._after_cr = False
 
@@ -167,7 +164,7 @@ class SSEDecoder(PendingFrame):
         return document if self.is_json else body
 
     def _with_lf(self, data: bytes) -> bytes:
-        # A CR at the end of a read ends the line at once. If the next read begins with an LF, the LF is skipped.
+        # A CR at the end of a read may belong to a CRLF.
         if self._after_cr and data:
             data = data.removeprefix(b"\n")
             self._after_cr = False
@@ -177,19 +174,19 @@ class SSEDecoder(PendingFrame):
     def _read(self, text: bytes) -> list[Frame]:
         if self._data or self._event != "message" or len(text) > self.max_frame:
             return self._read_lines(text.split(b"\n")[:-1])
-        # Shortcuts for common events: a single data line, preceded by an event line if the event is named.
+        # Shortcuts for events with a single data line.
         if text.find(b"\n") == len(text) - 2 > 6 and text.startswith(b"data: "):
             return [("message", text[6:-2])]
         if text.startswith(b"event: ") and text.endswith(b"\n\n"):
             return self._read_named(text)
         if text.startswith(b"data: ") and text.endswith(b"\n\n"):
             found = text[6:-2].split(b"\n\ndata: ")
-            if text.count(b"\n") == 2 * len(found) and all(found):  # only data lines, none of them empty
+            if text.count(b"\n") == 2 * len(found) and all(found):  # only non-empty data lines
                 return [("message", data) for data in found]
         return self._read_lines(text.split(b"\n")[:-1])
 
     def _read_named(self, text: bytes) -> list[Frame]:
-        # A named event is nearly always one event line and one data line, so a regular expression can match it.
+        # Nearly every named event is one event line and one data line.
         single = _NAMED.fullmatch(text)
         if single:
             return [(_name(single[1]), single[2])]
@@ -249,8 +246,8 @@ def _name(name: bytes) -> str:
 class NDJSONDecoder(PendingFrame):
     """Decodes newline-delimited JSON incrementally.
 
-    Call `feed` with each read, and `close` at the end of the stream. Both return the lines that are complete. A line of
-    more than `max_frame` bytes raises ``StreamError("oversized_frame")`` once the lines before it have been returned.
+    Call `feed` with each read, and `close` at the end. Both return the complete lines. A line of more than `max_frame`
+    bytes raises ``StreamError("oversized_frame")``, after the earlier lines are returned.
 
     >>> decoder = NDJSONDecoder()
     >>> decoder.feed(b'{"a": 1}\\n{"b"'), decoder.feed(b": 2}\\r\\n\\n"), decoder.close()
@@ -285,7 +282,7 @@ class NDJSONDecoder(PendingFrame):
 
 
 class NDJSONFraming:
-    """Makes an `NDJSONDecoder` usable as a `Framing`; every frame is named ``"line"``.
+    """Adapts `NDJSONDecoder` to `Framing`. Every frame is named ``"line"``.
 
     >>> NDJSONFraming().feed(b'{"a": 1}\\n')
     [('line', b'{"a": 1}')]
@@ -301,13 +298,11 @@ class NDJSONFraming:
         return [("line", line) for line in self._lines.close()]
 
 
-# JSON arrays
-
 _SPACE = b" \t\r\n,"
 _BEFORE = re.compile(rb"[^\[]*\[")
-# Matches a string up to its closing quote, or up to a trailing backslash whose escaped character has not arrived.
+# Matches a string up to its closing quote or a trailing backslash.
 _TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-# Matches everything up to the next bracket, ignoring brackets inside complete strings.
+# Matches up to the next bracket outside a complete string.
 _PLAIN = re.compile(rb'(?:[^"{}\[\]]++|"%b")*+' % _TEXT.pattern, re.DOTALL)
 _OPENING, _CLOSING = (b"{", b"["), (b"}", b"]")
 _ODD = re.compile(rb"[,\]]")
@@ -316,8 +311,8 @@ _ODD = re.compile(rb"[,\]]")
 class JSONArrayDecoder(PendingFrame):
     """Splits a JSON array into its elements incrementally.
 
-    Call `feed` with each read; it returns the elements that are complete. An element of more than `max_frame` bytes
-    raises ``StreamError("oversized_frame")`` once the elements before it have been returned.
+    Call `feed` with each read. It returns the complete elements. An element of more than `max_frame` bytes raises
+    ``StreamError("oversized_frame")``, after the earlier elements are returned.
 
     >>> decoder = JSONArrayDecoder()
     >>> decoder.feed(b'[{"a": "}"},'), decoder.feed(b'{"b"'), decoder.feed(b": 2}]"), decoder.ended
@@ -328,7 +323,7 @@ class JSONArrayDecoder(PendingFrame):
         super().__init__(max_frame=max_frame)
         self.ended = False
         self._begun = False
-        self._tail = b""  # a trailing backslash whose escaped character has not arrived
+        self._tail = b""  # a trailing backslash
         self._depth = 0
         self._in_string = False
         self._odd = False
@@ -348,7 +343,7 @@ class JSONArrayDecoder(PendingFrame):
         return not self._depth and not self._odd and not self._in_string
 
     def close(self) -> list[bytes]:
-        """Return an empty list; an unfinished element is dropped."""
+        """Return [], and drop an unfinished element."""
         self._check_open()
         return []
 
@@ -365,7 +360,7 @@ class JSONArrayDecoder(PendingFrame):
         if byte == b"]":
             self.ended = True
             return at
-        # Nearly every read contains just one element. If the bytes up to the last brace are JSON, they are the element.
+        # Nearly every read contains just one element.
         end = data.rfind(b"}") + 1
         if byte == b"{" and end - at <= self.max_frame and _is_element(data[at:end]):
             frames.append(data[at:end])
@@ -392,7 +387,7 @@ class JSONArrayDecoder(PendingFrame):
     def _end_of_element(self, data: bytes, at: int) -> int:
         if self._in_string:
             at = self._end_of_text(data, at)
-            if not self._depth:  # the element is itself a string
+            if not self._depth:  # the element is a string
                 return at
         while at < len(data) and not self._in_string:
             plain = _PLAIN.match(data, at)

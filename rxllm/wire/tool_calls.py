@@ -1,7 +1,6 @@
-"""Assemble tool calls from deltas in OpenAI's style, and mark those whose arguments are not a JSON object.
+"""Assemble tool calls from deltas in OpenAI's style.
 
-A delta has an index, an id, a name and a piece of the arguments. Providers may omit, repeat or reuse any of these. This
-table shows which call a delta belongs to:
+Providers may omit, repeat or reuse a delta's index, id and name. This table shows which call a delta belongs to:
 
 ===================  ===================  =====================================================================
 delta's index        delta's id           the delta belongs to
@@ -17,10 +16,9 @@ missing or negative  new                  a new call
 missing or negative  missing              the latest call, unless the delta's name starts a new call
 ===================  ===================  =====================================================================
 
-A call starts once its id and name are known and all earlier calls have started. Until then, its deltas are held back.
-Only the first name is used: many providers repeat the name, but none splits it. A call whose id is missing or already
-taken gets the id ``call_<k>``, where k is the number of earlier calls in the thread plus the call's position in this
-response.
+* A call starts once its id and name are known and all earlier calls have started.
+* Only the first name counts: many providers repeat it, but none splits it.
+* A call with a missing or taken id gets ``call_<k>``. k is its position among all calls of the thread.
 """
 
 from __future__ import annotations
@@ -45,15 +43,14 @@ class _Call:
         self.name = ""
         self.pieces: list[str] = []
         self.metadata: dict[str, Any] = {}
-        self.state = "waiting"  # Later "started", then "completed".
-        self.objects: JSONArrayDecoder | None = None  # Finds JSON objects in the pieces.
-        self.found = self.searched = 0  # The number of objects found, and of pieces searched.
+        self.state = "waiting"  # later "started", then "completed"
+        self.objects: JSONArrayDecoder | None = None
+        self.found = self.searched = 0  # the numbers of objects found and pieces searched
 
     def is_whole(self) -> bool:
         if not self.pieces or not self.pieces[-1].endswith("}"):
             return False
-        # Search only the new pieces, not the whole text: a server may repeat the name in every piece, and then this
-        # code runs for each of them.
+        # Some servers repeat the name in every piece, so this runs often.
         if self.objects is None:
             self.objects = JSONArrayDecoder(max_frame=sys.maxsize)
             self.objects.feed(b"[")
@@ -64,7 +61,7 @@ class _Call:
 
 
 class CallTracker:
-    """Assembles the tool calls of one response. `taken` contains the ids already used in the thread.
+    """Assembles the tool calls of one response.
 
     >>> calls = CallTracker()
     >>> calls.feed(0, "c1", "add", '{"a"')
@@ -73,6 +70,8 @@ class CallTracker:
     [ToolCallDelta(id='c1', arguments_delta=': 1}')]
     >>> calls.close()[0].arguments
     {'a': 1}
+
+    `taken` contains the ids already used in the thread.
     """
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
@@ -81,12 +80,12 @@ class CallTracker:
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
-        self._started = 0  # The number of calls that have started; calls start in order.
-        self._tried = 0  # The last k used in a `call_<k>`, where the search for a free id starts.
+        self._started = 0
+        self._tried = 0  # the last k in a `call_<k>`
 
     @classmethod
     def after(cls, messages: Iterable[Message]) -> CallTracker:
-        """Return a tracker for the response to `messages`. It does not reuse the ids of their tool calls."""
+        """Return a tracker that does not reuse ids from `messages`."""
         return cls(call.id for message in messages for call in message.tool_calls)
 
     def feed(
@@ -97,7 +96,10 @@ class CallTracker:
         arguments: str | Mapping[str, Any] | None,
         metadata: Mapping[str, Any] = NOTHING,
     ) -> list[Event]:
-        """Return the events for one delta. `metadata`, such as ``{"server": True}``, is added to the call."""
+        """Return the events for one delta.
+
+        `metadata`, such as ``{"server": True}``, is added to the call.
+        """
         if index is not None and index < 0:
             index = None
         if not isinstance(id or "", str) or not isinstance(name or "", str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -118,17 +120,17 @@ class CallTracker:
         return self._start() if call.state == "waiting" else []
 
     def id_of(self, index: int) -> str:
-        """Return the id that events use for the call at `index`, or an empty string if the call has not started."""
+        """Return the id of a started call, or ""."""
         call = self._by_index.get(index)
         return call.id if call is not None else ""
 
     def complete(self, index: int) -> list[Event]:
-        """Complete the call at `index` and return the events. Call this if the API reports the end of a call."""
+        """Complete the call at `index` and return its events."""
         call = self._by_index.get(index)
         return self._start(force=True) + self._complete(call) if call is not None else []
 
     def close(self, *, failed: bool = False) -> list[Event]:
-        """Complete all calls and return the events. If the stream has `failed`, mark unfinished calls as incomplete."""
+        """Complete all calls, and mark unfinished ones if the stream failed."""
         events = self._start(force=True)
         for call in self._calls:
             events += self._complete(call, failed=failed)

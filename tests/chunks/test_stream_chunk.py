@@ -93,7 +93,7 @@ def test_a_mapping_of_its_fields_is_a_chunk() -> None:
 
 def test_what_is_no_chunk_is_invalid() -> None:
     nothing: Any = {"content": "Hi"}
-    with pytest.raises(ValidationError, match="is not a StreamChunk; for text, use"):
+    with pytest.raises(ValidationError, match="is not a StreamChunk; use chunks"):
         chunks.validate(nothing)
 
 

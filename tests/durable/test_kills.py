@@ -45,17 +45,17 @@ def options(part: str, sample: int) -> list[str]:
     if WANTED == "all":
         return ["--double", "250", "--random", "250"]
     if IS_REQUIRED:
-        return [*part.split(), "--double", "20", "--random", "20"]
+        return [*part.split(), "--double", "10", "--random", "10"]
     return ["--sample", str(sample), "--double", str(sample // 4), "--random", str(sample // 4)]
 
 
 @pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.parametrize("half", [0, 1])
 def test_nothing_is_lost_nor_done_twice_in_sqlite(tmp_path: Path, half: int) -> None:
-    kill(tmp_path, "sqlite", half, *options("--sample 150", 24))
+    kill(tmp_path, "sqlite", half, *options("--sample 60", 24))
 
 
 @pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.parametrize("half", [0, 1])
 def test_nothing_is_lost_nor_done_twice_in_redis(tmp_path: Path, redis_server: RedisServer, half: int) -> None:
-    kill(tmp_path, redis_server.url, half, *options("--sample 60", 12))
+    kill(tmp_path, redis_server.url, half, *options("--sample 24", 12))

@@ -226,7 +226,7 @@ def test_cancel_closes_the_connection_at_once(path: str, elsewhere: bool) -> Non
                 began = time.monotonic()
                 await (others if elsewhere else runs).cancel(id)
                 await until_closed(server.connections[0])
-                assert time.monotonic() - began < (0.6 if elsewhere else 0.15)
+                assert time.monotonic() - began < (1.5 if elsewhere else 0.5)
                 await until(lambda: bool(ended))
                 assert ended == [RunError("cancelled", run_id=id)]
                 with pytest.raises(RunError):

@@ -151,7 +151,7 @@ def test_many_without_a_request_are_an_empty_list() -> None:
         (rxllm.step(engine, "Hi"), "write stream_step(...) to get them"),
         (rxllm.chat(engine, "Hi"), "write stream(...) to get them"),
         (session.start(engine, "Hi"), "write session.stream_start(...) to get them"),
-        (reactivex.of("Hi"), "put it after a function such as stream(...)"),
+        (reactivex.of("Hi"), "put it after stream(...)"),
     ],
 )
 def test_an_operator_on_events_after_a_result_is_told_which_stream_has_them(stream: Any, remedy: str) -> None:

@@ -490,7 +490,7 @@ def test_an_engine_with_a_function_can_be_pickled() -> None:
 
 def test_what_cannot_be_a_tool_says_what_to_write() -> None:
     for tools, message in [
-        ([lambda x: x], "a lambda has no name for the model to call it by; use def, or write tool"),
+        ([lambda x: x], "a lambda has no name; use def, or write tool"),
         ([functools.partial(lambda x, y: x, 1)], "a lambda has no name"),
         ([Shop], "must be a Tool or a function, not .*Shop"),
         (["double"], "must be a Tool or a function, not 'double'; make a tool with rxllm.tool"),

@@ -14,6 +14,7 @@ import pytest
 
 import rxllm
 from rxllm import ToolCall, ToolContext, mcp
+from tests.examples import share
 from tests.mcp.chats import calling
 from tests.mcp.served import Seen
 from tests.runtime.support import PATIENCE, until
@@ -111,7 +112,7 @@ async def cancelled_at_random(tools: Any, calls: int, at_once: int) -> None:
 
 
 @pytest.mark.parametrize("era", ["modern", "handshake"])
-def test_a_thousand_random_cancels_leave_nothing(era: str, request: pytest.FixtureRequest) -> None:
+def test_many_random_cancels_leave_nothing(era: str, request: pytest.FixtureRequest) -> None:
     url, seen = request.getfixturevalue(era)
     files = open_files()
     threads = threading.active_count()
@@ -119,7 +120,7 @@ def test_a_thousand_random_cancels_leave_nothing(era: str, request: pytest.Fixtu
     async def main() -> None:
         async with mcp.HTTP(url) as connection:
             tools = await mcp.tools(connection)
-            await cancelled_at_random(tools, 1_000, 20)
+            await cancelled_at_random(tools, share(1000), 20)
             await until(lambda: len(asyncio.all_tasks()) == 1)
             assert len(await mcp.tools(connection)) == len(tools), "the connection works on"
 

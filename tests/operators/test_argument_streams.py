@@ -153,9 +153,9 @@ async def bounded_by_pydantic(text: Annotated[Stream[str], pydantic.Field(patter
         (of_nothing, r"write Stream\[str\]"),
         (or_none, r"write Stream\[str\].*without None"),
         (in_a_list, r"write Stream\[str\].*or another type around it"),
-        (bounded_text, "maxLength.*check it in the function"),
-        (bounded_list, "minItems.*check it in the function"),
-        (bounded_by_pydantic, "pattern.*check it in the function"),
+        (bounded_text, "maxLength.*check them in the function"),
+        (bounded_list, "minItems.*check them in the function"),
+        (bounded_by_pydantic, "pattern.*check them in the function"),
     ],
 )
 def test_what_cannot_be_fed_is_refused_with_a_remedy(function: Any, remedy: str) -> None:

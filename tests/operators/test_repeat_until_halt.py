@@ -138,7 +138,7 @@ def test_all_steps_have_one_request_id_and_each_chat_its_own() -> None:
 )
 def test_what_is_no_step_is_a_typed_error_that_names_the_remedy(source: Any, end: str) -> None:
     with pytest.raises(
-        StreamError, match=rf"ended (with )?{end}.*Put ops\.run_tools\(tools, thread=thread\) after"
+        StreamError, match=rf"ended (with )?{end}.*add ops\.run_tools\(tools, thread=thread\)"
     ) as caught:
         source.pipe(ops.repeat_until_halt(lambda thread: never())).run()
     assert caught.value.reason == "malformed_event"

@@ -56,6 +56,7 @@ from rxllm.testing import World, assert_operator, simulate_cancels, simulate_man
 from rxllm.testing.loopback import Loopback, Pause, Reply, chat, chat_chunk, endless
 from rxllm.testing.marbles import START, cold, record
 from rxllm.values import ChatResult
+from tests.examples import share
 from tests.operators.threads import together
 from tests.runtime.support import PATIENCE, assert_prompt, model, until
 from tests.testing.simulated import engine_of, is_answered, with_tools
@@ -669,12 +670,12 @@ def test_nothing_is_left_behind_whatever_happens() -> None:
 
 
 @pytest.mark.long
-def test_a_thousand_steered_chats_leave_nothing() -> None:
+def test_many_steered_chats_leave_nothing() -> None:
     steer: Subject[str] = Subject()
 
     async def main() -> None:
         before = len(asyncio.all_tasks()), threading.active_count()
-        for i in range(1000):
+        for i in range(share(1000)):
             model = Fake([("delay", 0.0001), "Aye. ", "Bee."], "Ok.")
             source = rxllm.chat(model, "Hi", steer=steer.start_with("Stop"))
             if i % 2:

@@ -31,6 +31,7 @@ from rxllm.testing.loopback import (
 )
 from rxllm.tools import AgentTool
 from rxllm.values import EngineError
+from tests.examples import share
 from tests.runtime.support import assert_prompt, now, until, until_closed
 from tests.runtime.test_back_pressure import CHUNKS, LONG, is_held_back
 from tests.testing.simulated import double, engine_of, is_answered, slowly, with_tools
@@ -176,7 +177,7 @@ async def choose() -> Any:  # a plain function would take threads of the pool, m
 
 
 @pytest.mark.parametrize("how", ["completed", "failing", "halting", "disposed"])
-def test_a_thousand_runs_leave_nothing_behind(how: str) -> None:
+def test_many_runs_leave_nothing_behind(how: str) -> None:
     scripts: dict[str, Any] = {
         "completed": "Fine.",
         "failing": ["Fi", ("error", "provider_unavailable")],
@@ -200,7 +201,7 @@ def test_a_thousand_runs_leave_nothing_behind(how: str) -> None:
         )
         subscription.dispose()
 
-    asyncio.run(asyncio.wait_for(counted(run, 250), 90))
+    asyncio.run(asyncio.wait_for(counted(run, share(250)), 90))
 
 
 # A real model

@@ -48,7 +48,7 @@ from rxllm.pipelines._long_threads import QUESTION
 from rxllm.testing import World, simulate, simulate_cancels, simulate_many
 from rxllm.testing.loopback import Loopback, Reply, chat, endless
 from rxllm.values import Call, TokenCount, estimated_tokens, unanswered
-from tests.examples import examples
+from tests.examples import examples, share
 from tests.pipelines.conversations import conversations
 from tests.testing.simulated import engine_of, slowly
 
@@ -401,12 +401,12 @@ def test_a_call_without_a_result_is_refused_however_long_the_thread() -> None:
 
 
 @pytest.mark.long
-def test_a_thousand_summaries_that_fail_or_are_cancelled_leave_nothing() -> None:
+def test_many_summaries_that_fail_or_are_cancelled_leave_nothing() -> None:
     async def main() -> None:
         failing = engine_with(Fake("Because."), Engine(Fake(lambda request: AdapterError("rate_limited")), retry=False))
         stuck = engine_with(Fake("Because."), Fake(lambda request: ["Once", ("delay", 60)]))
         threads = threading.active_count()
-        for _ in range(1000):
+        for _ in range(share(1000)):
             with pytest.raises(AdapterError):
                 await rxllm.generate(failing, Thread(OLD))
             subscription = rxllm.stream(stuck, Thread(OLD)).subscribe()

@@ -144,7 +144,7 @@ def test_a_call_that_was_interrupted_after_the_reply_may_be_approved_to_run_agai
     model, tools = Fake(CALL, "Done."), [booking(runs)]
     halted = rxllm.chat(model, "Book.", tools=tools).run()
     halted = rxllm.resume(model, halted, results={"c1/question": "first"}, tools=tools).run()
-    with pytest.raises(rxllm.ValidationError, match="is a call to an agent that has already started"):
+    with pytest.raises(rxllm.ValidationError, match="is a call to an agent that has started"):
         rxllm.resume(model, halted, approvals={"c1": True}, tools=tools).run()
     events = rxllm.stream_resume(model, halted, results={"c1/question": "2A"}, tools=tools)
     halted = events.pipe(ops.journaled(Interrupted()), ops.to_chat_result()).run()

@@ -300,13 +300,12 @@ def test_a_sweep_of_cancels_finds_what_a_cancel_breaks(name: str, problem: str) 
 
 
 @pytest.mark.long
-def test_a_seed_gives_the_same_trace_in_every_process() -> None:
+def test_a_seed_gives_the_same_trace_in_another_process() -> None:
     names, seeds = ("chat_with_tools", "children", *BUGS), ("130", "155")
     expected = fingerprints(names, range(*map(int, seeds)))
-    for hash_seed in ("1", "4711"):
-        ran = python("-m", "tests.testing.simulated", *seeds, *names, env={"PYTHONHASHSEED": hash_seed})
-        assert ran.returncode == 0, ran.stderr
-        assert json.loads(ran.stdout) == expected
+    ran = python("-m", "tests.testing.simulated", *seeds, *names, env={"PYTHONHASHSEED": "4711"})
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == expected
 
 
 def test_an_app_that_waits_for_ever_fails_with_its_stack() -> None:

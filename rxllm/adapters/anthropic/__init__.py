@@ -25,34 +25,33 @@ __all__ = ["Anthropic", "effort_fields"]
 _IS_OWN = re.compile(r"https://(api\.anthropic\.com|aws-external-anthropic\.[^/]+\.api\.aws)(:\d+)?(/|$)")
 
 _TAKES_BEARER = re.compile(r"https://bedrock-mantle\.[^/]+\.api\.aws(:\d+)?(/|$)")
-"""Matches Amazon Bedrock's address for this API. Bedrock's keys are bearer tokens."""
+"""Matches Amazon Bedrock, whose keys are bearer tokens."""
 
 VERSION = "2023-06-01"
 """The default API version.
 
-The newer version 2026-10-21 does not support a temperature. To use it, set the header ``anthropic-version``.
+A newer one does not support a temperature.
 """
 
 
 class Anthropic(HTTPAdapter):
-    """An adapter for the Messages API (``POST {base_url}/messages``) of Anthropic or a compatible server.
+    """An adapter for Anthropic's Messages API or a compatible server.
 
-    Only Anthropic's own server needs a key. It is looked up in the call, in `api_key` and in ``ANTHROPIC_API_KEY``. If
-    `base_url` is missing, the environment variable ``ANTHROPIC_BASE_URL`` is used; ``/v1`` is added to its value.
+    It sends ``POST {base_url}/messages`` requests. Only Anthropic's own server needs a key. It is looked up in the
+    call, in `api_key` and in ``ANTHROPIC_API_KEY``. The default `base_url` is ``ANTHROPIC_BASE_URL`` plus ``/v1``.
 
-    ``Request.options`` is merged into the body, so you can set any field that the server supports; None removes a
-    field. ``betas``, a list of names, is sent as the header ``anthropic-beta`` instead. The API has no seed, so
-    ``Request.seed`` is not sent.
+    ``Request.options`` is merged into the body. None removes a field. ``betas``, a list of names, is sent as the header
+    ``anthropic-beta``. The API has no seed, so ``Request.seed`` is not sent.
 
-    Only the system messages at the start of a thread are sent as the body's ``system``. Later ones stay where they are,
-    so that the cached prefix remains valid. If the model obeys them there, they keep the role ``system``. Otherwise,
-    they become text between ``<system>`` tags, which a user could type too. To keep the role, set the option
-    ``system_entries`` to True; for text, set it to False.
+    System messages at the start are sent as ``system``. Later ones stay where they are, so that the cached prefix
+    remains valid. If the model obeys them there, they keep the role ``system``. Otherwise, they become text between
+    ``<system>`` tags, which a user could type too. Set the option
+    ``system_entries`` to True to keep the role, or to False for text.
 
-    If a tool has ``metadata["strict"]``, its schema is enforced. You can set other fields of the tool in
-    ``metadata["anthropic"]``, as in ``{"eager_input_streaming": True}``. For a tool that the server runs, set the type,
-    as in ``{"type": "web_search_20250305"}``; its description and schema are not sent. To mark the end of a cacheable
-    prefix, set ``metadata["cache"]`` on a part, a message or a tool to True, ``"5m"`` or ``"1h"``.
+    A tool's ``metadata["strict"]`` enforces its schema. ``metadata["anthropic"]`` sets other fields, such as
+    ``{"eager_input_streaming": True}``. For a server's tool, set the type, as in ``{"type": "web_search_20250305"}``.
+    Its description and schema are not sent. ``metadata["cache"]`` on a part, a message or a tool ends a cacheable
+    prefix. Its value is True, ``"5m"`` or ``"1h"``.
     """
 
     provider = "anthropic"
@@ -62,15 +61,15 @@ class Anthropic(HTTPAdapter):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Return the base URL with a version. Anthropic's SDK adds the version to each path instead."""
+        """Add the version, as Anthropic's SDK does for each path."""
         return versioned(text, "v1")
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Raises ``EngineError("missing_model")`` if no model is given."""
+        """Return the HTTP request. Raises ``EngineError("missing_model")`` without a model."""
         return self._post_body("/messages", messages_body, request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Return a stream that emits the server's token count.
+        """Emit the server's token count.
 
         See https://platform.claude.com/docs/en/build-with-claude/token-counting.
         """

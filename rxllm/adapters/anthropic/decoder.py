@@ -1,16 +1,14 @@
 """Decoder for the Messages API of Anthropic and compatible servers.
 
-The stream is described at https://platform.claude.com/docs/en/build-with-claude/streaming. The decoder follows these
-rules:
+See https://platform.claude.com/docs/en/build-with-claude/streaming. The rules are:
 
-* Usage is cumulative. A counter in ``message_delta`` that is not null replaces the one in ``message_start``.
-* The stream ends with ``message_stop`` or with an error. A stop reason does not end it.
-* The details of a stop reason and the container become metadata. The next request must name the container.
-* Pings are skipped. A frame with an unknown type, or with fields of unexpected types, becomes a ``RawChunk``.
-* A server that does not stream sends the message as a single JSON document.
+* Usage is cumulative. A counter in ``message_delta`` replaces the one in ``message_start``.
+* The stream ends with ``message_stop`` or an error.
+* Stop details and the container become metadata. The next request must name the container.
+* An unknown frame becomes a ``RawChunk``.
+* A server that does not stream sends one JSON document.
 
-Each content block begins with a start frame, is filled by deltas, and ends with a stop frame. The fields of the start
-frame are read too: some servers put the whole block there, and a message that is not streamed has no deltas at all.
+A block begins with a start frame, and ends with a stop frame. The start frame may have the whole block.
 
 =====================  ==============================================================================================
 block                  events
@@ -50,8 +48,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
     "refusal": "content_filter",
-    # `pause_turn` requires another request. `compaction` does not: the caller asked for that pause with
-    # `pause_after_compaction`. Both become "other", and so does any unknown reason.
+    # Only `pause_turn` requires another request.
     "pause_turn": "other",
     "compaction": "other",
 }
@@ -60,7 +57,7 @@ _FRAME = msgspec.json.Decoder(Frame)
 
 
 class MessagesDecoder(FrameDecoder):
-    """Decodes one response to `messages`. If `raw` is true, every frame is also emitted as a ``RawChunk``."""
+    """Decodes one response. With `raw`, it also emits ``RawChunk`` events."""
 
     def __init__(self, *, provider: str = "anthropic", messages: Iterable[Message] = (), raw: bool = False) -> None:
         super().__init__(SSEDecoder(), Blocks(CallTracker.after(messages)), _FRAME, provider=provider, raw=raw)
@@ -153,10 +150,9 @@ class MessagesDecoder(FrameDecoder):
 
 
 def use_type_as_code(error: AdapterError) -> AdapterError:
-    """Return `error`. If it has no code, use Anthropic's error type as its code.
+    """Use Anthropic's error type as the code.
 
-    In HTTP responses and in streams, Anthropic sends ``{"type": "error", "error": {"type": ..., "message": ...}}``; the
-    inner type is used. See https://platform.claude.com/docs/en/api/errors.
+    See https://platform.claude.com/docs/en/api/errors.
     """
     code = error.metadata.get("type")
     if error.code is None and isinstance(code, str) and code != "error":
@@ -166,7 +162,7 @@ def use_type_as_code(error: AdapterError) -> AdapterError:
 
 
 class _Block:
-    """An open block. `data` is the start frame's content. For a tool call, `position` is its index among the calls."""
+    """An open block. `position` is a tool call's index."""
 
     __slots__ = ("citations", "data", "filled", "kind", "position")
 
@@ -174,7 +170,7 @@ class _Block:
         self.kind = kind
         self.data = data
         self.position: int | None = None
-        self.filled = False  # becomes True when a delta contains arguments
+        self.filled = False  # True after a delta with arguments
         self.citations: list[Any] = []
 
     @property
@@ -183,7 +179,7 @@ class _Block:
 
 
 class Content:
-    """Collects the content blocks of one message and reports them to `blocks`."""
+    """Reports the content blocks of one message."""
 
     def __init__(self, blocks: Blocks, provider: str) -> None:
         self._blocks = blocks
@@ -192,7 +188,6 @@ class Content:
         self._calls = 0
 
     def start(self, index: int, data: dict[str, Any]) -> None:
-        """Open a block at `index`. If another block is still open there, stop it first."""
         if index in self._open:
             self.stop(index)
         self._blocks.close_block()
@@ -215,7 +210,7 @@ class Content:
                 pass
 
     def add(self, index: int, delta: Delta) -> bool:
-        """Add a delta to a block. Return False if the delta's kind is unknown."""
+        """Return False if the delta's kind is unknown."""
         if delta.text is not None:
             self._blocks.text(delta.text)
         elif delta.thinking is not None:
@@ -234,7 +229,6 @@ class Content:
         return True
 
     def add_unknown(self, index: int, delta: dict[str, Any]) -> bool:
-        """Add a delta of an unknown kind to an opaque block. Return False if the block is not opaque."""
         block = self._open.get(index)
         if block is None or not block.is_opaque:
             return False
@@ -250,7 +244,7 @@ class Content:
                 self._blocks.complete_call(block.position)
 
     def flush(self) -> None:
-        """Report the remaining content of blocks that are still open at the end, without completing any tool calls."""
+        """Report the rest of open blocks."""
         for block in self._open.values():
             self._blocks.close_block()
             self._add_rest(block)
@@ -261,7 +255,7 @@ class Content:
             self._blocks.sign(signature, {"provider": self._provider, "type": "thinking"})
 
     def _metadata(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
-        # The provider's own fields are kept, so that they can be sent back with the call.
+        # The provider needs its own fields back.
         own = {k: v for k, v in data.items() if k not in ("type", "id", "name", "input") and v is not None}
         if own.get("caller") == {"type": "direct"}:
             del own["caller"]
@@ -281,7 +275,7 @@ class Content:
 
 
 def _pages(content: Any) -> Iterable[dict[str, Any]]:
-    # Yield the pages of a web search or fetch. Their text, which is encrypted or long, stays in the message part.
+    # The message part keeps a page's text.
     for page in dicts(content if isinstance(content, list) else [content]):
         if isinstance(page.get("url"), str):
             yield {k: v for k, v in page.items() if k not in ("encrypted_content", "content") and v is not None}

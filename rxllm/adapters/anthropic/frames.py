@@ -1,4 +1,4 @@
-"""Frame types for the Messages API, with only the fields that we read, and a function that reads usage."""
+"""Frame types and usage counters of the Messages API."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CITATIONS = (
 
 
 class Delta(msgspec.Struct, gc=False):
-    """The delta of a ``content_block_delta`` or ``message_delta`` frame. The two have no fields in common."""
+    """The delta of a content or message frame."""
 
     text: str | None = None
     partial_json: str | None = None
@@ -50,7 +50,7 @@ class MessageFrame(msgspec.Struct, gc=False):
 
 
 class Frame(MessageFrame, gc=False):
-    """A frame of the stream. If the server does not stream, this is the message itself."""
+    """A frame, or a whole message that was not streamed."""
 
     type: str | None = None
     index: int = 0
@@ -74,14 +74,12 @@ _SUMMED = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_
 
 
 def to_usage(counters: Mapping[str, Any]) -> Usage:
-    """Return the counters of a ``usage`` object as `Usage`.
+    """Return a ``usage`` object as `Usage`.
 
-    Anthropic's ``input_tokens`` excludes the tokens read from the cache or written to it; `Usage` includes them.
-    Thinking counts as output. See https://platform.claude.com/docs/en/build-with-claude/prompt-caching.
+    `Usage` counts cached tokens as input, which Anthropic's ``input_tokens`` excludes. Thinking counts as output. See
+    https://platform.claude.com/docs/en/build-with-claude/prompt-caching.
 
-    ``iterations`` lists the usage of each request that the server made to produce the answer. Only this list includes
-    compactions and advisors, so if it is present, its counts are added up. `extra` then contains the usage, type and
-    model of each request, so that the cost can be computed.
+    The sum of ``iterations`` also includes compactions and advisors. `extra` has the usage, type and model of each.
     """
     usage, parts = _to_usage(counters), [_to_usage(entry) for entry in dicts(counters.get("iterations"))]
     if not parts or len(parts) < len(counters["iterations"]) or any(part.total_tokens is None for part in parts):

@@ -1,18 +1,13 @@
 """Convert a request to the body of the Messages API: https://platform.claude.com/docs/en/api/messages.
 
-1. System messages at the start of the thread become ``system``. Later ones must not change that field, or the cached
-   prefix would become invalid. They are placed before the next assistant turn or, if there is none, at the end. If the
-   model obeys messages with the role ``system`` (see `takes_entries`), they keep that role. Otherwise, they become text
-   between ``<system>`` tags at the end of the user turn. Without a user turn before them, they become a user turn.
-2. Consecutive messages with the same role become one turn. The results of a turn's tool calls are placed together at
-   the beginning of one user turn.
-3. The API rejects blank text, and whitespace at the end of a final assistant turn. Both are removed.
-4. Parts from another provider, such as its thinking or its server tools, are left out. Anthropic's own parts are sent
-   back unchanged, except that thinking without a signature and incomplete server-tool calls are left out too.
-   Files are described at https://platform.claude.com/docs/en/build-with-claude/files; to send a file by its id, set
-   the beta header named there.
-5. Ids may contain only letters, digits, ``_`` and ``-``. Any other character is replaced by ``_``, both in a tool call
-   and in its result.
+1. System messages at the start become ``system``. Later ones must not change it, or the cached prefix would become
+invalid. They go before the next assistant turn, or at the end.
+2. Consecutive messages with the same role become one turn. Tool results begin a user turn.
+3. The API rejects blank text, and whitespace at the end. Both are removed.
+4. Other providers' parts are left out. Anthropic's own parts are sent back unchanged, except unsigned thinking and
+incomplete server-tool calls. To send a file by its id, set the beta header in
+https://platform.claude.com/docs/en/build-with-claude/files.
+5. Ids have only letters, digits, ``_`` and ``-``. Other characters become ``_``.
 """
 
 from __future__ import annotations
@@ -43,7 +38,7 @@ Block = dict[str, Any]
 
 _FILES = {f"{kind}{by}" for kind in ("image", "pdf") for by in ("", " by url", " by id")}
 
-# Search results are sent back in their own parts; citations are sent back with the text that they belong to.
+# Citations are sent back with their text.
 _SOURCES = {f"source {kind}" for kind in ("web_search_result", "web_fetch_result", *CITATIONS)}
 
 CARRIES: Carries = {
@@ -55,10 +50,10 @@ CARRIES: Carries = {
 
 
 def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
-    """Return the JSON body for `request`. Opaque parts are included only if they are from `provider`.
+    """Return the JSON body for `request`.
 
-    `is_own` means that the server is Anthropic's own. The option ``system_entries`` is not sent. If it is True, later
-    system messages keep their role; if it is False, they become text. The default depends on the model and the server.
+    Other providers' opaque parts are left out. ``system_entries`` decides whether later system messages keep their
+    role.
     """
     request = select_parts(request, f"the Messages API of {provider}", provider, CARRIES)
     model = request.model or ""
@@ -94,11 +89,10 @@ COUNTED = (
     *("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config"),
     *("cache_control", "speed", "user_profile_id", "workspace_id", "mcp_servers", "context_management", "betas"),
 )
-"""The fields that ``/messages/count_tokens`` accepts. It rejects a request with any other field."""
+"""The fields that ``/messages/count_tokens`` accepts. Others are rejected."""
 
 
 def count_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
-    """Return the JSON body for a request to count the tokens in `request`."""
     body = messages_body(request, provider=provider, is_own=is_own)
     return {name: body[name] for name in COUNTED if name in body}
 
@@ -106,19 +100,16 @@ def count_body(request: Request, *, provider: str = "anthropic", is_own: bool = 
 def default_max_tokens(model: str) -> int:
     """Return the default for ``max_tokens``, which the API requires.
 
-    The default is the highest value that every model of a generation accepts: 4,096 for Claude 3, and 32,000 from
-    Claude 4 on (https://platform.claude.com/docs/en/about-claude/models/overview). A high limit costs nothing unless it
-    is used. For models whose limit is unknown, the default is 4,096.
+    Every model of the generation accepts it: https://platform.claude.com/docs/en/about-claude/models/overview.
     """
     return 32_000 if "claude" in model and not re.search(r"claude-(3|instant|v?2)", model) else 4096
 
 
 def effort_fields(effort: str | None, model: str, limit: int) -> dict[str, Any]:
-    """Return the fields ``thinking`` and ``output_config`` that make `model` think with this `effort`.
+    """Return ``thinking`` and ``output_config`` for an effort.
 
-    Claude 4.6 and later accept an effort level: https://platform.claude.com/docs/en/build-with-claude/effort. Older
-    models and models that are not Claude accept a token budget instead. The budget must be at least 1,024, and must
-    leave part of `limit`, the maximum number of tokens, for the answer.
+    Claude 4.6 and later accept a level, and other models a budget:
+    https://platform.claude.com/docs/en/build-with-claude/effort.
     """
     if effort is None:
         return {}
@@ -138,7 +129,7 @@ _BUDGETS = {"low": 1024, "medium": 4096, "high": 16_384, "xhigh": 24_576, "max":
 
 
 def _container(request: Request, provider: str) -> str | None:
-    # Reuse the last turn's sandbox, because the next turn might need the files in it.
+    # The next turn might need files in the last turn's sandbox.
     last = next((message for message in reversed(request.messages) if message.role == "assistant"), None)
     return None if last is None else last.metadata.get(f"{provider}_container")
 
@@ -176,7 +167,7 @@ def _output_format(request: Request) -> dict[str, Any]:
 
 
 def _close_objects(schema: Any) -> Any:
-    # Every object in the schema must forbid additional properties:
+    # Every object must forbid additional properties:
     # https://platform.claude.com/docs/en/build-with-claude/structured-outputs.
     if isinstance(schema, list):
         return [_close_objects(item) for item in cast(list[Any], schema)]
@@ -187,16 +178,14 @@ def _close_objects(schema: Any) -> Any:
 
 
 def takes_entries(model: str) -> bool:
-    """Whether `model` obeys a message with the role ``system`` in the middle of a thread.
+    """Return whether `model` obeys later system messages.
 
-    Older models reject such a message. Sonnet 5 and Haiku 5.5 accept it, but they ignore it or mistake it for text from
-    the user or a tool.
+    Older models reject or misread them.
     """
     return re.search(r"claude-(opus-4[-.]8|(opus|fable|mythos)-5)(?!\d)", model) is not None
 
 
 def system_of(messages: Iterable[Message]) -> str | list[Block]:
-    """Return the value of the field ``system``: text, or blocks if any message has a cache mark."""
     blocks = [block for message in messages for block in _mark_cached(message, _text_blocks(message))]
     if any("cache_control" in block for block in blocks):
         return blocks
@@ -204,13 +193,12 @@ def system_of(messages: Iterable[Message]) -> str | list[Block]:
 
 
 def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = False) -> list[Block]:
-    """Return the turns for the field ``messages``. Opaque parts are included only if they are from `provider`.
+    """Return the turns for the field ``messages``.
 
-    If `entries` is true, system messages remain messages; otherwise, they become text blocks. As a thread grows, its
-    earlier turns do not change.
+    Earlier turns never change as a thread grows.
     """
     turns: list[Block] = []
-    instructions: list[Block] = []  # the system messages to add after the current turn
+    instructions: list[Block] = []  # added after the current turn
     for message in messages:
         if message.role == "system":
             instructions += _mark_cached(message, _text_blocks(message))
@@ -227,18 +215,17 @@ def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = Fals
     _add_instructions(turns, instructions, entries=entries)
     for turn in turns:
         content: list[Block] = turn["content"]
-        content.sort(key=lambda block: block["type"] != "tool_result")  # moves tool results to the front, in order
+        content.sort(key=lambda block: block["type"] != "tool_result")  # tool results go to the front, in order
     if turns and turns[-1]["role"] == "assistant" and turns[-1]["content"][-1]["type"] == "text":
         turns[-1]["content"][-1]["text"] = turns[-1]["content"][-1]["text"].rstrip()
     return [{**turn, "content": _simplify(turn["content"])} for turn in turns]
 
 
 def _add_instructions(turns: list[Block], instructions: list[Block], *, entries: bool) -> None:
-    """Add the system messages in `instructions` after the last turn."""
     if not instructions:
         return
     follows_user = bool(turns) and turns[-1]["role"] == "user"
-    # A turn that ends with a server-tool call is paused: the server will continue it.
+    # A server-tool call at the end pauses a turn.
     is_paused = bool(turns) and turns[-1]["content"][-1]["type"] in SERVER_CALLS
     if entries and (follows_user or is_paused):
         turns.append({"role": "system", "content": instructions})
@@ -251,7 +238,6 @@ def _add_instructions(turns: list[Block], instructions: list[Block], *, entries:
 
 
 def cache_control(metadata: Mapping[str, Any]) -> Block:
-    """Return the cache mark for ``metadata["cache"]``, which is True or a time to live, such as ``"5m"``."""
     match metadata.get("cache"):
         case None | False:
             return {}
@@ -262,7 +248,7 @@ def cache_control(metadata: Mapping[str, Any]) -> Block:
 
 
 def _mark_cached(message: Message, blocks: list[Block]) -> list[Block]:
-    # Put the mark on the message's last block that is not thinking, because thinking cannot be marked.
+    # Thinking cannot be marked.
     mark = cache_control(message.metadata)
     markable = [block for block in blocks if block["type"] not in ("thinking", "redacted_thinking")]
     if mark and markable:
@@ -349,7 +335,7 @@ def _assistant_blocks(message: Message, provider: str) -> list[Block]:
 
 
 def _cite(blocks: list[Block], source: Mapping[str, Any]) -> None:
-    # A citation belongs to the text before it. Search results are not citations; they are sent back in their own parts.
+    # A citation belongs to the text before it.
     if source.get("type") in CITATIONS and blocks and blocks[-1]["type"] == "text":
         # The API sends `file_id`, but rejects it in a request.
         blocks[-1].setdefault("citations", []).append({k: v for k, v in source.items() if k != "file_id"})
@@ -375,7 +361,7 @@ def _tool_call(call: ToolCall, provider: str) -> list[Block]:
 
 
 def _call_arguments(call: ToolCall) -> dict[str, Any]:
-    # The API requires an object. Invalid JSON is wrapped in one, as the docs on fine-grained tool streaming suggest.
+    # The API requires an object. Its docs suggest this one.
     if call.metadata.get("error") and not call.arguments and call.raw_arguments:
         return {"INVALID_JSON": call.raw_arguments}
     return call.arguments

@@ -1,4 +1,4 @@
-"""A scripted model for tests: `Fake`, and its script language."""
+"""A scripted model for tests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from rxllm.wire.tool_calls import CallTracker
 __all__ = ["Fake"]
 
 Piece = str | ToolCall | Usage | BaseException | Event | tuple[str, Any]
-Turn = Piece | Sequence[Piece]  # must be a list; typed as a Sequence so that type checkers accept a list[str]
+Turn = Piece | Sequence[Piece]  # A list. The type is wider for type checkers.
 
 _WORDS = ("text", "thinking", "tool_call", "tool_call_delta", "usage", "raw_chunk", "delay", "error", "finish")
 _DELTA_FIELDS = {"id", "name", "arguments_delta"}
@@ -43,15 +43,14 @@ _DELTA_FIELDS = {"id", "name", "arguments_delta"}
 class Fake:
     """An adapter that plays scripted turns instead of calling a model.
 
-    A single turn answers every call. If there are several turns, each subscription plays the next one.
+    One turn answers every call. If there are several, each subscription plays the next one.
 
     >>> from rxllm import generate
     >>> generate(Fake("Hello"), "Hi").run().output_text
     'Hello'
 
-    Pass each turn as an argument, a single turn as ``script=[...]``, or several turns as ``scripts=[[...], ...]``.
-    Alternatively, pass a function that takes the request and returns a turn. A turn is one of these pieces, or a
-    list of them:
+    Pass each turn as an argument, one turn as ``script=[...]``, or several as ``scripts=[[...], ...]``. You can also
+    pass a function that takes the request and returns a turn. A turn is one piece, or a list of pieces:
 
     =================================================  =================================================================
     piece                                              meaning
@@ -73,12 +72,11 @@ class Fake:
     an event                                           the event itself
     =================================================  =================================================================
 
-    The function can be async. A plain function blocks the event loop, so do not sleep in one: use ``("delay",
-    seconds)`` or an async function instead. Without an event loop, turns are played on the caller's thread. `requests`
-    lists all requests in order.
+    The function can be async. A plain function must not sleep, because it blocks the event loop. Use ``("delay",
+    seconds)`` instead. Without an event loop, turns run on the caller's thread. `requests` lists all requests.
 
-    Raises ``ValidationError("invalid_option")`` for a piece that is not in the table. Pieces that a function returns
-    are checked when they are played. After the last turn, calls fail with ``AdapterError("no_scripted_response")``.
+    Raises ``ValidationError("invalid_option")`` for another piece. Pieces from a function are checked when they are
+    played. After the last turn, calls fail with ``AdapterError("no_scripted_response")``.
     """
 
     @explains_options("Fake(...)")
@@ -98,7 +96,7 @@ class Fake:
         self._played = 0
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
-        """Return a stream that plays the next turn for each subscription."""
+        """Play the next turn for each subscription."""
 
         def subscribe(
             observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
@@ -111,8 +109,6 @@ class Fake:
         return Stream(subscribe)
 
     def _play_async(self, function: Callable[[Request], Awaitable[Turn]], request: Request) -> Stream[Event]:
-        """Await the turn that `function` returns and play it."""
-
         async def body(pump: Pump[list[Piece]]) -> None:
             pump.emit((pieces_of(await function(request)),))
 
@@ -137,7 +133,7 @@ class Fake:
 
 
 class _Play:
-    """Plays one subscription's turn, pausing at delays and while the consumer lags behind."""
+    """Plays one subscription's turn."""
 
     def __init__(
         self,
@@ -162,24 +158,24 @@ class _Play:
         self._disposed = True
 
     def _schedule(self) -> None:
-        # Start the turn later, so that the subscriber has its disposable before take(1) disposes it at the first event.
+        # take(1) needs its disposable before the first event.
         scheduler = self._scheduler or CurrentThreadScheduler.singleton()
         self._wait_for(lambda: scheduler.schedule(self._play))
 
     def _wait_for(self, start: Callable[[], abc.DisposableBase]) -> None:
-        # The disposable is assigned before start() runs, because start() can continue on another thread.
+        # start() can continue on another thread.
         waiting = self._waiting.disposable = SingleAssignmentDisposable()
         waiting.disposable = start()
 
     def _pause(self, seconds: float) -> abc.DisposableBase:
         scheduler = clock(self._scheduler)
-        if not isinstance(scheduler, LoopScheduler):  # the scheduler uses virtual time
+        if not isinstance(scheduler, LoopScheduler):  # virtual time
             return scheduler.schedule_relative(seconds, self._play)
 
         async def sleep(pump: Pump[Any]) -> None:
             await asyncio.sleep(seconds)
 
-        # Use a task, not a timer, because a task ends when its event loop does.
+        # A task ends with its loop, unlike a timer.
         waiting = pumped(sleep)
         return waiting.subscribe(on_error=self._observer.on_error, on_completed=self._play, scheduler=scheduler)
 
@@ -199,7 +195,7 @@ class _Play:
                     self._gate.when_open(self._schedule)
                     return
         except BaseException as error:
-            if self._disposed and self._delivering:  # a disposed subscriber must not receive the error
+            if self._disposed and self._delivering:  # a disposed subscriber must not get it
                 report_unheard(error)
             else:
                 fail(self._observer, error)
@@ -211,7 +207,7 @@ class _Play:
 
 
 def pieces_of(turn: Any) -> list[Piece]:
-    """Return the pieces of a turn. Raises ``ValidationError("invalid_option")`` for an invalid piece."""
+    """Raises ``ValidationError`` for an invalid piece."""
     pieces = cast(list[Piece], turn) if isinstance(turn, list) else [cast(Piece, turn)]
     for piece in pieces:
         if not _is_valid(piece):
@@ -263,13 +259,13 @@ def _fits(cls: Callable[..., Any], fields: Mapping[str, Any]) -> bool:
 
 
 def _call_of(name: str, id: str = "", **fields: Any) -> ToolCall:
-    return ToolCall(id, name, **fields)  # a call without an id gets one later, as in real adapters
+    return ToolCall(id, name, **fields)  # it gets an id later, as in real adapters
 
 
 def perform(pieces: list[Any], request: Request) -> Iterator[list[Event] | float]:
-    """Yield each piece's events as a list, and each delay as a number of seconds.
+    """Yield each piece's events, and each delay in seconds.
 
-    If the first piece is an exception, raise it.
+    An exception as the first piece is raised.
     """
     if pieces and isinstance(pieces[0], BaseException):
         raise pieces[0]

@@ -17,22 +17,21 @@ from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResp
 from rxllm.values.argument_checks import is_seconds, shown
 
 Piece = Image | ImageUsage | ImageResponse | BaseException | tuple[str, Any]
-Turn = Piece | Sequence[Piece]  # must be a list; typed as a Sequence so that type checkers accept a list[Image]
+Turn = Piece | Sequence[Piece]  # A list. The type is wider for type checkers.
 
 
 class FakeImages:
     """An image adapter that plays scripted turns instead of calling a model.
 
-    A single turn answers every call. If there are several turns, each subscription plays the next one.
+    One turn answers every call. If there are several, each subscription plays the next one.
 
     >>> from rxllm.pipelines import generate_image
     >>> dot = Image.from_data_uri("data:image/gif;base64,R0lGODlhAQABAAAAACw=")
     >>> generate_image(FakeImages(dot), "a dot").run().images == (dot,)
     True
 
-    Pass each turn as an argument, a single turn as ``script=[...]``, or several turns as ``scripts=[[...], ...]``.
-    Alternatively, pass a function that takes the request and returns a turn. A turn is one of these pieces, or a
-    list of them:
+    Pass each turn as an argument, one turn as ``script=[...]``, or several as ``scripts=[[...], ...]``. You can also
+    pass a function that takes the request and returns a turn. A turn is one piece, or a list of pieces:
 
     ==========================================  ===============================================================
     piece                                       meaning
@@ -45,10 +44,10 @@ class FakeImages:
                                                 `ImageAdapterError.REASONS`
     ==========================================  ===============================================================
 
-    `requests` lists all requests in order, including any whose operation is not in `operations`.
+    `requests` lists all requests, even those with an unsupported operation.
 
-    Raises ``ValidationError("invalid_option")`` for a piece that is not in the table. After the last turn, calls fail
-    with ``ImageAdapterError("unknown")``.
+    Raises ``ValidationError("invalid_option")`` for another piece. After the last turn, calls fail with
+    ``ImageAdapterError("unknown")``.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class FakeImages:
         self._played = 0
 
     def generate(self, request: ImageRequest, call: Call) -> Stream[ImageResponse]:
-        """Return a stream that plays the next turn for each subscription."""
+        """Play the next turn for each subscription."""
 
         def subscribe(
             observer: abc.ObserverBase[ImageResponse], scheduler: abc.SchedulerBase | None = None
@@ -100,7 +99,6 @@ def _pieces(turn: Any) -> list[Piece]:
 
 
 def _check_piece(piece: Any) -> Piece:
-    """Return `piece`, with usage converted to an `ImageUsage`. Raises ``ValidationError`` if the piece is not valid."""
     match piece:
         case Image() | ImageUsage() | ImageResponse() | BaseException():
             return piece
@@ -128,7 +126,6 @@ def _play(
     observer: abc.ObserverBase[ImageResponse],
     scheduler: abc.SchedulerBase | None,
 ) -> abc.DisposableBase:
-    """Emit the response after the turn's delays. Any exception, even from the subscriber, goes to ``on_error``."""
     pieces: list[Piece]
     try:
         pieces = next_turn(request)
@@ -144,7 +141,7 @@ def _play(
             observer.on_completed()
 
     seconds = sum(float(piece[1]) for piece in pieces if isinstance(piece, tuple) and piece[0] == "delay")
-    waiting = SingleAssignmentDisposable()  # assigned first, because the answer can arrive on another thread
+    waiting = SingleAssignmentDisposable()  # assigned first, as the answer may arrive on another thread
     if seconds:
         waiting.disposable = clock(scheduler).schedule_relative(seconds, answer)
     else:
@@ -167,7 +164,7 @@ def _response(pieces: list[Piece], request: ImageRequest) -> ImageResponse:
                 raise piece
             case ("error", reason):
                 raise ImageAdapterError(reason, provider="fake")
-            case _:  # a delay, which has already passed
+            case _:  # it has already passed
                 pass
     metadata = {**request.metadata, **response.metadata}
     if response.images and not images:

@@ -26,13 +26,13 @@ __all__ = ["Gemini"]
 GOOGLE = "https://generativelanguage.googleapis.com/v1beta"
 
 API_KEYS = ("AIza", "AQ.")
-"""The prefixes of Google's API keys. Any other key for Vertex AI is an access token."""
+"""The prefixes of API keys. Any other key is an access token."""
 
 _IS_VERTEX = re.compile(r"https://([\w-]+-)?aiplatform\.((us|eu)\.rep\.)?googleapis\.com(:\d+)?([/?]|$)")
 
 
 class GoogleKeys(HTTPBase):
-    """The address and key of Google's servers. For Vertex AI, the key can be an access token."""
+    """The address and key of Google's servers."""
 
     provider = "google"
     default_base_url = GOOGLE
@@ -40,7 +40,7 @@ class GoogleKeys(HTTPBase):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Return the base URL with a version. Google's SDK adds the version to each path instead."""
+        """Add the version, as Google's SDK does for each path."""
         return versioned(text, "v1beta")
 
     @property
@@ -59,21 +59,21 @@ class Gemini(GoogleKeys, HTTPAdapter):
     """An adapter for the Gemini API or Vertex AI.
 
     It sends ``POST {base_url}/models/{model}:streamGenerateContent?alt=sse`` requests. The key is looked up in the
-    call, in `api_key`, and in ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``. If `base_url` is missing, the environment
-    variable ``GOOGLE_GEMINI_BASE_URL`` is used; ``/v1beta`` is added to its value. For Vertex AI, see `Vertex`.
+    call, in `api_key`, and in ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``. The default `base_url` is
+    ``GOOGLE_GEMINI_BASE_URL`` plus ``/v1beta``. For Vertex AI, see `Vertex`.
 
     ``Request.options`` is merged into the body, including nested objects, as in ``{"generationConfig": {"topP":
-    0.9}}``; None removes a field. The tools in the option ``tools``, such as ``[{"googleSearch": {}}]``, are added to
-    the request's functions. ``{"generationConfig": {"responseLogprobs": True, "logprobs": 2}}`` requests
-    log-probabilities, which arrive in ``Response.metadata["logprobs"]``.
+    0.9}}``. None removes a field. Tools in the option ``tools``, such as ``[{"googleSearch": {}}]``, are added to the
+    request's functions. ``{"generationConfig": {"responseLogprobs": True, "logprobs": 2}}`` requests log-probabilities.
+    They arrive in ``Response.metadata["logprobs"]``.
     """
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Raises ``EngineError("missing_model")`` if no model is given."""
+        """Return the HTTP request. Raises ``EngineError("missing_model")`` without a model."""
         return self._post_body("streamGenerateContent?alt=sse", gemini_body, request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Return a stream that emits the server's token count; see https://ai.google.dev/api/tokens."""
+        """Emit the server's token count: https://ai.google.dev/api/tokens."""
         build = partial(self._post_body, "countTokens", partial(count_body, is_vertex=self._is_vertex))
         return counted(self, request, call, build, "totalTokens")
 
@@ -91,7 +91,7 @@ class Gemini(GoogleKeys, HTTPAdapter):
 
 
 def model_path(model: str) -> str:
-    """Return the URL path for `model`. Add ``models/`` unless the name already contains a collection.
+    """Return the URL path for `model`.
 
     >>> model_path("gemini-2.5-pro"), model_path("tunedModels/mine"), model_path("a/b?c")
     ('models/gemini-2.5-pro', 'tunedModels/mine', 'models/a%2Fb%3Fc')

@@ -1,17 +1,14 @@
 """Decoder for responses from Gemini's ``streamGenerateContent``.
 
-The API is described at https://ai.google.dev/api/generate-content. The module ``parts`` reads the content parts.
-The decoder follows these rules:
+See https://ai.google.dev/api/generate-content. ``parts`` reads the content parts. The rules are:
 
-* Only candidate 0 is read. Content can follow a finish reason, so only the ``]`` of a JSON array marks the end.
-* Grounding, citations and fetched URLs become sources. The complete grounding data is put into the completed message's
-  metadata.
+* Only candidate 0 is read. Content can follow a finish reason.
+* Grounding, citations and fetched URLs become sources. The metadata has all grounding data.
 * If the prompt is blocked, the finish reason is ``content_filter``.
-* Each usage object is a snapshot, so only the last one is used.
-* Log-probabilities are put into the completed message's metadata, in OpenAI's format.
-* A finish reason that means failure, such as ``MALFORMED_FUNCTION_CALL``, ends the stream with an error. The reason is
-  the error's code.
-* An error inside the stream ends it. A chunk or part without any known field becomes a ``RawChunk``.
+* Only the last usage object counts.
+* Log-probabilities become metadata, in OpenAI's format.
+* A finish reason that means failure, such as ``MALFORMED_FUNCTION_CALL``, ends the stream with an error.
+* An unknown chunk or part becomes a ``RawChunk``.
 """
 
 from __future__ import annotations
@@ -65,7 +62,7 @@ _KNOWN = {"candidates", "usageMetadata", "promptFeedback", "modelVersion", "resp
 
 
 class GeminiDecoder(FrameDecoder):
-    """Decodes one response to `messages`. If `raw` is true, every chunk is also emitted as a ``RawChunk``."""
+    """Decodes one response. With `raw`, it also emits ``RawChunk`` events."""
 
     def __init__(self, *, messages: Iterable[Message] = (), raw: bool = False) -> None:
         self._frames = GeminiFrames()
@@ -124,7 +121,7 @@ class GeminiDecoder(FrameDecoder):
 
     def _read_usage(self, counters: dict[str, Any]) -> None:
         self.blocks.note(metadata_of(counters))
-        # Some chunks contain only {"trafficType": ...}. They must not reset the counters.
+        # A chunk with only {"trafficType": ...} must not reset the counters.
         if counters != self._usage and (self._usage is None or not COUNTERS.isdisjoint(counters)):
             self._usage = counters
             self.blocks.usage(to_usage(counters))
@@ -160,7 +157,7 @@ class GeminiDecoder(FrameDecoder):
 
 
 def use_status_as_code(error: AdapterError) -> AdapterError:
-    """Return `error` with Google's status as its code. The numeric code only repeats the HTTP status."""
+    """Use Google's status as the code, instead of the HTTP status."""
     name = error.metadata.get("status")
     if isinstance(name, str) and (error.code is None or error.code.isdigit()):
         error.code = name
@@ -175,11 +172,9 @@ def _finish_error(reason: str, message: str | None) -> AdapterError:
 
 
 def sources_of(candidate: Candidate) -> Iterable[dict[str, Any]]:
-    """Yield the sources in one frame. Each contains Gemini's fields, a ``"type"``, and its ``"url"`` if there is one.
+    """Yield a frame's sources, with their ``"type"``.
 
-    Later frames can repeat a source. The type of a grounding chunk is its kind: ``web``, ``maps``, ``retrievedContext``
-    or ``image``. A ``grounding_support`` lists the indices of the grounding chunks that support a range of bytes in
-    the text.
+    Later frames can repeat a source.
     """
     grounding = candidate.grounding_metadata or {}
     for chunk in dicts(grounding.get("groundingChunks")):

@@ -1,7 +1,6 @@
-"""Types and framing for Gemini's ``streamGenerateContent`` chunks, and readers for log-probabilities and usage.
+"""Chunk types, framing, log-probabilities and usage for Gemini.
 
-The chunks are described at https://ai.google.dev/api/generate-content. The types define only the fields that we read.
-Enum values are names, or numbers if the request asks for ``enum-encoding=int``.
+See https://ai.google.dev/api/generate-content. Enum values can be names or numbers.
 """
 
 from __future__ import annotations
@@ -66,14 +65,14 @@ class Chunk(msgspec.Struct, gc=False, rename="camel"):
 
 
 class FirstChunk(Chunk, gc=False, rename="camel"):
-    """A chunk with the response's id and model. Chunks are decoded as this type only until both are known."""
+    """A chunk with the response's id and model."""
 
     response_id: str | None = None
     model_version: str | None = None
 
 
 def to_logprobs(result: Any) -> list[dict[str, Any]]:
-    """Return the tokens of a ``logprobsResult`` and their alternatives, in OpenAI's format."""
+    """Return a ``logprobsResult`` in OpenAI's format."""
     fields = cast(dict[str, Any], result) if isinstance(result, dict) else {}
     chosen, alternatives = dicts(fields.get("chosenCandidates")), dicts(fields.get("topCandidates"))
     tops = [[_token(candidate) for candidate in dicts(top.get("candidates"))] for top in alternatives]
@@ -96,11 +95,10 @@ COUNTERS = {
 
 
 def to_usage(counters: Mapping[str, Any]) -> Usage:
-    """Return the counters of a ``usageMetadata`` object as `Usage`.
+    """Return a ``usageMetadata`` object as `Usage`.
 
-    ``promptTokenCount`` includes cached tokens, but not the tokens of server tools, which are counted in
-    ``toolUsePromptTokenCount``. ``candidatesTokenCount`` excludes thoughts. ``totalTokenCount`` is the sum of all
-    these. Counters that match no field are put into `extra`.
+    ``promptTokenCount`` excludes the tokens of tools. ``candidatesTokenCount`` excludes thoughts. Other counters go
+    into `extra`.
     """
     prompt, tools = whole(counters.get("promptTokenCount")), whole(counters.get("toolUsePromptTokenCount"))
     thoughts = whole(counters.get("thoughtsTokenCount"))
@@ -132,11 +130,11 @@ def _flatten(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
 class GeminiFrames:
     """Splits an event stream (``?alt=sse``) or a JSON array into frames.
 
-    The format is detected from the first byte, so servers that ignore ``alt`` are supported too.
+    Some servers ignore ``alt``, so it looks at the first byte.
     """
 
     def __init__(self) -> None:
-        self.ended = False  # whether the array is closed; an event stream has no end marker
+        self.ended = False  # True after the array's end
         self._buffer: bytes = b""
         self._source: SSEDecoder | JSONArrayDecoder | None = None
 

@@ -1,7 +1,6 @@
-"""The adapter for images from Google's Gemini models, which send images as parts of the answer to a chat message.
+"""The adapter for images from Google's Gemini models.
 
-The API is described at https://ai.google.dev/gemini-api/docs/image-generation. Input images are put into the message,
-after the prompt.
+Images are parts of a chat answer: https://ai.google.dev/gemini-api/docs/image-generation.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 _SHAPES = ((1, 1), (16, 9), (9, 16), (4, 3), (3, 4), (3, 2), (2, 3), (5, 4), (4, 5), (21, 9))
 _RATIOS = {f"{width}:{height}": width / height for width, height in _SHAPES}
 _TOLERANCE = 0.05
-"""The maximum relative difference between a size's aspect ratio and the nearest one in `_RATIOS`."""
+"""The maximum relative difference to a ratio in `_RATIOS`."""
 
 
 class GeminiImages(GoogleKeys, HTTPImageAdapter):
@@ -48,9 +47,10 @@ class GeminiImages(GoogleKeys, HTTPImageAdapter):
     It sends ``POST {base_url}/models/{model}:generateContent`` requests. For the key, see `Gemini`. For Vertex AI, pass
     an access token and the `base_url`
     ``https://aiplatform.googleapis.com/v1/projects/P/locations/L/publishers/google``.
-    A size in pixels requests the nearest aspect ratio; sizes such as ``"16:9"`` and ``"2K"`` are accepted too.
-    There are no fields for quality, style or background, so describe them in the prompt. ``ImageRequest.options`` is
-    merged into the body, including nested objects.
+
+    A size in pixels requests the nearest aspect ratio. You can also write ``"16:9"`` or ``"2K"``. There are no fields
+    for quality, style or background, so describe them in the prompt. ``ImageRequest.options`` is merged into the body,
+    including nested objects.
     """
 
     operations = ("generate", "edit")
@@ -59,7 +59,7 @@ class GeminiImages(GoogleKeys, HTTPImageAdapter):
         return False  # Google fetches URLs itself
 
     def refuse(self, request: ImageRequest) -> None:
-        """Raise ``ImageAdapterError`` for a variation, a mask, a request for URLs, or a size that is not supported."""
+        """Raise ``ImageAdapterError`` for anything that Gemini does not support."""
         super().refuse(request)
         if request.mask is not None:
             message = "Gemini does not accept a mask; describe the change in the prompt"
@@ -70,7 +70,7 @@ class GeminiImages(GoogleKeys, HTTPImageAdapter):
         image_config(request.size)
 
     def build(self, request: ImageRequest, call: Call) -> httpx.Request:
-        """Return the HTTP request for `request`, without sending it."""
+        """Return the HTTP request, without sending it."""
         self.refuse(request)
         key = self.key(call)
         path = f"/{model_path(str(request.model))}:generateContent"
@@ -94,7 +94,6 @@ class GeminiImages(GoogleKeys, HTTPImageAdapter):
 
 
 def image_body(request: ImageRequest) -> dict[str, Any]:
-    """Return the JSON body for `request`: a chat message that can be answered with images."""
     message = user([TextPart(request.prompt or ""), *(ImagePart(image) for image in request.input_images)])
     config = {
         "responseModalities": ["TEXT", "IMAGE"],
@@ -106,7 +105,9 @@ def image_body(request: ImageRequest) -> dict[str, Any]:
 
 
 def image_config(size: tuple[int, int] | str | None) -> dict[str, str]:
-    """Return Gemini's fields for `size`. Raises ``ImageAdapterError("invalid_request")`` if it is not supported.
+    """Return Gemini's fields for `size`.
+
+    Raises ``ImageAdapterError("invalid_request")`` for other sizes.
 
     >>> image_config((1024, 1024)), image_config("16:9"), image_config("2K")
     ({'aspectRatio': '1:1'}, {'aspectRatio': '16:9'}, {'imageSize': '2K'})
@@ -146,12 +147,11 @@ def _text(answer: FirstChunk) -> str:
 def _parts(answer: FirstChunk) -> Iterator[Part]:
     for candidate in answer.candidates or ():
         parts = candidate.content.parts if candidate.content else None
-        # Images in the model's thoughts are only drafts, and are not billed.
+        # Images in thoughts are unbilled drafts.
         yield from (part for part in parts or () if not part.thought)
 
 
 def _no_image(answer: FirstChunk) -> ImageAdapterError:
-    """Return the error for an answer without images. The error's code is the block reason or the finish reasons."""
     blocked = (answer.prompt_feedback or {}).get("blockReason")
     reasons = [str(item.finish_reason) for item in answer.candidates or () if item.finish_reason is not None]
     filtered = any(FINISH_REASONS.get(reason.upper()) == "content_filter" for reason in reasons)

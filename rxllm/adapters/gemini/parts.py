@@ -1,16 +1,13 @@
 """Convert Gemini's content parts to events.
 
-The parts are described at https://ai.google.dev/api/caching#Part, and their signatures at
-https://ai.google.dev/gemini-api/docs/thought-signatures. They are read according to these rules:
+See https://ai.google.dev/api/caching#Part and https://ai.google.dev/gemini-api/docs/thought-signatures. The rules are:
 
-* A tool call arrives whole, or value by value (``partialArgs``). Most calls arrive without an id.
-* A whole call is held back until another kind of part arrives. If that is a ``functionResponse`` (possible
-  even after a finish reason), Gemini has run the call on an MCP server. Otherwise, the client must run the call.
-* A ``thoughtSignature`` is sent back with its part. Until then, it is kept in the call's metadata, in the file, in the
-  thinking block or, for text, in a ``ProviderPart`` after the text. Signed and unsigned text are never joined.
-* Code execution and other server tools become tool calls with the metadata ``{"server": True}``. Their parts and their
-  results also become ``ProviderPart``s, which are sent back unchanged.
-* A part without any known field becomes a ``RawChunk``.
+* A call arrives whole, or value by value (``partialArgs``). Most calls have no id.
+* A whole call is held back until the next part. A ``functionResponse`` shows that Gemini ran the call itself.
+  Otherwise, the client must run it.
+* A ``thoughtSignature`` is kept, so that it can be sent back with its part. Signed and unsigned text are never joined.
+* Gemini's own tools become calls with the metadata ``{"server": True}``. Their parts are kept as ``ProviderPart``s.
+* An unknown part becomes a ``RawChunk``.
 """
 
 from __future__ import annotations
@@ -29,15 +26,15 @@ _EMPTY = Part(text="")
 
 
 class PartReader:
-    """Reports the parts of one response to `blocks`. If `raw` is true, it leaves unknown parts to the decoder."""
+    """Reports one response's parts. With `raw`, it skips unknown ones."""
 
     def __init__(self, blocks: Blocks, *, raw: bool) -> None:
         self.raw = raw
         self._blocks = blocks
-        self._calls = 0  # the number of calls so far, and the index of the next one
+        self._calls = 0  # also the index of the next call
         self._partial: tuple[int, PartialArguments] | None = None
-        self._waiting: list[tuple[FunctionCall, str | None]] = []  # Complete calls, each with its signature.
-        self._reported: bytes | None = None  # The last frame that became a RawChunk.
+        self._waiting: list[tuple[FunctionCall, str | None]] = []
+        self._reported: bytes | None = None  # the last frame that became a RawChunk
 
     def read(self, part: Part, frame: bytes) -> None:
         if self._waiting and part.function_call is None and part.function_response is None and part != _EMPTY:
@@ -72,7 +69,6 @@ class PartReader:
         blocks.close_block()
 
     def settle(self) -> None:
-        """Report the waiting calls. The client must run them, because the server has not."""
         waiting, self._waiting = self._waiting, []
         for call, signature in waiting:
             self._blocks.complete_call(self._begin_call(call, signature, call.args))
@@ -111,7 +107,6 @@ class PartReader:
             self._report_unknown(frame)  # a piece of a call that never began
 
     def flush(self) -> None:
-        """Report pending calls at the end of the response. An incomplete call keeps the arguments received so far."""
         self.settle()
         self._end_partial(is_complete=False)
 
@@ -142,7 +137,7 @@ class PartReader:
                 self._report_unknown(frame)
 
     def _report_unknown(self, frame: bytes) -> None:
-        if not self.raw and frame is not self._reported:  # report it once, even if several of its parts are unknown
+        if not self.raw and frame is not self._reported:  # report a frame once
             self._reported = frame
             self._blocks.raw("part", read_json(frame))
 
@@ -179,10 +174,10 @@ _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\]""
 
 
 class PartialArguments:
-    """Assembles a call's arguments from values that arrive with their paths, such as ``{"jsonPath": "$.a[0].b", ...}``.
+    """Assembles a call's arguments from their values.
 
     See https://docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling. A string can arrive in
-    several pieces; all but the last piece have ``willContinue``.
+    several pieces.
 
     >>> partial = PartialArguments()
     >>> partial.feed([{"jsonPath": "$.at[0].city", "stringValue": "Par", "willContinue": True}])
@@ -193,7 +188,7 @@ class PartialArguments:
 
     def __init__(self) -> None:
         self._arguments: dict[str, Any] = {}
-        self._open: dict[str, list[str]] = {}  # the pieces of unfinished strings, by path
+        self._open: dict[str, list[str]] = {}  # pieces of unfinished strings, by path
 
     def feed(self, pieces: Iterable[Mapping[str, Any]]) -> None:
         for piece in pieces:
@@ -207,7 +202,6 @@ class PartialArguments:
                     _assign(self._arguments, path, None)
 
     def finish(self) -> dict[str, Any]:
-        """Return the arguments received so far."""
         for path, texts in self._open.items():
             _assign(self._arguments, path, "".join(texts))
         return self._arguments
@@ -232,7 +226,7 @@ def _assign(root: dict[str, Any], path: str, value: Any) -> None:
         empty: Any = value if following is None else [] if isinstance(following, int) else {}
         if isinstance(target, list) and isinstance(key, int):
             items = cast(list[Any], target)
-            place = min(key, len(items))  # a gap in the indices is not filled
+            place = min(key, len(items))  # gaps are not filled
             if place == len(items):
                 items.append(empty)
             elif following is None:

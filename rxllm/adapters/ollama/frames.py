@@ -1,4 +1,4 @@
-"""Line types for Ollama's responses, with only the fields that we read, and a function that reads usage."""
+"""Line types and usage counters for Ollama's responses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rxllm.values.usage import whole
 
 PROVIDER = "ollama"
 OWN = {"provider": PROVIDER}
-"""The `provider_data` that marks thinking as Ollama's, so that it is sent back. Ollama does not sign its thinking."""
+"""Marks unsigned thinking as Ollama's, to send it back."""
 
 
 class Function(msgspec.Struct, gc=False):
@@ -41,7 +41,7 @@ class Line(msgspec.Struct, gc=False):
 
 
 class FirstLine(Line, gc=False):
-    """A line with the model's name. Lines are decoded as this type only until the name is known."""
+    """A line with the model's name."""
 
     model: str | None = None
 
@@ -50,7 +50,7 @@ _DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_d
 
 
 def to_usage(last: Mapping[str, Any]) -> Usage:
-    """Return the usage in the last line, with times in nanoseconds. Ollama does not count a cached prompt."""
+    """Return the last line's usage, with times in nanoseconds."""
     durations = {name: _count(last, name) for name in _DURATIONS}
     extra = {name: duration for name, duration in durations.items() if duration is not None}
     return Usage(_count(last, "prompt_eval_count"), _count(last, "eval_count"), extra=extra)

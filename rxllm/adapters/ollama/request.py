@@ -24,7 +24,7 @@ CARRIES: Carries = {
 def ollama_body(request: Request) -> dict[str, Any]:
     """Return the JSON body for `request`.
 
-    Ollama has no field for the tool choice. If it is ``"none"``, no tools are sent; if it is a name, only that tool is.
+    Only the chosen tools are sent, because Ollama has no tool choice.
     """
     request = select_parts(request, "Ollama", PROVIDER, CARRIES)
     body = {
@@ -69,7 +69,7 @@ def _message(message: Message, names: Mapping[str, str]) -> dict[str, Any]:
     if thinking:
         entry["thinking"] = thinking
     if message.role == "tool":
-        # Older servers match a result to its call by the tool's name, and newer servers by the call's id.
+        # Older servers match results by the tool's name.
         id = message.tool_call_id or ""
         entry |= {"tool_call_id": id, "tool_name": names.get(id) or message.name or id}
     return entry
@@ -99,8 +99,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 def _think(effort: str | None) -> bool | str | None:
-    # Some models have several levels of thinking; others can only turn it on or off. See
-    # https://docs.ollama.com/capabilities/thinking.
+    # Some models have levels, others only on and off: https://docs.ollama.com/capabilities/thinking.
     match effort:
         case None | "low" | "medium" | "high":
             return effort

@@ -26,17 +26,17 @@ _IS_OPENAI = re.compile(r"https://(api\.openai\.com|[^/]+\.(openai|cognitiveserv
 
 
 class OpenAIChat(HTTPAdapter):
-    """An adapter for Chat Completions (``POST {base_url}/chat/completions``) from OpenAI or a compatible server.
+    """An adapter for Chat Completions from OpenAI or a compatible server.
 
-    Only OpenAI's own server needs a key. It is looked up in the call, in `api_key` and in ``OPENAI_API_KEY``. If
-    you omit `base_url`, it is read from ``OPENAI_BASE_URL``.
+    It sends ``POST {base_url}/chat/completions`` requests. Only OpenAI's own server needs a key. It is looked up in the
+    call, in `api_key` and in ``OPENAI_API_KEY``. The default `base_url` is in ``OPENAI_BASE_URL``. For Azure, see
+    `AzureChat`.
 
-    ``Request.options`` is merged into the body and can contain any field that the server supports; None removes a
-    field. For example, ``{"logprobs": True, "top_logprobs": 2}`` requests log-probabilities, which arrive in
-    ``Response.metadata["logprobs"]``. A tool such as ``Tool("patch", metadata={"openai": {"type": "custom"}})`` is a
-    custom tool: the model calls it with free text, and its handler receives ``{"input": ...}``.
+    ``Request.options`` is merged into the body. None removes a field. ``{"logprobs": True, "top_logprobs": 2}``
+    requests log-probabilities. They arrive in ``Response.metadata["logprobs"]``.
 
-    For Azure, see `AzureChat`.
+    ``Tool("patch", metadata={"openai": {"type": "custom"}})`` is a custom tool. The model calls it with free text, and
+    its handler receives ``{"input": ...}``.
     """
 
     provider = "openai"
@@ -44,10 +44,10 @@ class OpenAIChat(HTTPAdapter):
     default_base_url = OPENAI
     base_url_variable = "OPENAI_BASE_URL"
     thoughts_field: str | None = None
-    """The assistant-message field in which thoughts are sent back to servers that require them."""
+    """The message field for thoughts, if the server requires them."""
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Raises ``EngineError("missing_model")`` if no model is given."""
+        """Return the HTTP request. Raises ``EngineError("missing_model")`` without a model."""
         if not request.model:
             raise missing_model(self.provider, self)
         headers = bearer(self, call)
@@ -66,7 +66,7 @@ class OpenAIChat(HTTPAdapter):
 
 
 def bearer(adapter: HTTPBase, call: Call) -> dict[str, str]:
-    """Return the header with the key, or no header if the adapter or the call already sets Azure's ``api-key``."""
+    """Return the key's header, unless Azure's ``api-key`` is set."""
     if any(name.lower() == "api-key" for name in (*adapter.headers, *call.headers)):
         return {}
     key = adapter.key(call)

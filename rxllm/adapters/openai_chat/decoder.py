@@ -1,24 +1,19 @@
 """Decoder for Chat Completions from OpenAI and the many compatible servers.
 
-The stream is described at https://platform.openai.com/docs/api-reference/chat-streaming. The decoder follows these
-rules:
+See https://platform.openai.com/docs/api-reference/chat-streaming. The rules are:
 
-* Only choice 0 is read. A chunk without choices contains the usage, or nothing.
-* Some servers send thinking twice. Only the first non-empty one of ``reasoning_content``, ``reasoning`` and
-  ``reasoning_details`` is read.
-* Opaque ``reasoning_details``, such as signatures and ciphertext, are kept so that they can be sent back.
-* A refusal becomes text, and the finish reason becomes ``content_filter``.
-* The completed message's metadata contains log-probabilities and other details of the answer. The log-probabilities of
-  thoughts are in ``reasoning_logprobs``.
-* ``message`` is read if there is no ``delta``, or if the answer is not streamed. Some streams have both; their
-  ``message`` contains all of the text so far. Azure's older "On Your Data" answers have ``messages`` instead.
-* A custom tool's free text becomes a single argument, ``{"input": ...}``. Gemini's signature for a tool call is kept in
-  the call's metadata, so that it can be sent back.
-* A tool that Groq runs (``executed_tools``) becomes a call with the metadata ``{"server": True}``. Its result is put
-  into the metadata of the completed message.
-* An error or ``[DONE]`` ends the stream; a finish reason does not. If the finish reason means failure, as
-  ``network_error`` does, the stream ends with an error.
-* A chunk with fields of unexpected types, or without any known field, becomes a ``RawChunk``.
+* Only choice 0 is read.
+* Some servers send thinking twice. Only the first of ``reasoning_content``, ``reasoning`` and ``reasoning_details`` is
+  read.
+* Opaque ``reasoning_details``, such as signatures, are kept to be sent back.
+* A refusal becomes text. The finish reason becomes ``content_filter``.
+* Log-probabilities and other details become metadata.
+* ``message`` is read if there is no ``delta``. If a stream has both, ``message`` repeats the text so far. Azure's older
+  "On Your Data" answers have ``messages``.
+* A custom tool's text becomes ``{"input": ...}``.
+* A tool that Groq runs (``executed_tools``) becomes a call with the metadata ``{"server": True}``.
+* An error or ``[DONE]`` ends the stream, and so does a finish reason that means failure.
+* An unknown chunk becomes a ``RawChunk``.
 """
 
 from __future__ import annotations
@@ -84,17 +79,17 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "insufficient_system_resource": "error",
 }
 _FAILURES = {"network_error": "network_error", "insufficient_system_resource": "provider_unavailable"}
-"""Maps finish reasons that mean failure to ``AdapterError`` reasons. The default is ``unknown``."""
+"""The ``AdapterError`` reason for each failure, or ``unknown``."""
 
 _FIRST = msgspec.json.Decoder(FirstChunk)
 _CHUNK = msgspec.json.Decoder(Chunk)
 _NO_FUNCTION = Function()
 _EXECUTED = 1 << 20
-"""The first index for calls that Groq runs, far above the indices of the model's other calls."""
+"""The first index for Groq's calls, far above others."""
 
 
 class ChatDecoder(FrameDecoder):
-    """Decodes one response to the thread `messages`. If `raw` is true, each frame is also emitted as a ``RawChunk``."""
+    """Decodes one response. With `raw`, it also emits ``RawChunk`` events."""
 
     def __init__(self, *, provider: str = "openai", messages: Iterable[Message] = (), raw: bool = False) -> None:
         self._sse = SSEDecoder()
@@ -105,7 +100,7 @@ class ChatDecoder(FrameDecoder):
         self._sources: set[str] = set()
         self._filters: dict[str, Any] = {}
         self._audio: dict[str, list[Any]] = {}
-        self._inputs: dict[int | None, str | None] = {}  # the ids of open custom-tool calls, by index
+        self._inputs: dict[int | None, str | None] = {}  # ids of open custom-tool calls, by index
         self._executed: dict[int, dict[str, Any]] = {}
 
     def read(self, kind: str, chunk: Chunk, frame: bytes, /) -> None:
@@ -150,7 +145,6 @@ class ChatDecoder(FrameDecoder):
         self._note(chunk, *choices, *(choice.get(name) for choice in choices for name in ("delta", "message")))
 
     def _note(self, *parts: Any) -> None:
-        """Collect the metadata in `parts` of a frame, and any costs that are not in the usage object."""
         for part in parts:
             if found := metadata_of(part):
                 self.blocks.note(found)
@@ -210,7 +204,7 @@ class ChatDecoder(FrameDecoder):
         if content:
             if isinstance(content, str):
                 blocks.text(content)
-            elif isinstance(content, dict):  # Cloudflare parses JSON answers before sending them
+            elif isinstance(content, dict):  # Cloudflare parses JSON answers first
                 blocks.text(json_text(content))
             else:
                 self._read_parts(content)
@@ -234,7 +228,7 @@ class ChatDecoder(FrameDecoder):
             blocks.note({"channel": delta.channel})
 
     def _read_input(self, call: CallDelta, custom: Custom) -> None:
-        # Stream the free text as the JSON of an object whose only field is "input".
+        # Stream the free text as {"input": ...}.
         index, opening = call.index, ""
         if index not in self._inputs or call.id not in (None, "", self._inputs[index]):
             self._close_input(index)

@@ -1,6 +1,6 @@
-"""Types for Chat Completions chunks, names of usage counters, and functions that read log-probabilities and media.
+"""Chunk types, counters, log-probabilities and media of Chat Completions.
 
-The types accept the chunks of every supported server. They define only the fields that we use, and skip all others.
+The types accept the chunks of every supported server.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Delta(msgspec.Struct, gc=False):
 
 
 class AzureMessage(Delta, gc=False):
-    """A message in one of Azure's older "On Your Data" answers.
+    """A message in an older "On Your Data" answer of Azure.
 
-    If the answer is streamed, the message contains a delta. The tool's message contains the citations.
+    The tool's message has the citations.
     """
 
     role: str | None = None
@@ -84,7 +84,7 @@ class Chunk(msgspec.Struct, gc=False):
 
 
 class FirstChunk(Chunk, gc=False):
-    """A chunk that arrives before the response's id and model are known. Later chunks are decoded as `Chunk`."""
+    """A chunk before the id and model are known."""
 
     id: str | None = None
     model: str | None = None
@@ -112,14 +112,13 @@ USAGE = {
     "output_cost": ("cost.output_tokens_cost",),
     "total_cost": ("cost", "cost.total_cost", "cost.usd", "gateway.cost"),
 }
-"""Maps each field of `Usage` to the names that servers use for it."""
+"""The servers' names for each field of `Usage`."""
 
 
 def to_logprobs(logprobs: Any) -> Iterable[tuple[str, list[Any]]]:
-    """Yield each list of tokens in a choice's ``logprobs``, with its name: ``logprobs`` or ``reasoning_logprobs``.
+    """Yield each list of tokens, with its name in the metadata.
 
-    The usual form is ``{"content": [{"token", "logprob", "bytes", "top_logprobs"}, ...], "refusal": [...]}``. Legacy
-    completions use ``{"tokens": [...], "token_logprobs": [...], ...}``, which is converted to the usual form.
+    The legacy form, with ``tokens`` and ``token_logprobs``, is converted.
     """
     match logprobs:
         case {"tokens": list(), "token_logprobs": list()}:
@@ -140,7 +139,6 @@ def texts_of(parts: list[Any]) -> str:
 
 
 def file_of(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert an ``image_url`` part to a file that contains the image's bytes or URL."""
     value = part.get("image_url")
     url = str(cast(dict[str, Any], value).get("url") if isinstance(value, dict) else value)
     head, _, text = url.partition(";base64,")
@@ -150,8 +148,7 @@ def file_of(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def audio_of(fields: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """Join a response's audio deltas into a file. `fields` maps each field's name to the values from the deltas."""
-    # The API streams audio only as 16-bit PCM. Each piece is a separate base64 string.
+    # The API streams only 16-bit PCM. Each piece is separate base64.
     audio = {name: values[-1] for name, values in fields.items()}
     audio["data"] = b"".join(decode_base64(str(piece)) for piece in fields.get("data", ()))
     audio["transcript"] = "".join(str(piece) for piece in fields.get("transcript", ()))
@@ -159,13 +156,11 @@ def audio_of(fields: Mapping[str, list[Any]]) -> dict[str, Any]:
 
 
 def azure_citations(content: Any) -> Iterable[dict[str, Any]]:
-    """Return the citations in `content`, the JSON that Azure's tool sends: ``{"citations": [...], ...}``."""
     found = read_arguments(content) if isinstance(content, str) else None
     return dicts((found or {}).get("citations"))
 
 
 def executed_sources(tool: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """Return the pages that one of Groq's own tools found or visited."""
     found = tool.get("search_results")
     results = cast(dict[str, Any], found).get("results") if isinstance(found, dict) else None
     return [*dicts(results), *dicts(tool.get("browser_results"))]

@@ -1,7 +1,6 @@
 """The adapter for OpenAI's image API and compatible servers.
 
-The API is described at https://platform.openai.com/docs/api-reference/images. Generation requests are sent as JSON,
-edits and variations as forms with files. A model's `Family` determines which operations and fields it accepts.
+See https://platform.openai.com/docs/api-reference/images. A model's `Family` decides which fields it accepts.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _MIME_TYPES = {"svg": "image/svg+xml"}
 
 @dataclass(frozen=True)
 class Family:
-    """The operations that a family of models supports, and the fields that it accepts besides prompt, n and size."""
+    """The operations and extra fields of a family of models."""
 
     operations: tuple[str, ...] = tuple(_PATHS)
     fields: tuple[str, ...] = ("quality", "style", "background", "response_format")
@@ -46,12 +45,12 @@ _FAMILIES = {
 
 
 class OpenAIImages(HTTPImageAdapter):
-    """An adapter for OpenAI's image API (``POST {base_url}/images/...``) or a compatible server.
+    """An adapter for OpenAI's image API or a compatible server.
 
-    The key is looked up in the call, in `api_key` and in ``OPENAI_API_KEY``. Fields that the model's family does not
-    accept are left out. ``ImageRequest.options`` is merged into the body, so you can set other fields there, such as
-    ``output_format``, ``moderation`` and ``user``; None removes a field. An input image given as a URL is fetched and
-    sent as a file.
+    It sends ``POST {base_url}/images/...`` requests. The key is looked up in the call, in `api_key` and in
+    ``OPENAI_API_KEY``. Fields that the model's family does not accept are left out. ``ImageRequest.options`` is merged
+    into the body, to set fields such as ``output_format``, ``moderation`` and ``user``. None removes a field. An input
+    image given as a URL is fetched and sent as a file.
     """
 
     provider = "openai"
@@ -61,7 +60,7 @@ class OpenAIImages(HTTPImageAdapter):
     operations = tuple(_PATHS)
 
     def refuse(self, request: ImageRequest) -> None:
-        """Raise ``ImageAdapterError`` if the model does not support the operation or the response format."""
+        """Raise ``ImageAdapterError`` for an unsupported operation or format."""
         family = _family(request.model)
         refuse_operation(request, self.provider, family.operations)
         super().refuse(request)
@@ -70,7 +69,7 @@ class OpenAIImages(HTTPImageAdapter):
             raise ImageAdapterError("invalid_request", message, provider=self.provider)
 
     def build(self, request: ImageRequest, call: Call) -> httpx.Request:
-        """Return the HTTP request. Raises ``ValidationError`` if an input is a URL, because `build` fetches nothing."""
+        """Return the HTTP request. Raises ``ValidationError`` for an input URL."""
         self.refuse(request)
         headers = bearer(self, call)
         path, body = _PATHS[request.operation], image_body(request)
@@ -103,7 +102,6 @@ class OpenAIImages(HTTPImageAdapter):
 
 
 def image_body(request: ImageRequest) -> dict[str, Any]:
-    """Return the fields of the JSON body or form for `request`, without the files."""
     optional = {
         "quality": request.quality,
         "style": request.style,
@@ -161,7 +159,7 @@ def _image(item: _Item, request: ImageRequest, answer: _Answer) -> Image:
 
 
 def _files(request: ImageRequest) -> Iterator[File]:
-    # The field is named `image` for one image and `image[]` for several, as in OpenAI's own SDK.
+    # OpenAI's SDK uses `image` for one and `image[]` for several.
     name = "image" if len(request.input_images) == 1 else "image[]"
     for i, image in enumerate(request.input_images):
         yield name, _file(image, ("input_images", i))
@@ -170,7 +168,6 @@ def _files(request: ImageRequest) -> Iterator[File]:
 
 
 def _file(image: Image, path: tuple[str | int, ...]) -> tuple[str, bytes, str]:
-    """Return the file name, bytes and MIME type for `image`. `path` is the request field that contains it."""
     if image.mime_type is None:
         raise ValidationError("invalid_image_request", errors=[(path, "missing_mime_type")])
     extension = image.mime_type.partition("/")[2].partition("+")[0]

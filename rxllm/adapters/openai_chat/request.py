@@ -1,6 +1,6 @@
 """Convert a request to the JSON body of Chat Completions.
 
-OpenAI accepts PDF files, but no other documents and no URLs of documents, so text files are sent as text. See
+OpenAI accepts PDF files, but no other documents. Text files are sent as text. See
 https://developers.openai.com/api/docs/guides/file-inputs and https://developers.openai.com/api/docs/guides/audio.
 """
 
@@ -32,7 +32,7 @@ CARRIES: Carries = {
     "assistant": {"text", "tool call"},
     "tool": {"text", "own part"},
 }
-"""The kinds of parts that OpenAI accepts. It rejects thoughts, even its own."""
+"""The parts that OpenAI accepts. It rejects thoughts."""
 
 OTHERS_CARRY: Carries = {
     "system": _CONTENT,
@@ -40,16 +40,16 @@ OTHERS_CARRY: Carries = {
     "assistant": {"text", "tool call", "reasoning details"},
     "tool": _CONTENT,
 }
-"""The kinds of parts sent to other servers. Many accept more than OpenAI does; the others reply with an error."""
+"""The parts for other servers. Many accept more than OpenAI."""
 
 
 def chat_body(
     request: Request, *, provider: str = "openai", is_openai: bool = True, thoughts_field: str | None = None
 ) -> dict[str, Any]:
-    """Return the JSON body for `request`. Opaque parts are included only if they are from `provider`.
+    """Return the JSON body for `request`.
 
-    `is_openai` means that the server is OpenAI's own. It expects ``max_completion_tokens`` instead of ``max_tokens``,
-    and rejects ``reasoning_details``. `thoughts_field` is the message field for thoughts, if the server needs them.
+    Other providers' opaque parts are left out. `is_openai` means OpenAI's own server, which rejects
+    ``reasoning_details``.
     """
     carries: Carries = CARRIES if is_openai else OTHERS_CARRY
     if thoughts_field:
@@ -142,13 +142,13 @@ def _tool_call(call: ToolCall, provider: str, *, with_details: bool) -> dict[str
 
 
 def _thoughts(message: Message) -> str:
-    # Leave out thoughts with a signature or provider data, because they are from another API.
+    # Thoughts with a signature or data are from another API.
     thoughts = (part for part in message.parts if isinstance(part, ThinkingPart))
     return "".join(part.text for part in thoughts if part.signature is None and not part.provider_data)
 
 
 def _reasoning_details(message: Message) -> Iterable[dict[str, Any]]:
-    # The decoder keeps only the opaque fields, because the text is already in the part itself.
+    # The decoder keeps only opaque fields.
     for part in message.parts:
         if not isinstance(part, ThinkingPart) or not part.provider_data:
             continue
@@ -158,10 +158,7 @@ def _reasoning_details(message: Message) -> Iterable[dict[str, Any]]:
 
 
 def _custom(tool: Tool, provider: str) -> dict[str, Any] | None:
-    """Return a custom tool's fields, or None for a function.
-
-    The tool's metadata is in the format of the Responses API, so it is converted.
-    """
+    """Convert a custom tool's fields from the Responses API's format."""
     own: dict[str, Any] = tool.metadata.get(provider) or {}
     if own.get("type") != "custom":
         return None

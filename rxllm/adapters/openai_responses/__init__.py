@@ -26,26 +26,26 @@ __all__ = ["OpenAIResponses"]
 
 
 class OpenAIResponses(HTTPAdapter):
-    """An adapter for the Responses API (``POST {base_url}/responses``) of OpenAI or a compatible server.
+    """An adapter for the Responses API of OpenAI or a compatible server.
 
-    Only OpenAI's own server needs a key. It is looked up in the call, in `api_key` and in ``OPENAI_API_KEY``. For
-    Azure, see `AzureResponses`.
+    It sends ``POST {base_url}/responses`` requests. Only OpenAI's own server needs a key. It is looked up in the call,
+    in `api_key` and in ``OPENAI_API_KEY``. For Azure, see `AzureResponses`.
 
-    Every request contains the whole thread, so the server is asked not to store anything (``"store": False``).
-    Reasoning models are asked for encrypted thoughts, which can be sent back. If you use the server's memory through
-    the options ``previous_response_id``, ``conversation`` or ``background``, ``store`` is sent only if you set it.
+    Every request contains the whole thread, so the server is asked to store nothing (``"store": False``). Reasoning
+    models are asked for encrypted thoughts, which can be sent back. With ``previous_response_id``, ``conversation`` or
+    ``background``, ``store`` is sent only if you set it.
 
-    ``Request.options`` is merged into the body; None removes a field. Objects are merged too, so that ``{"reasoning":
-    {"summary": "auto"}}`` can be combined with a `reasoning_effort`. To request log-probabilities, pass ``{"include":
-    ["message.output_text.logprobs"], "top_logprobs": 2}``; they arrive in ``Response.metadata["logprobs"]``.
+    ``Request.options`` is merged into the body. None removes a field. Objects are merged too, so you can combine
+    ``{"reasoning": {"summary": "auto"}}`` with a `reasoning_effort`. ``{"include": ["message.output_text.logprobs"],
+    "top_logprobs": 2}`` requests log-probabilities. They arrive in ``Response.metadata["logprobs"]``.
 
     With ``{"background": True}``, OpenAI keeps the answer while it writes it. If the connection drops, the rest is read
-    over another connection, after the waits of the call's `retry` policy; nothing is lost or repeated. A disposed call
-    asks OpenAI to stop the answer. Servers that ignore the option answer as usual. See ``docs/errors.md``.
+    over another one, after the waits of the call's `retry` policy. Nothing is lost or repeated. Disposing the call asks
+    OpenAI to stop the answer. Servers that ignore the option answer as usual. See ``docs/errors.md``.
 
-    To use one of the provider's own tools, pass the option ``{"tools": [{"type": "web_search"}]}`` or the tool
-    ``Tool("web_search", metadata={"openai": {"type": "web_search"}})``. Only the tools that run on your machine need a
-    handler. They are ``apply_patch``, ``local_shell`` and ``computer``.
+    To use the provider's own tools, pass the option ``{"tools": [{"type": "web_search"}]}`` or the tool
+    ``Tool("web_search", metadata={"openai": {"type": "web_search"}})``. Only ``apply_patch``, ``local_shell`` and
+    ``computer`` need a handler, because they run on your machine.
     """
 
     provider = "openai"
@@ -54,11 +54,11 @@ class OpenAIResponses(HTTPAdapter):
     base_url_variable = "OPENAI_BASE_URL"
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Raises ``EngineError("missing_model")`` if no model is given."""
+        """Return the HTTP request. Raises ``EngineError("missing_model")`` without a model."""
         return self._post_body("/responses", responses_body, request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Return a stream that emits the server's token count.
+        """Emit the server's token count.
 
         See https://developers.openai.com/api/docs/guides/token-counting.
         """

@@ -1,7 +1,6 @@
-"""Answers with ``"background": True``, which the provider keeps, so that a dropped connection can be replaced.
+"""Answers with ``"background": True``, which survive a dropped connection.
 
-The provider numbers the frames of an answer. After a dropped connection, the decoder handles the numbered frames of
-the next connection as follows; `last` is the number of the last frame that it has read:
+The provider numbers the frames. On a later connection, `last` is the number of the last frame read:
 
 =======================  ==============================================================================================
 number of the frame      action
@@ -12,7 +11,7 @@ at most `last`           Skip the frame, because it has been read before.
 higher                   Fail with ``StreamError("truncated")``, because frames are missing.
 =======================  ==============================================================================================
 
-On the first connection, every frame is read. If its numbers do not count up by one, the answer cannot be re-attached.
+The first connection reads every frame. A gap in its numbers prevents resuming.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 
 _ID = re.compile(r"[\w.:-]*\w[\w.:-]*", re.ASCII)
-"""Matches ids that are one segment of a path, unlike ``..``."""
+"""Matches an id that is safe as one path segment."""
 
 
 class NumberedFrame(Frame):
@@ -46,10 +45,9 @@ class NumberedFrame(Frame):
 
 
 class BackgroundDecoder(ResponsesDecoder):
-    """Decodes an answer that may arrive over several connections. The table above lists the rules.
+    """Decodes an answer over several connections.
 
-    `id` is the answer's id, or None if it has not arrived or the provider does not keep the answer. `last` is the
-    number of the last frame. `is_over` is True once the provider has reported the end of the answer.
+    `id` is None if the provider keeps no answer. `last` is the last frame's number. `is_over` is True after the end.
     """
 
     typed = msgspec.json.Decoder(NumberedFrame)
@@ -65,12 +63,12 @@ class BackgroundDecoder(ResponsesDecoder):
             return
         if frame.type in NAMED:
             response = to_item(frame.response)
-            # A server that ignores the option does not keep the answer.
+            # A server without this option does not keep the answer.
             id = response.get("id")
             is_kept = isinstance(id, str) and _ID.fullmatch(id) and response.get("background") is not False
             self.id = id if is_kept else None
         super().read(kind, frame, data)
-        # An error without a number concerns the connection, so the answer may continue.
+        # An error without a number concerns only the connection.
         is_failure = "error" in (kind, frame.type) and type(frame.sequence_number) is int
         self.is_over = self.is_over or frame.type in ENDED or is_failure
 
@@ -98,25 +96,25 @@ class BackgroundDecoder(ResponsesDecoder):
 
     @property
     def can_resume(self) -> bool:
-        """Whether the next frames can be read from another connection."""
+        """Whether another connection can read the next frames."""
         is_open = not (self.is_over or self.blocks.ended)
         return is_open and self.id is not None and self.last is not None and self._counts_by_one
 
     def reopen(self, id: str | None) -> None:
-        """Expect all frames of the answer `id`, or the frames of a new answer if it is None."""
+        """Expect all frames of the answer `id`, or of a new one."""
         self.id, self.last, self._is_resumed = id, None if id is None else -1, id is not None
 
     def drop_partial(self) -> None:
-        """Forget the incomplete frame at the end of a dropped connection."""
+        """Forget the incomplete frame of a dropped connection."""
         self._framing = SSEDecoder()
 
     def resume(self) -> None:
-        """Expect the rest of the frames from another connection."""
+        """Expect the rest of the frames."""
         self._is_resumed = True
 
 
 class BackgroundAnswer:
-    """The answer that `decoder` reads, as ``rxllm.http.reattach.KeptAnswer`` describes it."""
+    """The kept answer that `decoder` reads."""
 
     def __init__(self, adapter: HTTPBase, decoder: BackgroundDecoder) -> None:
         self._adapter = adapter

@@ -1,7 +1,6 @@
 """Decoder for the Responses API, which streams typed deltas.
 
-A stream begins with ``response.created``. It ends with ``response.completed``, ``response.incomplete``,
-``response.failed``, ``error`` or ``[DONE]``. Sequence numbers are ignored, because some servers repeat or omit them.
+Sequence numbers are ignored, because some servers repeat or omit them.
 """
 
 from __future__ import annotations
@@ -69,17 +68,17 @@ _SILENT = frozenset(
         "ping",
     }
 )
-"""The frame types to skip, because they only repeat other frames or keep the connection open."""
+"""Frames that repeat others or keep the connection open."""
 
 
 class ResponsesDecoder(FrameDecoder):
-    """Decodes one response to the thread `messages`. `offered` contains the names of the request's tools.
+    """Decodes one response. `offered` has the request's tool names.
 
-    If `raw` is true, every frame is also emitted as a ``RawChunk``.
+    With `raw`, it also emits ``RawChunk`` events.
     """
 
     typed: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Frame)
-    """The decoder for the JSON in frames, which subclasses can replace to read more fields."""
+    """The decoder for frames. Subclasses can read more fields."""
 
     def __init__(
         self,
@@ -116,13 +115,12 @@ class ResponsesDecoder(FrameDecoder):
             self.read(kind, parsed, repaired)
 
     def read_unknown(self, data: Any) -> None:
-        """Handle a frame whose JSON does not match the expected type, even after repairs."""
         self.blocks.raw("chunk", data)
 
     def _read_other(self, kind: str, frame: Frame, fields: Item) -> None:
         if "error" in (kind, frame.type) or fields.get("error"):
             self._fail_on({name: value for name, value in fields.items() if name not in ("type", "sequence_number")})
-        elif fields.get("object") == "response":  # an answer that was not streamed
+        elif fields.get("object") == "response":  # it was not streamed
             self._complete(fields, fields)
         elif not self._output.report_progress(frame, fields) and not self.raw:
             self.blocks.raw(_raw_kind(frame), fields)
@@ -163,5 +161,5 @@ def _repair_indices(parsed: Any) -> bytes:
 
 
 def _raw_kind(frame: Frame) -> str:
-    # A raw chunk of the kind "usage" would be read as counters, so give a frame of that type a different kind.
+    # A raw chunk of the kind "usage" would be read as counters.
     return frame.type if frame.type not in ("", "usage") else "chunk"

@@ -1,6 +1,6 @@
-"""Types for the Responses API's frames and items, names of usage counters, and functions that read calls and images.
+"""Frames, items, counters, calls and images of the Responses API.
 
-An item keeps all of the provider's fields, even those that are not read here, so that it can be sent back unchanged.
+An item keeps all of the provider's fields, to be sent back unchanged.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from rxllm.values.json_text import json_text, read_json
 from rxllm.wire.frames import decode_base64
 
 Item = dict[str, Any]
-"""An output item, or a part of one, as parsed JSON."""
+"""An output item, or a part of it, as parsed JSON."""
 
 _NOTHING = msgspec.Raw()
 
 
 class Frame(msgspec.Struct, gc=False):
-    """A frame of any type. `item` and `response` are parsed only when they are needed."""
+    """A frame. `item` and `response` are parsed when needed."""
 
     type: str = ""
     output_index: int | None = None
@@ -44,24 +44,22 @@ USAGE = {
     "output_cost": ("cost_details.upstream_inference_output_cost",),
     "total_cost": ("cost", "gateway.cost"),
 }
-"""Maps each field of `Usage` to the names that servers use for it."""
+"""The servers' names for each field of `Usage`."""
 
 
 def item_id(item: Item) -> str:
-    """Return the id that frames use for the item."""
     return str(item.get("id") or item.get("call_id") or "")
 
 
 def is_call(item: Item) -> bool:
-    """Whether the item is a tool call of any kind, rather than a message, a thought or a result."""
     kind = str(item.get("type"))
     return kind.endswith("_call") or kind in ("mcp_list_tools", "program")
 
 
 def is_server(item: Item, offered: Collection[str]) -> bool:
-    """Whether the provider itself runs the call. `offered` contains the names of the request's tools.
+    """Return whether the provider itself runs the call.
 
-    xAI reports its own searches as calls to custom tools that are not in the request.
+    xAI reports its own searches as custom tools.
     """
     match item:
         case {"type": "function_call" | "computer_call" | "local_shell_call" | "apply_patch_call"}:
@@ -77,13 +75,13 @@ def is_server(item: Item, offered: Collection[str]) -> bool:
 
 
 def call_name(item: Item) -> str:
-    """Return the tool's name or, for a built-in tool, the item's type without ``_call``."""
+    """Return the tool's name, or the type without ``_call``."""
     name = item.get("name")
     return name if name and isinstance(name, str) else str(item.get("type")).removesuffix("_call")
 
 
 def call_arguments(item: Item) -> str:
-    """Return a call's arguments as JSON text. Free text becomes a single argument, such as ``input`` or ``code``."""
+    """Return a call's arguments as JSON text."""
     match item:
         case {"arguments": str(text)}:
             return text
@@ -99,12 +97,11 @@ def call_arguments(item: Item) -> str:
 
 
 def call_sources(item: Item) -> Iterable[Item]:
-    """Return the results of a search. They are missing unless the request's `include` asks for them."""
+    """Return a search's results, if `include` asks for them."""
     return as_items(as_item(item.get("action")).get("sources") or item.get("results"))
 
 
 def call_files(item: Item) -> Iterable[Item]:
-    """Yield the images that a call generated."""
     if item.get("type") == "image_generation_call" and item.get("result"):
         details = {name: item[name] for name in ("id", "revised_prompt", "size") if item.get(name)}
         yield {**image_of(str(item["result"]), item), **details}
@@ -114,26 +111,22 @@ def call_files(item: Item) -> Iterable[Item]:
 
 
 def image_of(text: str, fields: Mapping[str, Any]) -> Item:
-    """Return the image from the base64 string `text`. `fields` gives the image format."""
     return {"mime_type": f"image/{fields.get('output_format') or 'png'}", "data": decode_base64(text)}
 
 
 def source_key(source: Item) -> str:
-    """Return a key that identifies a source, so that the same source is not reported twice."""
+    """Return a key that finds repeated sources."""
     target = source.get("url") or source.get("file_id")
     return repr([target, *map(source.get, ("start_index", "end_index", "index"))] if target else source)
 
 
 def to_item(raw: msgspec.Raw) -> Item:
-    """Return a frame's item or response in parsed form, or an empty item if it has none."""
     return as_item(read_json(raw) if raw else None)
 
 
 def as_item(value: Any) -> Item:
-    """Return `value` if it is an object, or an empty object otherwise."""
     return cast(Item, value) if isinstance(value, dict) else {}
 
 
 def as_items(value: Any) -> list[Item]:
-    """Return the entries of the list `value` as objects, or an empty list if `value` is not a list."""
     return [as_item(entry) for entry in cast(list[Any], value)] if isinstance(value, list) else []

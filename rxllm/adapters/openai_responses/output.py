@@ -1,14 +1,13 @@
-"""Convert a response's output items to events, in the order in which they arrive.
+"""Convert a response's output items to events, in their order.
 
-1. A frame's id determines its item. If the id is unknown, the frame belongs to the latest item with the same index.
-   Some servers invent a new id for each frame, and others send index 0 for everything.
-2. ``response.output_item.done`` contains the final item. Ciphertext is read only from this frame, because it differs in
-   every frame. Some servers omit deltas or whole items. The missing text is emitted when this frame arrives, or at the
-   end of the stream.
-3. Each text or thought is a block. If another block interrupts it, the rest becomes a new block, so that nothing is
-   overwritten. If a server announces parts, a delta whose index was not announced continues the open block.
-4. A tool that the provider runs becomes a call with the metadata ``{"server": True}``. The whole item, including its
-   result, becomes a message part that is sent back to this provider.
+1. A frame belongs to the item with its id, or else to the latest item with its index. Some servers invent an id for
+each frame, and others send index 0 for everything.
+2. ``response.output_item.done`` has the final item. Ciphertext is read only from this frame, because it differs in
+every frame. Missing text is emitted here or at the end.
+3. Each text or thought is a block. After an interruption, the rest is a new block. An unannounced part continues the
+open block.
+4. A tool that the provider runs becomes a call with the metadata ``{"server": True}``. Its whole item becomes a message
+part.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from rxllm.wire.event_order import Blocks
 
 
 class Output:
-    """Collects the output items of one response. `offered` contains the names of the request's tools."""
+    """Collects a response's output items. `offered` are tool names."""
 
     def __init__(self, blocks: Blocks, provider: str, offered: Collection[str]) -> None:
         self.provider = provider
@@ -48,18 +47,17 @@ class Output:
         self._slots: list[Slot] = []
         self._by_id: dict[str, Slot] = {}
         self._by_index: dict[int, Slot] = {}
-        self._calls: dict[str, Slot] = {}  # The first call with each `wire_id`.
-        self._open: tuple[str, int, int] | None = None  # Where the last delta belongs: its block's kind, slot and part.
+        self._calls: dict[str, Slot] = {}  # By `wire_id`.
+        self._open: tuple[str, int, int] | None = None  # The last delta's kind, slot and part.
         self._open_id = ""
-        self._begun: Counter[str] = Counter()  # the number of blocks with each id, ignoring suffixes
+        self._begun: Counter[str] = Counter()  # blocks with each id, ignoring suffixes
         self._sources: set[str] = set()
 
     def finish(self, items: Sequence[Item]) -> None:
-        """End each of the final response's `items` that no frame has ended."""
+        """End each of the `items` that no frame has ended."""
         slots = [self._slot_of(item) for item in items]
         known = {*slots}
-        # If no slot has an item's id, the server has invented a new one. The item then belongs to the next unmatched
-        # slot of its kind.
+        # A renamed item belongs to the next unmatched slot of its kind.
         others: defaultdict[str, deque[Slot]] = defaultdict(deque)
         for slot in self._slots:
             if slot not in known:
@@ -71,12 +69,11 @@ class Output:
                 self._end_item(slot, item)
 
     def _slot_of(self, item: Item) -> Slot | None:
-        """Return the slot with the item's id or call id."""
         slots = (self._by_id.get(item_id(item)), self._calls.get(str(item.get("call_id"))))
         return next((slot for slot in slots if slot is not None and slot.kind == item.get("type")), None)
 
     def report_progress(self, frame: Frame, fields: Item) -> bool:
-        """Emit a ``ToolProgress`` with `fields` for the frame's tool call. Return False if there is no such call."""
+        """Emit a ``ToolProgress``. Return False without a tool call."""
         slot = self._slot(frame)
         call = slot.call if slot is not None else None
         if call is None or not frame.type.startswith("response."):
@@ -111,13 +108,12 @@ class Output:
 
     def _read_delta(self, report: Callable[[str, str], None], kind: str, item: str, frame: Frame, part: int) -> None:
         if isinstance(frame.delta, str) and frame.delta:
-            # A resumed stream can begin in the middle of an item, so the item might be unknown.
+            # A resumed stream can begin in the middle of an item.
             slot = self._slot(frame) or self._begin(frame.output_index, {"type": item, "id": frame.item_id})
             slot.pieces[kind].append(frame.delta)
             report(frame.delta, self._block(kind, slot, part))
 
     def _block(self, kind: str, slot: Slot, part: int) -> str:
-        """Return the id of the block that this part continues or begins."""
         key = (kind, slot.number, part)
         is_unannounced = kind != "summary" and bool(slot.parts) and part not in slot.parts
         if key == self._open or (is_unannounced and self._open is not None and self._open[:2] == key[:2]):
@@ -167,7 +163,7 @@ class Output:
             self._blocks.call(slot.number, None, None, delta)
 
     def _add_free_text(self, argument: str, slot: Slot | None, delta: str | Item | None) -> None:
-        # Stream the free text as the JSON of an object whose only field is this argument.
+        # Stream the free text as the JSON of this argument.
         if slot is not None and isinstance(delta, str) and delta:
             escaped = json_text(delta)[1:-1]
             self._add_arguments(slot, escaped if slot.open_argument else f'{{"{argument}":"{escaped}')
@@ -189,7 +185,7 @@ class Output:
         elif "call_id" in item:  # the item is a result
             slot.call = self._calls.get(slot.wire_id)
         elif slot.kind == "message" and item.get("phase"):
-            # The phase shows which messages are the answer, and must be sent back in the next request.
+            # The next request must contain the phase.
             self._close_block()
             self._blocks.part(ProviderPart(self.provider, {"type": "message", "phase": item["phase"]}))
         return slot
@@ -231,7 +227,7 @@ class Output:
             match part:
                 case {"type": "output_text", "text": str()}:
                     self._blocks.text(rest, id)
-                    # The finished part contains all log-probabilities, so the ones in the deltas are ignored.
+                    # The finished part has all log-probabilities.
                     if part.get("logprobs"):
                         self._blocks.append("logprobs", as_items(part["logprobs"]))
                 case {"type": "refusal", "refusal": str()}:
@@ -274,9 +270,9 @@ class Output:
 class Slot:
     """An output item that is still being streamed.
 
-    `pieces` maps each kind of text to the deltas so far. `parts` contains the indices of the announced parts. In a
-    tool call's slot, `tool` is the tool's name, `call_id` is the id that events use, and `open_argument` is the
-    argument that receives free text. `call` is the slot itself or, in a result's slot, the slot of the call.
+    `pieces` has the deltas of each kind. `parts` has the indices of the announced parts. For a tool call, `tool` is its
+    name, and `call_id` is its id in events. `open_argument` is the argument that receives free text. `call` is the slot
+    itself or, for a result, the slot of its call.
     """
 
     def __init__(self, number: int, item: Item) -> None:
@@ -294,10 +290,9 @@ class Slot:
         self.open_argument = ""
 
     def missing(self, kind: str, texts: Sequence[str]) -> list[str]:
-        """Return the part of each final text that the deltas of this `kind` did not contain.
+        """Return the part of each final text that no delta had.
 
-        Texts are compared instead of indices, because some servers number parts across the whole response, or give each
-        delta its own number.
+        Texts are compared, because some servers' indices are wrong.
 
         >>> slot = Slot(0, {"type": "message"})
         >>> slot.pieces["text"] += ["One", " and tw"]
@@ -313,8 +308,8 @@ class Slot:
             elif text.startswith(streamed):
                 rest, streamed = text[len(streamed) :], ""
             elif any("".join(texts[later:]).startswith(streamed) for later in range(place, len(texts))):
-                rest = text  # The deltas skipped this text and began with a later one.
-            else:  # Otherwise, the deltas contained it, perhaps worded differently.
+                rest = text
+            else:  # the deltas had it, perhaps worded differently
                 streamed = streamed.partition(text)[2] or streamed
             rests.append(rest)
         return rests

@@ -1,16 +1,13 @@
 """Convert a request to the JSON body of the Responses API.
 
-Messages become input items by these rules:
+Messages become input items:
 
-1. Texts and tool calls are sent without the server's ids. An id could cause an error, because the server would expect
-   to have stored the item, or to receive the reasoning before it.
-2. A thought from this provider is sent back as its original item. If the server does not store its responses, the id is
-   left out for the same reason, and a thought without ciphertext or text is not sent.
-3. ``ProviderPart``s from this provider are sent back as items, unchanged. Parts from other providers are left out, and
-   so are calls to tools that those providers ran themselves.
-4. A tool call is sent back in its original form, such as a function call or a computer call. So is its result.
+1. Texts and tool calls are sent without the server's ids. With an id, the server would expect to have stored the item.
+2. A thought from this provider is sent back as its original item. If the server stores nothing, its id is left out.
+3. Other providers' parts are left out, and so are calls that they ran themselves.
+4. Tool calls and results are sent back in their original form, such as a computer call.
 
-Files are described at https://developers.openai.com/api/docs/guides/file-inputs.
+For files, see https://developers.openai.com/api/docs/guides/file-inputs.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ from rxllm.values import (
 from rxllm.values.json_text import json_text
 
 _REASONERS = re.compile(r"(.*/)?(o\d|gpt-5(?!.*chat)|gpt-[6-9]|codex|computer-use|grok-4)")
-"""Matches the names of reasoning models. Other models reject a request for encrypted thoughts."""
+"""Matches models that accept a request for encrypted thoughts."""
 
 _FILES = {f"{kind}{by}" for kind in ("image", "pdf", "text file", "file") for by in ("", " by url", " by id")}
 
@@ -56,8 +53,7 @@ _CACHE = {"prompt_cache_breakpoint": {"mode": "explicit"}}
 def responses_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
     """Return the JSON body for `request`.
 
-    OpenAI supports neither ``stop`` nor ``seed``. They are sent anyway, because other servers support them, and because
-    an error is better than an option that is silently ignored.
+    ``stop`` and ``seed`` are sent for other servers. OpenAI rejects them.
     """
     request = select_parts(request, f"the Responses API of {provider}", provider, CARRIES)
     options = request.options
@@ -93,7 +89,6 @@ COUNTED = (
 
 
 def count_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
-    """Return the JSON body that asks the server to count the tokens in `request`."""
     body = responses_body(request, provider=provider)
     return {name: body[name] for name in COUNTED if name in body}
 
@@ -108,7 +103,7 @@ def _tool(tool: Tool, provider: str) -> Item:
     if own:
         names = {"name": tool.name, "description": tool.description} if own.get("type") == "custom" else {}
         return {**names, **own}
-    # The API's default for `strict` is True, which would make it reject schemas that are not strict.
+    # By default, the API rejects schemas that are not strict.
     return {
         "type": "function",
         "name": tool.name,
@@ -128,7 +123,6 @@ def _tool_choice(request: Request, provider: str) -> Any:
 
 
 def _input_items(messages: Iterable[Message], *, provider: str, is_stored: bool = False) -> list[Item]:
-    """Return the input items for `messages`. `is_stored` means that the server stores its responses."""
     items: list[Item] = []
     calls: dict[str, ToolCall] = {}
     for message in messages:
@@ -158,7 +152,7 @@ def _is_special(part: Any) -> bool:
 
 
 def _file_id(part: Any) -> str | None:
-    """Return the file id of a Chat Completions ``file`` part, which a history in OpenAI's format can contain."""
+    """Return the id of a Chat Completions ``file`` part."""
     match part:
         case ProviderPart(data={"type": "file", "file": {"file_id": str(id)}}):
             return id
@@ -206,7 +200,7 @@ def _assistant_items(message: Message, provider: str, *, is_stored: bool) -> Ite
 
     def take_text() -> Iterable[Item]:
         if texts:
-            # OpenAI accepts a shorter form, but simpler servers require this one.
+            # Simpler servers require this longer form.
             content: list[Item] = [{"type": "output_text", "text": "".join(texts), "annotations": []}]
             yield {"type": "message", "role": "assistant", "content": content, **phase}
             texts.clear()
@@ -251,7 +245,6 @@ def _call_item(call: ToolCall, provider: str) -> Item:
 
 
 def _original_item(call: ToolCall | None, provider: str) -> Item:
-    """Return the stored fields of the call's original item, or an empty item if the call is from another provider."""
     if call is None or call.metadata.get("provider") != provider:
         return {}
     return cast(Item, call.metadata.get("item") or {})
