@@ -34,12 +34,17 @@ from rxllm.values import (
     ToolCall,
     ToolCallPart,
     Usage,
+    tool_result,
     unanswered,
+    with_results,
 )
 from rxllm.values.sessions import nested_call, nested_id, open_agents, question, with_open_agents
 
 if TYPE_CHECKING:
     from rxllm.collector._stream_collector import StreamCollector
+
+STOPPED = "The tool was stopped before it had ended. It may have acted."
+"""The result of an open call whose tool was running when its chat was stopped."""
 
 
 class Execution(msgspec.Struct, frozen=True):
@@ -57,6 +62,10 @@ class Execution(msgspec.Struct, frozen=True):
             return msgspec.structs.replace(self, completed=event) if self.agent.to_events() else None
         agent = self.agent.apply_event(unnest(event)[1])
         return self if agent is self.agent else msgspec.structs.replace(self, agent=agent)
+
+    @property
+    def is_running(self) -> bool:
+        return self.started is not None and self.completed is None
 
     def to_events(self, id: str) -> list[Event]:
         nested = [nest(id, event) for event in self.agent.to_events()]
@@ -119,13 +128,21 @@ def agent_usage(executions: Executions) -> Usage:
     return sum((agent_usage(agent.executions) for agent in agents), steps)
 
 
-def with_agents_so_far(thread: Thread, executions: Executions) -> Thread:
-    """Return `thread` with its open agents' completed steps."""
-    threads = {id: thread for id, thread in open_agents(thread).items() if id in executions}
+def with_answers_so_far(thread: Thread, state: StreamCollector) -> Thread:
+    """Return `thread` with the results for its open calls and its agents' completed steps.
+
+    A tool that was stopped may have acted. Its call gets a result too, because an approval must not run it twice.
+    """
+    agents = open_agents(thread)
+    threads = {id: agents[id] for id in agents.keys() & state.executions.keys()}
     for id, resumed in threads.items():
-        agent = executions[id].agent
-        threads[id] = with_agents_so_far(agent.thread or resumed, agent.executions)
-    return with_open_agents(thread, threads)
+        agent = state.executions[id].agent
+        threads[id] = with_answers_so_far(agent.thread or resumed, agent)
+    ids = {call.id for call in unanswered(thread)}
+    stopped = [id for id in ids - threads.keys() if id in state.executions and state.executions[id].is_running]
+    results = {id: tool_result(id, {"error": STOPPED}) for id in stopped}
+    results |= {id: result for result in state.tool_results if (id := result.tool_call_id or "") in ids}
+    return with_results(with_open_agents(thread, threads), results)
 
 
 def with_agents(step: StepResult, executions: Executions) -> StepResult:

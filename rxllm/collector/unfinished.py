@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rxllm.collector._message import BlockKey, block_key, content_of
-from rxllm.collector._step import is_server, nest, unnest, unsigned, with_agents_so_far, without_cut_text
+from rxllm.collector._step import is_server, nest, unnest, unsigned, with_answers_so_far, without_cut_text
 from rxllm.collector._stream_collector import StreamCollector
 from rxllm.events import (
     ErrorEvent,
@@ -27,7 +27,7 @@ from rxllm.events import (
     ToolExecutionStarted,
 )
 from rxllm.values import ChatResult, FilePart, Message, ToolCallPart, ToolError
-from rxllm.values.threads import unanswered, with_results
+from rxllm.values.threads import unanswered
 
 
 class Unfinished:
@@ -81,7 +81,10 @@ class Unfinished:
                 pass
 
     def close(self) -> list[Event]:
-        """Return the events that complete all open blocks, calls and running tools. The calls are marked as incomplete."""
+        """Return the events that complete all open blocks, calls and running tools.
+
+        The calls are marked as incomplete.
+        """
         events: list[Event] = []
         for (kind, id), pieces in self.blocks.items():
             text = "".join(pieces)
@@ -113,12 +116,11 @@ def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
     """
     if state.done or state.summary.fresh:
         return result
-    results = {message.tool_call_id or "": message for message in state.tool_results}
     # A resumed chat first answers its thread's waiting calls.
-    earlier = {call.id: results[call.id] for call in unanswered(result.thread) if call.id in results}
-    thread = with_agents_so_far(result.thread, state.executions)
-    result = replace(result, thread=with_results(thread, earlier))
-    message = _without_loose_ends(state.message, results.keys() - earlier.keys())
+    earlier = {call.id for call in unanswered(result.thread)}
+    results = {id: message for message in state.tool_results if (id := message.tool_call_id or "") not in earlier}
+    result = replace(result, thread=with_answers_so_far(result.thread, state))
+    message = _without_loose_ends(state.message, {*results})
     has_files = any(isinstance(part, FilePart) for part in message.parts)
     if not (message.text.strip() or message.tool_calls or has_files):
         return result

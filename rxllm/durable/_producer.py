@@ -171,7 +171,7 @@ class Producer:
             await self._stop_answers(ending)
             if is_turn(self._input):  # settle it first, because an ended run can expire
                 await self._writer.flush()
-                await settle(self._store, self._input)
+                await settle(self._store, self._input, ending.error)
         await self._writer.flush(ending)
 
     async def _stop_answers(self, ending: Ending) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Future
 from secrets import token_hex
 from typing import Any, Literal, Self, TypeVar, cast, get_args, overload
 
@@ -25,7 +23,8 @@ from rxllm import (
 )
 from rxllm.durable._journal import kept_answers
 from rxllm.durable._log import Tail
-from rxllm.durable._producer import Factory, Producer, Suspects
+from rxllm.durable._producer import Factory
+from rxllm.durable._producers import Producers
 from rxllm.durable._sessions import (
     begin_turn,
     cancel_turn,
@@ -126,23 +125,19 @@ class Runs:
     def __init__(
         self, store: Store, factories: Mapping[str, Factory], flush_after: float, lease: float, max_attempts: int
     ) -> None:
-        self._store, self._factories, self._flush_after, self._lease_seconds = store, factories, flush_after, lease
-        self._max_attempts, self._suspects = max_attempts, Suspects()
-        self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
-        self._producers: dict[str, Producer] = {}
+        self._store, self._factories = store, factories
+        self._here = Producers(store, flush_after, lease, max_attempts)
         self._tails: dict[tuple[asyncio.AbstractEventLoop, str], Tail] = {}
-        self._claims: set[Future[None]] = set()  # one for each pending claim
         self._sessions = _Sessions(self)
-        self._is_closed = False
 
     def __repr__(self) -> str:
         names = ", ".join(self._factories) or "no factories"
-        return f"Runs({self._store!r}, {names}; {len(self._producers)} produced here)"
+        return f"Runs({self._store!r}, {names}; {len(self.produced)} produced here)"
 
     @property
     def produced(self) -> tuple[str, ...]:
         """The ids of the runs that this object is producing."""
-        return tuple(self._producers)
+        return self._here.ids
 
     def start(
         self,
@@ -185,7 +180,7 @@ class Runs:
                 new = id or token_hex(16)
                 await self._store.create(Run(new, factory, data))
             if here:
-                await self._take(new, factory)
+                await self._here.take(new, self._factories[factory])
             return new
 
         return _once(start)
@@ -259,15 +254,15 @@ class Runs:
         async def cancel() -> None:
             run = await self._store.load(id)
             answers = kept_answers(await self._store.records(id)) if run.status == "waiting" else {}
-            if answers and run.factory in self._factories and await self._take(id, run.factory, cancels=True):
+            factory = self._factories.get(run.factory)
+            if answers and factory is not None and await self._here.take(id, factory, cancels=True):
                 return
             if answers:
                 log.warning("run %s ends without stopping %s, which may cost money", id, ", ".join(answers.values()))
-            if await cancel_turn(self._store, run, self._owner, self._lease_seconds):
+            if await cancel_turn(self._store, run, self._here.owner, self._here.lease_seconds):
                 return
             await self._store.cancel(id)
-            if id in self._producers:
-                self._producers[id].cancel()
+            self._here.cancel(id)
 
         return _once(cancel)
 
@@ -341,14 +336,15 @@ class Runs:
 
         async def take(id: str) -> bool:
             try:
-                return await self._take(id, (await self._store.load(id)).factory)
+                factory = (await self._store.load(id)).factory
+                return await self._here.take(id, self._factories[factory])
             except RunError as error:
                 if error.reason != "unknown_run":  # the run has ended and expired in the meantime
                     raise
                 return False
 
         async def rounds(seconds: float) -> AsyncIterator[tuple[str, ...]]:
-            while not self._is_closed:
+            while not self._here.is_closed:
                 try:
                     if ids := await recover():
                         yield ids
@@ -365,19 +361,7 @@ class Runs:
         once their leases expire.
         """
 
-        async def close() -> None:
-            self._is_closed = True
-            producers = [*self._producers.values()]
-            for producer in producers:
-                producer.stop()
-            # These futures belong to no loop, because a producer's may be closed.
-            if pending := [*(producer.ended for producer in producers), *self._claims]:
-                await asyncio.wait([asyncio.wrap_future(future) for future in pending], timeout=self._lease_seconds)
-            for producer in producers:
-                producer.abandon()
-            await self._store.close()
-
-        return _once(close)
+        return _once(self._here.close)
 
     def __enter__(self) -> Self:
         return self
@@ -390,37 +374,6 @@ class Runs:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
-
-    async def _take(self, id: str, factory: str, *, cancels: bool = False) -> bool:
-        """Claim a run, if possible, and produce it here or end it as cancelled."""
-        if self._is_closed:
-            return False
-        claimed: Future[None] = Future()
-        self._claims.add(claimed)
-        try:
-            lease = await self._store.claim(id, self._owner, self._lease_seconds)
-            if lease is not None and self._is_closed:  # `close` was called during the claim
-                await self._store.release(lease)
-                return False
-        finally:
-            self._claims.remove(claimed)
-            claimed.set_result(None)
-        if lease is None:
-            return False
-        if cancels:
-            await self._store.cancel(id)
-        options = self._flush_after, self._max_attempts, self._suspects
-        producer = Producer(self._store, lease, self._factories[factory], *options)
-        self._producers[id] = producer
-
-        def forget(_: object) -> None:
-            if self._producers.get(id) is producer:
-                del self._producers[id]
-
-        producer.start().add_done_callback(forget)
-        if cancels:
-            await asyncio.wrap_future(producer.ended)
-        return True
 
 
 class _Sessions:

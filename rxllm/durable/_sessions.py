@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from rxllm import RunError, Session, from_async_iter, serializer
+from rxllm import LLMError, RunError, Session, from_async_iter, serializer
 from rxllm import operators as ops
 from rxllm.durable._log import Log
 from rxllm.durable._store import Ending, Run, Store, reading
-from rxllm.events import Custom, Event
+from rxllm.events import Custom, ErrorEvent, Event
 from rxllm.session import SavedSession
 from rxllm.values.argument_checks import check, check_instance, is_name
 
@@ -62,7 +62,7 @@ async def load_session(store: Store, id: str) -> SavedSession:
         run = await _run(store, turn, data)
         if run.ended_at is None:
             return SavedSession(await _session_after(store, turn), version, turn.run, turn.session)
-        await settle(store, data)
+        await settle(store, data, run.error)
 
 
 async def save_session(store: Store, session: Session, version: int) -> SavedSession:
@@ -109,13 +109,13 @@ async def cancel_turn(store: Store, run: Run, owner: str, seconds: float) -> boo
     return True
 
 
-async def settle(store: Store, data: bytes) -> None:
-    """Replace the turn `data` with its session. The run must have stopped."""
+async def settle(store: Store, data: bytes, error: bytes | None = None) -> None:
+    """Replace the turn `data` with its session. The run must have stopped. `error` is its error as JSON."""
     with _ignoring("unreadable", "conflict"):  # damaged, or settled by another process
         turn = turn_of(data)
         found = await store.read(_key(turn.session.id))
         if found is not None and found[1] == data:
-            session = await _session_after(store, turn)
+            session = await _session_after(store, turn, error)
             await store.write(_key(session.id), found[0], serializer.to_json(session).encode())
 
 
@@ -128,8 +128,8 @@ async def _run(store: Store, turn: OpenTurn, data: bytes) -> Run:
     return await store.load(turn.run)
 
 
-async def _session_after(store: Store, turn: OpenTurn) -> Session:
-    """Return the session with the turn's readable events."""
+async def _session_after(store: Store, turn: OpenTurn, error: bytes | None = None) -> Session:
+    """Return the session with the turn's readable events and the run's error."""
     number = 0
 
     async def events() -> AsyncIterator[Event]:
@@ -138,6 +138,10 @@ async def _session_after(store: Store, turn: OpenTurn) -> Session:
             async for event in Log(store, turn.run).events():
                 number += 1
                 yield event
+            if error is not None and number:
+                with reading("the run's error"):
+                    failure = ErrorEvent(serializer.from_json(error, LLMError))
+                yield failure
 
     folded = await from_async_iter(events).pipe(ops.to_session(turn.session, keep_partial=True))
     return folded.session if number else turn.session

@@ -202,7 +202,8 @@ def to_session(
 
     With `keep_partial`, an interrupted turn's session also keeps the unfinished step's text. Tool calls are kept if
     they have results. Messages without text are left out. The message's ``metadata["partial"]`` is ``"error"`` after an
-    ``ErrorEvent``, and ``"cancelled"`` otherwise. This metadata is never sent.
+    ``ErrorEvent``, and ``"cancelled"`` otherwise. This metadata is never sent. The call of an
+    approved tool that was running gets an error as its result, because the tool may have acted.
 
     >>> from reactivex import operators as rx
     >>> story = stream_reply(Fake(["Once ", "upon ", "a time"]), Session(), "A story!").pipe(rx.take(4))

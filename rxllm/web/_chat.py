@@ -32,12 +32,13 @@ from rxllm import Event, LLMError, RunError, Session, Stream, Thread, Tool, Vali
 from rxllm import operators as ops
 from rxllm.engine import Engine, as_engine
 from rxllm.runtime import log_hidden
-from rxllm.session import SessionStore, stream_resume
+from rxllm.session import SavedSession, SessionStore, stream_resume
 from rxllm.values.argument_checks import check, check_count, check_instance
 from rxllm.web._ag_ui_encoder import Encoder as AGUIEncoder
 from rxllm.web._ag_ui_request import AGUIInput, ag_ui_id, from_ag_ui
 from rxllm.web._chat_door import Allow, ChatRequest, Door
-from rxllm.web._chat_replay import events_before
+from rxllm.web._chat_refused import Refusals, without_refused
+from rxllm.web._chat_replay import events_before, events_of_open_calls
 from rxllm.web._chat_turns import MemoryTurns, SessionRuns, in_time
 from rxllm.web._frames import frame_json
 from rxllm.web._openai_app import App, read_body
@@ -218,49 +219,57 @@ class _Chat:
         id, data = await asyncio.to_thread(self._parsed, body)  # a long request would block the event loop
         await self.door.admit(exchange.request, id)
         self.door.count(id)
-        run, encoder = await self._next_turn(id, data, exchange.receive)
+        run, before, encoder = await self._next_turn(id, data, exchange.receive)
         try:
-            await exchange.stream(self._events(run), encoder)
+            await exchange.stream(self._events(run, before), encoder)
         finally:
             if not self.background:
                 await self._leave(run)
 
     async def _leave(self, run: str) -> None:
         try:
-            await self.runs.cancel(run)
+            await in_time(self.runs.cancel(run))
+        except RefusedError:  # it has been logged
+            pass
         except RunError as error:  # too late to send it
             log_hidden(error, "web.chat: a turn was not stopped")
 
     async def _get(self, exchange: _Exchange, id: str) -> None:
-        saved = await self.runs.sessions.load(id)
+        saved = await self._load(id)
         if saved.run is None:
             await exchange.reply(204)
         else:
             encoder = AGUIEncoder(thread_id=id) if self.protocol == "ag-ui" else self.protocol
-            before = [] if saved.begun is None else events_before(saved.begun.thread)
-            await exchange.stream(self._events(saved.run).pipe(rx.start_with(*before)), encoder)
+            before = Thread() if saved.begun is None else saved.begun.thread
+            events = self._events(saved.run, events_before(before) or events_of_open_calls(before))
+            await exchange.stream(events, encoder)
 
     async def _delete(self, exchange: _Exchange, id: str) -> None:
-        if (run := await self._open_run(id)) is not None:
-            await self.runs.cancel(run)
+        if (run := (await self._load(id)).run) is not None:
+            await in_time(self.runs.cancel(run))
         await self._settle(id, exchange.receive, PATIENCE["wait"])
         await exchange.reply(204)
 
-    async def _open_run(self, id: str) -> str | None:
-        return (await in_time(self.runs.sessions.load(id))).run
+    async def _load(self, id: str) -> SavedSession:
+        return await in_time(self.runs.sessions.load(id))
 
-    def _events(self, run: str) -> Stream[Event]:
+    def _events(self, run: str, before: list[Event] | None = None) -> Stream[Event]:
         """Watch a run and, as long as it is watched, continue runs that have lost their process."""
         recovering = lambda: self.recovery.subscribe(on_error=_log_recovery)  # noqa: E731
-        return Stream.of(reactivex.using(recovering, lambda _: self.runs.watch(run, folded=True)))
+        events = reactivex.using(recovering, lambda _: self.runs.watch(run, folded=True))
+        return Stream.of(events.pipe(rx.start_with(*before)) if before else events).pipe(
+            ops.errors_as_events(), ops.lift(Refusals)
+        )
 
     def _parsed(self, body: bytes) -> tuple[str, Any]:
         read_id, _ = _READERS[self.protocol]
         data = load_request(body, self.max_body)
         return read_id(data), data
 
-    async def _next_turn(self, id: str, data: Any, receive: Receive) -> tuple[str, Any]:
-        """Begin a turn as soon as no other turn is open. Return its run, and the encoder for its events.
+    async def _next_turn(self, id: str, data: Any, receive: Receive) -> tuple[str, list[Event], Any]:
+        """Begin a turn as soon as no other turn is open.
+
+        Return its run, the events of earlier calls that the page needs before the run's events, and the encoder.
 
         Raises ``RunError("conflict")`` if another turn is open for too long, or if another request is faster.
         """
@@ -284,12 +293,12 @@ class _Chat:
         """Wait until no turn is open. Raises ``RunError("conflict")`` if that takes too long."""
 
         async def settle() -> None:
-            while (run := await self._open_run(id)) is not None:
+            while (run := (await self._load(id)).run) is not None:
                 with suppress(LLMError):  # the error with which the run has ended
                     await self._events(run).pipe(ops.to_text())
                 await asyncio.sleep(0.01)  # it may still be being saved
 
-        if await self._open_run(id) is None:  # a busy event loop must not look like an open turn
+        if (await self._load(id)).run is None:  # a busy event loop must not look like an open turn
             return
         try:
             async with asyncio.timeout(seconds):
@@ -297,14 +306,17 @@ class _Chat:
         except TimeoutError:
             raise RunError("conflict") from None
 
-    async def _begin(self, id: str, data: Any) -> tuple[str, Any]:
-        saved = await in_time(self.runs.sessions.load(id))
+    async def _begin(self, id: str, data: Any) -> tuple[str, list[Event], Any]:
+        saved = await self._load(id)
         session = saved.session
         if self.system is not None and not session.messages:
             session = session.with_thread(Thread().add_system(self.system))
         _, read = _READERS[self.protocol]
         incoming = await asyncio.to_thread(read, data, session, client_tools=self.client_tools)
-        session, encoder, tools = session.with_thread(incoming.thread), self.protocol, dict[str, Tool]()
+        is_message = data["messages"] and data["messages"][-1]["role"] == "user"  # the page begins another answer
+        before = events_of_open_calls(session.thread) if is_message and self.protocol == "ui" else []
+        thread = without_refused(session, incoming.thread)
+        session, encoder, tools = session.with_thread(thread), self.protocol, dict[str, Tool]()
         if isinstance(incoming, AGUIInput):
             own = {tool.name for tool in self.engine.tools}
             tools = {tool.name: tool for tool in incoming.tools if tool.name not in own}
@@ -314,7 +326,8 @@ class _Chat:
         answers: dict[str, Any] = {"approvals": incoming.approvals, "results": incoming.results}
         rxllm.stream_resume(self.engine.with_tools(*tools.values()), session.thread, **answers)  # checks the answers
         input = {**answers, "tools": [*tools.values()]}
-        return await in_time(self.runs.start(self.path, input, session=replace(saved, session=session))), encoder
+        run = await in_time(self.runs.start(self.path, input, session=replace(saved, session=session)))
+        return run, before, encoder
 
 
 def _log_recovery(error: Exception) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rxllm import Event, Message, StreamCollector, Thread, ToolCall
 from rxllm import events as ev
-from rxllm.values import FilePart, Part, SourcePart, TextPart, ThinkingPart, ToolCallPart
+from rxllm.values import FilePart, Part, SourcePart, TextPart, ThinkingPart, ToolCallPart, unanswered
 
 
 def events_before(thread: Thread) -> list[Event]:
@@ -26,6 +26,15 @@ def events_before(thread: Thread) -> list[Event]:
             state = state.apply_event(event)
         events += new
     return [*events, ev.StepCompleted(state.to_step_result())] if events else []
+
+
+def events_of_open_calls(thread: Thread) -> list[Event]:
+    """Return the events of a step with the open calls of `thread`, for a turn that begins with their results.
+
+    If a message answers the calls, a page shows the turn in a message of its own, which does not have these calls yet.
+    """
+    calls = unanswered(thread)
+    return events_before(Thread().add_user("") + Message("assistant", tool_calls=calls)) if calls else []
 
 
 def _message_events(message: Message) -> Iterator[Event]:

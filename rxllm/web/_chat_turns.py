@@ -13,6 +13,7 @@ loses its process            The new message is saved.                   A proce
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from secrets import token_hex
 from typing import Any, Protocol, TypeVar
@@ -21,12 +22,14 @@ import reactivex
 from msgspec.structs import replace
 from reactivex import Observable
 
-from rxllm import Event, RunError, Session, Stream
+from rxllm import Event, LLMError, RunError, Session, Stream
 from rxllm import operators as ops
 from rxllm.session import SavedSession, SessionStore
 from rxllm.values import Turn
+from rxllm.web._openai_errors import RefusedError
 from rxllm.web._runs import Runs
 
+log = logging.getLogger("rxllm")
 T = TypeVar("T")
 
 STORE_SECONDS = 10.0
@@ -110,9 +113,17 @@ class MemoryTurns:
 
 
 async def in_time(work: Awaitable[T]) -> T:
-    """Await the store. Raises ``RunError("store_unavailable")`` after `STORE_SECONDS`."""
+    """Await the store. Raises ``RunError("store_unavailable")`` after `STORE_SECONDS`.
+
+    An exception that a store must not raise is logged, and becomes a `RefusedError`.
+    """
     try:
         async with asyncio.timeout(STORE_SECONDS):
             return await work
     except TimeoutError:
         raise RunError("store_unavailable", f"the store has not answered for {STORE_SECONDS:g} s") from None
+    except (LLMError, RefusedError):
+        raise
+    except Exception as error:
+        log.error("web.chat: the store failed", exc_info=error)
+        raise RefusedError(500, "the store of this server has failed", "store_failed") from error

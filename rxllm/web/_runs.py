@@ -12,6 +12,9 @@ from rxllm import operators as ops
 from rxllm.values.argument_checks import check_count, check_instance, check_seconds, invalid_option
 from rxllm.web._for_client import for_client
 
+SHORTEST = 1.0
+"""The shortest grace, in seconds. It lets the browser for which a run is started arrive."""
+
 
 class Runs:
     """Runs streams in the background, so that browsers can leave and return. To stop a run, call `cancel`.
@@ -26,14 +29,15 @@ class Runs:
 
     Events pass through `for_client` before they are kept. A browser that joins late first receives the events so far,
     condensed by `ops.share_folded`. A run continues for `grace` seconds after the last browser has left, and is kept
-    for `grace` seconds after it has ended. At most `most` runs are kept at a time. Anyone who knows the id of a run can
-    watch it, so use ids that cannot be guessed, or check that the id belongs to the user.
+    for `grace` seconds after it has ended, in both cases for at least one second. At most `most` runs are kept at a
+    time. Anyone who knows the id of a run can watch it, so use ids that cannot be guessed, or check that the id belongs
+    to the user.
     """
 
     def __init__(self, most: int = 1000, grace: float = 300.0) -> None:
         check_count("most", most)
         self._most = most
-        self._grace = check_seconds("grace", grace)
+        self._grace = max(check_seconds("grace", grace), SHORTEST)
         self._runs: dict[str, _Run] = {}
         self._lock = RLock()
 

@@ -24,6 +24,7 @@ from rxllm.events import (
     ErrorEvent,
     Event,
     MessageStarted,
+    Nested,
     StepCompleted,
     TextDelta,
     ThinkingCompleted,
@@ -35,12 +36,14 @@ from rxllm.events import (
 )
 from rxllm.http import Decoder
 from rxllm.values import Call, EngineError, Message, Request, Session, Thread, Turn, ValidationError, user
+from rxllm.values.sessions import open_agents
 from tests.adapters import streams
 from tests.corpus import recordings
 from tests.examples import examples
 from tests.laws import scripts
 from tests.runtime.support import PATIENCE
 
+STOPPED = {"error": "The tool was stopped before it had ended. It may have acted."}
 INITIAL = Session("s", Thread((user("Hi"), Message("assistant", "Hello"))))
 
 
@@ -120,7 +123,7 @@ def test_a_finished_tool_call_stays_with_its_result() -> None:
     assert (turn.session.status, turn.session.pending_tool_calls) == ("completed", ())
 
 
-def test_results_of_a_resumed_step_stay_too_and_the_rest_is_pending_still() -> None:
+def test_a_resumed_step_keeps_its_results_and_does_not_run_a_stopped_tool_again() -> None:
     paid: list[str] = []
 
     @tool(approval=True)
@@ -129,13 +132,42 @@ def test_results_of_a_resumed_step_stay_too_and_the_rest_is_pending_still() -> N
         paid.append(to)
         return f"paid {to}"
 
-    fake = Fake([ToolCall("a", "pay", {"to": "ada"}), ToolCall("b", "pay", {"to": "bob"})], "Done.")
-    waiting = session.start(fake, "Pay!", tools=[pay]).run().session
-    events = session.stream_resume(fake, waiting, approvals={"a": True, "b": True}, tools=[pay])
-    stopped = events.pipe(rx.take_while(lambda e: not isinstance(e, ToolResultEncoded), inclusive=True))
+    calls = [ToolCall(id, "pay", {"to": to}) for id, to in (("a", "ada"), ("b", "bob"), ("c", "cy"))]
+    options: Any = {"tools": [pay], "max_concurrency": 1}
+    waiting = session.start(Fake(calls), "Pay!", **options).run().session
+    events = session.stream_resume(Fake("Done."), waiting, approvals={"a": True, "b": True, "c": True}, **options)
+
+    def is_second(event: Any) -> bool:
+        return isinstance(event, ToolExecutionStarted) and event.id == "b"
+
+    stopped = events.pipe(rx.take_while(lambda event: not is_second(event), inclusive=True))
     cut = stopped.pipe(ops.to_session(waiting, keep_partial=True)).run().session
-    assert (cut.status, [call.id for call in cut.pending_tool_calls], paid) == ("awaiting_tools", ["b"], ["ada"])
-    assert cut.messages[-1] == Message("tool", "paid ada", tool_call_id="a")
+    assert (cut.status, [call.id for call in cut.pending_tool_calls], paid) == ("awaiting_tools", ["c"], ["ada"])
+    assert [message.tool_call_id for message in cut.messages[-2:]] == ["a", "b"]
+    assert cut.messages[-2] == Message("tool", "paid ada", tool_call_id="a")
+    assert cut.messages[-1].content == STOPPED
+
+
+def test_a_stopped_tool_of_an_agent_does_not_run_again() -> None:
+    @tool(approval=True)
+    async def pay(to: str) -> str:
+        await (asyncio.sleep(0) if to == "ada" else asyncio.Event().wait())
+        return f"paid {to}"
+
+    calls = [ToolCall("a", "pay", {"to": "ada"}), ToolCall("b", "pay", {"to": "bob"})]
+    agent = Engine(Fake(calls), tools=[pay]).as_tool(name="agent", description="Pays.")
+    engine = Engine(Fake(ToolCall("x", "agent", {"prompt": "Pay!"})), tools=[agent])
+    waiting = session.start(engine, "Pay!").run().session
+    events = session.stream_resume(engine, waiting, approvals={"x/a": True, "x/b": True})
+
+    def is_answer(event: Any) -> bool:
+        return isinstance(event, Nested) and isinstance(event.event, ToolResultEncoded)
+
+    stopped = events.pipe(rx.take_while(lambda event: not is_answer(event), inclusive=True))
+    cut = stopped.pipe(ops.to_session(waiting, keep_partial=True)).run().session
+    assert (cut.status, cut.pending_tool_calls) == ("completed", ())
+    (agent_thread,) = open_agents(cut.thread).values()
+    assert [message.content for message in agent_thread[-2:]] == ["paid ada", STOPPED]
 
 
 @pytest.mark.parametrize(

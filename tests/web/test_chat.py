@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 import rxllm
-from rxllm import AdapterError, Engine, Fake, RunError, Session, ToolCall, ValidationError, web
+from rxllm import AdapterError, Engine, Fake, RunError, Session, ToolCall, ValidationError, durable, web
 from rxllm.session import MemorySessions, SavedSession
 from tests.runtime.support import until
 from tests.web.chats import (
@@ -25,6 +27,7 @@ from tests.web.chats import (
     in_time,
     made,
     paid,
+    pay,
     says,
     text_of,
     visit,
@@ -151,6 +154,35 @@ def test_a_message_answers_a_question_inside_an_agent() -> None:
     visit(web.chat(engine, store), act)
 
 
+def lost_calls(response: httpx.Response) -> set[str]:
+    """Return the ids of the calls that have an output, but have not been announced before. ``useChat`` raises."""
+    known, lost = set[str](), set[str]()
+    for frame in web.from_sse(response.content):
+        if frame["type"] in ("tool-input-start", "tool-input-available"):
+            known.add(frame["toolCallId"])
+        elif frame["type"].startswith("tool-output") and frame["toolCallId"] not in known:
+            lost.add(frame["toolCallId"])
+    return lost
+
+
+def test_a_message_that_answers_a_call_begins_with_the_call() -> None:
+    inner = Engine(Fake(ASKS, "He goes to Rome."), tools=[ask])
+    agent = inner.as_tool(name="agent", description="Helps.")
+    model = Fake(ToolCall("a", "agent", {"prompt": "Ask."}), "Booked.", PAYS, "As you like.")
+    engine = Engine(model, tools=[agent, pay])
+
+    async def act(page: Page) -> None:
+        await page.say("Book a train.")
+        booked = await page.say("Rome")
+        assert (lost_calls(booked), text_of(booked).endswith("Booked.")) == (set(), True)
+        await page.say("Pay 5.")
+        denied = await page.say("No, wait.")
+        assert (lost_calls(denied), text_of(denied)) == (set(), "As you like.")
+        assert "tool-output-available" in denied.text
+
+    visit(web.chat(engine, MemorySessions()), act)
+
+
 def test_a_failed_turn_can_be_tried_again() -> None:
     app, store = made(["Hel", AdapterError("provider_unavailable", "secret")], "Hello.", "And hello again.")
 
@@ -164,6 +196,58 @@ def test_a_failed_turn_can_be_tried_again() -> None:
         regenerated = await page.post(says("Hi"), trigger="regenerate-message", messageId="m")
         assert text_of(regenerated) == "And hello again."
         assert await stored(store) == ["Hi", "Hel", "Are you there?", "And hello again."]
+
+    visit(app, act)
+
+
+@pytest.mark.parametrize("kind", ["memory", "durable"])
+def test_a_message_that_the_provider_refuses_is_left_out_of_later_turns(tmp_path: Path, kind: str) -> None:
+    asked: list[list[str]] = []
+
+    def answer(request: Any) -> Any:
+        asked.append([message.role for message in request.messages])
+        has_picture = any(not isinstance(message.content, str) for message in request.messages)
+        return [AdapterError("invalid_request", "a secret picture") if has_picture else "Hello."]
+
+    picture = {
+        "role": "user",
+        "parts": [{"type": "file", "url": "https://example.org/a.png", "mediaType": "image/png"}],
+    }
+
+    async def act(page: Page) -> None:
+        await page.say("Hi")
+        refused = await page.post(picture)
+        (told,) = [frame for frame in web.from_sse(refused.content) if frame["type"] == "data-message_refused"]
+        assert (told["data"], "secret" in refused.text) == ({"reason": "invalid_request"}, False)
+        again = await page.post(says("Hi"), picture, trigger="regenerate-message", messageId="m")
+        assert "data-message_refused" in again.text
+        assert (
+            text_of(await page.post(says("Hi"), {"role": "assistant", "parts": []}, picture, says("Well?"))) == "Hello."
+        )
+        assert text_of(await page.say("More")) == "Hello."
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            runs, store = None, MemorySessions()
+            if kind == "durable":
+                runs = await stack.enter_async_context(durable.open_runs(tmp_path / "runs.db", {}))
+                store = runs.sessions
+            app = web.chat(Engine(Fake(answer), retry=False), store, runs=runs)
+            await act(Page(await stack.enter_async_context(browser(app))))
+
+    in_time(main())
+    turn = ["user", "assistant"]
+    assert asked == [["user"], [*turn, "user"], [*turn, "user"], [*turn, "user"], [*turn * 2, "user"]]
+
+
+@pytest.mark.parametrize("error", [AdapterError("provider_unavailable"), ["Hel", AdapterError("invalid_request")]])
+def test_a_message_that_was_not_refused_stays(error: Any) -> None:
+    app, store = made(error, "Hello.")
+
+    async def act(page: Page) -> None:
+        assert "message_refused" not in (await page.say("Hi")).text
+        assert text_of(await page.say("Well?")) == "Hello."
+        assert (await stored(store))[0] == "Hi"
 
     visit(app, act)
 
@@ -477,6 +561,39 @@ def test_a_broken_store_is_logged_once_and_not_told(reason: str, status: int, ca
     assert "secret" not in response.text
     (record,) = [record for record in caplog.records if record.name == "rxllm"]
     assert "secret place" in record.getMessage()
+
+
+class Buggy(MemorySessions):
+    """A store of a user, whose method `breaks` raises an exception of its driver."""
+
+    breaks = ""
+
+    async def load(self, id: str) -> SavedSession:
+        self.check("load")
+        return await super().load(id)
+
+    async def save(self, session: Session, version: int = 0) -> SavedSession:
+        self.check("save")
+        return await super().save(session, version)
+
+    def check(self, method: str) -> None:
+        if method == self.breaks:
+            raise KeyError("the secret place is on fire")
+
+
+@pytest.mark.parametrize("method", ["load", "save"])
+def test_an_exception_of_a_users_store_is_logged_and_not_told(method: str, caplog: pytest.LogCaptureFixture) -> None:
+    store = Buggy()
+    store.breaks = method
+
+    async def act(page: Page) -> list[httpx.Response]:
+        return [await page.say("Hi"), *([await page.back(), await page.stop()] if method == "load" else [])]
+
+    for response in visit(web.chat(Fake("Hi"), store), act):
+        assert (response.status_code, response.json()["error"]["code"]) == (500, "store_failed")
+        assert "secret" not in response.text
+    assert all("secret place" in str(record.exc_info) for record in caplog.records if record.name == "rxllm")
+    assert caplog.records
 
 
 def test_a_models_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
-from rxllm import Engine, Fake, RunError, ToolCall, ValidationError, durable, web
+from rxllm import Engine, Fake, RunError, ToolCall, ValidationError, durable, tool, web
 from rxllm.session import MemorySessions
 from rxllm.testing.loopback import DONE, STALL, Loopback, Reply, chat, chat_chunk, chat_event, chat_finish
+from rxllm.web import _chat_turns
 from tests.runtime.support import ROOT, until, until_closed
 from tests.web.chat_server import endpoint
 from tests.web.chats import ASKS, PAYS, Page, approval, ask, body, browser, in_time, paid, pay, says, text_of
@@ -196,6 +198,34 @@ def test_leaving_and_stopping(tmp_path: Path) -> None:
         in_time(main(model))
 
 
+@pytest.mark.parametrize("kind", ["memory", "durable"])
+@pytest.mark.parametrize("end", ["leave", "stop"])
+def test_a_tool_that_is_stopped_does_not_run_again(tmp_path: Path, kind: str, end: str) -> None:
+    begun: list[int] = []
+
+    @tool(name="pay", approval=True)
+    async def slow(amount: int) -> None:
+        begun.append(amount)
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        engine = Engine(Fake(PAYS, "I do not know whether it is paid."), tools=[slow])
+        async with contextlib.AsyncExitStack() as stack:
+            runs = await stack.enter_async_context(durable.open_runs(tmp_path / "runs.db", {}))
+            store, given = (MemorySessions(), None) if kind == "memory" else (runs.sessions, runs)
+            app = web.chat(engine, store, runs=given)
+            page = Page(await stack.enter_async_context(browser(app)))
+            await page.say("Pay 5.")
+            posting = asyncio.create_task(page.post(approval()))
+            await until(lambda: bool(begun))
+            await page.stop() if end == "stop" else posting.cancel()
+            again = await page.post(approval())
+            assert (text_of(again), begun) == ("I do not know whether it is paid.", [5])
+            assert "may have acted" in str((await store.load("c")).session.messages[-2].content)
+
+    in_time(main())
+
+
 @pytest.mark.parametrize("busy", ["refuse", "wait"])
 def test_two_processes_begin_one_turn(tmp_path: Path, busy: Any) -> None:
     async def main() -> None:
@@ -215,6 +245,39 @@ def test_two_processes_begin_one_turn(tmp_path: Path, busy: Any) -> None:
             assert texts == ["Hi", "Hello"] * statuses.count(200)
 
     in_time(main())
+
+
+@pytest.mark.parametrize("end", ["leaves", "is slow"])
+def test_a_claim_that_is_left_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """The next request continues the turn, and does not wait for the lease."""
+
+    async def act(page: Page, runs: durable.Runs) -> None:
+        store, go, claims = runs._store, asyncio.Event(), list[str]()
+        claim = store.claim
+
+        async def slow(id: str, owner: str, seconds: float) -> Any:
+            lease = await claim(id, owner, seconds)
+            claims.append(id)
+            await go.wait()
+            return lease
+
+        monkeypatch.setattr(store, "claim", slow)
+        if end == "is slow":
+            monkeypatch.setattr(_chat_turns, "STORE_SECONDS", 0.05)
+        posting = asyncio.create_task(page.say("Hi"))
+        await until(lambda: bool(claims))
+        if end == "leaves":
+            posting.cancel()
+        else:
+            assert (await posting).status_code == 503
+        await asyncio.wait([posting])
+        go.set()
+        assert text_of(await page.back()) == "Hello"
+        assert await stored(runs.sessions) == ["Hi", "Hello"]
+
+    began = time.monotonic()
+    visited(tmp_path, act, "Hello", background=True)
+    assert time.monotonic() - began < 10  # the lease has 15 seconds
 
 
 def test_in_the_background_a_turn_is_not_ended_by_leaving(tmp_path: Path) -> None:

@@ -56,19 +56,21 @@ async def until_stored(store: Any, expected: list[str], id: str = "c") -> None:
 
 
 def test_a_browser_that_leaves_ends_the_model_call_and_the_partial_turn_is_saved() -> None:
-    async def main(server: Loopback) -> float:
-        store = MemorySessions()
+    async def main(server: Loopback) -> list[float]:
+        store, times = MemorySessions(), list[float]()
         async with opened(web.chat(model(server), store)) as page:
-            await leave(page, "Hi", "c")
-            left = now()
-            await until_closed(server.connections[0])
-            await until_stored(store, ["Hi", "abc"])
-            assert (await page.back()).status_code == 204
-        return (server.connections[0].closed_at or 0.0) - left
+            for turn in range(5):
+                await leave(page, "Hi", "c")
+                left = now()
+                await until_closed(server.connections[turn])
+                times.append((server.connections[turn].closed_at or 0.0) - left)
+                await until_stored(store, ["Hi", "abc"] * (turn + 1))
+                assert (await page.back()).status_code == 204
+        return times
 
     with Loopback(STALLED) as server:
-        seconds = in_time(main(server))
-    assert -PROMPT < seconds < PROMPT
+        times = in_time(main(server))
+    assert min(map(abs, times)) < PROMPT  # a loaded machine may hold up any of them, and a fault in the code all
 
 
 def test_a_message_right_after_leaving_waits_until_the_turn_is_saved() -> None:

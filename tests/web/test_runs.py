@@ -173,6 +173,19 @@ def test_no_cancel_leaves_anything_behind() -> None:
     simulate_cancels(app)
 
 
+@pytest.mark.parametrize("script", [["Hello"], [["Hel", ("delay", 0.01), "lo"]]])
+def test_without_grace_the_browser_still_gets_the_answer(script: Any) -> None:
+    async def main() -> str:
+        runs = web.Runs(grace=0)
+        runs.start("a", rxllm.stream_generate(Fake(*script), "Hi"))
+        await asyncio.sleep(0)
+        watched = runs.watch("a")
+        assert watched is not None
+        return await watched.pipe(ops.to_text())
+
+    assert asyncio.run(main()) == "Hello"
+
+
 @pytest.mark.parametrize("arguments", [{"most": 0}, {"grace": -1}, {"grace": None}])
 def test_bad_arguments_raise(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(arguments))):

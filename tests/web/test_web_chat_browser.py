@@ -7,7 +7,6 @@ the README in this way.
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -46,9 +45,9 @@ def test_the_picture_of_the_readme_shows_this_page(page):
 
 
 def assert_prompt(times: list[float]) -> None:
-    """The median counts: a shared machine may hold up one of several."""
+    """The quickest counts: a loaded machine may hold up any of them, and a fault in the code holds up all."""
     print("closed after", ", ".join(f"{1000 * seconds:.1f} ms" for seconds in times))
-    assert statistics.median(times) < BOUND
+    assert min(times) < BOUND
 
 
 def test_an_answer_streams_below_folded_thoughts_and_stop_keeps_what_came(page, provider):

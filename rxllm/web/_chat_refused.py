@@ -1,0 +1,47 @@
+"""Messages that the provider refuses, such as a picture that it cannot read.
+
+If they stayed in the conversation, every later turn would fail too. A turn that the provider refuses before any answer
+is therefore reported to the page by a `REFUSED` event, and the next message takes the place of the refused ones. To
+try the same message again, the page regenerates it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rxllm import Event, LLMError, Session, Thread
+from rxllm import events as ev
+from rxllm.web._openai_errors import refusal_of
+
+REFUSED = "message_refused"
+
+
+def without_refused(session: Session, thread: Thread) -> Thread:
+    """Return `thread`, which continues `session`, without the messages that were refused in its last turn."""
+    end = len(session.thread)
+    if session.status != "error" or len(thread) <= end or not _is_refusal(session.metadata.get("error")):
+        return thread
+    begin = end
+    while begin and session.thread[begin - 1].role == "user":
+        begin -= 1
+    return thread[:begin] + thread[end:]
+
+
+class Refusals:
+    """An operator's state that adds a `REFUSED` event before the error of a turn that is refused before any answer."""
+
+    def __init__(self) -> None:
+        self._has_answer = False
+
+    def feed(self, event: Event) -> Iterable[Event]:
+        if isinstance(event, ev.ErrorEvent) and not self._has_answer and _is_refusal(event.error):
+            yield ev.Custom(REFUSED, {"reason": event.error.reason})
+        self._has_answer = self._has_answer or isinstance(event, ev.TextDelta | ev.ToolCallStarted | ev.StepCompleted)
+        yield event
+
+    def close(self) -> Iterable[Event]:
+        return ()
+
+
+def _is_refusal(error: object) -> bool:
+    return isinstance(error, LLMError) and refusal_of(error).status == 400
