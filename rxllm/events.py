@@ -403,8 +403,8 @@ def current_form(event: Event) -> Event:
     >>> current_form(RawChunk("usage", {"input_tokens": 3}))
     UsageUpdated(usage=Usage(input_tokens=3))
 
-    A ``RawChunk`` inside a ``Nested`` is converted, too. rxllm converts events from adapters and JSON, and when it
-    folds them. Raises ``TypeError`` for counters that `Usage` does not have.
+    A ``RawChunk`` inside a ``Nested`` is converted, too. rxllm converts the events that it receives from adapters,
+    reads from JSON or folds. Raises ``TypeError`` for counters that `Usage` does not have.
     """
     match event:
         case RawChunk(data=ProviderPart() as part):

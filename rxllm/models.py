@@ -245,7 +245,10 @@ def _price(usage: Usage, provider: str | None, model: str, context: Mapping[str,
 
 
 def price_list() -> tuple[Callable[..., PriceCalculation], type]:
-    """Return genai-prices' ``calc_price`` and ``Usage``. Raises ``EngineError("missing_dependency")`` without it."""
+    """Return ``calc_price`` and ``Usage`` from genai-prices.
+
+    Raises ``EngineError("missing_dependency")`` if genai-prices is not installed.
+    """
     try:
         from genai_prices import Usage as Counts
         from genai_prices import calc_price

@@ -95,7 +95,7 @@ PROVIDERS = {
     "vertex": "gcp.vertex_ai",
     "xai": "x_ai",
 }
-"""The conventions' names for providers, if different."""
+"""Maps a provider's name in rxllm to its name in the conventions, if the two differ."""
 
 _ABSENT = {"input_tokens": 0, "output_tokens": 0}
 RELEASED, NEWEST = "gen_ai.client.operation", "gen_ai.client.inference"

@@ -88,7 +88,7 @@ _RESULTS = {
     (ToolHalt, "result"),
     (ToolProgress, "data"),
 }
-"""Fields with a tool's own objects."""
+"""The fields that can contain a tool's own objects."""
 
 T = TypeVar("T")
 

@@ -63,7 +63,7 @@ Outcome = Literal["completed", "failed", "cancelled"]
 
 
 class _Span(msgspec.Struct, frozen=True, kw_only=True):
-    """The common fields; see the module's docstring."""
+    """The fields that all telemetry values share; see the module's docstring."""
 
     id: str = ""
     parent_id: str | None = None

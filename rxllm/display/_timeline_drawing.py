@@ -66,7 +66,7 @@ class Drawn(NamedTuple):
 
 
 def fine_duration(seconds: float) -> str:
-    """Return a time as text, with more digits than `duration`.
+    """Return a time as text, more precisely than `duration` does.
 
     >>> [fine_duration(seconds) for seconds in (0.0123, 0.47, 4.83, 75)]
     ['12 ms', '0.47 s', '4.8 s', '1 min 15 s']

@@ -72,7 +72,7 @@ _CONTENT: dict[type[Any], Kind | None] = {
 }
 
 _NOTES = ("race", "hedge", "fallback", "retry")
-"""The metadata keys of notes, outermost operator first."""
+"""The metadata keys that can contain a note about lost attempts. The outermost operator comes first."""
 
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
@@ -113,7 +113,7 @@ class Bar(msgspec.Struct):
 
 
 class Row(msgspec.Struct):
-    """A step, tool, lost attempt or labelled stream.
+    """A row of a timeline: a step, a tool, a lost attempt or a labelled stream.
 
     `first` is when a step's first token arrived. `note` adds a detail, such as a halt.
     """
@@ -380,7 +380,7 @@ def _add_gaps(step: Row, metadata: Mapping[str, Any], at: float) -> None:
 
 
 def _split(bar: Bar, began: float, ended: float) -> Iterator[Bar]:
-    """Yield the parts of `bar` outside `began` to `ended`."""
+    """Yield the parts of `bar` before `began` and after `ended`."""
     end = ended if bar.end is None else bar.end
     if bar.start < began:
         yield Bar(bar.kind, bar.start, min(end, began), bar.title, [tick for tick in bar.ticks if tick <= began])

@@ -84,4 +84,4 @@ _REMEDIES = {
     "content_filter": "change the request",
     "budget_exceeded": "pass a larger budget",
 }
-"""Remedies by error reason. Messages with a semicolon get none."""
+"""Maps error reasons to remedies. A message that already contains a semicolon gets no remedy."""

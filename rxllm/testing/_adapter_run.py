@@ -201,7 +201,7 @@ class AdapterRun:
         return stream_generate(self.engine, request, **{**self.options, **options})
 
     def bare(self) -> Stream[Event]:
-        """Return the adapter's stream, without the pipeline."""
+        """Return the stream directly from the adapter, without rxllm's pipeline."""
         return Stream.of(as_adapter(self.engine.adapter).stream(*self.received))
 
     def observe(self, source: Observable[Any], **options: Any) -> Observed:

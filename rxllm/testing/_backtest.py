@@ -226,7 +226,7 @@ PATIENCE = 3600.0
 
 @dataclass(frozen=True)
 class Tape:
-    """A recording, and later recordings of the same request."""
+    """A recording, followed by the later recordings of the same request."""
 
     name: str
     takes: Sequence[Recorded | Observable[Any]]
@@ -313,7 +313,7 @@ class Run:
         return self._subscribe_to(source, "the rest of an answer whose subscriber unsubscribed", observer)
 
     def _answer_of(self, engine: Any, model: str | None = None) -> Stream[Event]:
-        """Return another engine's answer, or note that it is missing."""
+        """Return the answer of another engine. If it cannot answer, the answer is recorded as missing."""
         other = as_engine(engine)
         request = replace(self._tape.request, model=model or other.model or self._tape.request.model, options={})
         what = f"an answer from {provider_name(other.adapter)}" + (f":{request.model}" if request.model else "")

@@ -286,7 +286,7 @@ class Recorded:
 
     @property
     def request(self) -> Mapping[str, Any]:
-        """The request, empty without a `head`."""
+        """The recorded request. It is empty if there is no `head`."""
         if self.head is None:
             return {}
         number, line = self.head

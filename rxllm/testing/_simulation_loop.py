@@ -22,7 +22,7 @@ FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
 ENABLED = 0.3
 """The probability that a run enables a kind of fault."""
 RATES = (0.1, 0.4, 0.8)
-"""The probabilities that an enabled fault strikes."""
+"""The probabilities with which an enabled fault strikes. Each run uses one of them."""
 
 
 class Moment(NamedTuple):
@@ -65,7 +65,7 @@ class Faults:
         return int(10 ** self.random.uniform(0, 3)) if self.strikes("cancel") else None
 
     def on_connection(self) -> Fault | None:
-        """Draw the fault of a new connection, if any."""
+        """Choose a random fault for a new connection, or None."""
         kinds = [kind for kind in ("cut", "stall", "slow") if self.strikes(kind)]
         if not kinds:
             return None
