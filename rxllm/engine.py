@@ -384,7 +384,7 @@ def as_engine(value: Any) -> Engine:
 
 
 async def aclose(engine: Any) -> None:
-    """Close an engine's or adapter's connections on the running event loop. It can still be used afterwards."""
+    """Close the connections of an engine or adapter on the running event loop. It remains usable afterwards."""
     engine = as_engine(engine)
     for adapter in (engine.adapter, engine.image_adapter):
         close = getattr(adapter, "aclose", None)

@@ -12,8 +12,8 @@ follows these rules:
 5. The same bytes always give equal events, no matter where the reads split them.
 
 Each block's `id` is unique within its response. It is the provider's id, or ``block_0``, ``block_1`` and so on. rxllm
-fills in ids that an adapter omits. In old recordings, an id of None is the latest open block of that kind. If none is
-open, it is a new block.
+fills in ids that an adapter omits. In old recordings, an id of None refers to the latest open block of that kind. If no
+such block is open, it refers to a new one.
 """
 
 from __future__ import annotations

@@ -99,8 +99,8 @@ def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usa
     >>> priced("acme:unknown", Usage(1_000_000, 100_000)).total_cost is None
     True
 
-    The prices are from the entry for ``"provider:model"``. If it has none, genai-prices is searched for
-    `response_model`, then for the model in `name`. `response_model` is the model's name in the provider's response.
+    The prices are from the entry for ``"provider:model"``. If there is no such entry, or if it has no prices,
+    genai-prices is searched for `response_model`, then for the model in `name`. `response_model` is the model's name in the provider's response.
 
     Raises ``EngineError("missing_dependency")`` if genai-prices is needed but not installed. Raises
     ``ValidationError("invalid_option")`` if `name` is not ``"provider:model"`` or `usage` is not a `Usage`.

@@ -83,7 +83,7 @@ USAGE = {
     "cache_write_input_tokens": "cache_write.input_tokens",
     "reasoning_tokens": "reasoning.output_tokens",
 }
-"""The conventions' names for usage fields, without prefixes."""
+"""Maps usage fields to their names in the conventions, without the prefix of these names."""
 
 PROVIDERS = {
     "azure": "azure.ai.openai",
@@ -368,7 +368,10 @@ class Traces(rxllm.telemetry.Tracer):
 
 @dataclass
 class _Open:
-    """An open span and the labels for its metrics. `steps` counts a chat's steps. `agent` is an agent's tool name."""
+    """An open span and the labels for its metrics.
+
+    `steps` is the number of a chat's steps. `agent` is the tool's name if the tool is an agent.
+    """
 
     span: trace.Span
     context: Context

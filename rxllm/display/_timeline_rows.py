@@ -138,7 +138,7 @@ class Row(msgspec.Struct):
 
     @property
     def tokens_per_second(self) -> float | None:
-        """The output tokens per second from the first token."""
+        """The number of output tokens per second, from the first token to the end of the step."""
         if self.first is None or self.end is None or self.end - self.first < 0.001:
             return None
         return (self.usage.output_tokens or 0) / (self.end - self.first) or None

@@ -27,7 +27,7 @@ _ENDINGS: dict[str | None, tuple[Look, str]] = {
 
 
 def ending(reason: str | None) -> tuple[Look, str]:
-    """Return the look and the text for an ending.
+    """Return the look and the text of a card that ended with `reason`.
 
     `reason` is from a response, chat or session. A tool may halt a chat with its own reason.
 

@@ -80,8 +80,8 @@ class Served:
     """An adapter with a running service.
 
     ``asked()`` returns the number of calls that the service received. ``left()`` returns the number of calls that the
-    client closed early. ``requests()`` returns the HTTP requests, like ``Loopback.requests``. Without `requests`, the
-    rules about requests are checked only for an ``HTTPAdapter``.
+    client closed early. ``requests()`` returns the HTTP requests, like ``Loopback.requests``. If there is no
+    `requests`, the rules about requests are checked only for an ``HTTPAdapter``.
     """
 
     adapter: Any
@@ -230,7 +230,7 @@ class AdapterRun:
         expect_same(which, before, now)
 
     def comparable_facts(self, events: list[Event]) -> list[Any]:
-        """Return the facts that are equal for all calls. A model may word its answer differently."""
+        """Return what all calls must have in common. A model may word each answer differently."""
         kinds = [type(event).__name__ for event in events]
         return [*kinds[:1], *["content"] * says_something(events), *kinds[-1:]]
 
@@ -251,9 +251,9 @@ class AdapterRun:
         return self.sends()
 
     def sends(self, **changes: Any) -> Sequence[Sent] | None:
-        """Return the HTTP requests for the canary request with `changes`.
+        """Return the HTTP requests for the canary request, modified by `changes`.
 
-        Return None if they are unknown. Raise the adapter's ``LLMError`` if it refuses the request.
+        Return None if the HTTP requests are unknown. Raise the adapter's ``LLMError`` if it refuses the request.
         """
         if not isinstance(self.engine.adapter, HTTPAdapter):
             return None

@@ -108,7 +108,7 @@ class AdapterConformance:
     seconds: float = SECONDS
 
     def serving(self, script: Script) -> AbstractContextManager[Served]:
-        """Start a service and yield a `Served`, in a context manager.
+        """Return a context manager that starts a service and yields a `Served`.
 
         The service follows `script` on each call. A refusal must include the request id `REQUEST_ID` and the error's
         ``retry_after``.
@@ -119,7 +119,7 @@ class AdapterConformance:
 
     @contextmanager
     def running(self, script: Script) -> Generator[ScriptedRun]:
-        """Start the service, and yield a run without retries."""
+        """Start the service, and yield a run whose engine does not retry."""
         with self.serving(script) as served:
             engine = Engine(served.adapter, model=self.model, retry=False)
             yield ScriptedRun(engine, "Call f, twice.", {"tools": [TOOL]}, self.seconds, served)
@@ -156,7 +156,7 @@ class AdapterConformance:
         return Script(error=AdapterError(reason, request_id=REQUEST_ID))
 
     def waiting(self, reason: str) -> dict[str, Any]:
-        """Return the options for a call that fails with `reason`."""
+        """Return the options to pass to a call that is expected to fail with `reason`."""
         return {"timeout": self.silence / 5} if reason == "timeout" else {}
 
     def expect_reason(self, error: Exception | None, reason: str) -> AdapterError:

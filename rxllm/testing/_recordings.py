@@ -297,7 +297,7 @@ class Recorded:
 
     @property
     def text(self) -> bytes:
-        """This stream's part of the file, unchanged."""
+        """The lines of this stream, exactly as they are in the file."""
         return b"".join(line for _, line in (*([self.head] if self.head else []), *self.lines))
 
     def notes(self) -> list[Note]:

@@ -100,7 +100,7 @@ def report(broken: Iterable[BrokenRule]) -> None:
 
 
 def _on_a_screen(messages: Sequence[str]) -> str:
-    """Join the messages, and cut the later ones if they are long."""
+    """Join the messages. Only the first line of a message is kept if the rest does not fit on a screen."""
     lines: list[str] = []
     for index, message in enumerate(messages, 1):
         first, *rest = message.splitlines()

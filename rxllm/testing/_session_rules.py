@@ -74,7 +74,7 @@ class _Place:
 
 
 def sample(id: str) -> Session:
-    """Return a session without default values."""
+    """Return a session whose fields all differ from their defaults."""
     call = ToolCall("c1", "ask", {"x": [1, 2.5, None, {"ü": "\0😀"}]})
     thread = Thread() + user("naïve ☃ \0 \u2028") + Message("assistant", "", tool_calls=(call,))
     context = {"user": "ada", "tags": ["a", {"b": True}]}

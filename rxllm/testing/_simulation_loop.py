@@ -37,7 +37,7 @@ class Moment(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A connection fault before byte `at`, for `seconds`."""
+    """A fault of a connection. It strikes before byte `at`. A stall lasts `seconds`."""
 
     kind: str
     at: int
@@ -98,9 +98,9 @@ LACKING = (
 """Methods that raise an error on a `VirtualLoop`."""
 
 TIMER_SECONDS = 1e-9
-"""The virtual seconds that it takes to set a timer.
+"""The virtual seconds that pass when a timer is set.
 
-Timers with the same delay then fire in order, but in the same turn.
+This makes timers with the same delay fire in order, but still in the same turn.
 """
 
 
@@ -134,7 +134,7 @@ class NumberedFuture(asyncio.Future[Any]):
 
 
 class OrderedWeakSet(weakref.WeakValueDictionary[int, Any]):
-    """A weak set in insertion order. The loop closes async generators in this order."""
+    """A weak set that keeps its insertion order. The loop closes async generators in that order."""
 
     def add(self, item: Any) -> None:
         self[id(item)] = item
@@ -211,7 +211,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return super().call_at(when, callback, *args, **options)
 
     def sleep(self, seconds: float) -> None:
-        """Stand in for ``time.sleep``. In a blocking function, delay only its result."""
+        """Stand in for ``time.sleep``. In a blocking function, only the function's result is delayed."""
         if asyncio.events._get_running_loop() is None:
             self.slept += seconds
         else:
