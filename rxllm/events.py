@@ -269,7 +269,7 @@ class FileAdded(_Event, frozen=True, tag="file_added"):
 class PartAdded(_Event, frozen=True, tag="part_added"):
     """A message part that only the provider understands.
 
-    For example, it is the result of a tool that the provider runs.
+    An example is the result of a tool that the provider runs.
     """
 
     part: ProviderPart

@@ -65,7 +65,7 @@ _VARIABLES = {
     "google": ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
     "vertex": ("GOOGLE_API_KEY",),
 }
-"""Unusual environment variables by provider, first choice first."""
+"""Maps providers to their environment variables, if these have unusual names. The first one that is set is used."""
 
 _PROVIDERS = {
     *("alibaba", "anthropic", "azure", "azure-responses", "cerebras", "deepseek", "fireworks", "gemini", "google"),

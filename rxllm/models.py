@@ -100,7 +100,8 @@ def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usa
     True
 
     The prices are from the entry for ``"provider:model"``. If there is no such entry, or if it has no prices,
-    genai-prices is searched for `response_model`, then for the model in `name`. `response_model` is the model's name in the provider's response.
+    genai-prices is searched for `response_model`, then for the model in `name`. `response_model` is the model's name in
+    the provider's response.
 
     Raises ``EngineError("missing_dependency")`` if genai-prices is needed but not installed. Raises
     ``ValidationError("invalid_option")`` if `name` is not ``"provider:model"`` or `usage` is not a `Usage`.
@@ -122,7 +123,7 @@ def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usa
 def price_of(entry: ModelInfo) -> Callable[[Usage], Usage]:
     """Return a function that adds the costs from `entry` to a `Usage`.
 
-    Iterations by another model have that model's prices.
+    An iteration by another model is charged at the prices of that model.
     """
 
     def price(other: str | None, part: Usage) -> Usage:
@@ -174,7 +175,7 @@ def _canonical(provider: str) -> str:
 
 
 _PROVIDERS = {**_ALIASES, "moonshot": "moonshotai", "vertex": ""}
-"""Different provider names in genai-prices. With "", only the model is looked up."""
+"""Maps providers to their names in genai-prices, if these differ. If the name is "", only the model is looked up."""
 
 _EXTRA = {
     "cache_write_1h_tokens": ("cache_creation.ephemeral_1h_input_tokens",),
@@ -199,7 +200,7 @@ _EXTRA = {
     "input_video_tokens": ("promptTokensDetails.VIDEO", "toolUsePromptTokensDetails.VIDEO"),
     "web_searches": ("num_search_queries",),
 }
-"""The counters in ``Usage.extra`` for each genai-prices count."""
+"""Maps each count in genai-prices to the counters in ``Usage.extra`` that add up to it."""
 
 _CONTEXT = ("service_tier", "speed")
 """Details of an answer that affect its price."""

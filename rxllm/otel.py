@@ -113,7 +113,7 @@ TOKENS: dict[str, list[tuple[str, str, dict[str, str], int | None]]] = {
         ),
     ],
 }
-"""Token metrics: usage field, metric name, labels and default.
+"""The token metrics, each with its usage field, name, labels and default.
 
 A metric with a modality is a counter. Any other metric is a histogram.
 """
@@ -123,7 +123,7 @@ COUNTS = [float(4**n) for n in range(14)]
 
 _FINISH = {"tool_calls": "tool_call", None: "error"}  # a truncated response has no reason
 LATEST = 256
-"""The number of ended spans kept for late children."""
+"""The maximum number of ended spans that are kept, in case a child span starts later."""
 _BODY = "rxllm.otel/body"
 
 
@@ -381,7 +381,7 @@ class _Open:
 
 
 class _Body(NamedTuple):
-    """A context's tool, and the context outside that tool."""
+    """The tool that is running in a context. `around` is the context outside the tool."""
 
     owner: Traces
     tool_id: str

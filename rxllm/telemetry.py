@@ -123,7 +123,7 @@ class CallFinished(_ModelSpan, frozen=True):
     """The response has ended.
 
     `finish_reason` and `usage` are from the `Response`, even if it is incomplete. `content` is a message with the
-    response's text and tool calls, or None without either.
+    response's text and tool calls, or None if there is neither.
     """
 
     outcome: Outcome

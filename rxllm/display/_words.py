@@ -1,4 +1,4 @@
-"""Texts for people: endings, times, numbers and remedies."""
+"""Texts that displays show to people: endings of runs, times, numbers and remedies for errors."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ TEMPERATURE = 0.125
 
 
 def canary(rule: str) -> str:
-    """Return the word to find in the request, like ``canary_system``."""
+    """Return the word that `rule` searches the request for, like ``canary_system``."""
     return rule.replace("sends_", "canary_")
 
 

@@ -343,7 +343,7 @@ def key_of(description: Mapping[str, Any]) -> str:
 
 
 def head_line(description: Mapping[str, Any]) -> str:
-    """Return a recording's first line, with the request."""
+    """Return the first line of a recording, which contains the request."""
     text = json.dumps({"request": description}, ensure_ascii=False)
     return f"{text if is_encodable(text) else json.dumps({'request': description})}\n"
 

@@ -40,7 +40,7 @@ PNG = Image.from_base64(
 """A one-pixel image."""
 
 WITHOUT_STATUS = ("malformed_response", "unsupported_feature", "unknown")
-"""Refusal reasons without an HTTP status."""
+"""The reasons for a refusal that have no HTTP status."""
 
 
 class HTTPAdapterConformance(AdapterConformance):
@@ -217,10 +217,10 @@ class ImageConformance:
     model: ClassVar[str] = "conformance"
 
     def serving(self, images: int | None) -> AbstractContextManager[Served]:
-        """Start a service and yield a `Served`, in a context manager.
+        """Return a context manager that starts a service and yields a `Served`.
 
-        The service answers with ``n`` copies of `PNG`, but at most `images`. If `images` is None, it refuses each call
-        and sends the id `REQUEST_ID`.
+        The service answers with ``n`` copies of `PNG`, but never with more than `images`. If `images` is None, it
+        refuses each call and sends the id `REQUEST_ID`.
         """
         missing(self, "serving")
 

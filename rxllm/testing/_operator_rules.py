@@ -128,7 +128,7 @@ def _refuse_operator(make: Any) -> None:
 
 @dataclass(frozen=True)
 class Tested:
-    """The operator under test, and its source's `events`."""
+    """The operator under test, and the `events` that its source emits."""
 
     make: Make
     events: Sequence[Any] | None = None

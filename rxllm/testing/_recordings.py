@@ -117,8 +117,8 @@ def timed_file(path: str | Path) -> Stream[Timed[Any]]:
 
     The file is from `record` or a `Cassette`. ``rxllm.timeline(timed_file("run.jsonl"))`` draws a recording. In a
     cassette, the times start again at each answer. Events from a cassette are also wrapped in a `Labelled` with the
-    answer's number and model. The file is read at each subscription. A malformed or missing file fails the stream as in
-    `replay_file`.
+    answer's number and model. The file is read at each subscription. If the file is malformed or missing, the stream fails
+    as in `replay_file`.
 
     Raises ``TypeError`` if `path` is not a path.
     """

@@ -37,7 +37,7 @@ class BrokenRule:
 
 
 class RuleTable(dict[str, str]):
-    """Maps the names of rules to their texts, and to `checks`.
+    """Maps each rule's name to its text. `checks` maps it to the rule's check.
 
     A check takes the subject. It raises an ``AssertionError`` with the reason if the subject breaks the rule.
     """
@@ -235,7 +235,10 @@ def observe_all(
     scheduler: abc.SchedulerBase | None = None,
     on_next: Callable[[Any], None] = lambda event: None,
 ) -> list[Observed]:
-    """Subscribe to all `sources` at once, and return the outcomes. Raises an ``AssertionError`` after `seconds`."""
+    """Subscribe to all `sources` at once, and return the outcomes.
+
+    Raises an ``AssertionError`` if some source has not ended after `seconds`.
+    """
     all_observed = [Observed() for _ in sources]
     subscriptions: list[abc.DisposableBase] = []
     deadline = time.monotonic() + seconds

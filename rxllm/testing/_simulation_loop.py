@@ -72,7 +72,7 @@ class Faults:
         return Fault(self.random.choice(kinds), int(10 ** self.random.uniform(0, 3.3)), self.seconds())
 
     def seconds(self) -> float:
-        """Draw the duration of a fault, from milliseconds to forever."""
+        """Choose a random duration for a fault, from milliseconds to forever."""
         return float("inf") if self.random.random() < 0.2 else 10 ** self.random.uniform(-3, 2.5)
 
     def latency(self) -> float:
