@@ -218,7 +218,7 @@ def with_price(usage: Usage, name: str, response_model: str | None, context: Map
 
 
 def _fill_costs(usage: Usage, provider: str | None, models: Iterable[str | None], context: Mapping[str, str]) -> Usage:
-    """Return `usage` with costs from the first known model."""
+    """Return `usage` with its missing costs filled in, at the prices of the first model that has prices."""
     for model in filter(None, models):
         price = _price(usage, provider, model, context)
         if price is not None:

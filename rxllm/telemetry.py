@@ -172,8 +172,8 @@ class StepFinished(_RequestSpan, frozen=True):
 class ToolStarted(_RequestSpan, frozen=True):
     """A tool is about to run.
 
-    `content` is its arguments. An agent's chat follows. A context variable set by an observer now is visible only to
-    the tool's function.
+    `content` is its arguments. If the tool is an agent, its chat follows. A context variable that an observer sets now
+    is visible only to the tool's function.
     """
 
     tool: str

@@ -155,7 +155,7 @@ VARIATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sends_response_format": ({}, {"response_format": json_schema("canary", SCHEMA)}),
     "sends_picture": ({"messages": (*MESSAGES, user("Look!"))}, {"messages": (*MESSAGES, PICTURE)}),
 }
-"""Maps each rule to a request's fields without and with the setting."""
+"""Maps each rule to the fields of two requests: one without the setting, and one with it."""
 
 
 def expect_sent(rule: str, requests: Sequence[Sent]) -> None:
@@ -247,7 +247,7 @@ class AdapterRun:
 
     @cached_property
     def sent(self) -> Sequence[Sent] | None:
-        """The HTTP requests for the canary request, or None if unknown."""
+        """The HTTP requests for the canary request, or None if they are unknown."""
         return self.sends()
 
     def sends(self, **changes: Any) -> Sequence[Sent] | None:

@@ -332,7 +332,7 @@ def _sha256(content: str | bytes) -> str:
 
 
 def add_costs(source: Any, provider: str | None, model: str | None) -> Any:
-    """Return `source` with costs, if the model's prices are known."""
+    """Return `source` with costs added to its usage, if the model's prices are known."""
     info = models.find(provider, model) if provider else None
     return source.pipe(ops.cost(price=models.price_of(info))) if info is not None and info.has_prices else source
 

@@ -220,7 +220,7 @@ class _Run:
         self.loop.schedule_cancel(None, None)
 
     def _record_error(self, error: BaseException, what: str) -> None:
-        """Record `error` as a problem. A call may fail after a fault."""
+        """Record `error` as a problem, unless it is a failed call after a fault."""
         if error is self.error:
             return
         self.error = self.error or error

@@ -61,7 +61,7 @@ class Faults:
         return kind in self.enabled and self.random.random() < self._rate
 
     def cancel_at(self) -> int | None:
-        """Draw the step at which to cancel, if any."""
+        """Choose a random step at which to cancel, or None."""
         return int(10 ** self.random.uniform(0, 3)) if self.strikes("cancel") else None
 
     def on_connection(self) -> Fault | None:
@@ -76,7 +76,7 @@ class Faults:
         return float("inf") if self.random.random() < 0.2 else 10 ** self.random.uniform(-3, 2.5)
 
     def latency(self) -> float:
-        """Draw the seconds before a write arrives."""
+        """Choose a random number of seconds before a write arrives."""
         return self.random.uniform(0.0002, 0.003)
 
 
