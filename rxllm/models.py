@@ -20,9 +20,9 @@ a capability is False             A call that needs the capability is rejected b
 prices are set                    The costs that the provider does not report are added to the usage.
 ================================  =====================================================================================
 
-Without an entry, or with a field that is not set, rxllm checks nothing. An entry's name begins with the adapter's
-provider, in any case. Without a provider, it begins with the name of the adapter's class or function. For an adapter
-that always uses the same model, the name is the provider alone.
+If a model has no entry, rxllm checks nothing. A field that is not set is not checked. An entry's name begins with the
+adapter's provider, in upper or lower case. If there is no provider, it begins with the name of the adapter's class or
+function. For an adapter that always uses the same model, the name is the provider alone.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ def token_counts(usage: Usage) -> dict[str, int | None]:
 
 
 def all_counts(usage: Usage) -> dict[str, int | None]:
-    """Return all counts, including searches and audio tokens.
+    """Return all counts in `usage` that can have a price, including searches and audio tokens.
 
     >>> all_counts(Usage(10, 5, tool_usage={"web_search_requests": 2}))["web_searches"]
     2

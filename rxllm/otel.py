@@ -139,9 +139,9 @@ def traces(
     """Return an observer that writes spans and metrics.
 
     Use it as ``Engine(..., observers=[rxllm.otel.traces()])``. It also observes the engine's agents. If another engine
-    answers instead, it is observed, too. By default, it uses OpenTelemetry's global providers. The span that is current
-    at the subscription is the parent of the call's span. With `propagate`, each attempt sends a ``traceparent`` header,
-    unless the caller sets it.
+    answers instead, that one is observed, too. By default, traces use OpenTelemetry's global providers. The span that
+    is current at the subscription is the parent of the call's span. With `propagate`, each attempt sends a
+    ``traceparent`` header, unless the caller sets it.
 
     `content` adds messages, tools, arguments and results to the spans, but not the model's reasoning. By default, it is
     on if the environment variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` is ``span_only``,

@@ -244,7 +244,7 @@ def thread_html(thread: Thread, unanswered: State = "called") -> str:
 
 
 def message_html(message: Message, answers: Iterable[Message] = (), unanswered: State = "called") -> str:
-    """Return the HTML of a message and its `answers`."""
+    """Return the HTML of a message and of the `answers` to its tool calls."""
     name = clip(f"{message.role} {message.name or ''}".strip())
     body = "".join(message_rows(message, answers, unanswered))
     if message.role == "system" and len(message.text) > 600:

@@ -49,7 +49,7 @@ USAGE = Usage(11, 7)
 
 @dataclass(frozen=True)
 class Script:
-    """An answer for a service to give.
+    """An answer that the service of a test suite gives.
 
     The service sends `thinking` and `texts` in pieces, then `calls`, `usage` and the end. `finish_reason` defaults to
     ``"tool_calls"`` if there are calls, and to ``"stop"`` otherwise. An `error` ends the answer, and the adapter must
@@ -217,7 +217,7 @@ class AdapterRun:
 
     @cached_property
     def observed(self) -> Observed:
-        """The outcome of the reference call. It is made only once."""
+        """The outcome of the reference call. The call is made only once."""
         return self.observe(self.stream())
 
     def expect_as_before(self, which: str, observed: Observed) -> None:

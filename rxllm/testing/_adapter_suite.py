@@ -160,7 +160,7 @@ class AdapterConformance:
         return {"timeout": self.silence / 5} if reason == "timeout" else {}
 
     def expect_reason(self, error: Exception | None, reason: str) -> AdapterError:
-        """Return `error` if it has this `reason`, or fail."""
+        """Check that `error` is an ``AdapterError`` with this `reason`, and return it."""
         assert isinstance(error, AdapterError), f"{error!r} is not an AdapterError"
         assert error.reason == reason, repr(error)
         return error

@@ -221,7 +221,7 @@ def _run_tape(tape: Tape, operators: Sequence[Operator]) -> BacktestRow:
 
 
 PATIENCE = 3600.0
-"""Seconds a pipeline may run after its recording has ended."""
+"""The number of seconds that a pipeline may run after its recording has ended."""
 
 
 @dataclass(frozen=True)

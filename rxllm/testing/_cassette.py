@@ -203,13 +203,13 @@ def sandbox(engine: A) -> Generator[A]:
     >>> fake.requests[0].model
     'gpt-5'
 
-    It replaces every engine given as a string, such as ``"openai:gpt-5"``. `engine` is an `Engine`, an adapter or an
-    image adapter. If the code generates text and images, pass an `Engine` with both adapters. Requests keep the model
-    name given in the code.
+    The `engine` replaces every engine given as a string, such as ``"openai:gpt-5"``. It is an `Engine`, an adapter or
+    an image adapter. If the code generates text and images, pass an `Engine` with both adapters. Requests keep the
+    model name given in the code.
 
-    A sandbox affects the streams created in its block, even after the block. It also applies in tasks, ``asyncio.run``
-    and ``asyncio.to_thread``. Concurrent and nested sandboxes are independent. Engines created outside the block do not
-    change.
+    A sandbox affects the streams created in its block, even if they run after the block. It also applies in tasks,
+    ``asyncio.run`` and ``asyncio.to_thread``. Concurrent and nested sandboxes are independent. Engines created outside
+    the block do not change.
     """
     only_images = isinstance(engine, ImageAdapter) and not hasattr(engine, "stream")
     replacement = Engine(image_adapter=engine) if only_images else as_engine(engine)

@@ -150,7 +150,7 @@ def clip(value: Any) -> str:
 
 
 SECONDS = 30.0
-"""Seconds after which a stream counts as hung."""
+"""The number of seconds after which a stream counts as hung."""
 
 
 class HangingError(AssertionError):

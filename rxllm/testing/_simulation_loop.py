@@ -163,7 +163,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.slept = 0.0
         """The seconds that the current blocking function has slept."""
         self.listeners: dict[int, Callable[[], Any]] = {}
-        """Factories for server protocols, by port."""
+        """Maps each port to the factory of its server's protocols."""
         self.threads: Any = None
         self._sockets: dict[socket.socket, int] = {}
         self._numbers = 0
