@@ -210,8 +210,8 @@ class Engine:
     def with_tools(self, *tools: Tool | Callable[..., Any], replace: bool = False) -> Engine:
         """Return an engine with these tools added.
 
-        Raises ``EngineError("invalid_engine")`` if the engine already has a tool with this name. With `replace`, the
-        new tool takes its place. It needs approval if the old one did.
+        Raises ``EngineError("invalid_engine")`` if the engine already has a tool with the same name. With `replace`,
+        the new tool takes the place of the old one. The new tool then needs approval if the old one did.
         """
         added = _check_entries("tools", tools)
         taken = {tool.name for tool in self.tools} & {tool.name for tool in added}
@@ -253,8 +253,8 @@ class Engine:
         The tool's result is the text of the agent's answer. With a `response_format`, it is the parsed value. `options`
         are options of ``rxllm.chat``, and `system` is the agent's system prompt. The agent's user message is the
         argument ``prompt``, or all arguments as JSON if you pass a `schema`. An agent has no timeout. A
-        ``tool_executor`` never runs it. It uses the outer chat's `approve` unless it has its own. Its tools receive the
-        outer chat's context, overridden by the agent's own.
+        ``tool_executor`` never runs it. An agent uses the outer chat's `approve` unless it has its own. Its tools
+        receive the outer chat's context, overridden by the agent's own.
 
         The outer chat's stream emits the agent's events as ``Nested`` events. The agent's usage is included in the
         step's `agent_usage`. If the agent's chat fails, the outer model receives the error. If it stops early, as at
@@ -319,7 +319,7 @@ def _model_of(name: str) -> str | None:
 
 
 def _adapter_of(name: str, model: str | None, options: Mapping[str, Any]) -> Any:
-    """Return the named adapter, or the sandbox's."""
+    """Return the named adapter or, in a sandbox, the sandbox's adapter."""
     replacement = current_place.get().engine
     if replacement is not None:
         return replacement.adapter
@@ -384,7 +384,7 @@ def as_engine(value: Any) -> Engine:
 
 
 async def aclose(engine: Any) -> None:
-    """Close an engine's or adapter's connections on the running event loop. It can still be used afterwards."""
+    """Close the connections of an engine or adapter on the running event loop. It remains usable afterwards."""
     engine = as_engine(engine)
     for adapter in (engine.adapter, engine.image_adapter):
         close = getattr(adapter, "aclose", None)

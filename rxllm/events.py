@@ -13,8 +13,8 @@ follows these rules:
 5. The same bytes always give equal events, no matter where the reads split them.
 
 Each block's `id` is unique within its response. It is the provider's id, or ``block_0``, ``block_1`` and so on. rxllm
-fills in ids that an adapter omits. In old recordings, an id of None is the latest open block of that kind. If none is
-open, it is a new block.
+fills in ids that an adapter omits. In old recordings, an id of None refers to the latest open block of that kind. If no
+such block is open, it refers to a new one.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ class FileAdded(_Event, frozen=True, tag="file_added"):
 class PartAdded(_Event, frozen=True, tag="part_added"):
     """A message part that only the provider understands.
 
-    For example, it is the result of a tool that the provider runs.
+    An example is the result of a tool that the provider runs.
     """
 
     part: ProviderPart
@@ -404,8 +404,8 @@ def current_form(event: Event) -> Event:
     >>> current_form(RawChunk("usage", {"input_tokens": 3}))
     UsageUpdated(usage=Usage(input_tokens=3))
 
-    A ``RawChunk`` inside a ``Nested`` is converted, too. rxllm converts events from adapters and JSON, and when it
-    folds them. Raises ``TypeError`` for counters that `Usage` does not have.
+    A ``RawChunk`` inside a ``Nested`` is converted, too. rxllm converts the events that it receives from adapters,
+    reads from JSON or folds. Raises ``TypeError`` for counters that `Usage` does not have.
     """
     match event:
         case RawChunk(data=ProviderPart() as part):

@@ -65,7 +65,7 @@ _VARIABLES = {
     "google": ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
     "vertex": ("GOOGLE_API_KEY",),
 }
-"""Unusual environment variables by provider, first choice first."""
+"""Maps providers to their environment variables, if these have unusual names. The first one that is set is used."""
 
 _PROVIDERS = {
     *("alibaba", "anthropic", "azure", "azure-responses", "cerebras", "deepseek", "fireworks", "gemini", "google"),
@@ -237,7 +237,7 @@ def missing(provider: str, variable: str | None = None) -> EngineError:
 
 
 def left_behind(provider: str, arguments: Sequence[str], variable: str | None = None) -> EngineError:
-    """Return the error for a key that was not pickled."""
+    """Return the error for a key that is missing because the adapter was pickled without it."""
     variable = " or ".join(_variables(provider, variable))
     message = (
         f"no API key for {provider}: the adapter was pickled without the secrets in its {' and '.join(arguments)}; "

@@ -20,9 +20,9 @@ a capability is False             A call that needs the capability is rejected b
 prices are set                    The costs that the provider does not report are added to the usage.
 ================================  =====================================================================================
 
-Without an entry, or with a field that is not set, rxllm checks nothing. An entry's name begins with the adapter's
-provider, in any case. Without a provider, it begins with the name of the adapter's class or function. For an adapter
-that always uses the same model, the name is the provider alone.
+If a model has no entry, rxllm checks nothing. A field that is not set is not checked. An entry's name begins with the
+adapter's provider, in upper or lower case. If there is no provider, it begins with the name of the adapter's class or
+function. For an adapter that always uses the same model, the name is the provider alone.
 """
 
 from __future__ import annotations
@@ -99,8 +99,9 @@ def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usa
     >>> priced("acme:unknown", Usage(1_000_000, 100_000)).total_cost is None
     True
 
-    The prices are from the entry for ``"provider:model"``. If it has none, genai-prices is searched for
-    `response_model`, then for the model in `name`. `response_model` is the model's name in the provider's response.
+    The prices are from the entry for ``"provider:model"``. If there is no such entry, or if it has no prices,
+    genai-prices is searched for `response_model`, then for the model in `name`. `response_model` is the model's name in
+    the provider's response.
 
     Raises ``EngineError("missing_dependency")`` if genai-prices is needed but not installed. Raises
     ``ValidationError("invalid_option")`` if `name` is not ``"provider:model"`` or `usage` is not a `Usage`.
@@ -122,7 +123,7 @@ def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usa
 def price_of(entry: ModelInfo) -> Callable[[Usage], Usage]:
     """Return a function that adds the costs from `entry` to a `Usage`.
 
-    Iterations by another model have that model's prices.
+    An iteration by another model is charged at the prices of that model.
     """
 
     def price(other: str | None, part: Usage) -> Usage:
@@ -174,7 +175,7 @@ def _canonical(provider: str) -> str:
 
 
 _PROVIDERS = {**_ALIASES, "moonshot": "moonshotai", "vertex": ""}
-"""Different provider names in genai-prices. With "", only the model is looked up."""
+"""Maps providers to their names in genai-prices, if these differ. If the name is "", only the model is looked up."""
 
 _EXTRA = {
     "cache_write_1h_tokens": ("cache_creation.ephemeral_1h_input_tokens",),
@@ -199,7 +200,7 @@ _EXTRA = {
     "input_video_tokens": ("promptTokensDetails.VIDEO", "toolUsePromptTokensDetails.VIDEO"),
     "web_searches": ("num_search_queries",),
 }
-"""The counters in ``Usage.extra`` for each genai-prices count."""
+"""Maps each count in genai-prices to the counters in ``Usage.extra`` that add up to it."""
 
 _CONTEXT = ("service_tier", "speed")
 """Details of an answer that affect its price."""
@@ -217,7 +218,7 @@ def with_price(usage: Usage, name: str, response_model: str | None, context: Map
 
 
 def _fill_costs(usage: Usage, provider: str | None, models: Iterable[str | None], context: Mapping[str, str]) -> Usage:
-    """Return `usage` with costs from the first known model."""
+    """Return `usage` with its missing costs filled in, at the prices of the first model that has prices."""
     for model in filter(None, models):
         price = _price(usage, provider, model, context)
         if price is not None:
@@ -245,7 +246,10 @@ def _price(usage: Usage, provider: str | None, model: str, context: Mapping[str,
 
 
 def price_list() -> tuple[Callable[..., PriceCalculation], type]:
-    """Return genai-prices' ``calc_price`` and ``Usage``. Raises ``EngineError("missing_dependency")`` without it."""
+    """Return ``calc_price`` and ``Usage`` from genai-prices.
+
+    Raises ``EngineError("missing_dependency")`` if genai-prices is not installed.
+    """
     try:
         from genai_prices import Usage as Counts
         from genai_prices import calc_price
@@ -265,7 +269,7 @@ def token_counts(usage: Usage) -> dict[str, int | None]:
 
 
 def all_counts(usage: Usage) -> dict[str, int | None]:
-    """Return all counts, including searches and audio tokens.
+    """Return all counts in `usage` that can have a price, including searches and audio tokens.
 
     >>> all_counts(Usage(10, 5, tool_usage={"web_search_requests": 2}))["web_searches"]
     2

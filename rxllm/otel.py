@@ -83,7 +83,7 @@ USAGE = {
     "cache_write_input_tokens": "cache_write.input_tokens",
     "reasoning_tokens": "reasoning.output_tokens",
 }
-"""The conventions' names for usage fields, without prefixes."""
+"""Maps usage fields to their names in the conventions, without the prefix of these names."""
 
 PROVIDERS = {
     "azure": "azure.ai.openai",
@@ -95,7 +95,7 @@ PROVIDERS = {
     "vertex": "gcp.vertex_ai",
     "xai": "x_ai",
 }
-"""The conventions' names for providers, if different."""
+"""Maps a provider's name in rxllm to its name in the conventions, if the two differ."""
 
 _ABSENT = {"input_tokens": 0, "output_tokens": 0}
 RELEASED, NEWEST = "gen_ai.client.operation", "gen_ai.client.inference"
@@ -113,7 +113,7 @@ TOKENS: dict[str, list[tuple[str, str, dict[str, str], int | None]]] = {
         ),
     ],
 }
-"""Token metrics: usage field, metric name, labels and default.
+"""The token metrics, each with its usage field, name, labels and default.
 
 A metric with a modality is a counter. Any other metric is a histogram.
 """
@@ -123,7 +123,7 @@ COUNTS = [float(4**n) for n in range(14)]
 
 _FINISH = {"tool_calls": "tool_call", None: "error"}  # a truncated response has no reason
 LATEST = 256
-"""The number of ended spans kept for late children."""
+"""The maximum number of ended spans that are kept, in case a child span starts later."""
 _BODY = "rxllm.otel/body"
 
 
@@ -139,9 +139,9 @@ def traces(
     """Return an observer that writes spans and metrics.
 
     Use it as ``Engine(..., observers=[rxllm.otel.traces()])``. It also observes the engine's agents. If another engine
-    answers instead, it is observed, too. By default, it uses OpenTelemetry's global providers. The span that is current
-    at the subscription is the parent of the call's span. With `propagate`, each attempt sends a ``traceparent`` header,
-    unless the caller sets it.
+    answers instead, that one is observed, too. By default, traces use OpenTelemetry's global providers. The span that
+    is current at the subscription is the parent of the call's span. With `propagate`, each attempt sends a
+    ``traceparent`` header, unless the caller sets it.
 
     `content` adds messages, tools, arguments and results to the spans, but not the model's reasoning. By default, it is
     on if the environment variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` is ``span_only``,
@@ -368,7 +368,10 @@ class Traces(rxllm.telemetry.Tracer):
 
 @dataclass
 class _Open:
-    """An open span and the labels for its metrics. `steps` counts a chat's steps. `agent` is an agent's tool name."""
+    """An open span and the labels for its metrics.
+
+    `steps` is the number of a chat's steps. `agent` is the tool's name if the tool is an agent.
+    """
 
     span: trace.Span
     context: Context
@@ -378,7 +381,7 @@ class _Open:
 
 
 class _Body(NamedTuple):
-    """A context's tool, and the context outside that tool."""
+    """The tool that is running in a context. `around` is the context outside the tool."""
 
     owner: Traces
     tool_id: str

@@ -9,8 +9,8 @@
     shout = "rxllm_acme:shout"         # used as ops.plugins.shout()
 
 A plugin is imported when it is first used. If it fails, the error names its package, and other plugins still work.
-rxllm's own names win, and a warning is logged once. If two packages register the same name, using it raises an error. A
-name's meaning must not depend on other packages.
+rxllm's own names win, and a warning is logged once. If two packages register the same name, using it raises an
+error. A name never gets another meaning because another package is installed.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def about(group: Group, name: str) -> str:
 
 
 def listed(group: Group) -> list[str]:
-    """Return the names in `group` with packages, like ``"shout (loud 1.0)"``."""
+    """Return the names in `group`, each with the package that registers it, like ``"shout (loud 1.0)"``."""
     return [f"{name} ({_join(map(_package, points))})" for name, points in sorted(_points_by_name(group).items())]
 
 

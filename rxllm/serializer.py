@@ -88,7 +88,7 @@ _RESULTS = {
     (ToolHalt, "result"),
     (ToolProgress, "data"),
 }
-"""Fields with a tool's own objects."""
+"""The fields that can contain a tool's own objects."""
 
 T = TypeVar("T")
 
@@ -196,7 +196,7 @@ def from_data(data: Any, *, response_format: Any = None, local_files: bool = Fal
 @overload
 def from_data(data: Any, type: type[T], *, response_format: Any = None, local_files: bool = False) -> T: ...
 def from_data(data: Any, type: Any = None, *, response_format: Any = None, local_files: bool = False) -> Any:
-    """Return the value, error, event or list from `to_data`; see `from_json`."""
+    """Return the value, error, event or list that `to_data` converted; see `from_json`."""
     read = reader(response_format)
     token = may_name_files.set(local_files)
     try:
@@ -315,7 +315,7 @@ def _read_event(cls: type[Event], data: dict[str, Any]) -> Event:
 
 @cache
 def _read_fields(cls: type[Event]) -> tuple[tuple[str, ...], dict[str, Reader]]:
-    """Return the required fields, and each field's reader."""
+    """Return the names of an event's required fields, and the functions that read its fields."""
     required = tuple(spec.name for spec in msgspec.structs.fields(cls) if spec.required)
     return required, {**readers_of(cls), "event": _read_nested} if cls is Nested else readers_of(cls)
 

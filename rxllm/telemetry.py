@@ -63,7 +63,7 @@ Outcome = Literal["completed", "failed", "cancelled"]
 
 
 class _Span(msgspec.Struct, frozen=True, kw_only=True):
-    """The common fields; see the module's docstring."""
+    """The fields that all telemetry values share; see the module's docstring."""
 
     id: str = ""
     parent_id: str | None = None
@@ -123,7 +123,7 @@ class CallFinished(_ModelSpan, frozen=True):
     """The response has ended.
 
     `finish_reason` and `usage` are from the `Response`, even if it is incomplete. `content` is a message with the
-    response's text and tool calls, or None without either.
+    response's text and tool calls, or None if there is neither.
     """
 
     outcome: Outcome
@@ -173,8 +173,8 @@ class StepFinished(_RequestSpan, frozen=True):
 class ToolStarted(_RequestSpan, frozen=True):
     """A tool is about to run.
 
-    `content` is its arguments. An agent's chat follows. A context variable set by an observer now is visible only to
-    the tool's function.
+    `content` is its arguments. If the tool is an agent, its chat follows. A context variable that an observer sets now
+    is visible only to the tool's function.
     """
 
     tool: str

@@ -67,7 +67,7 @@ class Timeline:
         return Lane(row.rows, 0.0)
 
     def finish(self, at: float | None = None, error: Exception | None = None) -> None:
-        """End all growing bars at time `at` or the last event."""
+        """End all growing bars at time `at`, or at the last event if that is later."""
         self.pass_time(at or 0.0)
         for lane in self._lanes.values():
             lane.finish(self.seconds)
@@ -75,12 +75,12 @@ class Timeline:
             self._lanes.setdefault(None, Lane(self.rows, 0.0)).fail(self.seconds, error)
 
     def pass_time(self, at: float) -> None:
-        """Let the bars grow to time `at`."""
+        """Extend the growing bars to the time `at`."""
         self._seconds = max(self.seconds, at)
 
     @property
     def seconds(self) -> float:
-        """The time of the last event or `pass_time`."""
+        """The time of the last event, or a later time passed to `pass_time`."""
         return max(self._seconds, self._ticks[-1]) if self._ticks else self._seconds
 
     @property
@@ -102,7 +102,7 @@ class Timeline:
 
     @property
     def summary(self) -> str:
-        """A line with models, steps, tools, seconds, tokens and cost."""
+        """A one-line summary of the run: its models, steps, tools, seconds, tokens and cost."""
         rows = [row for _, row in self._walk()]
         tops = [row for top in self.rows for row in (top.rows if top.kind == "stream" else [top])]
         steps = sum(row.kind == "step" and not row.is_lost for row in tops)
@@ -127,7 +127,7 @@ class Timeline:
         return drawn
 
     def html(self) -> str:
-        """Return the picture and a table of its figures as HTML. The colours are from the surrounding page."""
+        """Return the picture and a table of its figures as HTML. They take their colours from the surrounding page."""
         drawn = self._drawn()
         folded = f'<details style="margin-inline-start:24px"><summary>Figures</summary>{table_of(drawn)}</details>'
         return f'<div style="overflow-x:auto;font:13px system-ui,sans-serif">{svg_of(drawn)}{folded}</div>'

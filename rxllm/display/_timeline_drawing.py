@@ -66,7 +66,7 @@ class Drawn(NamedTuple):
 
 
 def fine_duration(seconds: float) -> str:
-    """Return a time as text, with more digits than `duration`.
+    """Return a time as text, more precisely than `duration` does.
 
     >>> [fine_duration(seconds) for seconds in (0.0123, 0.47, 4.83, 75)]
     ['12 ms', '0.47 s', '4.8 s', '1 min 15 s']
@@ -99,7 +99,7 @@ def dollars(cost: float | None) -> str:
 
 
 def svg_of(drawn: Drawn, *, is_file: bool = False) -> str:
-    """Return the picture. A file has its own light or dark colours."""
+    """Return the picture as SVG. In a file, the text colour follows the reader's light or dark mode."""
     top = (62 if drawn.title else 36) + 16
     bottom = top + ROW * max(1, len(drawn.rows)) + 4
     height = bottom + 58 + (16 if drawn.omitted else 0)

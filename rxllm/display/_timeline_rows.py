@@ -72,7 +72,7 @@ _CONTENT: dict[type[Any], Kind | None] = {
 }
 
 _NOTES = ("race", "hedge", "fallback", "retry")
-"""The metadata keys of notes, outermost operator first."""
+"""The metadata keys that can contain a note about lost attempts. The outermost operator comes first."""
 
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
@@ -95,7 +95,7 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 class _Gap(msgspec.Struct, frozen=True):
-    """A time without a connection; see ``ops.timed``."""
+    """A period during which the connection was lost; see ``ops.timed``."""
 
     before: _Seconds
     seconds: _Seconds
@@ -103,7 +103,7 @@ class _Gap(msgspec.Struct, frozen=True):
 
 
 class Bar(msgspec.Struct):
-    """A bar in a row. A growing bar's `end` is None. `ticks` are times of deltas or progress."""
+    """A bar in a row. A growing bar's `end` is None. `ticks` are the times at which deltas or progress arrived."""
 
     kind: Kind
     start: float
@@ -113,7 +113,7 @@ class Bar(msgspec.Struct):
 
 
 class Row(msgspec.Struct):
-    """A step, tool, lost attempt or labelled stream.
+    """A row of a timeline: a step, a tool, a lost attempt or a labelled stream.
 
     `first` is when a step's first token arrived. `note` adds a detail, such as a halt.
     """
@@ -138,13 +138,13 @@ class Row(msgspec.Struct):
 
     @property
     def tokens_per_second(self) -> float | None:
-        """The output tokens per second from the first token."""
+        """The number of output tokens per second, from the first token to the end of the step."""
         if self.first is None or self.end is None or self.end - self.first < 0.001:
             return None
         return (self.usage.output_tokens or 0) / (self.end - self.first) or None
 
     def total(self) -> Usage:
-        """Return the usage of all rows, without restarted steps."""
+        """Return the usage of this row and the rows below, except that of restarted steps."""
         if self.kind == "step" and self.is_lost:
             return Usage()
         return sum((row.total() for row in self.rows), self.usage)
@@ -161,7 +161,7 @@ class Row(msgspec.Struct):
 
 
 class Lane:
-    """Folds one chat's events into `rows`, from time `since`. An inner lane folds an agent's events."""
+    """Folds the events of a chat that began at `since` into `rows`. An inner lane folds an agent's events."""
 
     def __init__(self, rows: list[Row], since: float) -> None:
         self.rows = rows
@@ -179,7 +179,7 @@ class Lane:
 
     @property
     def ticks(self) -> list[float] | None:
-        """The growing text bar's ticks. You may append a delta's time instead of calling `add`."""
+        """The ticks of the growing text bar, or None. You may append a delta's time here instead of calling `add`."""
         return self._bar.ticks if self._bar is not None and self._bar.kind == "text" else None
 
     def add(self, event: Event, at: float) -> None:
@@ -365,7 +365,7 @@ def _notes_in(metadata: Mapping[str, Any]) -> Iterator[tuple[str, _Note]]:
 
 
 def _add_gaps(step: Row, metadata: Mapping[str, Any], at: float) -> None:
-    """Split the bars of `step` at gaps in the connection. Gaps count back from `at`."""
+    """Split the bars of `step` where the connection was lost. Each gap began `before` seconds earlier than `at`."""
     try:
         gaps = msgspec.convert(metadata.get("reattached", ()), tuple[_Gap, ...])
     except msgspec.ValidationError:  # a provider's own metadata
@@ -380,7 +380,7 @@ def _add_gaps(step: Row, metadata: Mapping[str, Any], at: float) -> None:
 
 
 def _split(bar: Bar, began: float, ended: float) -> Iterator[Bar]:
-    """Yield the parts of `bar` outside `began` to `ended`."""
+    """Yield the parts of `bar` before `began` and after `ended`."""
     end = ended if bar.end is None else bar.end
     if bar.start < began:
         yield Bar(bar.kind, bar.start, min(end, began), bar.title, [tick for tick in bar.ticks if tick <= began])
@@ -395,7 +395,7 @@ def _end_last(row: Row, at: float) -> None:
 
 
 def message_of(error: Exception) -> str:
-    """Return a short message, ``stopped`` for a cancelled stream."""
+    """Return a short message for `error`. If the stream was cancelled, it is ``stopped``."""
     if isinstance(error, StreamError) and error.reason == "cancelled":
         return "stopped"
     text: str = getattr(error, "message", None) or str(error) or type(error).__name__

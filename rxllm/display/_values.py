@@ -53,7 +53,7 @@ from rxllm.values import (
 )
 
 OPEN, FOLDED = 8, 100
-"""The numbers of open and of expandable messages of a thread."""
+"""The maximum number of a thread's latest messages to show, and of earlier messages that can be expanded."""
 
 ROOM = 300_000
 """The maximum length of a thread's HTML, in characters."""
@@ -65,7 +65,7 @@ MANY = 200
 """The maximum number of parts, images or table rows."""
 
 Drawing = tuple[str, Sequence[str], Look | Literal["value"]]
-"""A body, the texts of its status line, and its look."""
+"""The HTML of a card's body, the texts for its status line, and its look."""
 
 
 def value_html(value: Any) -> str | None:
@@ -244,7 +244,7 @@ def thread_html(thread: Thread, unanswered: State = "called") -> str:
 
 
 def message_html(message: Message, answers: Iterable[Message] = (), unanswered: State = "called") -> str:
-    """Return the HTML of a message and its `answers`."""
+    """Return the HTML of a message and of the `answers` to its tool calls."""
     name = clip(f"{message.role} {message.name or ''}".strip())
     body = "".join(message_rows(message, answers, unanswered))
     if message.role == "system" and len(message.text) > 600:

@@ -1,4 +1,4 @@
-"""Texts for people: endings, times, numbers and remedies."""
+"""Texts that displays show to people: endings of runs, times, numbers and remedies for errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ENDINGS: dict[str | None, tuple[Look, str]] = {
 
 
 def ending(reason: str | None) -> tuple[Look, str]:
-    """Return the look and the text for an ending.
+    """Return the look and the text of a card that ended with `reason`.
 
     `reason` is from a response, chat or session. A tool may halt a chat with its own reason.
 
@@ -84,4 +84,4 @@ _REMEDIES = {
     "content_filter": "change the request",
     "budget_exceeded": "pass a larger budget",
 }
-"""Remedies by error reason. Messages with a semicolon get none."""
+"""Maps error reasons to remedies. A message that already contains a semicolon gets no remedy."""

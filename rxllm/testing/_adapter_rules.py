@@ -41,7 +41,7 @@ JUNK = (
 """Bytes that a decoder might receive from the wrong server."""
 
 SHORTEST_KEY = 8
-"""The shortest key to search for. Shorter keys could match by chance."""
+"""The minimum length of a key to search for. Shorter keys could match by chance."""
 
 PROMPT = 0.1
 """The time limit in seconds for building a request."""

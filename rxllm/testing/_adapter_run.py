@@ -49,7 +49,7 @@ USAGE = Usage(11, 7)
 
 @dataclass(frozen=True)
 class Script:
-    """An answer for a service to give.
+    """An answer that the service of a test suite gives.
 
     The service sends `thinking` and `texts` in pieces, then `calls`, `usage` and the end. `finish_reason` defaults to
     ``"tool_calls"`` if there are calls, and to ``"stop"`` otherwise. An `error` ends the answer, and the adapter must
@@ -80,8 +80,8 @@ class Served:
     """An adapter with a running service.
 
     ``asked()`` returns the number of calls that the service received. ``left()`` returns the number of calls that the
-    client closed early. ``requests()`` returns the HTTP requests, like ``Loopback.requests``. Without `requests`, the
-    rules about requests are checked only for an ``HTTPAdapter``.
+    client closed early. ``requests()`` returns the HTTP requests, like ``Loopback.requests``. If there is no
+    `requests`, the rules about requests are checked only for an ``HTTPAdapter``.
     """
 
     adapter: Any
@@ -124,7 +124,7 @@ TEMPERATURE = 0.125
 
 
 def canary(rule: str) -> str:
-    """Return the word to find in the request, like ``canary_system``."""
+    """Return the word that `rule` searches the request for, like ``canary_system``."""
     return rule.replace("sends_", "canary_")
 
 
@@ -155,7 +155,7 @@ VARIATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sends_response_format": ({}, {"response_format": json_schema("canary", SCHEMA)}),
     "sends_picture": ({"messages": (*MESSAGES, user("Look!"))}, {"messages": (*MESSAGES, PICTURE)}),
 }
-"""Maps each rule to a request's fields without and with the setting."""
+"""Maps each rule to the fields of two requests: one without the setting, and one with it."""
 
 
 def expect_sent(rule: str, requests: Sequence[Sent]) -> None:
@@ -201,7 +201,7 @@ class AdapterRun:
         return stream_generate(self.engine, request, **{**self.options, **options})
 
     def bare(self) -> Stream[Event]:
-        """Return the adapter's stream, without the pipeline."""
+        """Return the stream directly from the adapter, without rxllm's pipeline."""
         return Stream.of(as_adapter(self.engine.adapter).stream(*self.received))
 
     def observe(self, source: Observable[Any], **options: Any) -> Observed:
@@ -217,7 +217,7 @@ class AdapterRun:
 
     @cached_property
     def observed(self) -> Observed:
-        """The outcome of the reference call. It is made only once."""
+        """The outcome of the reference call. The call is made only once."""
         return self.observe(self.stream())
 
     def expect_as_before(self, which: str, observed: Observed) -> None:
@@ -230,7 +230,7 @@ class AdapterRun:
         expect_same(which, before, now)
 
     def comparable_facts(self, events: list[Event]) -> list[Any]:
-        """Return the facts that are equal for all calls. A model may word its answer differently."""
+        """Return what all calls must have in common. A model may word each answer differently."""
         kinds = [type(event).__name__ for event in events]
         return [*kinds[:1], *["content"] * says_something(events), *kinds[-1:]]
 
@@ -247,13 +247,13 @@ class AdapterRun:
 
     @cached_property
     def sent(self) -> Sequence[Sent] | None:
-        """The HTTP requests for the canary request, or None if unknown."""
+        """The HTTP requests for the canary request, or None if they are unknown."""
         return self.sends()
 
     def sends(self, **changes: Any) -> Sequence[Sent] | None:
-        """Return the HTTP requests for the canary request with `changes`.
+        """Return the HTTP requests for the canary request, modified by `changes`.
 
-        Return None if they are unknown. Raise the adapter's ``LLMError`` if it refuses the request.
+        Return None if the HTTP requests are unknown. Raise the adapter's ``LLMError`` if it refuses the request.
         """
         if not isinstance(self.engine.adapter, HTTPAdapter):
             return None

@@ -108,7 +108,7 @@ class AdapterConformance:
     seconds: float = SECONDS
 
     def serving(self, script: Script) -> AbstractContextManager[Served]:
-        """Start a service and yield a `Served`, in a context manager.
+        """Return a context manager that starts a service and yields a `Served`.
 
         The service follows `script` on each call. A refusal must include the request id `REQUEST_ID` and the error's
         ``retry_after``.
@@ -119,7 +119,7 @@ class AdapterConformance:
 
     @contextmanager
     def running(self, script: Script) -> Generator[ScriptedRun]:
-        """Start the service, and yield a run without retries."""
+        """Start the service, and yield a run whose engine does not retry."""
         with self.serving(script) as served:
             engine = Engine(served.adapter, model=self.model, retry=False)
             yield ScriptedRun(engine, "Call f, twice.", {"tools": [TOOL]}, self.seconds, served)
@@ -156,11 +156,11 @@ class AdapterConformance:
         return Script(error=AdapterError(reason, request_id=REQUEST_ID))
 
     def waiting(self, reason: str) -> dict[str, Any]:
-        """Return the options for a call that fails with `reason`."""
+        """Return the options to pass to a call that is expected to fail with `reason`."""
         return {"timeout": self.silence / 5} if reason == "timeout" else {}
 
     def expect_reason(self, error: Exception | None, reason: str) -> AdapterError:
-        """Return `error` if it has this `reason`, or fail."""
+        """Check that `error` is an ``AdapterError`` with this `reason`, and return it."""
         assert isinstance(error, AdapterError), f"{error!r} is not an AdapterError"
         assert error.reason == reason, repr(error)
         return error
@@ -173,7 +173,7 @@ class AdapterConformance:
         return self.expect_reason(observed.error, reason)
 
     def broken(self, error: LLMError, **options: Any) -> None:
-        """Check that a stream keeps its text and ends with `error`."""
+        """Check that a stream that fails midway keeps its text and ends with `error`."""
         with self.running(Script(TEXTS, error=error)) as run:
             events = run.all_events(**options)
         for event in events:

@@ -140,10 +140,10 @@ def backtest(
     they do in an engine. ``progress(row)`` is called after each row.
 
     Some operators, like retry and ``hedge``, subscribe again. They get the next recording of the same request, if the
-    cassette has one. Other engines, as in ``fallback``, answer only with a ``Fake`` or a ``Cassette(..., "replay")``.
-    Give such a cassette ``speed=1`` to keep the recorded times. The row's `missing` lists the answers that are not
-    recorded. Async functions fail, because virtual time has no event loop. Use sync functions, or functions that return
-    a stream.
+    cassette has one. Another engine, as in ``fallback``, answers only if its adapter is a ``Fake`` or a
+    ``Cassette(..., "replay")``. Give such a cassette ``speed=1`` to keep the recorded times. The row's `missing` lists
+    the answers that are not recorded. Async functions fail, because virtual time has no event loop. Use sync functions,
+    or functions that return a stream.
 
     Raises ``ValidationError("invalid_option")`` if `pipeline` is not made of operators. Raises ``FileNotFoundError`` if
     a path does not exist. Errors raised while the pipeline is applied are propagated.
@@ -221,12 +221,12 @@ def _run_tape(tape: Tape, operators: Sequence[Operator]) -> BacktestRow:
 
 
 PATIENCE = 3600.0
-"""Seconds a pipeline may run after its recording has ended."""
+"""The number of seconds that a pipeline may run after its recording has ended."""
 
 
 @dataclass(frozen=True)
 class Tape:
-    """A recording, and later recordings of the same request."""
+    """A recording, followed by the later recordings of the same request."""
 
     name: str
     takes: Sequence[Recorded | Observable[Any]]
@@ -313,7 +313,7 @@ class Run:
         return self._subscribe_to(source, "the rest of an answer whose subscriber unsubscribed", observer)
 
     def _answer_of(self, engine: Any, model: str | None = None) -> Stream[Event]:
-        """Return another engine's answer, or note that it is missing."""
+        """Return the answer of another engine. If it cannot answer, the answer is recorded as missing."""
         other = as_engine(engine)
         request = replace(self._tape.request, model=model or other.model or self._tape.request.model, options={})
         what = f"an answer from {provider_name(other.adapter)}" + (f":{request.model}" if request.model else "")
@@ -438,7 +438,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return the header and first rows, without empty columns."""
+    """Return the header and the first rows of the table, without empty columns."""
     names = [name for name in _COLUMNS if name == "recording" or any(row[name] not in (None, "") for row in rows)]
     return [[_COLUMNS[name] for name in names], *([_cell(name, row[name]) for name in names] for row in rows[:_ROWS])]
 

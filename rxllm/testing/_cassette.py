@@ -203,13 +203,13 @@ def sandbox(engine: A) -> Generator[A]:
     >>> fake.requests[0].model
     'gpt-5'
 
-    It replaces every engine given as a string, such as ``"openai:gpt-5"``. `engine` is an `Engine`, an adapter or an
-    image adapter. If the code generates text and images, pass an `Engine` with both adapters. Requests keep the model
-    name given in the code.
+    The `engine` replaces every engine given as a string, such as ``"openai:gpt-5"``. It is an `Engine`, an adapter or
+    an image adapter. If the code generates text and images, pass an `Engine` with both adapters. Requests keep the
+    model name given in the code.
 
-    A sandbox affects the streams created in its block, even after the block. It also applies in tasks, ``asyncio.run``
-    and ``asyncio.to_thread``. Concurrent and nested sandboxes are independent. Engines created outside the block do not
-    change.
+    A sandbox affects the streams created in its block, even if they run after the block. It also applies in tasks,
+    ``asyncio.run`` and ``asyncio.to_thread``. Concurrent and nested sandboxes are independent. Engines created outside
+    the block do not change.
     """
     only_images = isinstance(engine, ImageAdapter) and not hasattr(engine, "stream")
     replacement = Engine(image_adapter=engine) if only_images else as_engine(engine)
@@ -332,7 +332,7 @@ def _sha256(content: str | bytes) -> str:
 
 
 def add_costs(source: Any, provider: str | None, model: str | None) -> Any:
-    """Return `source` with costs, if the model's prices are known."""
+    """Return `source` with costs added to its usage, if the model's prices are known."""
     info = models.find(provider, model) if provider else None
     return source.pipe(ops.cost(price=models.price_of(info))) if info is not None and info.has_prices else source
 
@@ -343,7 +343,7 @@ def key_of(description: Mapping[str, Any]) -> str:
 
 
 def head_line(description: Mapping[str, Any]) -> str:
-    """Return a recording's first line, with the request."""
+    """Return the first line of a recording, which contains the request."""
     text = json.dumps({"request": description}, ensure_ascii=False)
     return f"{text if is_encodable(text) else json.dumps({'request': description})}\n"
 

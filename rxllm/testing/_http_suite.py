@@ -40,7 +40,7 @@ PNG = Image.from_base64(
 """A one-pixel image."""
 
 WITHOUT_STATUS = ("malformed_response", "unsupported_feature", "unknown")
-"""Refusal reasons without an HTTP status."""
+"""The reasons for a refusal that have no HTTP status."""
 
 
 class HTTPAdapterConformance(AdapterConformance):
@@ -217,10 +217,10 @@ class ImageConformance:
     model: ClassVar[str] = "conformance"
 
     def serving(self, images: int | None) -> AbstractContextManager[Served]:
-        """Start a service and yield a `Served`, in a context manager.
+        """Return a context manager that starts a service and yields a `Served`.
 
-        The service answers with ``n`` copies of `PNG`, but at most `images`. If `images` is None, it refuses each call
-        and sends the id `REQUEST_ID`.
+        The service answers with ``n`` copies of `PNG`, but never with more than `images`. If `images` is None, it
+        refuses each call and sends the id `REQUEST_ID`.
         """
         missing(self, "serving")
 
@@ -310,7 +310,7 @@ STATUSES = {
 
 @contextmanager
 def _closed_port() -> Generator[str]:
-    """Yield the address of a port without a server."""
+    """Yield an address on which no server listens."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"

@@ -128,7 +128,7 @@ def _refuse_operator(make: Any) -> None:
 
 @dataclass(frozen=True)
 class Tested:
-    """The operator under test, and its source's `events`."""
+    """The operator under test, and the `events` that its source emits."""
 
     make: Make
     events: Sequence[Any] | None = None
@@ -146,7 +146,7 @@ class Tested:
         return run_operator(self.make, self.items, error, **options)
 
     def deliveries(self) -> list[tuple[int, int, int]]:
-        """Return the deliveries to test. Each is an item number, a tick and the source's silence."""
+        """Return a tuple for each delivery to test: the item's number, its tick, and how long the source is silent."""
         last = len(self.items) * EVERY
         timed = [item for item in _ticks(self.run(silence=SILENCE)[0]) if last - EVERY < item[1] < last + SILENCE]
         return [(*item, 0) for item in _ticks(self.run()[0])] + [(*item, SILENCE) for item in timed[:2]]
@@ -155,7 +155,7 @@ class Tested:
         return Source(self.items, clock=clock).pipe(self.make())
 
     def failure(self) -> tuple[str, Exception] | None:
-        """Return the operator's error with a description, if any."""
+        """Return a description of the operator's error and the error itself, or None if there is none."""
         moments = {0: "when it was subscribed to", self.end: "when the source ended"}
         moments |= {(number + 1) * EVERY: f"at item {number}, {clip(item)}" for number, item in enumerate(self.items)}
         match self.run()[0].ends:

@@ -117,8 +117,8 @@ def timed_file(path: str | Path) -> Stream[Timed[Any]]:
 
     The file is from `record` or a `Cassette`. ``rxllm.timeline(timed_file("run.jsonl"))`` draws a recording. In a
     cassette, the times start again at each answer. Events from a cassette are also wrapped in a `Labelled` with the
-    answer's number and model. The file is read at each subscription. A malformed or missing file fails the stream as in
-    `replay_file`.
+    answer's number and model. The file is read at each subscription. If the file is malformed or missing, the stream
+    fails as in `replay_file`.
 
     Raises ``TypeError`` if `path` is not a path.
     """
@@ -193,7 +193,7 @@ def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callabl
 
 
 def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
-    """Start a stopwatch on `scheduler`, and return its reader."""
+    """Start a stopwatch on `scheduler`, and return a function that reads it in seconds."""
     if scheduler is None:
         began = time.monotonic()
         return lambda: time.monotonic() - began
@@ -286,7 +286,7 @@ class Recorded:
 
     @property
     def request(self) -> Mapping[str, Any]:
-        """The request, empty without a `head`."""
+        """The recorded request. It is empty if there is no `head`."""
         if self.head is None:
             return {}
         number, line = self.head
@@ -297,7 +297,7 @@ class Recorded:
 
     @property
     def text(self) -> bytes:
-        """This stream's part of the file, unchanged."""
+        """The lines of this stream, exactly as they are in the file."""
         return b"".join(line for _, line in (*([self.head] if self.head else []), *self.lines))
 
     def notes(self) -> list[Note]:

@@ -37,7 +37,7 @@ class BrokenRule:
 
 
 class RuleTable(dict[str, str]):
-    """Maps the names of rules to their texts, and to `checks`.
+    """Maps each rule's name to its text. `checks` maps it to the rule's check.
 
     A check takes the subject. It raises an ``AssertionError`` with the reason if the subject breaks the rule.
     """
@@ -100,7 +100,7 @@ def report(broken: Iterable[BrokenRule]) -> None:
 
 
 def _on_a_screen(messages: Sequence[str]) -> str:
-    """Join the messages, and cut the later ones if they are long."""
+    """Join the messages. Only the first line of a message is kept if the rest does not fit on a screen."""
     lines: list[str] = []
     for index, message in enumerate(messages, 1):
         first, *rest = message.splitlines()
@@ -150,7 +150,7 @@ def clip(value: Any) -> str:
 
 
 SECONDS = 30.0
-"""Seconds after which a stream counts as hung."""
+"""The number of seconds after which a stream counts as hung."""
 
 
 class HangingError(AssertionError):
@@ -235,7 +235,10 @@ def observe_all(
     scheduler: abc.SchedulerBase | None = None,
     on_next: Callable[[Any], None] = lambda event: None,
 ) -> list[Observed]:
-    """Subscribe to all `sources` at once, and return the outcomes. Raises an ``AssertionError`` after `seconds`."""
+    """Subscribe to all `sources` at once, and return the outcomes.
+
+    Raises an ``AssertionError`` if some source has not ended after `seconds`.
+    """
     all_observed = [Observed() for _ in sources]
     subscriptions: list[abc.DisposableBase] = []
     deadline = time.monotonic() + seconds

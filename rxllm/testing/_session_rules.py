@@ -49,7 +49,7 @@ def assert_session_store(make: Callable[[], SessionStore], *, without: Collectio
 
 
 class _Place:
-    """The store under test, and the check's own id."""
+    """The store under test, and a session id that only one check uses."""
 
     def __init__(self, make: Callable[[], SessionStore]) -> None:
         self.make, self.store, self.id = make, make(), token_hex(8)
@@ -74,7 +74,7 @@ class _Place:
 
 
 def sample(id: str) -> Session:
-    """Return a session without default values."""
+    """Return a session whose fields all differ from their defaults."""
     call = ToolCall("c1", "ask", {"x": [1, 2.5, None, {"ü": "\0😀"}]})
     thread = Thread() + user("naïve ☃ \0 \u2028") + Message("assistant", "", tool_calls=(call,))
     context = {"user": "ada", "tags": ["a", {"b": True}]}

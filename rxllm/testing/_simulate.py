@@ -33,7 +33,7 @@ from rxllm.values.argument_checks import check, invalid_option, is_positive, mus
 App = Callable[[World], Awaitable[Any]]
 
 ENDING_SECONDS = 30.0
-"""Virtual seconds that tasks may run after the app returns."""
+"""The number of virtual seconds that tasks may run after the app returns."""
 SETTLING_SECONDS = 1.0
 TURN_SECONDS = 0.01
 SHOWN_MOMENTS = 40
@@ -220,7 +220,7 @@ class _Run:
         self.loop.schedule_cancel(None, None)
 
     def _record_error(self, error: BaseException, what: str) -> None:
-        """Record `error` as a problem. A call may fail after a fault."""
+        """Record `error` as a problem, unless it is a failed call after a fault."""
         if error is self.error:
             return
         self.error = self.error or error
@@ -259,7 +259,7 @@ class _Run:
                 await asyncio.sleep(TURN_SECONDS)  # a task may start another one as it ends
 
     def _run_outside(self, coro: Any) -> None:
-        """Run `coro` outside the app, inside the simulation."""
+        """Run `coro` in the simulation, but not as a part of the app."""
         with contextlib.suppress(TimeoutError):
             self.loop.run_until_complete(self.loop.create_task(coro, context=world_context()))
 

@@ -22,7 +22,7 @@ FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
 ENABLED = 0.3
 """The probability that a run enables a kind of fault."""
 RATES = (0.1, 0.4, 0.8)
-"""The probabilities that an enabled fault strikes."""
+"""The probabilities with which an enabled fault strikes. Each run uses one of them."""
 
 
 class Moment(NamedTuple):
@@ -37,7 +37,7 @@ class Moment(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A connection fault before byte `at`, for `seconds`."""
+    """A fault of a connection. It strikes before byte `at`. A stall lasts `seconds`."""
 
     kind: str
     at: int
@@ -61,22 +61,22 @@ class Faults:
         return kind in self.enabled and self.random.random() < self._rate
 
     def cancel_at(self) -> int | None:
-        """Draw the step at which to cancel, if any."""
+        """Choose a random step at which to cancel, or None."""
         return int(10 ** self.random.uniform(0, 3)) if self.strikes("cancel") else None
 
     def on_connection(self) -> Fault | None:
-        """Draw the fault of a new connection, if any."""
+        """Choose a random fault for a new connection, or None."""
         kinds = [kind for kind in ("cut", "stall", "slow") if self.strikes(kind)]
         if not kinds:
             return None
         return Fault(self.random.choice(kinds), int(10 ** self.random.uniform(0, 3.3)), self.seconds())
 
     def seconds(self) -> float:
-        """Draw the duration of a fault, from milliseconds to forever."""
+        """Choose a random duration for a fault, from milliseconds to forever."""
         return float("inf") if self.random.random() < 0.2 else 10 ** self.random.uniform(-3, 2.5)
 
     def latency(self) -> float:
-        """Draw the seconds before a write arrives."""
+        """Choose a random number of seconds before a write arrives."""
         return self.random.uniform(0.0002, 0.003)
 
 
@@ -98,9 +98,9 @@ LACKING = (
 """Methods that raise an error on a `VirtualLoop`."""
 
 TIMER_SECONDS = 1e-9
-"""The virtual seconds that it takes to set a timer.
+"""The virtual seconds that pass when a timer is set.
 
-Timers with the same delay then fire in order, but in the same turn.
+This makes timers with the same delay fire in order, but still in the same turn.
 """
 
 
@@ -134,7 +134,7 @@ class NumberedFuture(asyncio.Future[Any]):
 
 
 class OrderedWeakSet(weakref.WeakValueDictionary[int, Any]):
-    """A weak set in insertion order. The loop closes async generators in this order."""
+    """A weak set that keeps its insertion order. The loop closes async generators in that order."""
 
     def add(self, item: Any) -> None:
         self[id(item)] = item
@@ -163,7 +163,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.slept = 0.0
         """The seconds that the current blocking function has slept."""
         self.listeners: dict[int, Callable[[], Any]] = {}
-        """Factories for server protocols, by port."""
+        """Maps each port to the factory of its server's protocols."""
         self.threads: Any = None
         self._sockets: dict[socket.socket, int] = {}
         self._numbers = 0
@@ -211,7 +211,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return super().call_at(when, callback, *args, **options)
 
     def sleep(self, seconds: float) -> None:
-        """Stand in for ``time.sleep``. In a blocking function, delay only its result."""
+        """Stand in for ``time.sleep``. In a blocking function, only the function's result is delayed."""
         if asyncio.events._get_running_loop() is None:
             self.slept += seconds
         else:
