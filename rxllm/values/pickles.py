@@ -77,7 +77,10 @@ def portable(value: Any, what: str) -> Any:
 
 
 def by_value(value: Any, what: str, reason: Exception | str) -> Any:
-    """Return a stand-in. `reason` explains why `value` cannot be pickled."""
+    """Return an object that can be pickled in place of `value`.
+
+    `reason` explains why pickle rejects `value` itself. `what` names the value in errors.
+    """
     cloudpickle = _cloudpickle()
     if cloudpickle is None:
         remedy = "define it in a module, or install cloudpickle: pip install 'rxllm[cluster]'"

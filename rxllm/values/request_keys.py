@@ -1,4 +1,4 @@
-"""Make request keys, which are the same in every process."""
+"""Make keys for requests. Equal requests have the same key in every process."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Call:
 
 BYTES_PER_TOKEN = 4
 MESSAGE_TOKENS = 4
-"""The estimated tokens of a message's role and delimiters."""
+"""The estimated number of tokens for a message's role and delimiters."""
 
 FILE_TOKENS = 1000
 """The estimated tokens of an image or binary file. Providers count 250 to 1,600 for an image."""

@@ -63,7 +63,7 @@ class Response(Value, Generic[T]):
 
     @property
     def thinking(self) -> str:
-        """The part of the thinking that the provider shows."""
+        """The text of the model's thinking, as far as the provider shows it."""
         return "".join(part.text for part in self._parts if isinstance(part, ThinkingPart))
 
     def raise_for_error(self) -> Response[T]:
@@ -90,7 +90,7 @@ class Response(Value, Generic[T]):
 
 
 class Labelled(msgspec.Struct, Generic[T_co], frozen=True):
-    """An item with its stream's label."""
+    """An item, and the label of the stream that emitted it."""
 
     label: str
     item: T_co

@@ -1,4 +1,4 @@
-"""The results of steps and chats, and tables of results."""
+"""The results of steps and chats, and a function that turns results into the rows of a table."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ Schema = dict[str, Any]
 
 _SHOWN = 200
 _PATTERN_BYTES = 200_000
-"""The maximum size of a compiled pattern."""
+"""The maximum size of a compiled regular expression, in bytes."""
 
 _NAMES_TO_SCHEMAS = ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
 _DATA = ("enum", "const", "examples", "default", "required", "type", "dependentRequired")
@@ -126,7 +126,7 @@ def _validator(schema: Schema) -> Any:
 
 
 class _Unchecked:
-    """A keyword that accepts every value."""
+    """A JSON schema keyword that is not checked: it accepts every value."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -215,7 +215,10 @@ class _Document:
         return patterns
 
     def count_applied(self, levels: int) -> int:
-        """Count the subschemas that may apply, up to `MAX_APPLIED`."""
+        """Count the subschemas that may apply to data with this many `levels`.
+
+        A result above `MAX_APPLIED` only means that there are too many.
+        """
         try:
             return self._count(self.root, levels, {})
         except RecursionError:

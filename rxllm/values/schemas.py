@@ -256,7 +256,7 @@ class _Wrapped(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _read_answer(decode: Callable[[str], Any], text: str) -> Any:
-    """Decode an answer that may be wrapped in `value`."""
+    """Decode an answer. It may be wrapped in an object with the single field ``value``."""
     try:
         wrapped = msgspec.json.decode(unfenced(text), type=_Wrapped)
     except Exception:  # a lone surrogate raises another error
@@ -315,7 +315,7 @@ def _decode_other(cls: Any, value: Any) -> Any:
 
 @cached_by_type
 def _is_for_pydantic(hint: Any) -> bool:
-    """Whether pydantic must read this type."""
+    """Whether pydantic must decode answers of this type, because msgspec cannot."""
     parts = list(parts_of(hint))
     if any(isinstance(part, type) and issubclass(part, msgspec.Struct) for part in parts):
         return False

@@ -70,7 +70,7 @@ class Session(Value):
 
     @property
     def legal(self) -> tuple[str, ...]:
-        """The operations that the status allows."""
+        """The operations that are allowed while the session has its current status."""
         return LEGAL.get(self.status, ())
 
     def require(self, operation: str) -> None:
@@ -154,9 +154,9 @@ class Session(Value):
         )
 
     def require_pending(self, ids: Iterable[str]) -> None:
-        """Raise ``SessionError`` unless all `ids` are pending.
+        """Raise ``SessionError`` unless every id in `ids` is the id of a pending call.
 
-        The reason is ``unknown_tool_call_id``, or ``no_pending_tool_call`` if no call is pending.
+        The error's reason is ``no_pending_tool_call`` if no call is pending, and ``unknown_tool_call_id`` otherwise.
         """
         known = {call.id: call for call in self.pending_tool_calls}
         unknown = [id for id in ids if id not in known]
@@ -311,7 +311,7 @@ def nested_call(id: str, call: ToolCall) -> ToolCall:
 
 
 def open_agents(thread: Thread) -> dict[str, Thread]:
-    """Return the threads of halted agents, by call id."""
+    """Return the threads of the halted agents. The keys are the ids of the calls that started them."""
     threads: dict[str, Any] = {}
     for message in thread:
         agents = message.metadata.get(AGENTS)

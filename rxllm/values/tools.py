@@ -106,7 +106,7 @@ class ToolContext:
 
     * `progress` emits a ``ToolProgress`` event immediately.
     * `cancelled` is set once no subscriber waits for the result.
-    * `tool_call` has the arguments, with any changes by an approver.
+    * `tool_call` has the arguments, including any changes that the approver made.
     * `reply` is the user's answer to the tool's question.
     * `tool_state` is the state saved with the question; see `ask_user`.
     * `make_key` makes the `idempotency_key` when it is first read.
@@ -300,7 +300,7 @@ def from_function(
 
 @value
 class Halt(Value):
-    """The result of `halt` or `ask_user`, which ends the chat."""
+    """The object that a tool returns to end the chat. `halt` and `ask_user` make it."""
 
     _encoders: ClassVar = {"result": encode_result, "opts": encode_result, "tool_state": encode_result}
 

@@ -144,9 +144,10 @@ class Lanes:
 class Lane:
     """The part of a stream that belongs to one agent.
 
-    Call ids are unique only within a lane, so the wire adds the lane's path. `blocks` and `calls` contain only open
-    ones. `names` are the tools' names by call id, and `agents` the lanes. `mark` is the number of the last message
-    before the step. `parent` is the message of the next call.
+    Call ids are unique only within a lane, so ids on the wire begin with the lane's path. `blocks` and `calls` contain
+    the blocks and calls that are still open. `names` maps call ids to the tools' names. `agents` maps call ids to the
+    lanes of the agents that these calls started. `mark` is the number of the last message before the current step.
+    `parent` is the id of the message that the next tool call belongs to.
     """
 
     def __init__(self, lanes: Lanes, path: Path = (), run: str | None = None) -> None:
@@ -287,7 +288,7 @@ def _tag(run: str | None) -> Frame:
 
 
 class ForeignRun:
-    """Adds the start and end events that other servers omit."""
+    """Reads a run from another server, and adds the start and end events that such servers do not send."""
 
     def __init__(self, fold: ClientFold, lanes: Lanes, open: Unfinished) -> None:
         self._fold = fold

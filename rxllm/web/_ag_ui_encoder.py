@@ -289,7 +289,7 @@ def _arguments(wire_id: str, delta: str) -> Frame:
 
 
 def _tag(lane: Lane, frame: Frame) -> Frame:
-    """Add the agent's id to `frame`. Snapshots cover the whole conversation."""
+    """Add the agent's id to `frame`. Snapshots get no id, since they cover the whole conversation."""
     if lane.run is None or "subagentRunId" in frame or frame["type"] == "MESSAGES_SNAPSHOT":
         return frame
     return {**frame, "subagentRunId": lane.run}

@@ -81,7 +81,7 @@ class ClientFold:
                 pass
 
     def filled(self, event: ev.Event) -> ev.Event:
-        """Replace the message or result of `event` with the folded one."""
+        """Replace the message or result in `event` with the one built from the events that the client has seen."""
         match event:
             case ev.MessageCompleted(message=message):
                 return changed(event, message=replace(self.state.message, metadata=message.metadata))
@@ -127,7 +127,7 @@ METADATA = frozenset(
 """The metadata entries that clients may see."""
 
 _OWN = ("session_turn", "step_abandoned", "thread_compacted", "thread_compaction_failed")
-"""rxllm's own ``Custom`` events, with sessions, responses or summaries."""
+"""The names of rxllm's own ``Custom`` events, whose data contains sessions, responses or summaries."""
 
 _EVENTS = frozenset[type[Any]](ev.EVENT_CLASSES)
 

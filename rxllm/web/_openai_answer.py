@@ -159,7 +159,7 @@ class Answer:
         return {**self._head, "object": "chat.completion.chunk", "choices": choices}
 
     def last_chunks(self) -> list[Frame]:
-        """Return the chunks held back, and the end."""
+        """Return the chunks that were held back, followed by those that end the answer."""
         deltas = [*self._earlier, *self._deltas]
         if not deltas and self._role:
             deltas = [{"content": ""}]

@@ -42,7 +42,7 @@ HEARTBEAT = 15.0
 """Seconds of silence before a comment. Proxies might close a silent connection."""
 
 LONG = 100_000
-"""Longer requests are parsed in a thread (bytes)."""
+"""The size in bytes above which a request is parsed in a separate thread."""
 
 LEAVING = 1.0
 """The time limit for sending a final error, in seconds."""
@@ -242,7 +242,7 @@ class Response(Client):
         await self.send(body, more=False)
 
     async def frames(self, frames: Iterable[Frame], end: bytes = b"") -> None:
-        """Send `frames` as server-sent events. An `end` finishes the response."""
+        """Send `frames` as server-sent events. If `end` is given, send it too and finish the response."""
         await self.send(b"".join(map(sse, frames)) + end, more=not end)
 
     async def fail(self, error: RefusedError) -> None:

@@ -47,7 +47,7 @@ MAX_VALUES = 100_000
 """The maximum number of JSON values in a request. Parsing more would block the event loop for seconds."""
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[^\ud800-\udfff]*$")]
-"""Text without lone surrogates, for ids and types."""
+"""The type of ids and type names in requests: text that contains no lone surrogates."""
 
 UNANSWERED = "The user has gone on without an answer."
 """The result of a call that the user did not answer."""
@@ -112,7 +112,7 @@ def _check_size(data: Any) -> None:
 
 
 def _most_values(text: bytes) -> int:
-    """Return an upper bound on the values in a JSON text."""
+    """Return an upper bound on the number of values in a JSON text."""
     most_quotes = 4 * MAX_VALUES  # two around a value's key and two around the value
     pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', most_quotes)
     return most_quotes if len(pieces) > most_quotes else sum(map(b"".join(pieces[::2]).count, b",[{"))
@@ -238,7 +238,10 @@ class StoredConversation:
 
 
 def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Message]:
-    """Return an assistant message and its calls' results, if any."""
+    """Return an assistant message, followed by the results of its tool calls.
+
+    The list is empty if there are neither parts nor calls.
+    """
     answered = tuple(answered)
     if not parts and not answered:
         return []

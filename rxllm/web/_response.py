@@ -45,7 +45,7 @@ WAITING = 16
 """The number of queued events at which reading from the model pauses."""
 
 HEARTBEAT = b":\n\n"
-"""A comment, which clients ignore."""
+"""A comment in the format of server-sent events. Clients ignore it."""
 
 _HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
 
@@ -90,7 +90,7 @@ def streaming_response(
 
 
 class StreamingResponse:
-    """The response to one request. Starlette expects its public attributes."""
+    """The response to one request. Its public attributes are those that Starlette expects of a response."""
 
     def __init__(
         self, chunks: Stream[bytes], encoder: Encoder, headers: Fields, heartbeat: float, send_timeout: float
@@ -177,7 +177,7 @@ class Client:
         self._since = self._now()  # when the current send began or the last one ended
 
     async def begin(self) -> None:
-        """Send the status and headers, unless already sent."""
+        """Send the status and headers if they have not been sent yet."""
         async with self._lock:
             if not self.begun:
                 await self._begin()

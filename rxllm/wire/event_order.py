@@ -167,7 +167,8 @@ class Blocks:
     ) -> None:
         """Attach data to the open thinking block.
 
-        The provider needs it back. A new block begins if none with this `id` is open.
+        The next request must send this data back to the provider. A new block begins if no thinking block with this
+        `id` is open.
         """
         if self.ended:
             return
@@ -214,7 +215,7 @@ class Blocks:
             self._events.append(event)
 
     def usage(self, usage: Usage) -> None:
-        """Report the usage so far. Equal usage emits nothing."""
+        """Report the usage so far. Nothing is emitted if it has not changed."""
         if not self.ended and usage != self._usage:
             self.start()
             self._usage = usage
@@ -270,7 +271,7 @@ class Blocks:
         self.ended = True
 
     def end(self, *, over: bool = False) -> None:
-        """End the stream. `over` means that the end marker has arrived."""
+        """End the stream. `over` is true if the provider's end marker has arrived."""
         if self.ended:
             return
         if not over and self._finish is None:

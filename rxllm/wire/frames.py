@@ -169,7 +169,10 @@ class FrameDecoder(ABC):
         return _HALVES.sub(join, frame)
 
     def read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
-        """Handle JSON that does not match the expected type."""
+        """Read JSON data that may not match the expected type.
+
+        Data that cannot be converted is reported as a raw chunk.
+        """
         try:
             payload = msgspec.convert(data, self._shape, strict=False)
         except msgspec.ValidationError:
