@@ -13,7 +13,7 @@ from rxllm.values.messages import FilePart, ImagePart, Message, Part, SourcePart
 from rxllm.values.tools import Tool
 
 ApiKey = str | Callable[[], str | Awaitable[str]]
-"""An API key, or a function that each attempt calls."""
+"""An API key, or a function that returns one. Every attempt at a request calls the function."""
 
 _NUMBERS = ("temperature", "max_tokens", "seed", "top_p")
 
@@ -103,7 +103,7 @@ MESSAGE_TOKENS = 4
 """The estimated number of tokens for a message's role and delimiters."""
 
 FILE_TOKENS = 1000
-"""The estimated tokens of an image or binary file. Providers count 250 to 1,600 for an image."""
+"""The estimated number of tokens for an image or binary file. Providers count 250 to 1,600 for an image."""
 
 LOW_DETAIL_TOKENS = 100
 

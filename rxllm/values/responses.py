@@ -141,8 +141,8 @@ class Progress(msgspec.Struct, frozen=True):
 class Trace(msgspec.Struct, frozen=True):
     """A signal that passed a traced point in a pipe.
 
-    `at` is in seconds since the subscription. `count` is the number of earlier items. `item` is the item or the error,
-    otherwise None.
+    `at` is in seconds since the subscription. `count` is the number of earlier items. `item` is the item or the error.
+    It is None for other signals.
     """
 
     kind: Literal["subscribe", "next", "error", "end", "dispose"]

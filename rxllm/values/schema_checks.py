@@ -66,10 +66,10 @@ _NEED_ALL_PATTERNS = ("not", "if", "oneOf", "maxContains", *_UNEVALUATED)
 
 
 def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]]:
-    """Return the faults in `data` according to `schema`, with their paths.
+    """Return the faults that `data` has according to `schema`, and their paths.
 
-    Without jsonschema-rs, this only logs a warning, once. An invalid `schema` raises jsonschema-rs's errors. NaN is not
-    a number.
+    If jsonschema-rs is not installed, nothing is checked, and a warning is logged once. An invalid `schema` raises
+    jsonschema-rs's errors. NaN does not count as a number.
     """
     try:
         import_module("jsonschema_rs")
@@ -198,7 +198,7 @@ class _Document:
                 self._by_anchor.setdefault(anchor, []).append(schema)
 
     def _remove_unread(self, schema: Schema, patterns: int) -> int:
-        """Remove unreadable patterns, and return the new number of patterns."""
+        """Remove the patterns that cannot be read, and return the number of patterns seen so far."""
         names = schema.get("patternProperties")
         names = cast(Schema, names) if isinstance(names, dict) else {}
         own = schema.get("pattern")

@@ -142,7 +142,7 @@ def unfenced(text: str) -> str:
 
 
 def is_wrapped(hint: Any) -> bool:
-    """Whether the answer must be an object with the field `value`."""
+    """Whether an answer of this type must be wrapped in an object with the single field ``value``."""
     try:
         schema = _own_schema(hint)
     except ValidationError:  # readable, but without a schema
@@ -185,7 +185,7 @@ def _schema_of(hint: Any) -> dict[str, Any]:
 
 
 def _inline_root(schema: dict[str, Any]) -> dict[str, Any]:
-    """Replace a reference at the root with its target."""
+    """Replace a ``$ref`` at the root of `schema` with the schema that it refers to."""
     if "$ref" not in schema:
         return schema
     shared = dict(schema["$defs"])
@@ -215,7 +215,7 @@ def _make_strict(schema: Any) -> Any:
 
 
 def _is_closed(schema: Any) -> bool:
-    """Whether all keys are fixed and all items typed."""
+    """Whether the schema fixes the keys of all objects and the types of all list items."""
     is_list_of_any = schema.get("type") == "array" and not schema.get("items")
     is_open = schema == {} or is_list_of_any or schema.get("additionalProperties", False) is not False
     return not is_open and all(_is_closed(child) for child in _children(schema))
@@ -280,7 +280,7 @@ def _decode_type(decode: Callable[[str], Any], hint: Any, text: str) -> Any:
 
 
 def _cut_off(text: str) -> str:
-    """Return the parser's message if `text` is cut off."""
+    """Return the JSON parser's error message if `text` is cut off, and "" otherwise."""
     try:
         msgspec.json.decode(unfenced(text))
     except UNREADABLE as error:

@@ -223,7 +223,7 @@ class Turn(Value):
 
 
 Input = str | Message | Mapping[str, object] | Sequence[MessageLike] | Thread | ChatResult | StepResult | Session | Turn
-"""Text, messages, a thread, or an object with a thread."""
+"""The ways to write a conversation: as text, messages, a thread, or an object that contains a thread."""
 
 
 _ANSWER_ONLY = (
@@ -232,7 +232,7 @@ _ANSWER_ONLY = (
 
 
 def as_thread(value: Any) -> Thread:
-    """Convert an `Input`, or raise ``ValidationError("invalid_thread")``."""
+    """Convert an `Input` to a thread. Any other value raises ``ValidationError("invalid_thread")``."""
     match value:
         case Thread():
             return value
@@ -306,7 +306,7 @@ def nested_id(id: str, inner: str) -> str:
 
 
 def nested_call(id: str, call: ToolCall) -> ToolCall:
-    """Return an agent's pending `call` with its nested id."""
+    """Return the `call` that is pending inside the agent `id`, with an id that names both."""
     return replace(call, id=nested_id(id, call.id))
 
 

@@ -1,4 +1,4 @@
-"""Threads, and the answers to their tool calls."""
+"""Threads, and functions that add the results of their tool calls."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rxllm.values.tools import ToolCall
 
 
 class Dumpable(Protocol):
-    """An SDK's message, such as ``completion.choices[0].message``."""
+    """A message object of an SDK, such as ``completion.choices[0].message`` in OpenAI's."""
 
     def model_dump(self, *, exclude_none: bool = ...) -> dict[str, Any]: ...
 
 
 AGENTS = "agents"
-"""The metadata key for the threads of halted agents."""
+"""The key in a message's metadata under which the threads of halted agents are stored."""
 
 _LAST = 20
 """How many of the last messages a notebook shows."""
@@ -191,10 +191,10 @@ def unanswered(thread: Thread) -> tuple[ToolCall, ...]:
 
 
 def with_results(thread: Thread, results: Mapping[str, Message]) -> Thread:
-    """Return `thread` with tool results, given by call id.
+    """Return `thread` with these tool results inserted. The keys of `results` are call ids.
 
-    They follow the message with the calls, as providers require. Results without a call are appended. An answered
-    agent's thread is removed.
+    The results follow the message that contains their calls, as providers require. Results whose call is not in the
+    thread are appended. The stored thread of an agent is removed once its call has a result.
     """
     remaining = dict(results)
     messages: list[Message] = []
@@ -222,7 +222,7 @@ def _without_agents(message: Message, ids: Collection[str | None]) -> Message:
 
 
 def listed(ids: Collection[str]) -> str:
-    """Return up to ten `ids` for an error message.
+    """Return the first ten `ids` as text for an error message, and how many more there are.
 
     >>> listed("abcdefghijkl"), listed([])
     ('a, b, c, d, e, f, g, h, i, j and 2 more', 'none')

@@ -192,10 +192,10 @@ class Tool(Value):
         return from_function(function, self.name, self.description, **flags)
 
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> Callable[[], Any]:
-        """Return the handler with its arguments bound.
+        """Return a function that calls the handler with `arguments`.
 
-        It receives the mapping `arguments` and, as a second parameter, the context. Raises ``ToolError("not_found")``
-        if there is no handler.
+        A handler with a second parameter also receives the context. Raises ``ToolError("not_found")`` if there is no
+        handler.
         """
         if self.handler is None:
             message = f"the tool {self.name!r} has no handler; pass handler=... or manual=True"

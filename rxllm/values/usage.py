@@ -105,7 +105,7 @@ def whole(number: Any) -> int | None:
 
 
 def amount(number: Any) -> float | None:
-    """Return a cost, or None if it is not a number."""
+    """Return `number` if it is a number, and None otherwise."""
     return number if isinstance(number, int | float) and not isinstance(number, bool) else None
 
 

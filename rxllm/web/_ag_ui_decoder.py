@@ -22,7 +22,7 @@ MOST_NESTED = 32
 """The maximum nesting depth of agents. Each level folds the events of all levels below it."""
 
 OWN = "rxllm"
-"""The name of rxllm's own ``CUSTOM`` frames. Frames with this ``rawEvent`` emit no events."""
+"""The name of rxllm's own ``CUSTOM`` frames. The decoder emits no events for frames with this ``rawEvent``."""
 
 COUNTS = {
     "inputTokens": "input_tokens",
@@ -83,7 +83,7 @@ class Decoder:
 
 
 class Lanes:
-    """The agents' lanes by run id, and a client's messages."""
+    """The lanes of all agents by run id, and the messages that the client has received."""
 
     def __init__(self) -> None:
         self.is_ours = False
@@ -110,7 +110,7 @@ class Lanes:
         return []
 
     def lane(self, run: Any) -> Lane:
-        """Return an agent's lane, or add one."""
+        """Return the lane of the agent whose run id is `run`. Add one if there is none."""
         if run not in self.by_run:
             if not isinstance(run, str):
                 raise TypeError("subagentRunId is not text")
@@ -118,7 +118,7 @@ class Lanes:
         return self.by_run[run]
 
     def block_id(self, message: str) -> str | None:
-        """Return the block id in a message id. Our own look like ``RUN:NUMBER:BLOCK``."""
+        """Return the block id in a message id. Message ids from rxllm have the form ``RUN:NUMBER:BLOCK``."""
         return message.removeprefix(self._prefix).partition(":")[2] or None if self.is_ours else message
 
     def note(self, lane: Lane, message: Frame) -> None:

@@ -52,7 +52,7 @@ from rxllm.web._frames import Frame, event_data, event_of
 
 
 class ClientFold:
-    """The state that a client folds from its events."""
+    """The state that a client builds from the events that it receives."""
 
     def __init__(self) -> None:
         self.state = StreamCollector(Thread())
@@ -60,7 +60,7 @@ class ClientFold:
         self._agents: dict[str, ClientFold] = {}
 
     def agent(self, path: Sequence[str]) -> ClientFold:
-        """Return the fold for the inner agent at `path`."""
+        """Return the state that the client has built for the inner agent at `path`."""
         fold = self
         for id in path:
             fold = fold._agents.setdefault(id, ClientFold())
@@ -102,7 +102,7 @@ class ClientFold:
         return {"event": event_data(left_out), "folded": True} if is_folded else {"event": event_data(event)}
 
     def unpacked(self, data: Frame) -> ev.Event:
-        """Restore an event from `packed` data. Other `data` raises an exception."""
+        """Return the event that `packed` has turned into `data`. Any other `data` raises an exception."""
         event = event_of(data["event"])
         return self.filled(event) if data.get("folded") is True else event
 
@@ -170,7 +170,10 @@ class _Client:
         return kept
 
     def _missing_requests(self, event: ev.Event) -> Iterable[ev.Event]:
-        """Yield missing approval requests before a step ends. Folds drop them."""
+        """Yield the approval requests that the client has not seen, before the step ends.
+
+        Operators that fold the stream may have dropped them.
+        """
         path, inner = (event.path, event.event) if isinstance(event, Nested) else ((), event)
         if isinstance(inner, ev.ToolApprovalRequested):
             self._requested.add("/".join((*path, inner.id)))
@@ -207,7 +210,10 @@ class _Client:
 
 
 def _kept(event: ev.Event) -> ev.Event | None:
-    """Return the visible part of `event`. Its result must be from ``ClientFold.filled``."""
+    """Return the part of `event` that clients may see.
+
+    If `event` contains a result, ``ClientFold.filled`` must have built it.
+    """
     match event:
         case ev.StepCompleted(result=result):
             return ev.StepCompleted(replace(result, metadata=_named(result.metadata)))

@@ -87,7 +87,7 @@ def event_data(event: Event) -> Frame:
 
 
 def event_of(data: Any) -> Event:
-    """Restore an event from `event_data`. Other `data` raises an exception."""
+    """Return the event that `event_data` has turned into `data`. Any other `data` raises an exception."""
     event: Any = serializer.from_data(data)
     if not isinstance(event, Event):
         raise TypeError("not an event")
@@ -103,7 +103,7 @@ def text_of(frame: Frame, name: str) -> str:
 
 
 def all_of(frame: Frame, events: Iterable[Event]) -> list[Event]:
-    """Collect the `events` from `frame`. Raises ``StreamError("malformed_event")`` for an invalid frame."""
+    """Return the `events` read from `frame` as a list. An invalid frame raises ``StreamError("malformed_event")``."""
     try:
         return list(events)
     except (ValidationError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
@@ -126,7 +126,7 @@ class Block(msgspec.Struct):
 
 
 def open_block(blocks: dict[tuple[str, str], Block], kind: str, id: str | None) -> Block | None:
-    """Return the open block with this `id`, or the latest."""
+    """Return the open block of this kind and `id`. If `id` is None, return the latest block of this kind."""
     return next((block for block in reversed(blocks.values()) if block.kind == kind and id in (None, block.id)), None)
 
 

@@ -20,7 +20,7 @@ _TYPES = {
     429: "rate_limit_error",
 }
 _AGAIN = (408, 429, 502, 503)
-"""The statuses to retry. SDKs would also retry a 500 without ``x-should-retry``."""
+"""The HTTP statuses that clients should retry. SDKs also retry a 500, unless ``x-should-retry`` forbids it."""
 
 _STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
     AdapterError: {
@@ -47,7 +47,7 @@ _CODES = {
     "guard_tripped": "content_filter",
     "budget_exceeded": "insufficient_quota",
 }
-"""OpenAI's names for rxllm's reasons."""
+"""OpenAI's error codes, by the reason of rxllm's error."""
 
 
 class RefusedError(Exception):

@@ -132,7 +132,7 @@ def _read_options(fields: Frame, tools: Collection[Tool]) -> Frame:
 
 
 def _read_stream(fields: Frame) -> tuple[bool, bool]:
-    """Return whether to stream, and whether to send the usage."""
+    """Return whether the client wants a stream, and whether it wants the usage at the end."""
     stream = _flag(fields, "stream", "stream")
     options = fields.get("stream_options", {})
     if not isinstance(options, dict):

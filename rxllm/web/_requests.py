@@ -156,7 +156,10 @@ def check_id(id: object, *path: str) -> str:
 
 
 class StoredConversation:
-    """A stored conversation, and a client's answers to its waiting calls. A `stored` function is called with `id`."""
+    """A stored conversation, and a client's answers to the calls that wait for them.
+
+    If `stored` is a function, it is called with `id`.
+    """
 
     def __init__(self, stored: Stored | Load, client_tools: Collection[str], id: object, *path: str) -> None:
         self.id = ""
@@ -188,7 +191,7 @@ class StoredConversation:
         self.approvals[id] = answer
 
     def answer(self, id: str, result: Any, *path: str | int) -> None:
-        """Accept the result of a client's waiting tool call."""
+        """Accept the result of a call to a client's tool. Ignore it if the call is not waiting for one."""
         if id not in self.pending or id in self.approvals:
             return
         if self.pending[id].name not in self._client_tools:
@@ -204,7 +207,7 @@ class StoredConversation:
             self.thread += user(text)
 
     def incoming(self, new: list[Message]) -> Incoming:
-        """Return the answers and the `new` messages.
+        """Return the client's answers and its `new` messages as one request.
 
         New messages deny all unanswered calls. Raises ``ValidationError`` if there is nothing new.
         """

@@ -42,7 +42,7 @@ Fields = list[tuple[bytes, bytes]]
 Filter = Callable[[Observable[Event]], Observable[Event]]
 
 WAITING = 16
-"""The number of queued events at which reading from the model pauses."""
+"""The maximum number of queued events. Reading from the model pauses when it is reached."""
 
 HEARTBEAT = b":\n\n"
 """A comment in the format of server-sent events. Clients ignore it."""
@@ -191,7 +191,10 @@ class Client:
             self._since = self._now()
 
     async def watch(self, heartbeat: float, patience: float) -> None:
-        """Send comments in silence. Raise `GoneError` if sending takes `patience` seconds."""
+        """Send a comment after every `heartbeat` seconds in which nothing was sent.
+
+        Raises `GoneError` if sending takes `patience` seconds.
+        """
         while True:
             is_behind = self._lock.locked()
             seconds = self._since + (patience if is_behind else heartbeat) - self._now()

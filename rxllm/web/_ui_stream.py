@@ -179,7 +179,7 @@ class Encoder:
         return [*blocks, *calls]
 
     def _usage(self, usage: Usage) -> Frame:
-        """Return message metadata with the usage."""
+        """Return message metadata that contains the usage."""
         counters = {name: value for name, value in serializer.to_data(usage).items() if name not in ("$", "v")}
         # Browsers merge metadata, so missing counters must be None.
         data = {**self._counters, **counters}
@@ -232,7 +232,7 @@ class Decoder:
             yield event
 
     def read(self, frame: Frame) -> list[ev.Event]:
-        """Return the events in `frame`. Apply each before reading the next frame."""
+        """Return the events in `frame`. The caller must `apply` each event before it reads the next frame."""
         if self._is_finished:
             raise malformed(frame)
         if frame["type"] == "data-rxllm":
@@ -342,7 +342,7 @@ class Decoder:
 
 
 def _read_content(frame: Frame) -> list[ev.Event]:
-    """Return the event in a frame outside blocks and calls."""
+    """Return the event in a frame that belongs to neither a block nor a tool call."""
     match frame:
         case {"type": "message-metadata", "messageMetadata": {"usage": {**counters}}}:
             return [ev.UsageUpdated(serializer.from_data(counters, Usage))]
@@ -388,7 +388,7 @@ def _file(url: str, mime_type: str, fields: dict[str, Any]) -> Frame:
 
 
 def _own(name: str, value: Any) -> Frame:
-    """Return a field for rxllm's data. The browser sends it back."""
+    """Return a frame's field that contains data for rxllm. The browser sends this data back."""
     return {} if value is None else {"providerMetadata": {"rxllm": {name: value}}}
 
 
@@ -397,6 +397,6 @@ def _read_own_data(frame: Frame, name: str, default: Any) -> Any:
 
 
 def _cover(data: Frame, frames: list[Frame]) -> list[Frame]:
-    """Put a ``data-rxllm`` frame before `frames`, to suppress their events."""
+    """Put a ``data-rxllm`` frame before `frames`, so that rxllm's decoder emits no events for them."""
     covers = {"covers": len(frames)} if frames else {}
     return [{"type": "data-rxllm", "data": {**data, **covers}, "transient": True}, *frames]

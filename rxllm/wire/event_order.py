@@ -51,13 +51,13 @@ from rxllm.wire.tool_calls import CallTracker
 
 
 class BlockIds:
-    """Chooses block ids, and keeps the provider's own.
+    """Chooses the ids of blocks. A block that has an id from the provider keeps it.
 
     >>> ids = BlockIds()
     >>> ids.of(None), ids.of("msg_1"), ids.of(None), ids.of("msg_1")
     ('block_0', 'msg_1', 'block_1', 'msg_1')
 
-    An id that was already generated here is replaced, to keep the two blocks apart.
+    If the provider uses an id that was already generated here, another id replaces it, to keep the two blocks apart.
 
     >>> ids.of("block_1")
     'block_2'
@@ -69,7 +69,7 @@ class BlockIds:
         self._numbers = count()
 
     def of(self, id: str | None) -> str:
-        """Return the block id for the provider's `id`."""
+        """Return the block id to use for the provider's `id`."""
         if id is None:
             return self._mint()
         if id not in self._ids:
@@ -236,7 +236,7 @@ class Blocks:
         self._metadata |= metadata
 
     def append(self, name: str, items: Iterable[Any]) -> None:
-        """Add `items` to a list in the final metadata."""
+        """Add `items` to the list `name` in the metadata of the ``MessageCompleted`` event."""
         self._metadata.setdefault(name, []).extend(items)
 
     def finish(self, reason: FinishReason | None, raw: str | None, failure: LLMError | None = None) -> None:

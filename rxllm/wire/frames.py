@@ -109,9 +109,9 @@ class FrameDecoder(ABC):
         self.blocks.error(error)
 
     def end(self, *, over: bool) -> None:
-        """End the stream. `over` means that the end marker has arrived.
+        """End the stream. `over` is true if the provider's end marker has arrived.
 
-        A subclass may extend this, as with `fail`.
+        Like `fail`, a subclass may extend this method.
         """
         self.blocks.end(over=over)
 

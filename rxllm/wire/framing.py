@@ -339,7 +339,7 @@ class JSONArrayDecoder(PendingFrame):
 
     @property
     def is_between(self) -> bool:
-        """Whether the decoder is between elements."""
+        """Whether the decoder is between two elements of the array."""
         return not self._depth and not self._odd and not self._in_string
 
     def close(self) -> list[bytes]:
