@@ -35,7 +35,7 @@ _OBJECTS = ("adapter", "image_adapter", "context", "retry", "tool_executor", "to
 
 
 class NotPortable(pickle.PicklingError):
-    """An object cannot be pickled."""
+    """Raised if an object cannot be pickled."""
 
 
 def engine_state(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -120,7 +120,7 @@ class TokenCount(Value):
 
 
 def estimated_tokens(request: Request) -> int:
-    """Estimate the tokens in a request's messages, tools and format.
+    """Estimate the number of tokens in a request's messages, tools and response format.
 
     >>> estimated_tokens(Request((Message("user", "Name three primes."),)))
     9

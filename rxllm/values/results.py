@@ -53,7 +53,7 @@ class StepResult(Value, Generic[T]):
 
     @property
     def usage(self) -> Usage:
-        """The usage of the response and of all agents called."""
+        """The usage of the response and of all agents that the step called."""
         return self.response.usage + self.agent_usage
 
     @property

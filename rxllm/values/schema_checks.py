@@ -262,7 +262,7 @@ class _Document:
 
 
 def _parts(keyword: str, value: Any) -> Iterator[Schema]:
-    """Yield a keyword's subschemas, even for unknown keywords."""
+    """Yield the subschemas in a keyword's value. The keyword may be unknown."""
     if keyword in _DATA:
         return
     items: Any = [value]

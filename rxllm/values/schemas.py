@@ -102,8 +102,8 @@ def _flatten(value: Any) -> Any:
 def reader(response_format: Any) -> Callable[[str], Any] | None:
     """Return the function that parses an answer, or None for text.
 
-    The function raises ``ValidationError("invalid_output")`` for a wrong answer. If `response_format` is
-    a function, it is returned.
+    The function raises ``ValidationError("invalid_output")`` if the answer does not match. If `response_format` is
+    itself a function, it is returned.
     """
     response_format = _flatten(response_format)
     match response_format:

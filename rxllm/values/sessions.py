@@ -87,7 +87,7 @@ class Session(Value):
             raise SessionError("invalid_status_for_operation", message, metadata=metadata)
 
     def append(self, *messages: Message) -> Session:
-        """Return the session with these messages at the thread's end."""
+        """Return the session with these messages appended to its thread."""
         return replace(self, thread=self.thread + messages)
 
     def with_thread(self, thread: Thread) -> Session:
@@ -306,7 +306,7 @@ def nested_id(id: str, inner: str) -> str:
 
 
 def nested_call(id: str, call: ToolCall) -> ToolCall:
-    """Return the `call` that is pending inside the agent `id`, with an id that names both."""
+    """Return the `call` of an agent with the enclosing call's `id` in front of its own."""
     return replace(call, id=nested_id(id, call.id))
 
 
@@ -365,19 +365,19 @@ def open_questions(thread: Thread) -> Iterator[str]:
 
 
 def waits_in_agent(thread: Thread, id: str | None) -> bool:
-    """Whether an agent asked the question with this `id`."""
+    """Whether the open question with this `id` was asked by an agent inside the chat."""
     return id is not None and id != _own_question_id(thread) and id in open_questions(thread)
 
 
 def with_answer(thread: Thread, id: str, answer: Message) -> Thread:
-    """Return `thread` with one answer; see `with_answers`."""
+    """Return `thread` with one answer added; see `with_answers`."""
     return with_answers(thread, {id: answer})
 
 
 def with_answers(thread: Thread, answers: Mapping[str, Message]) -> Thread:
-    """Return `thread` with answers to calls and questions, even inside agents.
+    """Return `thread` with answers to calls and questions, including those inside agents.
 
-    An answer follows its call or question. An answer without a call is appended.
+    An answer follows its call or question. An answer whose call is not in the thread is appended.
     """
     agents = open_agents(thread)
     places = {nested_id(id, inner): (id, inner) for id, agent in agents.items() for inner in open_ids(agent)}

@@ -27,7 +27,7 @@ AGENTS = "agents"
 """The key in a message's metadata under which the threads of halted agents are stored."""
 
 _LAST = 20
-"""How many of the last messages a notebook shows."""
+"""The maximum number of messages that a notebook shows. The last ones are shown."""
 
 MessageLike = Message | Response[Any] | Mapping[str, object] | Dumpable
 """A message, a response, or a message in OpenAI's format."""
@@ -140,7 +140,10 @@ class Thread(Value):
 
 
 def as_messages(value: object) -> tuple[Message, ...]:
-    """Convert `value`, or raise ``ValidationError("invalid_thread")``."""
+    """Convert text, a message or several messages to a tuple of messages.
+
+    Any other `value` raises ``ValidationError("invalid_thread")``.
+    """
     if isinstance(value, str):
         return (user(value),)
     if not _is_single(value) and isinstance(value, Iterable):

@@ -251,9 +251,9 @@ class FunctionTool(Tool, Generic[P, R]):
     def bind(
         self, arguments: Mapping[str, Any], context: ToolContext, streams: Mapping[str, Any] | None = None
     ) -> Callable[[], Any]:
-        """Return the function with converted arguments.
+        """Return a function that calls the tool's own function with the converted `arguments`.
 
-        `streams` are the ``Stream`` arguments that the model is still writing. Raises
+        `streams` contains the ``Stream`` arguments that the model is still writing. Raises
         ``ToolError("invalid_arguments")`` if an argument is missing or has the wrong type.
         """
         streams = streams or {}

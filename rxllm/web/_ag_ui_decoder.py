@@ -388,7 +388,7 @@ class ForeignRun:
 
 
 def to_usage(frame: Frame) -> Usage | None:
-    """Return the usage in a run's last frame, if any."""
+    """Return the usage in a run's last frame, or None if there is none."""
     entries = [
         Usage(**{COUNTS[name]: entry[name] for name in COUNTS if type(entry.get(name)) is int})
         for entry in frame.get("usage") or ()

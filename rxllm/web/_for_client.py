@@ -172,7 +172,7 @@ class _Client:
     def _missing_requests(self, event: ev.Event) -> Iterable[ev.Event]:
         """Yield the approval requests that the client has not seen, before the step ends.
 
-        Operators that fold the stream may have dropped them.
+        A fold keeps the calls that wait for approval, but not the events that requested it.
         """
         path, inner = (event.path, event.event) if isinstance(event, Nested) else ((), event)
         if isinstance(inner, ev.ToolApprovalRequested):

@@ -82,7 +82,7 @@ def _frames(events: Iterable[tuple[str, bytes]]) -> Iterator[Frame]:
 
 
 def event_data(event: Event) -> Frame:
-    """Return `event` as data. Decoding assumes the current format version."""
+    """Return `event` as data without a format version. `event_of` assumes the current version."""
     return {name: value for name, value in serializer.to_data(event).items() if name != "v"}
 
 

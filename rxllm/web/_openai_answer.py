@@ -83,7 +83,7 @@ class Memory:
     def keep(self, model: str, asked_for: Thread, restored: Thread, result: ChatResult) -> None:
         """Keep the messages of a run that waits for the client's tools.
 
-        `asked_for` is the client's thread. The model got `restored`.
+        `asked_for` is the thread that the client sent. `restored` is the thread that the model received.
         """
         if result.halted_reason != "manual_tool_calls":
             return

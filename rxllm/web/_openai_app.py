@@ -218,7 +218,7 @@ class _App:
 
 
 def _has_steps(engine: Engine, chat: Chat) -> bool:
-    """Return whether a structured answer can take several steps."""
+    """Return whether a chat with a structured answer can take several steps."""
     return bool(engine.tools or chat.tools or engine.params.keys() & {"tools", "structured_finalize"})
 
 

@@ -82,7 +82,7 @@ def load_request(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
 
 
 def parse_json(text: bytes, parse: Callable[[bytes], Any]) -> Any:
-    """Return ``parse(text)``. Raises ``ValidationError`` if it is malformed or too large."""
+    """Return ``parse(text)``. Raises ``ValidationError`` if `text` is malformed or too large."""
     if _most_values(text) > MAX_VALUES:
         raise _too_large()
     try:
@@ -185,7 +185,7 @@ class StoredConversation:
         self._client_tools = client_tools
 
     def approve(self, id: str, answer: Any, *path: str | int) -> None:
-        """Accept an answer to a waiting call's approval request."""
+        """Accept the user's decision about a call that waits for approval."""
         if self.pending[id].name in self._client_tools:
             raise wrong("must not approve or deny a tool that runs in the client; send its result instead", *path)
         self.approvals[id] = answer
@@ -199,7 +199,10 @@ class StoredConversation:
         self.results[id] = result
 
     def reply(self, id: str, text: str) -> None:
-        """Accept the user's answer. An inner agent receives it as a call's result."""
+        """Accept the user's answer to a question.
+
+        If an inner agent asked the question, it receives the answer as the result of a call.
+        """
         self.question = None
         if "/" in id:
             self.results[id] = text
@@ -227,7 +230,7 @@ class StoredConversation:
         return Incoming(self.thread + new, self.approvals, self.results, self.id)
 
     def _drop_repeated(self, new: list[Message]) -> list[Message]:
-        """Drop messages that repeat the thread's unanswered end."""
+        """Return `new` without the messages that repeat unanswered ones at the end of the thread."""
         unanswered = [*takewhile(lambda message: message.role == "user", reversed(self.thread))][::-1]
         # The Knuth-Morris-Pratt prefix function; long threads would take seconds.
         items = [*(message.content for message in new), object(), *(message.content for message in unanswered)]

@@ -153,7 +153,10 @@ def _encode_headers(headers: Mapping[str, str]) -> Fields:
 
 @cache
 def _starlette_response(base: type[Any]) -> type[StreamingResponse]:
-    """Return a Starlette subclass. FastAPI converts other responses to JSON."""
+    """Return a response class that is a subclass of `base`, Starlette's response.
+
+    FastAPI would convert an object of any other class to JSON.
+    """
     return type("StreamingResponse", (StreamingResponse, base), {})
 
 

@@ -197,7 +197,7 @@ class Encoder:
         return [*frames, {"type": f"{kind}-end", "id": block.name, **extra}]
 
     def _block(self, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the open block, or a new one with its frame."""
+        """Return the open block and no frames, or a new block and the frame that begins it."""
         block = open_block(self._decoder.blocks, kind, id)
         if block is not None:
             return [], block

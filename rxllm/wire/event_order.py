@@ -200,7 +200,7 @@ class Blocks:
         self._add(FileAdded(file))
 
     def part(self, part: ProviderPart) -> None:
-        """Report a part that only the provider understands."""
+        """Report a part of the message that only the provider understands."""
         self._add(PartAdded(part))
 
     def raw(self, kind: str, data: Any) -> None:

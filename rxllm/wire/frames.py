@@ -33,7 +33,7 @@ _HALVES = re.compile(
     rb'(?P<pair>\\ud[89ab]..\\ud[c-f]..)|(?P<high>\\ud[89ab]..(?="))|(?<=[^\\]")(?P<low>\\ud[c-f]..)|\\.',
     re.DOTALL | re.IGNORECASE,
 )
-"""JSON escapes. A split pair has `high` in one string and `low` in a later one."""
+"""Escapes in JSON text. If a surrogate pair is split, `high` is in one string and `low` in a later one."""
 
 
 class Framing(Protocol):
@@ -111,7 +111,7 @@ class FrameDecoder(ABC):
     def end(self, *, over: bool) -> None:
         """End the stream. `over` is true if the provider's end marker has arrived.
 
-        Like `fail`, a subclass may extend this method.
+        A subclass may extend this method, just as it may extend `fail`.
         """
         self.blocks.end(over=over)
 

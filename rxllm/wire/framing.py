@@ -78,7 +78,7 @@ class PendingFrame:
         return data
 
     def _split_lines(self, data: bytes, read: Callable[[bytes], list[_Frame]]) -> list[_Frame]:
-        """Return the complete lines' frames, and keep the rest."""
+        """Return the frames in the complete lines, and keep the incomplete last line."""
         end = data.rfind(b"\n") + 1
         if not end:
             self._append(data)
