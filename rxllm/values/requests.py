@@ -72,9 +72,9 @@ def json_schema(name: str, schema: dict[str, Any], *, strict: bool = True) -> di
 class Call:
     """The settings that an adapter receives with a request.
 
-    It is never stored or sent.
+    This object itself is never stored or sent.
 
-    * `api_key`: an HTTP adapter calls it first if it is a function.
+    * `api_key`: the key, or a function that returns it. HTTP adapters call the function before they send the request.
     * `headers`: added to the HTTP request.
     * `raw`: whether to also emit ``RawChunk`` events.
     * `timeout`: the maximum time between two reads, in seconds.

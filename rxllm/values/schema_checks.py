@@ -41,7 +41,7 @@ MAX_PATTERNS = 100
 MAX_IDS = 100
 MAX_APPLIED = 2_000
 MAX_COPIED = 5_000_000
-"""The maximum number of bytes copied into faults."""
+"""The maximum number of bytes that may be copied to report all faults in some data."""
 
 log = logging.getLogger("rxllm")
 
@@ -176,7 +176,7 @@ def _message(error: Any) -> str:
 
 
 class _Document:
-    """A schema, its subschemas, and its `unread` patterns."""
+    """A schema, its subschemas, and its patterns that cannot be read (`unread`)."""
 
     def __init__(self, root: Schema) -> None:
         self.root = root
@@ -284,7 +284,7 @@ def _follow_pointer(base: Any, pointer: str) -> Any:
 
 
 def _anchors(schema: Schema) -> set[str]:
-    """Return the fragments that refer to `schema`, such as "#a"."""
+    """Return the anchors of `schema`. A reference such as "#a" refers to the schema with the anchor "a"."""
     names = (schema.get(keyword) for keyword in ("$anchor", "$dynamicAnchor", "$id", "id"))
     return {name.rpartition("#")[2] for name in names if isinstance(name, str)}
 

@@ -113,7 +113,7 @@ class Session(Value):
         return self.append(user(text))
 
     def append_tool_result(self, tool_call_id: str, content: str | dict[str, Any]) -> Session:
-        """Append a tool result. Pending calls need `submit_tool_result`."""
+        """Return the session with a tool result appended. To answer a pending call, use `submit_tool_result`."""
         return self.append(tool_result(tool_call_id, content))
 
     def submit_tool_result(self, tool_call_id: str, content: str | Mapping[str, Any]) -> Session:
@@ -205,7 +205,7 @@ class Session(Value):
 
 @value
 class Turn(Value):
-    """A session after an operation, and the operation's `result`."""
+    """The `result` of an operation on a session, and the `session` as it is after the operation."""
 
     session: Session
     result: ChatResult | StepResult
@@ -322,7 +322,7 @@ def open_agents(thread: Thread) -> dict[str, Thread]:
 
 
 def with_open_agents(thread: Thread, agents: Mapping[str, Thread]) -> Thread:
-    """Return `thread` with these halted agents."""
+    """Return `thread` with the threads of these halted agents stored in it. The keys of `agents` are call ids."""
     if not agents:
         return thread
     return replace(thread, messages=tuple(_with_agents(message, agents) for message in thread))
@@ -357,7 +357,7 @@ def open_ids(thread: Thread) -> Iterator[str]:
 
 
 def open_questions(thread: Thread) -> Iterator[str]:
-    """Yield the ids of open questions, agents first."""
+    """Yield the ids of open questions. Those that inner agents ask come first."""
     for id, agent in open_agents(thread).items():
         yield from (nested_id(id, inner) for inner in open_questions(agent))
     if (question_id := _own_question_id(thread)) is not None:

@@ -27,7 +27,7 @@ AGENTS = "agents"
 """The key in a message's metadata under which the threads of halted agents are stored."""
 
 _LAST = 20
-"""The maximum number of messages that a notebook shows. The last ones are shown."""
+"""The number of messages from the end of a thread that a notebook shows, in addition to the first message."""
 
 MessageLike = Message | Response[Any] | Mapping[str, object] | Dumpable
 """A message, a response, or a message in OpenAI's format."""
@@ -122,7 +122,7 @@ class Thread(Value):
         return self + system(text)
 
     def add_user(self, content: Attachment | Sequence[Attachment], *attachments: Attachment) -> Thread:
-        """Append a user message; see `user`."""
+        """Return the thread with a user message appended. The arguments are the same as for `user`."""
         return self + user(content, *attachments)
 
     def add_assistant(self, text: str) -> Thread:
@@ -182,7 +182,7 @@ def _as_message(value: Any) -> Message:
 
 
 def unanswered(thread: Thread) -> tuple[ToolCall, ...]:
-    """Return the calls that the client has yet to answer.
+    """Return the calls in `thread` that have no result yet. Calls that the provider runs are left out.
 
     >>> thread = Thread((Message("assistant", tool_calls=(ToolCall("a", "f"), ToolCall("b", "g"))),))
     >>> [call.id for call in unanswered(with_results(thread, {"a": Message("tool", "1", tool_call_id="a")}))]

@@ -1,6 +1,6 @@
-"""Make a JSON schema from a function's signature, and convert arguments.
+"""Make a JSON schema from a function's signature, and convert a call's arguments to the hinted types.
 
-msgspec converts them, or pydantic if the type hint needs it.
+msgspec converts an argument, or pydantic does if the type hint needs it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
         return cls(hint, make, type_adapter(hint))
 
     def read(self, data: Any) -> Any:
-        """Convert `data` to the hinted type, or raise the library's error."""
+        """Convert `data` to the type in the hint. Raises the error of msgspec or pydantic if it does not match."""
         if self.adapter is None:
             return msgspec.convert(data, self.hint, dec_hook=_read_path)
         return self.adapter.validate_json(json_bytes(data))

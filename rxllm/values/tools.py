@@ -52,7 +52,7 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 
 ToolTimeout = float | Literal["default"] | None
-"""Seconds, None for no limit, or "default" for ``tool_timeout``."""
+"""A tool's time limit in seconds. None means that there is no limit, and "default" means ``tool_timeout``."""
 
 
 @value

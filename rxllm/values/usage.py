@@ -51,18 +51,18 @@ class Usage(Value):
 
     @property
     def total(self) -> int:
-        """The provider's total, or else the sum of input and output."""
+        """The provider's total if it reports one, and otherwise the sum of input and output tokens."""
         if self.total_tokens is not None:
             return self.total_tokens
         return (self.input_tokens or 0) + (self.output_tokens or 0)
 
 
 def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> Usage:
-    """Return `usage` with missing costs from ``price(model, usage)``.
+    """Return `usage` with its missing costs filled in by ``price(model, usage)``.
 
-    * If several models wrote an answer, ``extra["iterations"]`` lists their usages. Each is priced alone.
+    * If several models worked on an answer, ``extra["iterations"]`` lists their usages. Each is priced separately.
     * `model` is the name in an iteration's ``extra``. It is None for the model that wrote the answer.
-    * If any cost is unknown, none are filled in.
+    * If the cost of any iteration is unknown, no costs are filled in.
     * A known price replaces a reported cost of 0.
     """
     lacking = usage

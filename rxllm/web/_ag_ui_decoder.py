@@ -246,7 +246,7 @@ class Lane:
 
 
 class Call(msgspec.Struct):
-    """An open tool call. `parent` is its message's id."""
+    """A tool call that is still open. `parent` is the id of the message that it belongs to."""
 
     name: str
     parent: str

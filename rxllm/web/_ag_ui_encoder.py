@@ -304,7 +304,7 @@ _EDITED = {**_APPROVAL, "editedArgs": {"type": "object"}}
 
 
 def _outcome(state: StreamCollector, lanes: Lanes, edits: bool) -> Frame:
-    """Return the outcome of a run that has not failed."""
+    """Return the outcome of a run that has not failed: an interrupt, or success with any pending calls."""
     if state.chat_result is not None:
         metadata, calls = state.chat_result.metadata, state.chat_result.pending_tool_calls
         question, id = state.chat_result.pending_question, state.chat_result.pending_tool_call_id

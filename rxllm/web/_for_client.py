@@ -96,7 +96,7 @@ class ClientFold:
                 return event
 
     def packed(self, event: ev.Event) -> Frame:
-        """Return `event` as data, without what `unpacked` can restore."""
+        """Return `event` as data. The parts that `unpacked` can restore are left out."""
         left_out = ClientFold().filled(event)
         is_folded = left_out != event and self.filled(left_out) == event
         return {"event": event_data(left_out), "folded": True} if is_folded else {"event": event_data(event)}
@@ -152,7 +152,7 @@ def _failed(error: Exception, _: Observable[ev.Event]) -> Observable[ev.Event]:
 
 
 class _Client:
-    """Filters a stream and its inner agents."""
+    """Filters the events of a stream, including those of its inner agents."""
 
     def __init__(self) -> None:
         self._fold = ClientFold()

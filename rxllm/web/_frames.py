@@ -13,7 +13,7 @@ from rxllm.values.argument_checks import check
 from rxllm.wire import SSEDecoder
 
 Frame = dict[str, Any]
-"""A protocol message, which is a JSON object."""
+"""A message in one of the web protocols. It is a JSON object."""
 
 
 def sse(frame: Frame) -> bytes:

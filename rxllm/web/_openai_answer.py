@@ -52,7 +52,7 @@ from rxllm.web._openai_errors import RefusedError
 from rxllm.web._openai_request import Chat
 
 MOST = 512
-"""The number of runs that `Memory` keeps. Older runs use the client's copy."""
+"""The number of runs whose messages `Memory` keeps. For older runs, the messages that the client sends are used."""
 
 
 class Memory:
@@ -141,7 +141,7 @@ class Answer:
         self._counted.pipe(ops.usage()).subscribe(self._count, on_error=lambda _: None, scheduler=at_once)
 
     def feed(self, event: ev.Event) -> list[Frame]:
-        """Return the chunks to send now. Set `error` if the run has failed."""
+        """Return the chunks to send now. If the run has failed, this method sets `error`."""
         if isinstance(event, _COUNTED):
             self._counted.on_next(event)
         try:

@@ -33,7 +33,7 @@ from rxllm.web._openai_errors import RefusedError, wrong, wrong_values
 from rxllm.web._requests import parse_json
 
 OPTIONS = ("temperature", "top_p", "max_tokens", "stop", "seed", "reasoning_effort")
-"""The fields that become call options."""
+"""The fields of a request that are passed on as call options."""
 
 NOTES = (
     *("user", "metadata", "safety_identifier", "store"),

@@ -94,7 +94,7 @@ def parse_json(text: bytes, parse: Callable[[bytes], Any]) -> Any:
 
 
 def _check_size(data: Any) -> None:
-    """Raise if `data` is too large or nested too deeply."""
+    """Raise ``ValidationError`` if `data` is too large or nested too deeply."""
     level: list[Any] = [data]
     count = 0
     for _ in range(MAX_DEPTH):
@@ -257,7 +257,7 @@ def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Me
 
 
 def plain_content(parts: list[Part]) -> str | tuple[Part, ...]:
-    """Return `parts` as message content. Text alone becomes a string."""
+    """Return `parts` as the content of a message. A single text part becomes a string."""
     match parts:
         case []:
             return ""

@@ -164,7 +164,7 @@ def _starlette_response(base: type[Any]) -> type[StreamingResponse]:
 
 
 class GoneError(Exception):
-    """The client has disconnected, or has stopped reading."""
+    """Raised if the client has disconnected, or has stopped reading."""
 
 
 class Client:

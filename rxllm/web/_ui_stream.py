@@ -127,7 +127,7 @@ class Encoder:
                 return self._content(event)
 
     def _content(self, event: ev.Event) -> list[Frame]:
-        """Return the frame for a single event, if browsers can show it."""
+        """Return the frame for an event that needs only one. The list is empty if browsers cannot show the event."""
         match event:
             case ev.ToolCallStarted(id=id, name=name, metadata=metadata):
                 return [_call("tool-input-start", id, name, metadata)]
@@ -361,7 +361,7 @@ def _read_content(frame: Frame) -> list[ev.Event]:
 
 
 def _complete_call(id: str, name: str, text: str, frame: Frame, is_available: bool) -> ev.ToolCallCompleted:
-    """Return the event for a completed call."""
+    """Return the event for a call whose arguments are complete."""
     value, metadata = frame.get("input"), _call_metadata(frame)
     if is_available and isinstance(value, dict):
         return ev.ToolCallCompleted(id, name, cast(dict[str, Any], value), text or json.dumps(value), metadata)

@@ -192,7 +192,7 @@ class FrameDecoder(ABC):
 
 
 def unreadable(error: Exception, provider: str) -> StreamError:
-    """Return the ``StreamError`` for an exception from a frame."""
+    """Return a ``StreamError`` for an exception that was raised while a frame was read."""
     message = f"a frame cannot be read: {type(error).__name__}: {str(error)[:200]}"
     failure = StreamError("malformed_event", message, provider=provider)
     failure.__cause__ = error
