@@ -67,7 +67,7 @@ class _ByValue:
 def portable(value: Any, what: str) -> Any:
     """Return `value`, or an object that can be pickled in its place if pickle rejects it.
 
-    Raises ``pickle.PicklingError`` if cloudpickle is not installed or rejects it too. The message calls it `what`.
+    Raises ``pickle.PicklingError`` if there is no such object. The error's message calls the value `what`.
     """
     try:
         pickle.dumps(value)

@@ -72,7 +72,7 @@ def json_schema(name: str, schema: dict[str, Any], *, strict: bool = True) -> di
 class Call:
     """The settings that an adapter receives with a request.
 
-    This object itself is never stored or sent.
+    They are never stored, and they are not part of the `Request`.
 
     * `api_key`: the key, or a function that returns it. HTTP adapters call the function before they send the request.
     * `headers`: added to the HTTP request.

@@ -41,7 +41,7 @@ MAX_PATTERNS = 100
 MAX_IDS = 100
 MAX_APPLIED = 2_000
 MAX_COPIED = 5_000_000
-"""The maximum number of bytes that may be copied to report all faults in some data."""
+"""The maximum number of bytes that may be copied to report all faults. Above it, only one fault is reported."""
 
 log = logging.getLogger("rxllm")
 
@@ -215,7 +215,7 @@ class _Document:
         return patterns
 
     def count_applied(self, levels: int) -> int:
-        """Count the subschemas that may apply to data with this many `levels`.
+        """Count the subschemas that may apply to data that is `levels` levels deep.
 
         A result above `MAX_APPLIED` only means that there are too many.
         """

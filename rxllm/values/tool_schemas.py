@@ -101,8 +101,8 @@ def argument_streams(
 ) -> tuple[dict[str, Parameter], list[tuple[Signed, Any]]]:
     """Return the parameters that are streams, and the signature with ordinary types in their place.
 
-    ``Stream[str]`` becomes ``str``, and ``Stream[T]`` becomes ``list[T]``. Raises ``TypeError`` if a stream
-    is inside another type, or is in a place where the model's arguments cannot be passed to it.
+    ``Stream[str]`` becomes ``str``, and ``Stream[T]`` becomes ``list[T]``. Raises ``TypeError`` if a stream is inside
+    another type, or in a place where the model's arguments cannot be passed to it.
     """
     streams: dict[str, Parameter] = {}
     plain: list[tuple[Signed, Any]] = []

@@ -87,7 +87,7 @@ def event_data(event: Event) -> Frame:
 
 
 def event_of(data: Any) -> Event:
-    """Return the event that `event_data` has turned into `data`. Any other `data` raises an exception."""
+    """Turn the result of `event_data` back into an event. Any other `data` raises an exception."""
     event: Any = serializer.from_data(data)
     if not isinstance(event, Event):
         raise TypeError("not an event")

@@ -39,7 +39,7 @@ READING = 30.0
 """The time limit for a request's body, in seconds."""
 
 HEARTBEAT = 15.0
-"""The number of silent seconds after which a comment is sent. Proxies might close a silent connection."""
+"""The number of seconds of silence after which a comment is sent. Proxies might close a silent connection."""
 
 LONG = 100_000
 """The size in bytes above which a request is parsed in a separate thread."""

@@ -39,7 +39,7 @@ _STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
     EngineError: {400: {"missing_tool_results", "unsupported_response_format"}},
     ValidationError: {400: {"unsupported_capability", "invalid_request"}, 422: {"invalid_output"}},
 }
-"""The HTTP statuses of errors, by class and reason. All other errors have the status 500."""
+"""The HTTP statuses of errors, by class and reason. An error that is not listed here has the status 500."""
 
 _CODES = {
     "rate_limited": "rate_limit_exceeded",

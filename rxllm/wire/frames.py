@@ -169,9 +169,9 @@ class FrameDecoder(ABC):
         return _HALVES.sub(join, frame)
 
     def read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
-        """Read JSON data that may not match the expected type.
+        """Read JSON data that does not match the expected type.
 
-        Data that cannot be converted is reported as a raw chunk.
+        Strings are accepted as numbers. Data that still does not match is reported as a raw chunk.
         """
         try:
             payload = msgspec.convert(data, self._shape, strict=False)
