@@ -31,11 +31,11 @@ from rxllm.values.secret_names import is_secret_name
 
 _FUNCTIONS = ("operators", "prepare", "observers")
 _OBJECTS = ("adapter", "image_adapter", "context", "retry", "tool_executor", "tool_result_encoder")
-"""Engine settings that accept any object."""
+"""The names of engine settings whose value can be any object."""
 
 
 class NotPortable(pickle.PicklingError):
-    """An object cannot be pickled."""
+    """Raised if an object cannot be pickled."""
 
 
 def engine_state(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def public_headers(headers: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 class _ByValue:
-    """A stand-in that is pickled instead of a value."""
+    """An object that is pickled in place of a value. Unpickling it returns the value."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -65,9 +65,9 @@ class _ByValue:
 
 
 def portable(value: Any, what: str) -> Any:
-    """Return `value`, or a stand-in if it cannot be pickled.
+    """Return `value`, or an object that can be pickled in its place if pickle rejects it.
 
-    Raises ``pickle.PicklingError``, which names the value as `what`.
+    Raises ``pickle.PicklingError`` if there is no such object. The error's message calls the value `what`.
     """
     try:
         pickle.dumps(value)
@@ -77,7 +77,10 @@ def portable(value: Any, what: str) -> Any:
 
 
 def by_value(value: Any, what: str, reason: Exception | str) -> Any:
-    """Return a stand-in. `reason` explains why `value` cannot be pickled."""
+    """Return an object that can be pickled in place of `value`.
+
+    `reason` explains why pickle rejects `value` itself. `what` names the value in errors.
+    """
     cloudpickle = _cloudpickle()
     if cloudpickle is None:
         remedy = "define it in a module, or install cloudpickle: pip install 'rxllm[cluster]'"

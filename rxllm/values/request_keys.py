@@ -1,4 +1,4 @@
-"""Make request keys, which are the same in every process."""
+"""Make keys for requests. Equal requests have the same key in every process."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _plain_part(part: Part) -> Part:
 
 
 def _canonical(data: Any) -> Any:
-    """Return `data` with integral floats as ints."""
+    """Return `data` with every float that is a whole number converted to an int."""
     match data:
         case float() if data.is_integer() and abs(data) < 2**53:
             return int(data)

@@ -13,7 +13,7 @@ from rxllm.values.messages import FilePart, ImagePart, Message, Part, SourcePart
 from rxllm.values.tools import Tool
 
 ApiKey = str | Callable[[], str | Awaitable[str]]
-"""An API key, or a function that each attempt calls."""
+"""An API key, or a function that returns one. Every attempt at a request calls the function."""
 
 _NUMBERS = ("temperature", "max_tokens", "seed", "top_p")
 
@@ -72,9 +72,9 @@ def json_schema(name: str, schema: dict[str, Any], *, strict: bool = True) -> di
 class Call:
     """The settings that an adapter receives with a request.
 
-    It is never stored or sent.
+    They are never stored, and they are not part of the `Request`.
 
-    * `api_key`: an HTTP adapter calls it first if it is a function.
+    * `api_key`: the key, or a function that returns it. HTTP adapters call the function before they send the request.
     * `headers`: added to the HTTP request.
     * `raw`: whether to also emit ``RawChunk`` events.
     * `timeout`: the maximum time between two reads, in seconds.
@@ -102,10 +102,10 @@ class Call:
 
 BYTES_PER_TOKEN = 4
 MESSAGE_TOKENS = 4
-"""The estimated tokens of a message's role and delimiters."""
+"""The estimated number of tokens for a message's role and delimiters."""
 
 FILE_TOKENS = 1000
-"""The estimated tokens of an image or binary file. Providers count 250 to 1,600 for an image."""
+"""The estimated number of tokens for an image or binary file. Providers count 250 to 1,600 for an image."""
 
 LOW_DETAIL_TOKENS = 100
 
@@ -122,7 +122,7 @@ class TokenCount(Value):
 
 
 def estimated_tokens(request: Request) -> int:
-    """Estimate the tokens in a request's messages, tools and format.
+    """Estimate the number of tokens in a request's messages, tools and response format.
 
     >>> estimated_tokens(Request((Message("user", "Name three primes."),)))
     9

@@ -63,7 +63,7 @@ class Response(Value, Generic[T]):
 
     @property
     def thinking(self) -> str:
-        """The part of the thinking that the provider shows."""
+        """The text of the model's thinking, as far as the provider shows it."""
         return "".join(part.text for part in self._parts if isinstance(part, ThinkingPart))
 
     def raise_for_error(self) -> Response[T]:
@@ -90,7 +90,7 @@ class Response(Value, Generic[T]):
 
 
 class Labelled(msgspec.Struct, Generic[T_co], frozen=True):
-    """An item with its stream's label."""
+    """An item, and the label of the stream that emitted it."""
 
     label: str
     item: T_co
@@ -141,8 +141,8 @@ class Progress(msgspec.Struct, frozen=True):
 class Trace(msgspec.Struct, frozen=True):
     """A signal that passed a traced point in a pipe.
 
-    `at` is in seconds since the subscription. `count` is the number of earlier items. `item` is the item or the error,
-    otherwise None.
+    `at` is in seconds since the subscription. `count` is the number of earlier items. `item` is the item or the error.
+    It is None for other signals.
     """
 
     kind: Literal["subscribe", "next", "error", "end", "dispose"]

@@ -1,4 +1,4 @@
-"""The results of steps and chats, and tables of results."""
+"""The results of steps and chats, and a function that turns results into the rows of a table."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class StepResult(Value, Generic[T]):
 
     @property
     def usage(self) -> Usage:
-        """The usage of the response and of all agents called."""
+        """The usage of the response and of all agents that the step called."""
         return self.response.usage + self.agent_usage
 
     @property

@@ -41,7 +41,7 @@ MAX_PATTERNS = 100
 MAX_IDS = 100
 MAX_APPLIED = 2_000
 MAX_COPIED = 5_000_000
-"""The maximum number of bytes copied into faults."""
+"""The maximum number of bytes that may be copied to report all faults. Above it, only one fault is reported."""
 
 log = logging.getLogger("rxllm")
 
@@ -49,7 +49,7 @@ Schema = dict[str, Any]
 
 _SHOWN = 200
 _PATTERN_BYTES = 200_000
-"""The maximum size of a compiled pattern."""
+"""The maximum size of a compiled regular expression, in bytes."""
 
 _NAMES_TO_SCHEMAS = ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
 _DATA = ("enum", "const", "examples", "default", "required", "type", "dependentRequired")
@@ -66,10 +66,10 @@ _NEED_ALL_PATTERNS = ("not", "if", "oneOf", "maxContains", *_UNEVALUATED)
 
 
 def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]]:
-    """Return the faults in `data` according to `schema`, with their paths.
+    """Return the faults that `data` has according to `schema`, and their paths.
 
-    Without jsonschema-rs, this only logs a warning, once. An invalid `schema` raises jsonschema-rs's errors. NaN is not
-    a number.
+    If jsonschema-rs is not installed, nothing is checked, and a warning is logged once. An invalid `schema` raises
+    jsonschema-rs's errors. NaN does not count as a number.
     """
     try:
         import_module("jsonschema_rs")
@@ -126,7 +126,7 @@ def _validator(schema: Schema) -> Any:
 
 
 class _Unchecked:
-    """A keyword that accepts every value."""
+    """A JSON schema keyword that is not checked: it accepts every value."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -176,7 +176,7 @@ def _message(error: Any) -> str:
 
 
 class _Document:
-    """A schema, its subschemas, and its `unread` patterns."""
+    """A schema, its subschemas, and its patterns that cannot be read (`unread`)."""
 
     def __init__(self, root: Schema) -> None:
         self.root = root
@@ -198,7 +198,7 @@ class _Document:
                 self._by_anchor.setdefault(anchor, []).append(schema)
 
     def _remove_unread(self, schema: Schema, patterns: int) -> int:
-        """Remove unreadable patterns, and return the new number of patterns."""
+        """Remove the patterns that cannot be read, and return the number of patterns seen so far."""
         names = schema.get("patternProperties")
         names = cast(Schema, names) if isinstance(names, dict) else {}
         own = schema.get("pattern")
@@ -215,7 +215,10 @@ class _Document:
         return patterns
 
     def count_applied(self, levels: int) -> int:
-        """Count the subschemas that may apply, up to `MAX_APPLIED`."""
+        """Count the subschemas that may apply to data that is `levels` levels deep.
+
+        A result above `MAX_APPLIED` only means that there are too many.
+        """
         try:
             return self._count(self.root, levels, {})
         except RecursionError:
@@ -259,7 +262,7 @@ class _Document:
 
 
 def _parts(keyword: str, value: Any) -> Iterator[Schema]:
-    """Yield a keyword's subschemas, even for unknown keywords."""
+    """Yield the subschemas in a keyword's value. The keyword may be unknown."""
     if keyword in _DATA:
         return
     items: Any = [value]
@@ -281,7 +284,7 @@ def _follow_pointer(base: Any, pointer: str) -> Any:
 
 
 def _anchors(schema: Schema) -> set[str]:
-    """Return the fragments that refer to `schema`, such as "#a"."""
+    """Return the anchors of `schema`. A reference such as "#a" refers to the schema with the anchor "a"."""
     names = (schema.get(keyword) for keyword in ("$anchor", "$dynamicAnchor", "$id", "id"))
     return {name.rpartition("#")[2] for name in names if isinstance(name, str)}
 

@@ -102,8 +102,8 @@ def _flatten(value: Any) -> Any:
 def reader(response_format: Any) -> Callable[[str], Any] | None:
     """Return the function that parses an answer, or None for text.
 
-    The function raises ``ValidationError("invalid_output")`` for a wrong answer. If `response_format` is
-    a function, it is returned.
+    The function raises ``ValidationError("invalid_output")`` if the answer does not match. If `response_format` is
+    itself a function, it is returned.
     """
     response_format = _flatten(response_format)
     match response_format:
@@ -142,7 +142,7 @@ def unfenced(text: str) -> str:
 
 
 def is_wrapped(hint: Any) -> bool:
-    """Whether the answer must be an object with the field `value`."""
+    """Whether an answer of this type must be wrapped in an object with the single field ``value``."""
     try:
         schema = _own_schema(hint)
     except ValidationError:  # readable, but without a schema
@@ -185,7 +185,7 @@ def _schema_of(hint: Any) -> dict[str, Any]:
 
 
 def _inline_root(schema: dict[str, Any]) -> dict[str, Any]:
-    """Replace a reference at the root with its target."""
+    """Replace a ``$ref`` at the root of `schema` with the schema that it refers to."""
     if "$ref" not in schema:
         return schema
     shared = dict(schema["$defs"])
@@ -215,7 +215,7 @@ def _make_strict(schema: Any) -> Any:
 
 
 def _is_closed(schema: Any) -> bool:
-    """Whether all keys are fixed and all items typed."""
+    """Whether the schema fixes the keys of all objects and the types of all list items."""
     is_list_of_any = schema.get("type") == "array" and not schema.get("items")
     is_open = schema == {} or is_list_of_any or schema.get("additionalProperties", False) is not False
     return not is_open and all(_is_closed(child) for child in _children(schema))
@@ -256,7 +256,7 @@ class _Wrapped(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _read_answer(decode: Callable[[str], Any], text: str) -> Any:
-    """Decode an answer that may be wrapped in `value`."""
+    """Decode an answer. It may be wrapped in an object with the single field ``value``."""
     try:
         wrapped = msgspec.json.decode(unfenced(text), type=_Wrapped)
     except Exception:  # a lone surrogate raises another error
@@ -280,7 +280,7 @@ def _decode_type(decode: Callable[[str], Any], hint: Any, text: str) -> Any:
 
 
 def _cut_off(text: str) -> str:
-    """Return the parser's message if `text` is cut off."""
+    """Return the JSON parser's error message if `text` is cut off, and "" otherwise."""
     try:
         msgspec.json.decode(unfenced(text))
     except UNREADABLE as error:
@@ -315,7 +315,7 @@ def _decode_other(cls: Any, value: Any) -> Any:
 
 @cached_by_type
 def _is_for_pydantic(hint: Any) -> bool:
-    """Whether pydantic must read this type."""
+    """Whether pydantic must decode answers of this type, because msgspec cannot."""
     parts = list(parts_of(hint))
     if any(isinstance(part, type) and issubclass(part, msgspec.Struct) for part in parts):
         return False

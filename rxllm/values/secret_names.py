@@ -9,7 +9,7 @@ from typing import Any, cast
 MASK = "[key]"
 
 DEPTH = 100
-"""The maximum depth of a search. A level takes two stack frames."""
+"""The maximum depth to search for secrets. Each level takes two stack frames."""
 
 TOO_DEEP = "[nested too deeply]"
 

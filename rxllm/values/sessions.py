@@ -70,7 +70,7 @@ class Session(Value):
 
     @property
     def legal(self) -> tuple[str, ...]:
-        """The operations that the status allows."""
+        """The operations that are allowed while the session has its current status."""
         return LEGAL.get(self.status, ())
 
     def require(self, operation: str) -> None:
@@ -87,7 +87,7 @@ class Session(Value):
             raise SessionError("invalid_status_for_operation", message, metadata=metadata)
 
     def append(self, *messages: Message) -> Session:
-        """Return the session with these messages at the thread's end."""
+        """Return the session with these messages appended to its thread."""
         return replace(self, thread=self.thread + messages)
 
     def with_thread(self, thread: Thread) -> Session:
@@ -113,7 +113,7 @@ class Session(Value):
         return self.append(user(text))
 
     def append_tool_result(self, tool_call_id: str, content: str | dict[str, Any]) -> Session:
-        """Append a tool result. Pending calls need `submit_tool_result`."""
+        """Return the session with a tool result appended. To answer a pending call, use `submit_tool_result`."""
         return self.append(tool_result(tool_call_id, content))
 
     def submit_tool_result(self, tool_call_id: str, content: str | Mapping[str, Any]) -> Session:
@@ -154,9 +154,9 @@ class Session(Value):
         )
 
     def require_pending(self, ids: Iterable[str]) -> None:
-        """Raise ``SessionError`` unless all `ids` are pending.
+        """Raise ``SessionError`` unless every id in `ids` is the id of a pending call.
 
-        The reason is ``unknown_tool_call_id``, or ``no_pending_tool_call`` if no call is pending.
+        The error's reason is ``no_pending_tool_call`` if no call is pending, and ``unknown_tool_call_id`` otherwise.
         """
         known = {call.id: call for call in self.pending_tool_calls}
         unknown = [id for id in ids if id not in known]
@@ -205,7 +205,7 @@ class Session(Value):
 
 @value
 class Turn(Value):
-    """A session after an operation, and the operation's `result`."""
+    """The `result` of an operation on a session, and the `session` as it is after the operation."""
 
     session: Session
     result: ChatResult | StepResult
@@ -223,7 +223,7 @@ class Turn(Value):
 
 
 Input = str | Message | Mapping[str, object] | Sequence[MessageLike] | Thread | ChatResult | StepResult | Session | Turn
-"""Text, messages, a thread, or an object with a thread."""
+"""The ways to write a conversation: as text, messages, a thread, or an object that contains a thread."""
 
 
 _ANSWER_ONLY = (
@@ -232,7 +232,7 @@ _ANSWER_ONLY = (
 
 
 def as_thread(value: Any) -> Thread:
-    """Convert an `Input`, or raise ``ValidationError("invalid_thread")``."""
+    """Convert an `Input` to a thread. Any other value raises ``ValidationError("invalid_thread")``."""
     match value:
         case Thread():
             return value
@@ -306,12 +306,12 @@ def nested_id(id: str, inner: str) -> str:
 
 
 def nested_call(id: str, call: ToolCall) -> ToolCall:
-    """Return an agent's pending `call` with its nested id."""
+    """Return the `call` of an agent with the enclosing call's `id` in front of its own."""
     return replace(call, id=nested_id(id, call.id))
 
 
 def open_agents(thread: Thread) -> dict[str, Thread]:
-    """Return the threads of halted agents, by call id."""
+    """Return the threads of the halted agents. The keys are the ids of the calls that started them."""
     threads: dict[str, Any] = {}
     for message in thread:
         agents = message.metadata.get(AGENTS)
@@ -322,7 +322,7 @@ def open_agents(thread: Thread) -> dict[str, Thread]:
 
 
 def with_open_agents(thread: Thread, agents: Mapping[str, Thread]) -> Thread:
-    """Return `thread` with these halted agents."""
+    """Return `thread` with the threads of these halted agents stored in it. The keys of `agents` are call ids."""
     if not agents:
         return thread
     return replace(thread, messages=tuple(_with_agents(message, agents) for message in thread))
@@ -357,7 +357,7 @@ def open_ids(thread: Thread) -> Iterator[str]:
 
 
 def open_questions(thread: Thread) -> Iterator[str]:
-    """Yield the ids of open questions, agents first."""
+    """Yield the ids of open questions. The questions of inner agents come first."""
     for id, agent in open_agents(thread).items():
         yield from (nested_id(id, inner) for inner in open_questions(agent))
     if (question_id := _own_question_id(thread)) is not None:
@@ -365,19 +365,19 @@ def open_questions(thread: Thread) -> Iterator[str]:
 
 
 def waits_in_agent(thread: Thread, id: str | None) -> bool:
-    """Whether an agent asked the question with this `id`."""
+    """Whether the open question with this `id` was asked by an agent inside the chat."""
     return id is not None and id != _own_question_id(thread) and id in open_questions(thread)
 
 
 def with_answer(thread: Thread, id: str, answer: Message) -> Thread:
-    """Return `thread` with one answer; see `with_answers`."""
+    """Return `thread` with one answer added; see `with_answers`."""
     return with_answers(thread, {id: answer})
 
 
 def with_answers(thread: Thread, answers: Mapping[str, Message]) -> Thread:
-    """Return `thread` with answers to calls and questions, even inside agents.
+    """Return `thread` with answers to calls and questions, including those inside agents.
 
-    An answer follows its call or question. An answer without a call is appended.
+    An answer follows its call or question. An answer whose call is not in the thread is appended.
     """
     agents = open_agents(thread)
     places = {nested_id(id, inner): (id, inner) for id, agent in agents.items() for inner in open_ids(agent)}

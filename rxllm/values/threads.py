@@ -1,4 +1,4 @@
-"""Threads, and the answers to their tool calls."""
+"""Threads, and functions that add the results of their tool calls."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from rxllm.values.tools import ToolCall
 
 
 class Dumpable(Protocol):
-    """An SDK's message, such as ``completion.choices[0].message``."""
+    """A message object of an SDK, such as ``completion.choices[0].message`` in OpenAI's."""
 
     def model_dump(self, *, exclude_none: bool = ...) -> dict[str, Any]: ...
 
 
 AGENTS = "agents"
-"""The metadata key for the threads of halted agents."""
+"""The key in a message's metadata under which the threads of halted agents are stored."""
 
 _LAST = 20
-"""How many of the last messages a notebook shows."""
+"""The number of messages from the end of a thread that a notebook shows, in addition to the first message."""
 
 MessageLike = Message | Response[Any] | Mapping[str, object] | Dumpable
 """A message, a response, or a message in OpenAI's format."""
@@ -122,7 +122,7 @@ class Thread(Value):
         return self + system(text)
 
     def add_user(self, content: Attachment | Sequence[Attachment], *attachments: Attachment) -> Thread:
-        """Append a user message; see `user`."""
+        """Return the thread with a user message appended. The arguments are the same as for `user`."""
         return self + user(content, *attachments)
 
     def add_assistant(self, text: str) -> Thread:
@@ -140,7 +140,10 @@ class Thread(Value):
 
 
 def as_messages(value: object) -> tuple[Message, ...]:
-    """Convert `value`, or raise ``ValidationError("invalid_thread")``."""
+    """Convert text, a message or several messages to a tuple of messages.
+
+    Any other `value` raises ``ValidationError("invalid_thread")``.
+    """
     if isinstance(value, str):
         return (user(value),)
     if not _is_single(value) and isinstance(value, Iterable):
@@ -179,7 +182,7 @@ def _as_message(value: Any) -> Message:
 
 
 def unanswered(thread: Thread) -> tuple[ToolCall, ...]:
-    """Return the calls that the client has yet to answer.
+    """Return the calls in `thread` that have no result yet. Calls that the provider runs are left out.
 
     >>> thread = Thread((Message("assistant", tool_calls=(ToolCall("a", "f"), ToolCall("b", "g"))),))
     >>> [call.id for call in unanswered(with_results(thread, {"a": Message("tool", "1", tool_call_id="a")}))]
@@ -191,10 +194,10 @@ def unanswered(thread: Thread) -> tuple[ToolCall, ...]:
 
 
 def with_results(thread: Thread, results: Mapping[str, Message]) -> Thread:
-    """Return `thread` with tool results, given by call id.
+    """Return `thread` with these tool results inserted. The keys of `results` are call ids.
 
-    They follow the message with the calls, as providers require. Results without a call are appended. An answered
-    agent's thread is removed.
+    The results follow the message that contains their calls, as providers require. Results whose call is not in the
+    thread are appended. The stored thread of an agent is removed once its call has a result.
     """
     remaining = dict(results)
     messages: list[Message] = []
@@ -222,7 +225,7 @@ def _without_agents(message: Message, ids: Collection[str | None]) -> Message:
 
 
 def listed(ids: Collection[str]) -> str:
-    """Return up to ten `ids` for an error message.
+    """Return the first ten `ids` as text for an error message, and how many more there are.
 
     >>> listed("abcdefghijkl"), listed([])
     ('a, b, c, d, e, f, g, h, i, j and 2 more', 'none')

@@ -1,6 +1,6 @@
-"""Make a JSON schema from a function's signature, and convert arguments.
+"""Make a JSON schema from a function's signature, and convert a call's arguments to the hinted types.
 
-msgspec converts them, or pydantic if the type hint needs it.
+msgspec converts an argument, or pydantic does if the type hint needs it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, hint: Any, default: Any = Signed.empty) -> Parameter:
-        """Return a parameter. `default` can be a pydantic ``Field``."""
+        """Return the parameter that has this type hint and default. `default` can be a pydantic ``Field``."""
         if is_field(default):
             hint, default = Annotated[hint, default], Signed.empty
         fields = (info for info in getattr(hint, "__metadata__", ()) if is_field(info) and not info.is_required())
@@ -59,14 +59,14 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
         return cls(hint, make, type_adapter(hint))
 
     def read(self, data: Any) -> Any:
-        """Convert `data` to the hinted type, or raise the library's error."""
+        """Convert `data` to the type in the hint. Raises the error of msgspec or pydantic if it does not match."""
         if self.adapter is None:
             return msgspec.convert(data, self.hint, dec_hook=_read_path)
         return self.adapter.validate_json(json_bytes(data))
 
 
 def signature_of(name: str, function: Callable[..., Any]) -> list[tuple[Signed, Any]]:
-    """Return the parameters of a tool function, and their hints.
+    """Return the parameters of a tool function, each with its type hint.
 
     Raises ``TypeError`` if the function has no signature, or a hint cannot be resolved.
     """
@@ -99,10 +99,10 @@ def arguments_schema(name: str, signature: Iterable[tuple[Signed, Any]]) -> tupl
 def argument_streams(
     name: str, function: Callable[..., Any], signature: list[tuple[Signed, Any]]
 ) -> tuple[dict[str, Parameter], list[tuple[Signed, Any]]]:
-    """Return the ``Stream`` parameters, and the signature without ``Stream``.
+    """Return the parameters that are streams, and the signature with ordinary types in their place.
 
-    ``Stream[str]`` becomes ``str``, and ``Stream[T]`` becomes ``list[T]``. Raises ``TypeError`` for a ``Stream`` that
-    cannot be fed.
+    ``Stream[str]`` becomes ``str``, and ``Stream[T]`` becomes ``list[T]``. Raises ``TypeError`` if a stream is inside
+    another type, or in a place where the model's arguments cannot be passed to it.
     """
     streams: dict[str, Parameter] = {}
     plain: list[tuple[Signed, Any]] = []
@@ -130,7 +130,7 @@ def argument_streams(
 
 
 def refuse_bounds(name: str, streams: Iterable[str], schema: Mapping[str, Any]) -> None:
-    """Raise ``TypeError`` if a stream has bounds, which need a whole argument."""
+    """Raise ``TypeError`` if a streamed parameter has bounds, because only a complete argument can be checked."""
     for stream in streams:
         if bounds := sorted(_BOUNDS & schema["properties"][stream].keys()):
             fault = f"has bounds on the Stream {stream!r} ({', '.join(bounds)})"
@@ -196,7 +196,7 @@ def _object_schema(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
 
 
 def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Return the parameters' schemas, and the schemas they share."""
+    """Return the JSON schema of each parameter, and the definitions that these schemas share."""
     adapters = {name: parameter.adapter for name, parameter in parameters.items() if parameter.adapter is not None}
     hints = {name: parameter.hint for name, parameter in parameters.items() if parameter.adapter is None}
     plain, shared = msgspec.json.schema_components(

@@ -52,7 +52,7 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 
 ToolTimeout = float | Literal["default"] | None
-"""Seconds, None for no limit, or "default" for ``tool_timeout``."""
+"""A tool's time limit in seconds. None means that there is no limit, and "default" means ``tool_timeout``."""
 
 
 @value
@@ -106,7 +106,7 @@ class ToolContext:
 
     * `progress` emits a ``ToolProgress`` event immediately.
     * `cancelled` is set once no subscriber waits for the result.
-    * `tool_call` has the arguments, with any changes by an approver.
+    * `tool_call` has the arguments, including any changes that the approver made.
     * `reply` is the user's answer to the tool's question.
     * `tool_state` is the state saved with the question; see `ask_user`.
     * `make_key` makes the `idempotency_key` when it is first read.
@@ -192,10 +192,10 @@ class Tool(Value):
         return from_function(function, self.name, self.description, **flags)
 
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> Callable[[], Any]:
-        """Return the handler with its arguments bound.
+        """Return a function that calls the handler with `arguments`.
 
-        It receives the mapping `arguments` and, as a second parameter, the context. Raises ``ToolError("not_found")``
-        if there is no handler.
+        A handler with a second parameter also receives the context. Raises ``ToolError("not_found")`` if there is no
+        handler.
         """
         if self.handler is None:
             message = f"the tool {self.name!r} has no handler; pass handler=... or manual=True"
@@ -251,9 +251,9 @@ class FunctionTool(Tool, Generic[P, R]):
     def bind(
         self, arguments: Mapping[str, Any], context: ToolContext, streams: Mapping[str, Any] | None = None
     ) -> Callable[[], Any]:
-        """Return the function with converted arguments.
+        """Return a function that calls the tool's own function with the converted `arguments`.
 
-        `streams` are the ``Stream`` arguments that the model is still writing. Raises
+        `streams` contains the ``Stream`` arguments that the model is still writing. Raises
         ``ToolError("invalid_arguments")`` if an argument is missing or has the wrong type.
         """
         streams = streams or {}
@@ -300,7 +300,7 @@ def from_function(
 
 @value
 class Halt(Value):
-    """The result of `halt` or `ask_user`, which ends the chat."""
+    """The object that a tool returns to end the chat. `halt` and `ask_user` make it."""
 
     _encoders: ClassVar = {"result": encode_result, "opts": encode_result, "tool_state": encode_result}
 

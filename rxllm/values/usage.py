@@ -51,18 +51,18 @@ class Usage(Value):
 
     @property
     def total(self) -> int:
-        """The provider's total, or else the sum of input and output."""
+        """The provider's total if it reports one, and otherwise the sum of input and output tokens."""
         if self.total_tokens is not None:
             return self.total_tokens
         return (self.input_tokens or 0) + (self.output_tokens or 0)
 
 
 def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> Usage:
-    """Return `usage` with missing costs from ``price(model, usage)``.
+    """Return `usage` with its missing costs filled in by ``price(model, usage)``.
 
-    * If several models wrote an answer, ``extra["iterations"]`` lists their usages. Each is priced alone.
+    * If several models worked on an answer, ``extra["iterations"]`` lists their usages. Each is priced separately.
     * `model` is the name in an iteration's ``extra``. It is None for the model that wrote the answer.
-    * If any cost is unknown, none are filled in.
+    * If the cost of any iteration is unknown, no costs are filled in.
     * A known price replaces a reported cost of 0.
     """
     lacking = usage
@@ -83,7 +83,7 @@ def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> U
 
 
 def _iterations(usage: Usage) -> list[Usage]:
-    """Return the iterations if their tokens add up to `usage`."""
+    """Return the usage of each iteration. The list is empty if their tokens do not add up to `usage`."""
     try:
         parts = [Usage(**fields) for fields in usage.extra.get("iterations") or ()]
         total = sum(parts, Usage())
@@ -105,7 +105,7 @@ def whole(number: Any) -> int | None:
 
 
 def amount(number: Any) -> float | None:
-    """Return a cost, or None if it is not a number."""
+    """Return `number` if it is a number, and None otherwise."""
     return number if isinstance(number, int | float) and not isinstance(number, bool) else None
 
 

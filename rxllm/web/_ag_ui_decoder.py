@@ -22,7 +22,7 @@ MOST_NESTED = 32
 """The maximum nesting depth of agents. Each level folds the events of all levels below it."""
 
 OWN = "rxllm"
-"""The name of rxllm's own ``CUSTOM`` frames. Frames with this ``rawEvent`` emit no events."""
+"""The name of rxllm's own ``CUSTOM`` frames. The decoder emits no events for frames with this ``rawEvent``."""
 
 COUNTS = {
     "inputTokens": "input_tokens",
@@ -83,7 +83,7 @@ class Decoder:
 
 
 class Lanes:
-    """The agents' lanes by run id, and a client's messages."""
+    """The lanes of all agents by run id, and the messages that the client has received."""
 
     def __init__(self) -> None:
         self.is_ours = False
@@ -110,7 +110,7 @@ class Lanes:
         return []
 
     def lane(self, run: Any) -> Lane:
-        """Return an agent's lane, or add one."""
+        """Return the lane of the agent whose run id is `run`. Add one if there is none."""
         if run not in self.by_run:
             if not isinstance(run, str):
                 raise TypeError("subagentRunId is not text")
@@ -118,7 +118,7 @@ class Lanes:
         return self.by_run[run]
 
     def block_id(self, message: str) -> str | None:
-        """Return the block id in a message id. Our own look like ``RUN:NUMBER:BLOCK``."""
+        """Return the block id in a message id. Message ids from rxllm have the form ``RUN:NUMBER:BLOCK``."""
         return message.removeprefix(self._prefix).partition(":")[2] or None if self.is_ours else message
 
     def note(self, lane: Lane, message: Frame) -> None:
@@ -144,9 +144,10 @@ class Lanes:
 class Lane:
     """The part of a stream that belongs to one agent.
 
-    Call ids are unique only within a lane, so the wire adds the lane's path. `blocks` and `calls` contain only open
-    ones. `names` are the tools' names by call id, and `agents` the lanes. `mark` is the number of the last message
-    before the step. `parent` is the message of the next call.
+    Call ids are unique only within a lane, so ids on the wire begin with the lane's path. `blocks` and `calls` contain
+    the blocks and calls that are still open. `names` maps call ids to the tools' names. `agents` maps call ids to the
+    lanes of the agents that these calls started. `mark` is the number of the last message before the current step.
+    `parent` is the id of the message that the next tool call belongs to.
     """
 
     def __init__(self, lanes: Lanes, path: Path = (), run: str | None = None) -> None:
@@ -245,7 +246,7 @@ class Lane:
 
 
 class Call(msgspec.Struct):
-    """An open tool call. `parent` is its message's id."""
+    """A tool call that is still open. `parent` is the id of the message that it belongs to."""
 
     name: str
     parent: str
@@ -287,7 +288,7 @@ def _tag(run: str | None) -> Frame:
 
 
 class ForeignRun:
-    """Adds the start and end events that other servers omit."""
+    """Reads a run from another server, and adds the start and end events that such servers do not send."""
 
     def __init__(self, fold: ClientFold, lanes: Lanes, open: Unfinished) -> None:
         self._fold = fold
@@ -387,7 +388,7 @@ class ForeignRun:
 
 
 def to_usage(frame: Frame) -> Usage | None:
-    """Return the usage in a run's last frame, if any."""
+    """Return the usage in a run's last frame, or None if there is none."""
     entries = [
         Usage(**{COUNTS[name]: entry[name] for name in COUNTS if type(entry.get(name)) is int})
         for entry in frame.get("usage") or ()

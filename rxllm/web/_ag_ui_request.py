@@ -1,7 +1,7 @@
 """Read AG-UI requests.
 
-`rxllm.web._requests` lists the accepted input. A user's answer to a question becomes a user message. An answer to an
-inner agent becomes the tool call's result. The tools in `client_tools` become manual tools.
+`rxllm.web._requests` lists the accepted input. A user's answer to a question becomes a user message. If an inner agent
+asked the question, the answer becomes the result of a tool call. The tools in `client_tools` become manual tools.
 """
 
 from __future__ import annotations
@@ -132,10 +132,10 @@ def from_ag_ui(
     'Hello'
 
     Pass the server's copy of the conversation as `stored`. Then only new messages and answers are taken from the
-    request. A function is called with the ``threadId``. Without `stored`, the client's messages are the conversation,
-    and approvals are rejected. `client_tools` names the tools that run in the client. Other tools in the request are
-    ignored, and their results are rejected. With `edits`, users who approve a call may change its arguments. Raises the
-    same errors as `from_ui`.
+    request. If `stored` is a function, it is called with the ``threadId``. Without `stored`, the client's messages are
+    the conversation, and approvals are rejected. `client_tools` names the tools that run in the client. Other tools in
+    the request are ignored, and their results are rejected. With `edits`, users who approve a call may change its
+    arguments. Raises the same errors as `from_ui`.
     """
     data = load_request(body, max_bytes)
     request = convert_to(data, _Input)

@@ -52,7 +52,7 @@ from rxllm.web._frames import Frame, event_data, event_of
 
 
 class ClientFold:
-    """The state that a client folds from its events."""
+    """The state that a client builds from the events that it receives."""
 
     def __init__(self) -> None:
         self.state = StreamCollector(Thread())
@@ -60,7 +60,7 @@ class ClientFold:
         self._agents: dict[str, ClientFold] = {}
 
     def agent(self, path: Sequence[str]) -> ClientFold:
-        """Return the fold for the inner agent at `path`."""
+        """Return the state that the client has built for the inner agent at `path`."""
         fold = self
         for id in path:
             fold = fold._agents.setdefault(id, ClientFold())
@@ -81,7 +81,7 @@ class ClientFold:
                 pass
 
     def filled(self, event: ev.Event) -> ev.Event:
-        """Replace the message or result of `event` with the folded one."""
+        """Replace the message or result in `event` with the one built from the events that the client has seen."""
         match event:
             case ev.MessageCompleted(message=message):
                 return changed(event, message=replace(self.state.message, metadata=message.metadata))
@@ -96,13 +96,13 @@ class ClientFold:
                 return event
 
     def packed(self, event: ev.Event) -> Frame:
-        """Return `event` as data, without what `unpacked` can restore."""
+        """Return `event` as data. The parts that `unpacked` can restore are left out."""
         left_out = ClientFold().filled(event)
         is_folded = left_out != event and self.filled(left_out) == event
         return {"event": event_data(left_out), "folded": True} if is_folded else {"event": event_data(event)}
 
     def unpacked(self, data: Frame) -> ev.Event:
-        """Restore an event from `packed` data. Other `data` raises an exception."""
+        """Turn the result of `packed` back into an event. Any other `data` raises an exception."""
         event = event_of(data["event"])
         return self.filled(event) if data.get("folded") is True else event
 
@@ -127,7 +127,7 @@ METADATA = frozenset(
 """The metadata entries that clients may see."""
 
 _OWN = ("session_turn", "step_abandoned", "thread_compacted", "thread_compaction_failed")
-"""rxllm's own ``Custom`` events, with sessions, responses or summaries."""
+"""The names of rxllm's own ``Custom`` events, whose data contains sessions, responses or summaries."""
 
 _EVENTS = frozenset[type[Any]](ev.EVENT_CLASSES)
 
@@ -152,7 +152,7 @@ def _failed(error: Exception, _: Observable[ev.Event]) -> Observable[ev.Event]:
 
 
 class _Client:
-    """Filters a stream and its inner agents."""
+    """Filters the events of a stream, including those of its inner agents."""
 
     def __init__(self) -> None:
         self._fold = ClientFold()
@@ -170,7 +170,10 @@ class _Client:
         return kept
 
     def _missing_requests(self, event: ev.Event) -> Iterable[ev.Event]:
-        """Yield missing approval requests before a step ends. Folds drop them."""
+        """Yield the approval requests that the client has not seen, before the step ends.
+
+        A fold keeps the calls that wait for approval, but not the events that requested it.
+        """
         path, inner = (event.path, event.event) if isinstance(event, Nested) else ((), event)
         if isinstance(inner, ev.ToolApprovalRequested):
             self._requested.add("/".join((*path, inner.id)))
@@ -207,7 +210,10 @@ class _Client:
 
 
 def _kept(event: ev.Event) -> ev.Event | None:
-    """Return the visible part of `event`. Its result must be from ``ClientFold.filled``."""
+    """Return the part of `event` that clients may see.
+
+    If `event` contains a result, ``ClientFold.filled`` must have built it.
+    """
     match event:
         case ev.StepCompleted(result=result):
             return ev.StepCompleted(replace(result, metadata=_named(result.metadata)))

@@ -13,7 +13,7 @@ from rxllm.values.argument_checks import check
 from rxllm.wire import SSEDecoder
 
 Frame = dict[str, Any]
-"""A protocol message, which is a JSON object."""
+"""A message in one of the web protocols. It is a JSON object."""
 
 
 def sse(frame: Frame) -> bytes:
@@ -82,12 +82,12 @@ def _frames(events: Iterable[tuple[str, bytes]]) -> Iterator[Frame]:
 
 
 def event_data(event: Event) -> Frame:
-    """Return `event` as data. Decoding assumes the current format version."""
+    """Return `event` as data without a format version. `event_of` assumes the current version."""
     return {name: value for name, value in serializer.to_data(event).items() if name != "v"}
 
 
 def event_of(data: Any) -> Event:
-    """Restore an event from `event_data`. Other `data` raises an exception."""
+    """Turn the result of `event_data` back into an event. Any other `data` raises an exception."""
     event: Any = serializer.from_data(data)
     if not isinstance(event, Event):
         raise TypeError("not an event")
@@ -103,7 +103,7 @@ def text_of(frame: Frame, name: str) -> str:
 
 
 def all_of(frame: Frame, events: Iterable[Event]) -> list[Event]:
-    """Collect the `events` from `frame`. Raises ``StreamError("malformed_event")`` for an invalid frame."""
+    """Return the `events` read from `frame` as a list. An invalid frame raises ``StreamError("malformed_event")``."""
     try:
         return list(events)
     except (ValidationError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
@@ -126,7 +126,7 @@ class Block(msgspec.Struct):
 
 
 def open_block(blocks: dict[tuple[str, str], Block], kind: str, id: str | None) -> Block | None:
-    """Return the open block with this `id`, or the latest."""
+    """Return the open block of this kind and `id`. If `id` is None, return the latest block of this kind."""
     return next((block for block in reversed(blocks.values()) if block.kind == kind and id in (None, block.id)), None)
 
 

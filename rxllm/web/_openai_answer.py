@@ -52,14 +52,15 @@ from rxllm.web._openai_errors import RefusedError
 from rxllm.web._openai_request import Chat
 
 MOST = 512
-"""The number of runs that `Memory` keeps. Older runs use the client's copy."""
+"""The number of runs whose messages `Memory` keeps. For older runs, the messages that the client sends are used."""
 
 
 class Memory:
-    """Messages of earlier runs, by model, conversation and client calls.
+    """Keeps the messages of runs that wait for the client's tools.
 
-    Call ids alone are not enough, because some providers number their calls from 0. Any client with the same
-    conversation and calls gets the kept messages.
+    They are found by the model, the conversation and the calls to the client's tools. Call ids alone are not enough,
+    because some providers number their calls from 0. Any client that sends the same conversation and calls gets the
+    kept messages.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -70,7 +71,7 @@ class Memory:
         return len(self._kept)
 
     def restore(self, model: str, thread: Thread) -> Thread:
-        """Return `thread` with the kept messages."""
+        """Return `thread` with the messages that were kept from earlier runs."""
         messages: list[Message] = []
         digest = hashlib.sha256(model.encode())
         for message in thread:
@@ -82,7 +83,7 @@ class Memory:
     def keep(self, model: str, asked_for: Thread, restored: Thread, result: ChatResult) -> None:
         """Keep the messages of a run that waits for the client's tools.
 
-        `asked_for` is the client's thread. The model got `restored`.
+        `asked_for` is the thread that the client sent. `restored` is the thread that the model received.
         """
         if result.halted_reason != "manual_tool_calls":
             return
@@ -140,7 +141,7 @@ class Answer:
         self._counted.pipe(ops.usage()).subscribe(self._count, on_error=lambda _: None, scheduler=at_once)
 
     def feed(self, event: ev.Event) -> list[Frame]:
-        """Return the chunks to send now. Set `error` if the run has failed."""
+        """Return the chunks to send now. If the run has failed, this method sets `error`."""
         if isinstance(event, _COUNTED):
             self._counted.on_next(event)
         try:
@@ -153,13 +154,13 @@ class Answer:
         return self._chunks(deltas)
 
     def chunk(self, delta: Frame | None, finish_reason: str | None = None) -> Frame:
-        """Return a chunk. A usage chunk has no delta and no choices."""
+        """Return a chunk that contains `delta`. If it is None, the chunk is for the usage and has no choices."""
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         choices = [] if delta is None else [choice]
         return {**self._head, "object": "chat.completion.chunk", "choices": choices}
 
     def last_chunks(self) -> list[Frame]:
-        """Return the chunks held back, and the end."""
+        """Return the chunks that were held back, followed by those that end the answer."""
         deltas = [*self._earlier, *self._deltas]
         if not deltas and self._role:
             deltas = [{"content": ""}]

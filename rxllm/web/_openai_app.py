@@ -39,10 +39,10 @@ READING = 30.0
 """The time limit for a request's body, in seconds."""
 
 HEARTBEAT = 15.0
-"""Seconds of silence before a comment. Proxies might close a silent connection."""
+"""The number of seconds of silence after which a comment is sent. Proxies might close a silent connection."""
 
 LONG = 100_000
-"""Longer requests are parsed in a thread (bytes)."""
+"""The size in bytes above which a request is parsed in a separate thread."""
 
 LEAVING = 1.0
 """The time limit for sending a final error, in seconds."""
@@ -189,7 +189,7 @@ class _App:
         await until_gone(receive, lambda: self._complete(chat, thread, response), *watch)
 
     def _read(self, body: bytes) -> tuple[Chat, rxllm.Thread]:
-        """Return the request in `body`, and its thread with kept messages."""
+        """Return the request in `body`, and its thread with the messages kept from earlier runs."""
         chat = read_request(body, self._engines)
         return chat, self._memory.restore(chat.model, chat.thread)
 
@@ -218,7 +218,7 @@ class _App:
 
 
 def _has_steps(engine: Engine, chat: Chat) -> bool:
-    """Return whether a structured answer can take several steps."""
+    """Return whether a chat with a structured answer can take several steps."""
     return bool(engine.tools or chat.tools or engine.params.keys() & {"tools", "structured_finalize"})
 
 
@@ -242,7 +242,7 @@ class Response(Client):
         await self.send(body, more=False)
 
     async def frames(self, frames: Iterable[Frame], end: bytes = b"") -> None:
-        """Send `frames` as server-sent events. An `end` finishes the response."""
+        """Send `frames` as server-sent events. If `end` is given, send it too and finish the response."""
         await self.send(b"".join(map(sse, frames)) + end, more=not end)
 
     async def fail(self, error: RefusedError) -> None:

@@ -20,7 +20,7 @@ _TYPES = {
     429: "rate_limit_error",
 }
 _AGAIN = (408, 429, 502, 503)
-"""The statuses to retry. SDKs would also retry a 500 without ``x-should-retry``."""
+"""The HTTP statuses that clients should retry. SDKs also retry a 500, unless ``x-should-retry`` forbids it."""
 
 _STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
     AdapterError: {
@@ -39,7 +39,7 @@ _STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
     EngineError: {400: {"missing_tool_results", "unsupported_response_format"}},
     ValidationError: {400: {"unsupported_capability", "invalid_request"}, 422: {"invalid_output"}},
 }
-"""The statuses of errors other than 500."""
+"""The HTTP statuses of errors, by class and reason. An error that is not listed here has the status 500."""
 
 _CODES = {
     "rate_limited": "rate_limit_exceeded",
@@ -47,7 +47,7 @@ _CODES = {
     "guard_tripped": "content_filter",
     "budget_exceeded": "insufficient_quota",
 }
-"""OpenAI's names for rxllm's reasons."""
+"""OpenAI's error codes, by the reason of rxllm's error."""
 
 
 class RefusedError(Exception):

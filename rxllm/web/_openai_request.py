@@ -33,7 +33,7 @@ from rxllm.web._openai_errors import RefusedError, wrong, wrong_values
 from rxllm.web._requests import parse_json
 
 OPTIONS = ("temperature", "top_p", "max_tokens", "stop", "seed", "reasoning_effort")
-"""The fields that become call options."""
+"""The fields of a request that are passed on as call options."""
 
 NOTES = (
     *("user", "metadata", "safety_identifier", "store"),
@@ -132,7 +132,7 @@ def _read_options(fields: Frame, tools: Collection[Tool]) -> Frame:
 
 
 def _read_stream(fields: Frame) -> tuple[bool, bool]:
-    """Return whether to stream, and whether to send the usage."""
+    """Return whether the client wants a stream, and whether it wants the usage at the end."""
     stream = _flag(fields, "stream", "stream")
     options = fields.get("stream_options", {})
     if not isinstance(options, dict):

@@ -47,7 +47,7 @@ MAX_VALUES = 100_000
 """The maximum number of JSON values in a request. Parsing more would block the event loop for seconds."""
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[^\ud800-\udfff]*$")]
-"""Text without lone surrogates, for ids and types."""
+"""The type of ids and type names in requests: text that contains no lone surrogates."""
 
 UNANSWERED = "The user has gone on without an answer."
 """The result of a call that the user did not answer."""
@@ -82,7 +82,7 @@ def load_request(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
 
 
 def parse_json(text: bytes, parse: Callable[[bytes], Any]) -> Any:
-    """Return ``parse(text)``. Raises ``ValidationError`` if it is malformed or too large."""
+    """Return ``parse(text)``. Raises ``ValidationError`` if `text` is malformed or too large."""
     if _most_values(text) > MAX_VALUES:
         raise _too_large()
     try:
@@ -94,7 +94,7 @@ def parse_json(text: bytes, parse: Callable[[bytes], Any]) -> Any:
 
 
 def _check_size(data: Any) -> None:
-    """Raise if `data` is too large or nested too deeply."""
+    """Raise ``ValidationError`` if `data` is too large or nested too deeply."""
     level: list[Any] = [data]
     count = 0
     for _ in range(MAX_DEPTH):
@@ -112,7 +112,7 @@ def _check_size(data: Any) -> None:
 
 
 def _most_values(text: bytes) -> int:
-    """Return an upper bound on the values in a JSON text."""
+    """Return an upper bound on the number of values in a JSON text."""
     most_quotes = 4 * MAX_VALUES  # two around a value's key and two around the value
     pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', most_quotes)
     return most_quotes if len(pieces) > most_quotes else sum(map(b"".join(pieces[::2]).count, b",[{"))
@@ -156,7 +156,10 @@ def check_id(id: object, *path: str) -> str:
 
 
 class StoredConversation:
-    """A stored conversation, and a client's answers to its waiting calls. A `stored` function is called with `id`."""
+    """A stored conversation, and a client's answers to the calls that wait for them.
+
+    If `stored` is a function, it is called with `id`.
+    """
 
     def __init__(self, stored: Stored | Load, client_tools: Collection[str], id: object, *path: str) -> None:
         self.id = ""
@@ -182,13 +185,13 @@ class StoredConversation:
         self._client_tools = client_tools
 
     def approve(self, id: str, answer: Any, *path: str | int) -> None:
-        """Accept an answer to a waiting call's approval request."""
+        """Accept the user's decision about a call that waits for approval."""
         if self.pending[id].name in self._client_tools:
             raise wrong("must not approve or deny a tool that runs in the client; send its result instead", *path)
         self.approvals[id] = answer
 
     def answer(self, id: str, result: Any, *path: str | int) -> None:
-        """Accept the result of a client's waiting tool call."""
+        """Accept the result of a call to a client's tool. Ignore it if the call is not waiting for one."""
         if id not in self.pending or id in self.approvals:
             return
         if self.pending[id].name not in self._client_tools:
@@ -196,7 +199,10 @@ class StoredConversation:
         self.results[id] = result
 
     def reply(self, id: str, text: str) -> None:
-        """Accept the user's answer. An inner agent receives it as a call's result."""
+        """Accept the user's answer to a question.
+
+        If an inner agent asked the question, it receives the answer as the result of a call.
+        """
         self.question = None
         if "/" in id:
             self.results[id] = text
@@ -204,7 +210,7 @@ class StoredConversation:
             self.thread += user(text)
 
     def incoming(self, new: list[Message]) -> Incoming:
-        """Return the answers and the `new` messages.
+        """Return the client's answers and its `new` messages as one request.
 
         New messages deny all unanswered calls. Raises ``ValidationError`` if there is nothing new.
         """
@@ -224,7 +230,7 @@ class StoredConversation:
         return Incoming(self.thread + new, self.approvals, self.results, self.id)
 
     def _drop_repeated(self, new: list[Message]) -> list[Message]:
-        """Drop messages that repeat the thread's unanswered end."""
+        """Return `new` without the messages that repeat unanswered ones at the end of the thread."""
         unanswered = [*takewhile(lambda message: message.role == "user", reversed(self.thread))][::-1]
         # The Knuth-Morris-Pratt prefix function; long threads would take seconds.
         items = [*(message.content for message in new), object(), *(message.content for message in unanswered)]
@@ -238,7 +244,10 @@ class StoredConversation:
 
 
 def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Message]:
-    """Return an assistant message and its calls' results, if any."""
+    """Return an assistant message, followed by the results of its tool calls.
+
+    The list is empty if there are neither parts nor calls.
+    """
     answered = tuple(answered)
     if not parts and not answered:
         return []
@@ -248,7 +257,7 @@ def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Me
 
 
 def plain_content(parts: list[Part]) -> str | tuple[Part, ...]:
-    """Return `parts` as message content. Text alone becomes a string."""
+    """Return `parts` as the content of a message. A single text part becomes a string."""
     match parts:
         case []:
             return ""

@@ -42,10 +42,10 @@ Fields = list[tuple[bytes, bytes]]
 Filter = Callable[[Observable[Event]], Observable[Event]]
 
 WAITING = 16
-"""The number of queued events at which reading from the model pauses."""
+"""The maximum number of queued events. Reading from the model pauses when it is reached."""
 
 HEARTBEAT = b":\n\n"
-"""A comment, which clients ignore."""
+"""A comment in the format of server-sent events. Clients ignore it."""
 
 _HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
 
@@ -90,7 +90,7 @@ def streaming_response(
 
 
 class StreamingResponse:
-    """The response to one request. Starlette expects its public attributes."""
+    """The response to one request. Its public attributes are those that Starlette expects of a response."""
 
     def __init__(
         self, chunks: Stream[bytes], encoder: Encoder, headers: Fields, heartbeat: float, send_timeout: float
@@ -153,7 +153,10 @@ def _encode_headers(headers: Mapping[str, str]) -> Fields:
 
 @cache
 def _starlette_response(base: type[Any]) -> type[StreamingResponse]:
-    """Return a Starlette subclass. FastAPI converts other responses to JSON."""
+    """Return a response class that is a subclass of `base`, Starlette's response.
+
+    FastAPI would convert an object of any other class to JSON.
+    """
     return type("StreamingResponse", (StreamingResponse, base), {})
 
 
@@ -161,7 +164,7 @@ def _starlette_response(base: type[Any]) -> type[StreamingResponse]:
 
 
 class GoneError(Exception):
-    """The client has disconnected, or has stopped reading."""
+    """Raised if the client has disconnected, or has stopped reading."""
 
 
 class Client:
@@ -177,7 +180,7 @@ class Client:
         self._since = self._now()  # when the current send began or the last one ended
 
     async def begin(self) -> None:
-        """Send the status and headers, unless already sent."""
+        """Send the status and headers if they have not been sent yet."""
         async with self._lock:
             if not self.begun:
                 await self._begin()
@@ -191,7 +194,10 @@ class Client:
             self._since = self._now()
 
     async def watch(self, heartbeat: float, patience: float) -> None:
-        """Send comments in silence. Raise `GoneError` if sending takes `patience` seconds."""
+        """Send a comment after every `heartbeat` seconds in which nothing was sent.
+
+        Raises `GoneError` if sending takes `patience` seconds.
+        """
         while True:
             is_behind = self._lock.locked()
             seconds = self._since + (patience if is_behind else heartbeat) - self._now()

@@ -62,7 +62,7 @@ class _Part(msgspec.Struct, rename="camel"):
 
     @property
     def result(self) -> Any:
-        """The tool's result, in the form for `rxllm.resume`."""
+        """The tool's result, in the form that `rxllm.resume` accepts."""
         if self.state == "output-available":
             output = cast(str | dict[str, Any] | None, self.output)  # really any JSON value
             return output if isinstance(output, str | dict) else json.dumps(output)
@@ -160,7 +160,7 @@ def _check_call(part: _Part, ids: set[str], i: int, j: int) -> None:
 
 
 def _assistant_messages(step: list[_Part]) -> list[Message]:
-    """Return a step's assistant message and its answered calls."""
+    """Return a step's assistant message and its tool results. Calls that have no result are left out."""
     parts: list[Part] = []
     answered: list[tuple[ToolCall, Any]] = []
     for part in step:

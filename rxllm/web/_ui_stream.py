@@ -127,7 +127,7 @@ class Encoder:
                 return self._content(event)
 
     def _content(self, event: ev.Event) -> list[Frame]:
-        """Return the frame for a single event, if browsers can show it."""
+        """Return the frame for an event that needs only one. The list is empty if browsers cannot show the event."""
         match event:
             case ev.ToolCallStarted(id=id, name=name, metadata=metadata):
                 return [_call("tool-input-start", id, name, metadata)]
@@ -179,7 +179,7 @@ class Encoder:
         return [*blocks, *calls]
 
     def _usage(self, usage: Usage) -> Frame:
-        """Return message metadata with the usage."""
+        """Return message metadata that contains the usage."""
         counters = {name: value for name, value in serializer.to_data(usage).items() if name not in ("$", "v")}
         # Browsers merge metadata, so missing counters must be None.
         data = {**self._counters, **counters}
@@ -197,7 +197,7 @@ class Encoder:
         return [*frames, {"type": f"{kind}-end", "id": block.name, **extra}]
 
     def _block(self, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the open block, or a new one with its frame."""
+        """Return the open block and no frames, or a new block and the frame that begins it."""
         block = open_block(self._decoder.blocks, kind, id)
         if block is not None:
             return [], block
@@ -232,7 +232,7 @@ class Decoder:
             yield event
 
     def read(self, frame: Frame) -> list[ev.Event]:
-        """Return the events in `frame`. Apply each before reading the next frame."""
+        """Return the events in `frame`. The caller must `apply` each event before it reads the next frame."""
         if self._is_finished:
             raise malformed(frame)
         if frame["type"] == "data-rxllm":
@@ -342,7 +342,7 @@ class Decoder:
 
 
 def _read_content(frame: Frame) -> list[ev.Event]:
-    """Return the event in a frame outside blocks and calls."""
+    """Return the event in a frame that belongs to neither a block nor a tool call."""
     match frame:
         case {"type": "message-metadata", "messageMetadata": {"usage": {**counters}}}:
             return [ev.UsageUpdated(serializer.from_data(counters, Usage))]
@@ -361,7 +361,7 @@ def _read_content(frame: Frame) -> list[ev.Event]:
 
 
 def _complete_call(id: str, name: str, text: str, frame: Frame, is_available: bool) -> ev.ToolCallCompleted:
-    """Return the event for a completed call."""
+    """Return the event for a call whose arguments are complete."""
     value, metadata = frame.get("input"), _call_metadata(frame)
     if is_available and isinstance(value, dict):
         return ev.ToolCallCompleted(id, name, cast(dict[str, Any], value), text or json.dumps(value), metadata)
@@ -388,7 +388,7 @@ def _file(url: str, mime_type: str, fields: dict[str, Any]) -> Frame:
 
 
 def _own(name: str, value: Any) -> Frame:
-    """Return a field for rxllm's data. The browser sends it back."""
+    """Return a frame's field that contains data for rxllm. The browser sends this data back."""
     return {} if value is None else {"providerMetadata": {"rxllm": {name: value}}}
 
 
@@ -397,6 +397,6 @@ def _read_own_data(frame: Frame, name: str, default: Any) -> Any:
 
 
 def _cover(data: Frame, frames: list[Frame]) -> list[Frame]:
-    """Put a ``data-rxllm`` frame before `frames`, to suppress their events."""
+    """Put a ``data-rxllm`` frame before `frames`, so that rxllm's decoder emits no events for them."""
     covers = {"covers": len(frames)} if frames else {}
     return [{"type": "data-rxllm", "data": {**data, **covers}, "transient": True}, *frames]

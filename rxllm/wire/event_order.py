@@ -51,13 +51,13 @@ from rxllm.wire.tool_calls import CallTracker
 
 
 class BlockIds:
-    """Chooses block ids, and keeps the provider's own.
+    """Chooses the ids of blocks. A block that has an id from the provider keeps it.
 
     >>> ids = BlockIds()
     >>> ids.of(None), ids.of("msg_1"), ids.of(None), ids.of("msg_1")
     ('block_0', 'msg_1', 'block_1', 'msg_1')
 
-    An id that was already generated here is replaced, to keep the two blocks apart.
+    If the provider uses an id that was already generated here, another id replaces it, to keep the two blocks apart.
 
     >>> ids.of("block_1")
     'block_2'
@@ -69,7 +69,7 @@ class BlockIds:
         self._numbers = count()
 
     def of(self, id: str | None) -> str:
-        """Return the block id for the provider's `id`."""
+        """Return the block id to use for the provider's `id`."""
         if id is None:
             return self._mint()
         if id not in self._ids:
@@ -167,7 +167,8 @@ class Blocks:
     ) -> None:
         """Attach data to the open thinking block.
 
-        The provider needs it back. A new block begins if none with this `id` is open.
+        The next request must send this data back to the provider. A new block begins if no thinking block with this
+        `id` is open.
         """
         if self.ended:
             return
@@ -199,7 +200,7 @@ class Blocks:
         self._add(FileAdded(file))
 
     def part(self, part: ProviderPart) -> None:
-        """Report a part that only the provider understands."""
+        """Report a part of the message that only the provider understands."""
         self._add(PartAdded(part))
 
     def raw(self, kind: str, data: Any) -> None:
@@ -214,7 +215,7 @@ class Blocks:
             self._events.append(event)
 
     def usage(self, usage: Usage) -> None:
-        """Report the usage so far. Equal usage emits nothing."""
+        """Report the usage so far. Nothing is emitted if it has not changed."""
         if not self.ended and usage != self._usage:
             self.start()
             self._usage = usage
@@ -235,7 +236,7 @@ class Blocks:
         self._metadata |= metadata
 
     def append(self, name: str, items: Iterable[Any]) -> None:
-        """Add `items` to a list in the final metadata."""
+        """Add `items` to the list `name` in the metadata of the ``MessageCompleted`` event."""
         self._metadata.setdefault(name, []).extend(items)
 
     def finish(self, reason: FinishReason | None, raw: str | None, failure: LLMError | None = None) -> None:
@@ -270,7 +271,7 @@ class Blocks:
         self.ended = True
 
     def end(self, *, over: bool = False) -> None:
-        """End the stream. `over` means that the end marker has arrived."""
+        """End the stream. `over` is true if the provider's end marker has arrived."""
         if self.ended:
             return
         if not over and self._finish is None:

@@ -33,7 +33,7 @@ _HALVES = re.compile(
     rb'(?P<pair>\\ud[89ab]..\\ud[c-f]..)|(?P<high>\\ud[89ab]..(?="))|(?<=[^\\]")(?P<low>\\ud[c-f]..)|\\.',
     re.DOTALL | re.IGNORECASE,
 )
-"""JSON escapes. A split pair has `high` in one string and `low` in a later one."""
+"""Escapes in JSON text. If a surrogate pair is split, `high` is in one string and `low` in a later one."""
 
 
 class Framing(Protocol):
@@ -109,9 +109,9 @@ class FrameDecoder(ABC):
         self.blocks.error(error)
 
     def end(self, *, over: bool) -> None:
-        """End the stream. `over` means that the end marker has arrived.
+        """End the stream. `over` is true if the provider's end marker has arrived.
 
-        A subclass may extend this, as with `fail`.
+        A subclass may extend this method, just as it may extend `fail`.
         """
         self.blocks.end(over=over)
 
@@ -169,7 +169,10 @@ class FrameDecoder(ABC):
         return _HALVES.sub(join, frame)
 
     def read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
-        """Handle JSON that does not match the expected type."""
+        """Read JSON data that does not match the expected type.
+
+        Strings are accepted as numbers. Data that still does not match is reported as a raw chunk.
+        """
         try:
             payload = msgspec.convert(data, self._shape, strict=False)
         except msgspec.ValidationError:
@@ -189,7 +192,7 @@ class FrameDecoder(ABC):
 
 
 def unreadable(error: Exception, provider: str) -> StreamError:
-    """Return the ``StreamError`` for an exception from a frame."""
+    """Return a ``StreamError`` for an exception that was raised while a frame was read."""
     message = f"a frame cannot be read: {type(error).__name__}: {str(error)[:200]}"
     failure = StreamError("malformed_event", message, provider=provider)
     failure.__cause__ = error

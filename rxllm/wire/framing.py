@@ -78,7 +78,7 @@ class PendingFrame:
         return data
 
     def _split_lines(self, data: bytes, read: Callable[[bytes], list[_Frame]]) -> list[_Frame]:
-        """Return the complete lines' frames, and keep the rest."""
+        """Return the frames in the complete lines, and keep the incomplete last line."""
         end = data.rfind(b"\n") + 1
         if not end:
             self._append(data)
@@ -339,7 +339,7 @@ class JSONArrayDecoder(PendingFrame):
 
     @property
     def is_between(self) -> bool:
-        """Whether the decoder is between elements."""
+        """Whether the decoder is between two elements of the array."""
         return not self._depth and not self._odd and not self._in_string
 
     def close(self) -> list[bytes]:

@@ -120,7 +120,7 @@ class CallTracker:
         return self._start() if call.state == "waiting" else []
 
     def id_of(self, index: int) -> str:
-        """Return the id of a started call, or ""."""
+        """Return the id of the call at `index`, or "" if there is none."""
         call = self._by_index.get(index)
         return call.id if call is not None else ""
 
