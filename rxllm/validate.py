@@ -89,7 +89,7 @@ def request(value: Request) -> None:
 
 
 def thread(value: Thread) -> None:
-    """Raise ``ValidationError("invalid_thread")`` if the messages cannot be sent. An empty thread is valid."""
+    """Raise ``ValidationError("invalid_thread")`` if the thread cannot be sent to a model. It may be empty."""
     _raise("invalid_thread", value, thread_faults)
 
 

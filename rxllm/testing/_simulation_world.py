@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class World:
-    """A simulated world. `random` is a generator for the app. `faults` are the faults so far."""
+    """A simulated world. `random` is a generator for the app. `faults` lists the faults that were injected so far."""
 
     def __init__(self, loop: VirtualLoop, seed: int, cancel: int | None) -> None:
         self.seed = seed
@@ -117,7 +117,7 @@ EPOCH = 1_750_000_000
 
 @contextlib.contextmanager
 def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]:
-    """Replace the clock, threads, randomness and pools on this thread."""
+    """Replace the clock, randomness, connection pools and thread starts that code on this thread uses."""
     pool = httpcore.AsyncConnectionPool
     bytes_of = random.Random(f"bytes {seed}").randbytes
     scheduler = LoopScheduler(loop)
@@ -229,7 +229,7 @@ class SimulatedPortal(Portal):
 
 
 class PoolWatch:
-    """Counts the lost slots of connection pools. A closed pool has none."""
+    """Counts the slots of connection pools that stay taken although no request uses them. A closed pool has none."""
 
     def __init__(self) -> None:
         self.lost = 0

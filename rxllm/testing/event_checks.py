@@ -218,7 +218,7 @@ class _ChatChecker:
         self._open.setdefault(key, []).append(piece)
 
     def _close_block(self, kind: type[Event], id: str | None, text: str) -> list[str]:
-        """Close the block and return its deltas, or else `text`."""
+        """Close the block and return its deltas. If there are none, return `text` as the only one."""
         key = block_key(kind, id, self._open)
         if key[1] is not None:
             self._closed.add(key)

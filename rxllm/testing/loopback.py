@@ -118,7 +118,7 @@ Script = Reply | Sequence[Reply] | Callable[[Request], Reply]
 
 EMPTY = Reply()
 TURNS = 5
-"""The turns that asyncio needs to finish accepting connections."""
+"""The number of event loop turns that asyncio needs to finish accepting connections."""
 
 
 class Loopback:
@@ -402,7 +402,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def chat_event(delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
-    """Return a frame with one choice. `more` contains other fields, such as ``usage``."""
+    """Return a chunk of a streamed chat with one choice. `more` contains other fields, such as ``usage``."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
     frame = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": "loopback"}
     return b"data: " + json.dumps({**frame, "choices": [choice], **more}).encode() + b"\n\n"

@@ -47,7 +47,7 @@ class AgentTool(Tool):
 
 
 class AgentCall(msgspec.Struct, frozen=True):
-    """One run of an agent, with the calling step's `settings`.
+    """One run of an agent. `settings` are those of the step that called it.
 
     To continue an earlier run, pass its thread as `halted`, and the caller's `answers`.
     """
@@ -71,7 +71,7 @@ class Chats(Protocol):
     """The layer that runs agents' chats."""
 
     def engine_with(self, engine: Any, options: Mapping[str, Any]) -> Any:
-        """Return `engine` with these chat options, or raise like ``rxllm.chat``."""
+        """Return `engine` with these chat options. Raises the same errors as ``rxllm.chat``."""
         ...
 
     def chat(self, call: AgentCall) -> AgentChat: ...

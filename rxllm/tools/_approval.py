@@ -41,16 +41,16 @@ from rxllm.values.sessions import question
 from rxllm.values.tool_schemas import convert
 
 WAITING = ("manual_tool_calls", "approval_tool_calls")
-"""Metadata keys for calls that the caller must answer."""
+"""The metadata keys that list the tool calls that the caller must answer."""
 
 QUESTION = "question"
-"""The id of the question inside a tool's chat."""
+"""The id of the question that a tool asks the caller."""
 
 STATE = "tool_state"
 """The metadata key for a tool's saved state."""
 
 NO_ANSWER = object()
-"""The answer of a stream without items."""
+"""The approver's answer if its stream ended without an item."""
 
 
 def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | ToolError | None:

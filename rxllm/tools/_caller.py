@@ -43,7 +43,7 @@ from rxllm.values.request_keys import hash_of_thread, plain_call, plain_message
 
 
 class Caller(abc.DisposableBase):
-    """Calls the approver, then the tool, within `scope`."""
+    """Calls the approver and then the tool. Both run within `scope`."""
 
     def __init__(
         self,

@@ -48,7 +48,7 @@ from rxllm.values import ChatResult, Halt, LLMError, Thread, Tool, ToolCall, Too
 log = logging.getLogger("rxllm")
 
 MOST_DEEP = 16
-"""How many calls can enclose an agent. Python's stack overflows at about 40."""
+"""The maximum number of tool calls around an agent. Python's stack overflows at about 40."""
 
 
 class Feed(Protocol):
@@ -286,7 +286,7 @@ class ToolExecution(abc.DisposableBase):
             self._finish(failed(failure, self._call, self._settings))
 
     def _on_failure(self, error: BaseException) -> None:
-        """End the call after an error in the approver or tool."""
+        """End the call if the tool failed, or fail the stream if the approver did."""
         (self._fail if self._caller.is_approved else self._abort)(error)
 
     def _abort(self, error: BaseException) -> None:

@@ -140,7 +140,7 @@ def _is_json_data(value: Any) -> bool:
 
 
 ANY = "*"
-"""The key for advice on all other options."""
+"""The key for advice on options that have no advice of their own."""
 
 _OPTIONS_OF_MANY = ("concurrency", "journal", "on_progress", "ordered", "usd")
 """Options of ``generate_many`` to suggest for misspelled names."""

@@ -241,7 +241,7 @@ def decode_value(cls: type[D], data: Mapping[str, Any]) -> D:
 
 
 def decode_error(cls: type[LLMError], data: Mapping[str, Any]) -> LLMError:
-    """Return an error with these fields. Unknown fields are ignored."""
+    """Return an error of the class `cls`, with the fields in `data`. Unknown fields are ignored."""
     reason = data.get("reason")
     if "reason" in data and not (isinstance(reason, str) and reason in cls.REASONS):
         raise wrong("unknown", f"{cls.__name__} has no reason {brief(reason)}", "reason")
@@ -267,7 +267,7 @@ def decode_fields(
 
 @cache
 def readers_of(source: Any) -> dict[str, Reader]:
-    """Return a reader for each annotated name of `source`."""
+    """Return a reader for each annotated field or parameter of `source`, by name."""
     return {name: _reader(hint) for name, hint in get_type_hints(source).items() if name != "return"}
 
 

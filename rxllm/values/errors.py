@@ -187,7 +187,7 @@ class StreamError(LLMError):
 
 
 class EngineError(LLMError):
-    """The call is misconfigured and cannot start."""
+    """The call cannot start, because it is configured wrongly."""
 
     TITLE = "engine error"
     FIELDS = ("provider",)

@@ -155,7 +155,7 @@ def _remedy_for(value: Any) -> str:
 
 
 def _makes_agents(value: Any) -> bool:
-    """Whether the user forgot to call an engine's ``as_tool``."""
+    """Whether `value` is the method ``as_tool`` of an engine, which the user forgot to call."""
     return inspect.ismethod(value) and value.__name__ == "as_tool"
 
 
@@ -181,7 +181,7 @@ def as_tools(values: Any) -> tuple[Tool, ...]:
 
 
 def name_fault(tools: Iterable[Tool]) -> str | None:
-    """Return a fault if two different tools share a name."""
+    """Return a message about two different tools with the same name, or None if there are none."""
     by_name: dict[str, Tool] = {}
     for item in tools:
         other = by_name.setdefault(item.name, item)

@@ -32,7 +32,7 @@ MAX_DEPTH = 100
 """The maximum nesting depth. Recursive functions may fail on deeper data."""
 
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""Constants outside standard JSON. Data read twice shares the NaN object."""
+"""The constants that Python allows in JSON text. NaN is always one object, so equal texts give equal data."""
 
 
 def json_text(value: Any) -> str:
@@ -41,7 +41,7 @@ def json_text(value: Any) -> str:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return `value` as JSON, with null for NaN.
+    """Return `value` as JSON. NaN becomes null.
 
     >>> json_text({"name": "caf\\udce9"})
     '{"name":"caf\ufffd"}'

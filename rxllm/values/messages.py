@@ -73,7 +73,7 @@ class FilePart(Value):
 
 @value
 class ToolCallPart(Value):
-    """The place in a message where the model called a tool."""
+    """A part that marks where in a message the model called a tool."""
 
     id: str
 
@@ -244,7 +244,7 @@ _SIGNATURES = {
 """MIME types, by a file's first bytes."""
 
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
-"""MIME types of RIFF files, by bytes 8 to 12."""
+"""The MIME types of RIFF files, by bytes 8 to 11 of the file."""
 
 
 def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -> Message:

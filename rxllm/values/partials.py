@@ -67,7 +67,7 @@ class Partial(Generic[T]):
 
     @property
     def state(self) -> PartialState:
-        """``"missing"``, ``"growing"`` or ``"done"``. A whole answer is done once it is validated."""
+        """How much has arrived: ``"missing"``, ``"growing"`` or ``"done"``. A whole answer is done once it is valid."""
         return self._state
 
     @property
@@ -244,7 +244,7 @@ class Node:
         return self.children[key] if self.kind == "[" and 0 <= key < count else None
 
     def shows(self, shape: Shape, at: int) -> bool:
-        """Whether the node can be seen at `at`."""
+        """Whether a `Partial` at the text position `at` shows the node."""
         return self.end <= at or self.kind in _CONTAINERS or (self.kind == '"' and shape.grows)
 
 
@@ -298,7 +298,7 @@ class Shape:
         return shape
 
     def read(self, raw: str) -> Any:
-        """Read JSON text as the type or, failing that, plain data."""
+        """Return the JSON text `raw` as an object of the type, or as plain data if it does not match."""
         try:
             self._decode = self._decode or decoder(self.hint)
             return self._decode(raw)
