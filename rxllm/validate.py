@@ -264,7 +264,7 @@ def thread_faults(value: Any) -> Iterator[Fault]:
 
 
 def _orphan_faults(messages: Any) -> Iterator[Fault]:
-    """Yield a fault for each tool result without a call."""
+    """Yield a fault for each tool result that answers no earlier tool call."""
     ids: set[str] = set()
     for i, message in enumerate(cast(tuple[Any, ...], messages if isinstance(messages, tuple) else ())):
         if not isinstance(message, Message):
@@ -423,7 +423,7 @@ def _is_size(value: Any) -> bool:
 
 
 def each_of(name: str, items: Any, faults_of: Callable[[Any], Iterator[Fault]]) -> Iterator[Fault]:
-    """Yield the faults in all items of the field `name`."""
+    """Yield the faults in each item of `items`, the value of the field `name`."""
     if not isinstance(items, tuple):
         yield (name,), "wrong_type"
         return

@@ -1,4 +1,4 @@
-"""In-memory connections with virtual time and faults."""
+"""In-memory connections that deliver bytes in virtual time and can inject faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rxllm.testing._simulation_loop import VirtualLoop
 
 WINDOW = 65536
-"""The number of unread bytes at which a sender waits."""
+"""The number of unread bytes after which the sender must wait for the receiver."""
 
 _END, _RESET = b"", None
 

@@ -57,7 +57,7 @@ SSE_HEADERS = {"Content-Type": "text/event-stream"}
 
 @dataclass(frozen=True)
 class Pause:
-    """A pause in seconds, by default forever."""
+    """A pause of so many seconds. By default, it lasts forever."""
 
     seconds: float = math.inf
 
@@ -66,7 +66,7 @@ STALL = Pause()
 
 
 class Cut(Enum):
-    """Closes the connection in mid-chunk. ``FIN`` is a normal close, and ``RESET`` a reset."""
+    """Closes the connection in the middle of a chunk. ``FIN`` is a normal close, and ``RESET`` a reset."""
 
     FIN = "fin"
     RESET = "reset"
@@ -254,7 +254,7 @@ class Connection(asyncio.Protocol):
         return self._written - self._transport.get_write_buffer_size()
 
     def wait_closed(self, timeout: float = 20.0) -> float:
-        """Wait for the close, and return `closed_at`. Raises ``TimeoutError`` after `timeout` seconds."""
+        """Wait until the connection closes, and return `closed_at`. Raises ``TimeoutError`` after `timeout` seconds."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.closed_at is not None, timeout):
                 raise TimeoutError(f"the connection is still open after {timeout} s and {len(self.requests)} requests")
@@ -417,7 +417,7 @@ def chat_finish(reason: str = "stop", **more: Any) -> bytes:
 
 
 def chat(*texts: str) -> list[bytes]:
-    """Return the frames of a response, one chunk per text."""
+    """Return a complete streamed chat as bytes, with one chunk for each text."""
     return [*map(chat_chunk, texts), chat_finish(), DONE]
 
 

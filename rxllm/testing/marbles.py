@@ -151,7 +151,7 @@ def _malformed(marbles: str, tick: int, fault: str) -> ValueError:
 
 
 class Spy(Observable[Any]):
-    """A source that completes at once and keeps its scheduler."""
+    """A source that completes at once and remembers the scheduler that it was given."""
 
     def __init__(self) -> None:
         super().__init__()

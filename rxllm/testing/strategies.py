@@ -403,7 +403,7 @@ It has steps, tools, agents up to two levels deep, and corrections. Some chats e
 
 @st.composite
 def chunked(draw: st.DrawFn, data: bytes) -> list[bytes]:
-    """Draw chunks that make up `data`. Some chunks may be empty."""
+    """Draw a way to split `data` into chunks. Some of them may be empty."""
     return cut(data, *draw(st.lists(st.integers(0, len(data)), max_size=30)))
 
 

@@ -15,7 +15,7 @@ from rxllm.testing.marbles import Note, Operator
 Make = Callable[[], Operator]
 
 EVERY = 2
-"""The ticks between two items. Disposal can happen halfway."""
+"""The number of ticks between two items. A run can be disposed at the tick between them."""
 
 SILENCE = 600
 """The extra ticks before a silent source's last item."""
@@ -166,7 +166,7 @@ class OperatorRun:
         return [] if self._before_dispose is None else self.notes[self._before_dispose :]
 
     def begin(self) -> Self:
-        """Subscribe at the current tick."""
+        """Subscribe to the stream at the current tick, and record what it emits."""
         self._start = self._clock.tick
         self._threads = set(threading.enumerate())
         self._subscription.disposable = self._stream.subscribe(

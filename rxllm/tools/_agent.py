@@ -1,7 +1,7 @@
 """`AgentTool`, a tool that runs a chat.
 
 * This module cannot import the higher layer that runs chats, so ``rxllm`` registers it with `run_with`.
-* An argument would not work: users call ``ops.run_tools`` and ``Engine.as_tool`` directly.
+* It could not be passed as an argument, because users call ``ops.run_tools`` and ``Engine.as_tool`` directly.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def agent_failure(call: ToolCall, error: LLMError) -> ToolError:
 
 
 def answer_of(result: ChatResult) -> Any:
-    """Return the chat's answer, with the reason unless it completed."""
+    """Return the chat's answer. If the chat halted early, return a dict that also has the reason."""
     answer = result.output_text if result.parsed is None else result.parsed
     if result.halted_reason == "completed":
         return answer

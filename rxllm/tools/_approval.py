@@ -132,7 +132,7 @@ def question_events(halt: Halt, call: ToolCall) -> list[Event]:
 
 
 def repeat_question(thread: Thread, call: ToolCall) -> list[Event]:
-    """Return the events for a question that is still unanswered."""
+    """Return the events that ask the caller an unanswered question again."""
     return _waiting_events(thread[0], call)
 
 
@@ -146,7 +146,7 @@ def read_reply(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
 
 
 def is_question(message: Message) -> bool:
-    """Whether the first message of a chat asks a tool's question."""
+    """Whether `message`, the first of a tool's chat, asks the caller a question."""
     return bool(message.metadata.get("ask_user"))
 
 

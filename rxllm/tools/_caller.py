@@ -165,7 +165,7 @@ class Caller(abc.DisposableBase):
 
 
 def _start_fault() -> str:
-    """Return why no plain function may start now, or ""."""
+    """Return the reason why no plain function may start in a thread now, or "" if one may."""
     threads = daemon_threads()
     if threads.left >= THREADS_LEFT:
         fault = f"{threads.left} others are still running in threads after they timed out or were disposed"

@@ -52,7 +52,7 @@ MOST_DEEP = 16
 
 
 class Feed(Protocol):
-    """The arguments of a call that the model is still writing."""
+    """The arguments of a tool call, while the model is still writing them."""
 
     @property
     def streams(self) -> Mapping[str, Any]: ...
@@ -148,7 +148,7 @@ class ToolExecution(abc.DisposableBase):
         self._context = replace(self._context, tool_call=copy_for_user(call))
 
     def read_from(self, feed: Feed) -> None:
-        """Pass the feed's streams to the tool."""
+        """Give the tool the arguments that the model is still writing."""
         self._streams, self._is_whole = feed.streams, False
         feed.when_complete(self._complete)
 

@@ -53,7 +53,7 @@ def _entry(place: str, name: str) -> str:
 
 
 def no_attribute(owner: str, name: str, known: Iterable[str], remedy: str = "") -> AttributeError:
-    """Return the ``AttributeError`` for an unknown attribute."""
+    """Return an ``AttributeError`` that suggests what to write instead of the unknown name."""
     if remedy:
         hint = f"; write {remedy}"
     else:

@@ -151,7 +151,7 @@ def encode_items(items: Iterable[Any], is_result: bool = False) -> list[Any]:
 
 
 def at(key: str | int, encode_one: Any, *item: Any) -> Any:
-    """Return ``encode_one(*item)``, adding `key` to any error."""
+    """Return ``encode_one(*item)``. The path of an error begins with `key`."""
     try:
         return encode_one(*item)
     except ValidationError as error:
@@ -219,7 +219,7 @@ def decode(data: Any) -> Any:
 
 
 def decode_each(keys: Iterable[Any], items: Iterable[Any], readers: Iterable[Reader]) -> list[Any]:
-    """Read each item with its reader, adding its key to any error."""
+    """Decode each item with its own reader. The path of an error begins with the item's key."""
     decoded: list[Any] = []
     key: Any = None
     try:
@@ -283,7 +283,7 @@ def brief(item: Any) -> str:
 
 @cache
 def _plan(cls: type[Any]) -> tuple[tuple[str, ...], dict[str, Reader]]:
-    """Return the required names, and a reader for each field."""
+    """Return the names of the required fields of `cls`, and a reader for each field."""
     specs, readers = fields(cls), readers_of(cls)
     required = (spec.name for spec in specs if spec.default is MISSING and spec.default_factory is MISSING)
     return tuple(required), {spec.name: readers[spec.name] for spec in specs}
@@ -384,7 +384,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _base(option: Any) -> type:
-    """Return the class of the data, or ``object`` for any."""
+    """Return the class that data must have to match the type, or ``object`` if any class can match."""
     base = get_origin(option) or option
     if base is Literal:
         return EllipsisType

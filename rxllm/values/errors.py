@@ -75,7 +75,7 @@ class LLMError(Exception):
 
     @classmethod
     def from_fields(cls, named: Mapping[str, Any]) -> Self:
-        """Return an error with these fields. Unknown fields are ignored."""
+        """Return an error with the fields in `named`. Unknown fields are ignored."""
         return cls(**{k: v for k, v in named.items() if k in {"reason", "message", "metadata", *cls.FIELDS}})
 
     def __eq__(self, other: object) -> bool:
@@ -325,7 +325,7 @@ class SessionError(LLMError):
 
 
 class RunError(LLMError):
-    """A durable run or a store does not allow the operation."""
+    """The operation is not possible in the current state of a durable run or its store."""
 
     TITLE = "run error"
     FIELDS = ("run_id",)

@@ -162,7 +162,7 @@ def _makes_agents(value: Any) -> bool:
 def as_tools(values: Any) -> tuple[Tool, ...]:
     """Return tools and functions as a tuple of tools.
 
-    Raises ``ValidationError("invalid_option")`` for other items.
+    Raises ``ValidationError("invalid_option")`` if `values` contains anything else.
     """
     if not isinstance(values, Iterable) or isinstance(values, str | Mapping | Awaitable):
         fault = must_be("a list of tools or functions, as in tools=[function]", cast(object, values))

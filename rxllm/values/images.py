@@ -22,7 +22,7 @@ ImageForm = Literal["binary", "base64", "url"]
 _DATA_URI = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(;[^;,]*)*),(?P<data>.*)", re.DOTALL | re.IGNORECASE)
 
 _NATIVE = ("image/png", "image/jpeg", "image/gif")
-"""Images that every notebook can show without HTML."""
+"""The MIME types of images that every notebook can show without HTML."""
 
 
 @value

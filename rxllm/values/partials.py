@@ -288,7 +288,7 @@ class Shape:
         return self._names.get(key, key)
 
     def child(self, key: str | int) -> Shape:
-        """Return the shape at a field name, key or index."""
+        """Return the shape of the value at `key`, a field name or an index."""
         other = str if isinstance(key, str) else int
         place = key if key in self._known else other
         shape = self._children.get(place)
@@ -342,7 +342,7 @@ def plain(raw: str) -> Any:
 
 
 def _options(hint: Any) -> Iterator[Any]:
-    """Yield the members of a union, or the type itself."""
+    """Yield each member of `hint` if it is a union, or else `hint` itself."""
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         for option in get_args(hint):
