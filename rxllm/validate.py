@@ -94,7 +94,7 @@ def thread(value: Thread) -> None:
 
 
 def message(value: Message) -> None:
-    """Raise ``ValidationError("invalid_message")`` if the message cannot be sent."""
+    """Raise ``ValidationError("invalid_message")`` if the message cannot be sent to a model."""
     _raise("invalid_message", value, message_faults)
 
 
@@ -109,7 +109,7 @@ def session(value: Session) -> None:
 
 
 def image_request(value: ImageRequest) -> None:
-    """Raise ``ValidationError("invalid_image_request")`` if the request cannot be sent."""
+    """Raise ``ValidationError("invalid_image_request")`` if the request cannot be sent to a model."""
     _raise("invalid_image_request", value, image_request_faults)
 
 
@@ -172,7 +172,7 @@ _ROOTS = {
     "invalid_session": "a Session",
     "invalid_image_request": "an ImageRequest",
 }
-"""The class of the checked value, by error reason."""
+"""The class that the checked value must have, by the reason of the error."""
 
 _EXPECTED = {
     "temperature out_of_range": "a number from 0 to 2",
@@ -205,7 +205,7 @@ _STATEMENTS = {
     "must_be_empty": "must be empty to generate an image",
     "invalid_count": "must contain at least one image for an edit, and exactly one for a variation",
 }
-"""Messages without the invalid value, by fault code."""
+"""The messages that do not show the invalid value, by fault code."""
 
 
 def in_words(root: Any, path: Path, code: str, expected: str) -> str:

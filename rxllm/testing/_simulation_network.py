@@ -22,7 +22,7 @@ _END, _RESET = b"", None
 
 
 of_world: contextvars.ContextVar[bool] = contextvars.ContextVar("rxllm_simulated_world", default=False)
-"""Whether the code belongs to the simulation, not the app."""
+"""Whether the code that is running belongs to the simulation and not to the app."""
 
 
 def world_context() -> contextvars.Context:
@@ -205,7 +205,7 @@ class MemoryTransport(asyncio.Transport):
 
 
 class _Socket:
-    """The few socket methods that clients use."""
+    """A stand-in for a socket, with the few methods that clients call."""
 
     family = socket.AF_INET
 

@@ -31,7 +31,7 @@ RESULTS: tuple[Any, ...] = (
     {"city": "Lima", "days": [{"high": 21.5}]},
     {},
 )
-"""Tool results of various types."""
+"""Tool results of various types, with which an encoder is tested."""
 
 Encoder = Callable[[Any], str]
 

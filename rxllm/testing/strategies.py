@@ -258,7 +258,7 @@ events = _own_events | st.builds(ev.Nested, st.lists(texts, min_size=1, max_size
 """Any event."""
 
 event_lists = st.lists(events, max_size=8)
-"""Any events in any order. A fold must accept them."""
+"""Lists of any events in any order. Code that folds events must accept them all."""
 
 
 @st.composite
@@ -354,7 +354,7 @@ def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event
 def _early(
     draw: st.DrawFn, response: list[ev.Event], end: list[ev.Event], executions: dict[str, list[ev.Event]]
 ) -> list[ev.Event]:
-    """Draw a step whose tools may start before its `end`."""
+    """Draw the events of a step whose tools may start before its last events, `end`."""
     step: list[ev.Event] = []
     running: list[list[ev.Event]] = []
     for event in response:

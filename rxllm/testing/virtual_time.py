@@ -18,7 +18,7 @@ EVERY = 2
 """The number of ticks between two items. A run can be disposed at the tick between them."""
 
 SILENCE = 600
-"""The extra ticks before a silent source's last item."""
+"""The number of extra ticks for which a silent source waits before its last item."""
 
 LIMIT = 10_000
 """The number of ticks after which a run ends."""
@@ -38,7 +38,7 @@ class Clock(TestScheduler):
 
     @property
     def waiting(self) -> int:
-        """The number of pending actions."""
+        """The number of scheduled actions that have not run yet."""
         return sum(not getattr(timer, "is_disposed", False) for timer in self._timers.values())
 
     def schedule_absolute(
@@ -178,7 +178,7 @@ class OperatorRun:
         return self
 
     def run(self, dispose_at: int | None = None) -> Self:
-        """Run for `LIMIT` ticks. Dispose after `dispose_at` ticks."""
+        """Subscribe, and run for `LIMIT` ticks. If `dispose_at` is given, unsubscribe after that many ticks."""
         try:
             self.begin()
             if dispose_at is not None:

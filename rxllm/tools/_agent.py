@@ -61,7 +61,7 @@ class AgentCall(msgspec.Struct, frozen=True):
 
 
 class AgentChat(msgspec.Struct, frozen=True):
-    """The `events` of an agent's chat; `to_result` makes the result."""
+    """The `events` of an agent's chat, and the function `to_result` that turns them into its result."""
 
     events: Stream[Event]
     to_result: Callable[[Observable[Event]], Stream[ChatResult]]

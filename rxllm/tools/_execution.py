@@ -74,7 +74,7 @@ def execution(
 ) -> Stream[Event]:
     """Run `call`, and emit its start, progress, completion and outcome.
 
-    * The stream fails only if the caller's code is at fault; see the module.
+    * The stream fails only if the caller's code is at fault. See the module's docstring.
     * `thread` contains the messages before the call.
     * `scope` is the step's scope.
     * `edited_call` replaces the model's arguments.

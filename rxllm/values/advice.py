@@ -33,7 +33,7 @@ def advice(place: str, name: str, **words: object) -> str:
 
 
 def first_code(places: Iterable[str], name: str) -> str:
-    """Return the first code snippet in the advice about `name`, or ""."""
+    """Return the first code snippet in the advice about `name` at any of the `places`, or "" if there is none."""
     code = next((code for place in places for code in codes(_entry(place, name))), "")
     return filled(code, name=name)
 

@@ -64,7 +64,7 @@ _NAMES = {"id", "tool_call_id", "pending_tool_call_id", "request_id", "run_id", 
 """Fields that hold names or ids, which must be encodable."""
 
 _RESULTS = ("halt_result", "ask_user_opts")
-"""Metadata that holds a tool's result."""
+"""The metadata keys whose values are encoded as tool results."""
 
 _OWN_TAGS = ("tuple", "map", "float", "bytes")
 
@@ -127,7 +127,7 @@ class WrittenField(NamedTuple):
         return cls(spec.name, write, spec.default_factory() if callable(spec.default_factory) else spec.default)
 
     def is_default(self, item: Any) -> bool:
-        """Whether `item` is the default. True does not equal 1 here."""
+        """Whether `item` is the default. Unlike in Python, True does not equal 1."""
         default = self.default
         return (type(item) is type(default) or type(default) is dict) and item == default
 
@@ -201,7 +201,7 @@ def encode_sequence(items: Any) -> Any:
 def decode(data: Any) -> Any:
     """Return the object that `encode` turned into `data`.
 
-    Raises ``ValidationError("invalid_request")`` for any other data.
+    Raises ``ValidationError("invalid_request")`` if `encode` cannot have made `data`.
     """
     # Uses fewer frames than `encode`, so it reads equally deep data.
     match data:

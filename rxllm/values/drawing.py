@@ -15,7 +15,7 @@ _drawers: list[Callable[[Any], str | None]] = []
 
 
 def draw_with(drawer: Callable[[Any], str | None]) -> None:
-    """Register the function that returns a value's HTML."""
+    """Register the function that draws every value as HTML."""
     _drawers[:] = [drawer]
 
 

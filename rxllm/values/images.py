@@ -64,7 +64,7 @@ class Image(Value):
 
     @classmethod
     def from_base64(cls, text: str, mime_type: str) -> Image:
-        """Return an image from base64 text, which is not checked yet."""
+        """Return an image from base64 text. The text is checked only when it is decoded."""
         return cls("base64", text, mime_type)
 
     @classmethod

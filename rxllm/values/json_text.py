@@ -229,9 +229,9 @@ def brings_pydantic(hint: Any) -> bool:
 
 
 def parts_of(hint: Any, seen: set[int] | None = None) -> Iterator[Any]:
-    """Yield `hint` and every type and annotation inside it.
+    """Yield `hint` and every type and annotation that it contains.
 
-    The fields of a class are yielded only once.
+    The annotations of a class's fields are yielded only once.
     """
     yield hint
     seen = set() if seen is None else seen

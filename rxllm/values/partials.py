@@ -138,7 +138,7 @@ class Partial(Generic[T]):
         return self._state != "missing"
 
     def __eq__(self, other: object) -> bool:
-        """Whether type, state and JSON text are equal."""
+        """Whether both partial values have the same type, state and JSON text."""
         if not isinstance(other, Partial):
             return NotImplemented
         same = (self._state, self._shape.hint) == (other._state, other._shape.hint)
@@ -259,7 +259,7 @@ _QUALIFIERS = ("Required", "NotRequired", "ReadOnly")
 class Shape:
     """The possible types of a value in the JSON.
 
-    If `grows` is True, incomplete strings are visible.
+    If `grows` is True, a string can be read before it is complete.
     """
 
     def __init__(self, hint: Any) -> None:
@@ -280,11 +280,11 @@ class Shape:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The field names, or () if any key is allowed."""
+        """The names of the fields, or () if an object may have any key."""
         return () if self._others[str] else tuple(dict.fromkeys(self._names.values()))
 
     def name(self, key: str) -> str:
-        """Return the field for this JSON key, or the key."""
+        """Return the name of the field with the JSON key `key`, or `key` if there is none."""
         return self._names.get(key, key)
 
     def child(self, key: str | int) -> Shape:
@@ -383,7 +383,7 @@ def _annotation(field: Any) -> Any:
 
 
 def _keys(name: str, field: Any) -> Iterator[str]:
-    """Yield the JSON keys that pydantic may accept."""
+    """Yield the JSON keys that pydantic may accept for a model's field."""
     alias = field.validation_alias
     choices = [alias] if isinstance(alias, str) else getattr(alias, "choices", [])
     yield from (choice for choice in choices if isinstance(choice, str))
