@@ -80,7 +80,7 @@ Fault = tuple[Path, str]
 """The path of a fault, and its code."""
 
 RESERVED_NAMES = frozenset({"auto", "none", "required"})
-"""Words that have a special meaning in `tool_choice`."""
+"""Names that no tool may have, because they have a special meaning in `tool_choice`."""
 
 
 def request(value: Request) -> None:
@@ -188,7 +188,7 @@ _EXPECTED = {
     "not_a_map": "a mapping",
     "invalid_image": "an Image, created with Image.from_file or another constructor",
 }
-"""The expected values, by fault code or field and code."""
+"""Descriptions of valid values. The key is a fault's code, or the field and the code."""
 
 _STATEMENTS = {
     "empty": "must not be empty",
@@ -209,7 +209,7 @@ _STATEMENTS = {
 
 
 def in_words(root: Any, path: Path, code: str, expected: str) -> str:
-    """Describe the place of a fault, and what was expected and found."""
+    """Return a text that says where a fault is, what was expected there, and what was found."""
     place = ".".join(map(str, path)) or "value"
     if code in _STATEMENTS:
         return f"{place} {_STATEMENTS[code]}"
@@ -225,7 +225,7 @@ def in_words(root: Any, path: Path, code: str, expected: str) -> str:
 
 
 _ON_THE_SERVER = ("previous_response_id", "conversation")
-"""Options with messages on the server, which results may answer."""
+"""Options that refer to messages on the provider's server. Tool results may answer calls in them."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

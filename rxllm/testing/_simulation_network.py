@@ -78,7 +78,7 @@ class MemoryTransport(asyncio.Transport):
         self._sent = self._pending = 0
         self._high, self._low = WINDOW, 0
         self._last_arrival = 0.0
-        """The time at which the last bytes arrive."""
+        """The time at which the bytes that were sent last will arrive."""
 
     def attach(self, protocol: Any) -> None:
         self._protocol = protocol

@@ -75,7 +75,7 @@ _WRONG: tuple[Any, ...] = (None, 7, "x", [1], {"x": 1})
 
 
 def malformed(frame: bytes) -> Iterator[bytes]:
-    """Yield half of `frame`, then variants with one wrong value."""
+    """Yield the first half of `frame`. Then yield copies of it in which one value is wrong or missing."""
     yield frame[: len(frame) // 2]
     begin, end = frame.find(b"{"), frame.rfind(b"}") + 1
     with contextlib.suppress(msgspec.DecodeError):

@@ -149,7 +149,7 @@ class Loopback:
         return sum(connection.closed_at is None for connection in list(self.connections))
 
     def wait_requests(self, count: int, timeout: float = 20.0) -> list[Request]:
-        """Wait for `count` requests, and return all requests. Raise ``TimeoutError`` after `timeout` seconds."""
+        """Wait for `count` requests, and return all requests. Raises ``TimeoutError`` after `timeout` seconds."""
         self.wait_until(lambda: len(self.requests) >= count, timeout)
         return self.requests
 
@@ -357,7 +357,7 @@ async def _pause(pause: float | Pause) -> None:
 
 
 def _take_request(received: bytearray) -> Request | None:
-    """Remove and return the first request, if it is complete."""
+    """Remove the first request from `received` and return it, or return None if it is incomplete."""
     head, blank_line, rest = bytes(received).partition(b"\r\n\r\n")
     if not blank_line:
         return None

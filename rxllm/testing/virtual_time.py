@@ -55,7 +55,7 @@ class Clock(TestScheduler):
         return timer
 
     def at(self, tick: int, do: Callable[[], object]) -> None:
-        """Call ``do()`` at `tick`. It is not counted as pending."""
+        """Call ``do()`` at `tick`. The call does not count as a pending timer."""
 
         def run(scheduler: abc.SchedulerBase, state: Any = None) -> None:
             do()

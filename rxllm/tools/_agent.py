@@ -37,7 +37,7 @@ class AgentTool(Tool):
     system: str = field(default="", repr=False)
 
     def thread(self, arguments: Mapping[str, Any]) -> Thread:
-        """Return the first thread for these `arguments`."""
+        """Return the thread with which the agent's chat begins."""
         thread = Thread().add_system(self.system) if self.system else Thread()
         match dict(arguments):
             case {"prompt": str(prompt), **others} if not others:

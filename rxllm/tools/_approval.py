@@ -109,7 +109,7 @@ class WaitingCalls:
         self._notes: dict[str, Mapping[str, Any]] = {}
 
     def note(self, event: Event) -> None:
-        """Update the waiting calls after `event`."""
+        """Record whether `event` makes a call wait or ends its wait."""
         if isinstance(event, ToolApprovalRequested):
             self._notes[event.id] = event.metadata
         elif isinstance(event, ToolExecutionStarted | ToolExecutionCompleted):
@@ -137,7 +137,7 @@ def repeat_question(thread: Thread, call: ToolCall) -> list[Event]:
 
 
 def read_reply(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
-    """Return the user's answer and the tool's state, if any."""
+    """Return the user's answer to the tool's question and the tool's saved state. Each can be None."""
     match resumed[0].messages if resumed is not None else ():
         case (message, reply, *_) if is_question(message):
             return reply.text, message.metadata.get(STATE)
@@ -165,6 +165,6 @@ def _waiting_events(message: Message, call: ToolCall) -> list[Event]:
 
 
 def denied(call: ToolCall, verdict: object) -> ToolError:
-    """Return the error for a denied call. A text is the reason."""
+    """Return the error for a denied call. If `verdict` is text, it is the reason."""
     reason = verdict if isinstance(verdict, str) and verdict else "it was not approved"
     return ToolError("denied", f"the call was denied: {reason}", tool_name=call.name, tool_call_id=call.id)

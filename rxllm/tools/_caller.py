@@ -132,7 +132,7 @@ class Caller(abc.DisposableBase):
             )
 
     def _drain(self, result: Any) -> Any:
-        """Return the last item of a plain generator, or `result`."""
+        """Return the last item of `result` if it is a plain generator, or else `result` itself."""
         if not inspect.isgenerator(result):
             return result
         last: Any = None
@@ -205,7 +205,7 @@ def _json_text(message: Message) -> str:
 
 
 def _messages_before(call: ToolCall, thread: Thread) -> Iterator[Message]:
-    """Yield the messages that the model had seen."""
+    """Yield the messages that the model had seen when it made `call`."""
     is_open = any(other.id == call.id for other in unanswered(thread))
     for message in thread:
         if is_open and any(other.id == call.id for other in message.tool_calls):

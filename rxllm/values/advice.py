@@ -143,7 +143,7 @@ ANY = "*"
 """The key for advice on options that have no advice of their own."""
 
 _OPTIONS_OF_MANY = ("concurrency", "journal", "on_progress", "ordered", "usd")
-"""Options of ``generate_many`` to suggest for misspelled names."""
+"""Options of ``generate_many`` that advice may suggest for a misspelled name."""
 
 _SYSTEM = "pass the system prompt as a message: `[rxllm.system(...), rxllm.user(...)]`"
 _PASS_ON = "to pass {it} to the provider unchanged, write `options={'{name}': {data}}`"

@@ -57,7 +57,7 @@ def check(name: str, value: object, fits: bool, expected: str) -> None:
 
 
 def check_seconds(name: str, value: Any) -> float:
-    """Return `value` as a float; raise unless it is a finite number >= 0."""
+    """Return `value` as a float. Raise unless it is a finite number >= 0."""
     check(name, value, is_seconds(value), "a non-negative number of seconds")
     return float(value)
 
@@ -78,7 +78,7 @@ def check_instance(name: str, value: object, cls: type[Any] | UnionType, expecte
 
 
 def check_classes(name: str, value: tuple[Any, ...]) -> None:
-    """Raise unless ``isinstance`` accepts `value` as a tuple of classes."""
+    """Raise unless `value` is a tuple of classes that can be passed to ``isinstance``."""
     try:
         isinstance(None, value)
     except TypeError:

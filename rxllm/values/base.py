@@ -58,7 +58,7 @@ class Value(DataClassJsonMixin):
 
     @classmethod
     def from_dict(cls, kvs: Any, *, infer_missing: bool = False) -> Self:
-        """Return a value with these fields.
+        """Return a value with the fields in `kvs`.
 
         Raises ``ValidationError("invalid_request")`` if a field is invalid or missing.
         """
@@ -66,7 +66,7 @@ class Value(DataClassJsonMixin):
 
     @classmethod
     def _check_decoded(cls, arguments: Mapping[str, Any]) -> None:
-        """Raise if these fields must not be read from JSON."""
+        """Raise if a value with these fields must not be read from JSON."""
 
     # Shared by all values, because compiling these for each class is slow.
 

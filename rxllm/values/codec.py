@@ -61,7 +61,7 @@ may_name_files: ContextVar[bool] = ContextVar("rxllm_may_name_files", default=Fa
 """Whether decoded images may refer to local files. If so, untrusted JSON can read any file."""
 
 _NAMES = {"id", "tool_call_id", "pending_tool_call_id", "request_id", "run_id", "tool_name", "name", "kind"}
-"""Fields that hold names or ids, which must be encodable."""
+"""Fields that hold names or ids. UTF-8 must be able to encode them."""
 
 _RESULTS = ("halt_result", "ask_user_opts")
 """The metadata keys whose values are encoded as tool results."""
@@ -104,7 +104,7 @@ def encode(item: Any, is_result: bool = False) -> Any:
 
 
 def encode_result(item: Any) -> Any:
-    """Return a tool's result as JSON data, which decodes to plain data."""
+    """Return a tool's result as JSON data. Decoding it gives plain data."""
     return encode(item, is_result=True)
 
 
@@ -164,7 +164,7 @@ def not_serializable(message: str, *path: str) -> ValidationError:
 
 
 def _encode_mapping(mapping: Mapping[Any, Any], is_result: bool = False, results: Collection[str] = ()) -> Any:
-    """Encode `mapping`, and its `results` as tool results."""
+    """Encode `mapping`. The values of the keys in `results` are encoded as tool results."""
     if is_result:
         mapping = {_plain_key(key): item for key, item in mapping.items()}
     entries = {k: at(str(k), encode, v, is_result or k in results) for k, v in mapping.items()}
@@ -174,7 +174,7 @@ def _encode_mapping(mapping: Mapping[Any, Any], is_result: bool = False, results
 
 
 def _plain_key(key: Any) -> Any:
-    """Convert a tool's dates, Decimals and enums to plain keys."""
+    """Return a key that can be encoded. Dates, Decimals and enums become plain data."""
     match key:
         case None | str() | bytes() | Real():
             return key
@@ -186,7 +186,7 @@ def _plain_key(key: Any) -> Any:
 
 
 def _plain(item: Any) -> Any:
-    """Return JSON data for `item`, or `item` if there is none."""
+    """Return JSON data for `item`. If it has no JSON form, return `item` itself."""
     try:
         return json_data(item)
     except ValidationError:
@@ -233,7 +233,7 @@ def decode_each(keys: Iterable[Any], items: Iterable[Any], readers: Iterable[Rea
 
 
 def decode_value(cls: type[D], data: Mapping[str, Any]) -> D:
-    """Return a `cls` with these fields. Unknown fields are ignored."""
+    """Return a `cls` with the fields in `data`. Unknown fields are ignored."""
     required, readers = _plan(cls)
     arguments = decode_fields(cls, required, readers, data)
     cast(Any, cls)._check_decoded(arguments)
@@ -251,7 +251,7 @@ def decode_error(cls: type[LLMError], data: Mapping[str, Any]) -> LLMError:
 def decode_fields(
     cls: type, required: Iterable[str], readers: Mapping[str, Reader], data: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the decoded fields of `data`, without unknown ones.
+    """Return the decoded fields of `data`. Unknown fields are left out.
 
     Raises ``ValidationError`` if a field is missing or invalid.
     """

@@ -32,7 +32,7 @@ def keep_times(value: T, timed: Sequence[Any]) -> T:
 
 
 def times_of(value: Any) -> Sequence[Any]:
-    """Return the events and times stored in `value`, if any."""
+    """Return the events and times that `keep_times` stored in `value`, or () if there are none."""
     return getattr(value, "__dict__", {}).get("_timed", ())
 
 

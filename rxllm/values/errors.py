@@ -270,7 +270,7 @@ class ValidationError(LLMError):
         return f"{self.message} [at {', '.join(sorted(places))}]"
 
     def under(self, key: str | int) -> ValidationError:
-        """Return a copy with `key` before every path."""
+        """Return a copy of the error in which every path begins with `key`."""
         errors = [((key, *path), fault) for path, fault in self.errors]
         message = None if self.message == self.default_message() else self.message
         return ValidationError(self.reason, message, errors=errors, metadata=self.metadata)

@@ -227,6 +227,6 @@ def image_request(prompt: str, **fields: Any) -> ImageRequest:
     >>> request.operation, request.n, request.response_format
     ('generate', 2, 'binary')
 
-    Nothing is checked; ``validate.image_request`` does that.
+    The fields are not checked. To check them, call ``validate.image_request``.
     """
     return ImageRequest(prompt=prompt, **fields)

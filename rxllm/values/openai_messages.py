@@ -286,5 +286,5 @@ def at(path: Path, convert: Callable[[Any], T], item: Any) -> T:
 
 
 def wrong(fault: str, *path: str | int) -> ValidationError:
-    """Return the error for a `fault` at `path`."""
+    """Return the ``ValidationError`` that reports `fault` at `path`."""
     return ValidationError("invalid_thread", errors=[(path, fault)])

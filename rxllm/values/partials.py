@@ -108,7 +108,7 @@ class Partial(Generic[T]):
         return plain(f"{self._text.slice(start, end)}{closing}")
 
     def keys(self) -> tuple[str, ...]:
-        """Return the names that are not missing, in order."""
+        """Return the names of the object's fields that are not missing, in order."""
         node = self._node
         if node is None:
             return ()
@@ -217,25 +217,25 @@ class Node:
         self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # indexes of children, by name
 
     def add(self, child: Node, key: str | int, name: str | int) -> None:
-        """Add a child; `name` is the field for `key`."""
+        """Add a child. `name` is the name of the field with the JSON key `key`."""
         if isinstance(key, str) and isinstance(name, str):
             self._positions.setdefault(name, []).append(len(self.children))
             self.keys.append(key)
         self.children.append(child)
 
     def key(self, shape: Shape, index: int) -> str | int:
-        """Return the child's name in an object, or `index`."""
+        """Return the field name of the child at `index`. In an array, return `index` itself."""
         return shape.name(self.keys[index]) if self.keys else index
 
     def begun(self, at: int) -> int:
-        """Return the number of children that begin before `at`."""
+        """Return the number of children that begin before the text position `at`."""
         count = len(self.children)  # another thread can add children
         if not count or self.children[count - 1].start < at:
             return count
         return bisect_left(self.children, at, hi=count, key=lambda child: child.start)
 
     def find(self, key: str | int, at: int) -> Node | None:
-        """Return this child if it begins before `at`."""
+        """Return the child at `key` if it begins before the text position `at`."""
         count = self.begun(at)
         if isinstance(key, str):
             positions = self._positions.get(key, ())
@@ -334,7 +334,7 @@ def shape_of(hint: Any) -> Shape:
 
 
 def plain(raw: str) -> Any:
-    """Return the data, or None if `raw` is not JSON."""
+    """Return the data in the JSON text `raw`, or None if `raw` is not JSON."""
     try:
         return read_json(raw)
     except UNREADABLE:
@@ -364,7 +364,7 @@ def _grows(option: Any) -> bool:
 
 
 def _fields(cls: Any, args: tuple[Any, ...]) -> dict[str, tuple[str, Any]]:
-    """Return each field's name and type, by JSON key."""
+    """Return the name and type of each field of `cls`, by JSON key."""
     if models := cast("dict[str, Any] | None", getattr(cls, "__pydantic_fields__", None)):
         return {key: (name, _annotation(field)) for name, field in models.items() for key in _keys(name, field)}
     if issubclass(cls, msgspec.Struct):
