@@ -41,7 +41,7 @@ from rxllm.values.sessions import question
 from rxllm.values.tool_schemas import convert
 
 WAITING = ("manual_tool_calls", "approval_tool_calls")
-"""The metadata keys that list the tool calls that the caller must answer."""
+"""The metadata keys for the lists of tool calls that the caller must answer."""
 
 QUESTION = "question"
 """The id of the question that a tool asks the caller."""

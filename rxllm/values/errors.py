@@ -325,7 +325,7 @@ class SessionError(LLMError):
 
 
 class RunError(LLMError):
-    """The operation is not possible in the current state of a durable run or its store."""
+    """The operation is not possible in the current state of a durable run or a store."""
 
     TITLE = "run error"
     FIELDS = ("run_id",)

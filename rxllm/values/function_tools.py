@@ -155,7 +155,7 @@ def _remedy_for(value: Any) -> str:
 
 
 def _makes_agents(value: Any) -> bool:
-    """Whether `value` is the method ``as_tool`` of an engine, which the user forgot to call."""
+    """Whether `value` is an engine's method ``as_tool``, which the user forgot to call."""
     return inspect.ismethod(value) and value.__name__ == "as_tool"
 
 

@@ -67,7 +67,10 @@ class Partial(Generic[T]):
 
     @property
     def state(self) -> PartialState:
-        """How much has arrived: ``"missing"``, ``"growing"`` or ``"done"``. A whole answer is done once it is valid."""
+        """How much of the value has arrived: ``"missing"``, ``"growing"`` or ``"done"``.
+
+        The whole answer is done once it is validated.
+        """
         return self._state
 
     @property
