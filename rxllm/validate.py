@@ -80,7 +80,7 @@ Fault = tuple[Path, str]
 """The path of a fault, and its code."""
 
 RESERVED_NAMES = frozenset({"auto", "none", "required"})
-"""Words that have a special meaning in `tool_choice`."""
+"""Names that no tool may have, because they have a special meaning in `tool_choice`."""
 
 
 def request(value: Request) -> None:
@@ -89,12 +89,12 @@ def request(value: Request) -> None:
 
 
 def thread(value: Thread) -> None:
-    """Raise ``ValidationError("invalid_thread")`` if the messages cannot be sent. An empty thread is valid."""
+    """Raise ``ValidationError("invalid_thread")`` if the thread cannot be sent to a model. It may be empty."""
     _raise("invalid_thread", value, thread_faults)
 
 
 def message(value: Message) -> None:
-    """Raise ``ValidationError("invalid_message")`` if the message cannot be sent."""
+    """Raise ``ValidationError("invalid_message")`` if the message cannot be sent to a model."""
     _raise("invalid_message", value, message_faults)
 
 
@@ -109,7 +109,7 @@ def session(value: Session) -> None:
 
 
 def image_request(value: ImageRequest) -> None:
-    """Raise ``ValidationError("invalid_image_request")`` if the request cannot be sent."""
+    """Raise ``ValidationError("invalid_image_request")`` if the request cannot be sent to a model."""
     _raise("invalid_image_request", value, image_request_faults)
 
 
@@ -172,7 +172,7 @@ _ROOTS = {
     "invalid_session": "a Session",
     "invalid_image_request": "an ImageRequest",
 }
-"""The class of the checked value, by error reason."""
+"""The class that the checked value must have, by the reason of the error."""
 
 _EXPECTED = {
     "temperature out_of_range": "a number from 0 to 2",
@@ -188,7 +188,7 @@ _EXPECTED = {
     "not_a_map": "a mapping",
     "invalid_image": "an Image, created with Image.from_file or another constructor",
 }
-"""The expected values, by fault code or field and code."""
+"""Descriptions of valid values. The key is a fault's code, or the field and the code."""
 
 _STATEMENTS = {
     "empty": "must not be empty",
@@ -205,11 +205,11 @@ _STATEMENTS = {
     "must_be_empty": "must be empty to generate an image",
     "invalid_count": "must contain at least one image for an edit, and exactly one for a variation",
 }
-"""Messages without the invalid value, by fault code."""
+"""The messages that do not show the invalid value, by fault code."""
 
 
 def in_words(root: Any, path: Path, code: str, expected: str) -> str:
-    """Describe the place of a fault, and what was expected and found."""
+    """Return a text that says where a fault is, what was expected there, and what was found."""
     place = ".".join(map(str, path)) or "value"
     if code in _STATEMENTS:
         return f"{place} {_STATEMENTS[code]}"
@@ -225,7 +225,7 @@ def in_words(root: Any, path: Path, code: str, expected: str) -> str:
 
 
 _ON_THE_SERVER = ("previous_response_id", "conversation")
-"""Options with messages on the server, which results may answer."""
+"""Options that refer to messages on the provider's server. Tool results may answer calls in them."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -264,7 +264,7 @@ def thread_faults(value: Any) -> Iterator[Fault]:
 
 
 def _orphan_faults(messages: Any) -> Iterator[Fault]:
-    """Yield a fault for each tool result without a call."""
+    """Yield a fault for each tool result that answers no earlier tool call."""
     ids: set[str] = set()
     for i, message in enumerate(cast(tuple[Any, ...], messages if isinstance(messages, tuple) else ())):
         if not isinstance(message, Message):
@@ -423,7 +423,7 @@ def _is_size(value: Any) -> bool:
 
 
 def each_of(name: str, items: Any, faults_of: Callable[[Any], Iterator[Fault]]) -> Iterator[Fault]:
-    """Yield the faults in all items of the field `name`."""
+    """Yield the faults in each item of `items`, the value of the field `name`."""
     if not isinstance(items, tuple):
         yield (name,), "wrong_type"
         return

@@ -1,4 +1,4 @@
-"""In-memory connections with virtual time and faults."""
+"""In-memory connections that deliver bytes in virtual time and can inject faults."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from rxllm.testing._simulation_loop import VirtualLoop
 
 WINDOW = 65536
-"""The number of unread bytes at which a sender waits."""
+"""The number of unread bytes after which the sender must wait for the receiver."""
 
 _END, _RESET = b"", None
 
 
 of_world: contextvars.ContextVar[bool] = contextvars.ContextVar("rxllm_simulated_world", default=False)
-"""Whether the code belongs to the simulation, not the app."""
+"""Whether the code that is running belongs to the simulation and not to the app."""
 
 
 def world_context() -> contextvars.Context:
@@ -78,7 +78,7 @@ class MemoryTransport(asyncio.Transport):
         self._sent = self._pending = 0
         self._high, self._low = WINDOW, 0
         self._last_arrival = 0.0
-        """The time at which the last bytes arrive."""
+        """The time at which the bytes that were sent last will arrive."""
 
     def attach(self, protocol: Any) -> None:
         self._protocol = protocol
@@ -205,7 +205,7 @@ class MemoryTransport(asyncio.Transport):
 
 
 class _Socket:
-    """The few socket methods that clients use."""
+    """A stand-in for a socket, with the few methods that clients call."""
 
     family = socket.AF_INET
 

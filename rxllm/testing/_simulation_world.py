@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class World:
-    """A simulated world. `random` is a generator for the app. `faults` are the faults so far."""
+    """A simulated world. `random` is a generator for the app. `faults` lists the faults that were injected so far."""
 
     def __init__(self, loop: VirtualLoop, seed: int, cancel: int | None) -> None:
         self.seed = seed
@@ -117,7 +117,7 @@ EPOCH = 1_750_000_000
 
 @contextlib.contextmanager
 def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]:
-    """Replace the clock, threads, randomness and pools on this thread."""
+    """Replace the clock, randomness, connection pools and thread starts that code on this thread uses."""
     pool = httpcore.AsyncConnectionPool
     bytes_of = random.Random(f"bytes {seed}").randbytes
     scheduler = LoopScheduler(loop)
@@ -163,7 +163,7 @@ _here = threading.local()
 """This thread's stand-ins for global functions, by name."""
 
 _one_at_a_time = threading.Lock()
-"""Held while global functions are replaced."""
+"""A lock that a simulation holds while it replaces global functions."""
 
 
 def check_outside() -> None:
@@ -172,7 +172,7 @@ def check_outside() -> None:
 
 
 def _replace_function(owner: Any, name: str, stand_in: Callable[..., Any]) -> Callable[[], None]:
-    """Replace a function on this thread, and return its restorer."""
+    """Replace a function on this thread, and return a function that restores it."""
     key = f"{owner.__name__}.{name}"
     original: Any = inspect.getattr_static(owner, name)
     function = getattr(owner, name)
@@ -191,7 +191,7 @@ def _replace_function(owner: Any, name: str, stand_in: Callable[..., Any]) -> Ca
 
 
 class InlineThreads(DaemonThreads):
-    """Runs blocking functions on the current thread. If a function sleeps, its result is delayed."""
+    """Runs blocking functions on the current thread. If a function sleeps, its result arrives later in virtual time."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
@@ -220,7 +220,7 @@ class InlineThreads(DaemonThreads):
 
 
 class SimulatedPortal(Portal):
-    """A portal to the simulated loop."""
+    """A portal whose event loop is the simulation's own."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.live = Live()
@@ -229,14 +229,14 @@ class SimulatedPortal(Portal):
 
 
 class PoolWatch:
-    """Counts the lost slots of connection pools. A closed pool has none."""
+    """Counts the slots of connection pools that stay taken although no request uses them. A closed pool has none."""
 
     def __init__(self) -> None:
         self.lost = 0
         self._pools: set[Any] = set()
 
     def wrap_handler(self, handle: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        """Return a ``handle_async_request`` that counts, then calls `handle`."""
+        """Return a ``handle_async_request`` that counts the slots of its pool and then calls `handle`."""
 
         async def handle_watched(pool: Any, request: Any) -> Any:
             self._pools.add(pool)

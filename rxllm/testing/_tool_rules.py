@@ -31,7 +31,7 @@ RESULTS: tuple[Any, ...] = (
     {"city": "Lima", "days": [{"high": 21.5}]},
     {},
 )
-"""Tool results of various types."""
+"""Tool results of various types, with which an encoder is tested."""
 
 Encoder = Callable[[Any], str]
 
@@ -118,7 +118,7 @@ def _events(executor: Executor, tools: list[Tool], *calls: ToolCall, **options: 
 
 
 def _event(executor: Executor, handler: Callable[[Any], Any], kind: type[E], **options: Any) -> E:
-    """Run a step with this `handler`, and return the `kind` event."""
+    """Run a step whose tool calls `handler`, and return its only event of the class `kind`."""
     schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
     function = tool(name="f", description="A tool.", schema=schema, handler=handler)
     events = _events(executor, [function], ToolCall("c", "f", {"x": 1}), **options)

@@ -1,4 +1,4 @@
-"""Helpers that create, check and cut test data."""
+"""Helpers that create events, check them, and cut bytes into chunks."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _WRONG: tuple[Any, ...] = (None, 7, "x", [1], {"x": 1})
 
 
 def malformed(frame: bytes) -> Iterator[bytes]:
-    """Yield half of `frame`, then variants with one wrong value."""
+    """Yield the first half of `frame`. Then yield copies of it in which one value is wrong or missing."""
     yield frame[: len(frame) // 2]
     begin, end = frame.find(b"{"), frame.rfind(b"}") + 1
     with contextlib.suppress(msgspec.DecodeError):
@@ -128,7 +128,7 @@ def events(
 
 
 def played(source: Observable[T]) -> list[T]:
-    """Return the items of `source`, run in virtual time. Raise its error if it fails."""
+    """Run `source` in virtual time, and return its items. Raises the error with which it fails."""
     items: list[T] = []
     errors: list[Exception] = []
     scheduler = VirtualTimeScheduler(0.0)
@@ -160,7 +160,7 @@ def fold(events: Iterable[Event]) -> Response[Any]:
 
 
 def inconsistency(events: Iterable[Event]) -> str | None:
-    """Return the first contradiction between events, if any. Missing events are not a contradiction."""
+    """Return a text about the first event that contradicts earlier ones, or None. Missing events do not count."""
     checkers: dict[tuple[str, ...], _ChatChecker] = {}  # one checker for the chat, and one for each agent
     for event in events:
         path, inner = (event.path, event.event) if isinstance(event, ev.Nested) else ((), event)
@@ -218,7 +218,7 @@ class _ChatChecker:
         self._open.setdefault(key, []).append(piece)
 
     def _close_block(self, kind: type[Event], id: str | None, text: str) -> list[str]:
-        """Close the block and return its deltas, or else `text`."""
+        """Close the block and return its deltas. If there are none, return `text` as the only one."""
         key = block_key(kind, id, self._open)
         if key[1] is not None:
             self._closed.add(key)

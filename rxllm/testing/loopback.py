@@ -57,7 +57,7 @@ SSE_HEADERS = {"Content-Type": "text/event-stream"}
 
 @dataclass(frozen=True)
 class Pause:
-    """A pause in seconds, by default forever."""
+    """A pause of so many seconds. By default, it lasts forever."""
 
     seconds: float = math.inf
 
@@ -66,7 +66,7 @@ STALL = Pause()
 
 
 class Cut(Enum):
-    """Closes the connection in mid-chunk. ``FIN`` is a normal close, and ``RESET`` a reset."""
+    """Closes the connection in the middle of a chunk. ``FIN`` is a normal close, and ``RESET`` a reset."""
 
     FIN = "fin"
     RESET = "reset"
@@ -118,7 +118,7 @@ Script = Reply | Sequence[Reply] | Callable[[Request], Reply]
 
 EMPTY = Reply()
 TURNS = 5
-"""The turns that asyncio needs to finish accepting connections."""
+"""The number of event loop turns that asyncio needs to finish accepting connections."""
 
 
 class Loopback:
@@ -149,7 +149,7 @@ class Loopback:
         return sum(connection.closed_at is None for connection in list(self.connections))
 
     def wait_requests(self, count: int, timeout: float = 20.0) -> list[Request]:
-        """Wait for `count` requests, and return all requests. Raise ``TimeoutError`` after `timeout` seconds."""
+        """Wait for `count` requests, and return all requests. Raises ``TimeoutError`` after `timeout` seconds."""
         self.wait_until(lambda: len(self.requests) >= count, timeout)
         return self.requests
 
@@ -254,7 +254,7 @@ class Connection(asyncio.Protocol):
         return self._written - self._transport.get_write_buffer_size()
 
     def wait_closed(self, timeout: float = 20.0) -> float:
-        """Wait for the close, and return `closed_at`. Raises ``TimeoutError`` after `timeout` seconds."""
+        """Wait until the connection closes, and return `closed_at`. Raises ``TimeoutError`` after `timeout` seconds."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.closed_at is not None, timeout):
                 raise TimeoutError(f"the connection is still open after {timeout} s and {len(self.requests)} requests")
@@ -357,7 +357,7 @@ async def _pause(pause: float | Pause) -> None:
 
 
 def _take_request(received: bytearray) -> Request | None:
-    """Remove and return the first request, if it is complete."""
+    """Remove the first request from `received` and return it, or return None if it is incomplete."""
     head, blank_line, rest = bytes(received).partition(b"\r\n\r\n")
     if not blank_line:
         return None
@@ -402,7 +402,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def chat_event(delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
-    """Return a frame with one choice. `more` contains other fields, such as ``usage``."""
+    """Return a chunk of a streamed chat with one choice. `more` contains other fields, such as ``usage``."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
     frame = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": "loopback"}
     return b"data: " + json.dumps({**frame, "choices": [choice], **more}).encode() + b"\n\n"
@@ -417,7 +417,7 @@ def chat_finish(reason: str = "stop", **more: Any) -> bytes:
 
 
 def chat(*texts: str) -> list[bytes]:
-    """Return the frames of a response, one chunk per text."""
+    """Return a complete streamed chat as bytes, with one chunk for each text."""
     return [*map(chat_chunk, texts), chat_finish(), DONE]
 
 

@@ -34,7 +34,7 @@ from rxllm.values.argument_checks import call_fault
 __all__ = ["START", "Note", "Operator", "Spy", "check", "cold", "parse", "record"]
 
 START = int(ReactiveTest.subscribed)
-"""The scheduler's time at tick 0 of the marbles."""
+"""The time on the scheduler's clock at which a diagram begins."""
 
 Operator = Callable[[Observable[Any]], Observable[Any]]
 Note = tuple[int, str, Any]
@@ -151,7 +151,7 @@ def _malformed(marbles: str, tick: int, fault: str) -> ValueError:
 
 
 class Spy(Observable[Any]):
-    """A source that completes at once and keeps its scheduler."""
+    """A source that completes at once and remembers the scheduler that it was given."""
 
     def __init__(self) -> None:
         super().__init__()

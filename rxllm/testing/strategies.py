@@ -258,7 +258,7 @@ events = _own_events | st.builds(ev.Nested, st.lists(texts, min_size=1, max_size
 """Any event."""
 
 event_lists = st.lists(events, max_size=8)
-"""Any events in any order. A fold must accept them."""
+"""Lists of any events in any order. Code that folds events must accept them all."""
 
 
 @st.composite
@@ -354,7 +354,7 @@ def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event
 def _early(
     draw: st.DrawFn, response: list[ev.Event], end: list[ev.Event], executions: dict[str, list[ev.Event]]
 ) -> list[ev.Event]:
-    """Draw a step whose tools may start before its `end`."""
+    """Draw the events of a step whose tools may start before its last events, `end`."""
     step: list[ev.Event] = []
     running: list[list[ev.Event]] = []
     for event in response:
@@ -397,13 +397,14 @@ lawful_chats = st.sampled_from([2, 1, 0]).flatmap(
 )
 """The events of a valid chat, as ``stream`` emits them.
 
-It has steps, tools, agents up to two levels deep, and corrections. Some chats end awaiting approval.
+A chat can have several steps, tools, agents up to two levels deep, and corrections. Some chats end while a call
+waits for approval.
 """
 
 
 @st.composite
 def chunked(draw: st.DrawFn, data: bytes) -> list[bytes]:
-    """Draw chunks that make up `data`. Some chunks may be empty."""
+    """Draw a way to split `data` into chunks. Some of them may be empty."""
     return cut(data, *draw(st.lists(st.integers(0, len(data)), max_size=30)))
 
 

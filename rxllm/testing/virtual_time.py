@@ -15,10 +15,10 @@ from rxllm.testing.marbles import Note, Operator
 Make = Callable[[], Operator]
 
 EVERY = 2
-"""The ticks between two items. Disposal can happen halfway."""
+"""The number of ticks between two items. A run can be disposed at the tick between them."""
 
 SILENCE = 600
-"""The extra ticks before a silent source's last item."""
+"""The number of extra ticks for which a silent source waits before its last item."""
 
 LIMIT = 10_000
 """The number of ticks after which a run ends."""
@@ -38,7 +38,7 @@ class Clock(TestScheduler):
 
     @property
     def waiting(self) -> int:
-        """The number of pending actions."""
+        """The number of scheduled actions that have not run yet."""
         return sum(not getattr(timer, "is_disposed", False) for timer in self._timers.values())
 
     def schedule_absolute(
@@ -55,7 +55,7 @@ class Clock(TestScheduler):
         return timer
 
     def at(self, tick: int, do: Callable[[], object]) -> None:
-        """Call ``do()`` at `tick`. It is not counted as pending."""
+        """Call ``do()`` at `tick`. The call does not count as a pending timer."""
 
         def run(scheduler: abc.SchedulerBase, state: Any = None) -> None:
             do()
@@ -166,7 +166,7 @@ class OperatorRun:
         return [] if self._before_dispose is None else self.notes[self._before_dispose :]
 
     def begin(self) -> Self:
-        """Subscribe at the current tick."""
+        """Subscribe to the stream at the current tick, and record what it emits."""
         self._start = self._clock.tick
         self._threads = set(threading.enumerate())
         self._subscription.disposable = self._stream.subscribe(
@@ -178,7 +178,7 @@ class OperatorRun:
         return self
 
     def run(self, dispose_at: int | None = None) -> Self:
-        """Run for `LIMIT` ticks. Dispose after `dispose_at` ticks."""
+        """Subscribe, and run for `LIMIT` ticks. If `dispose_at` is given, unsubscribe after that many ticks."""
         try:
             self.begin()
             if dispose_at is not None:

@@ -1,7 +1,7 @@
 """`AgentTool`, a tool that runs a chat.
 
 * This module cannot import the higher layer that runs chats, so ``rxllm`` registers it with `run_with`.
-* An argument would not work: users call ``ops.run_tools`` and ``Engine.as_tool`` directly.
+* It could not be passed as an argument, because users call ``ops.run_tools`` and ``Engine.as_tool`` directly.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AgentTool(Tool):
     system: str = field(default="", repr=False)
 
     def thread(self, arguments: Mapping[str, Any]) -> Thread:
-        """Return the first thread for these `arguments`."""
+        """Return the thread with which the agent's chat begins."""
         thread = Thread().add_system(self.system) if self.system else Thread()
         match dict(arguments):
             case {"prompt": str(prompt), **others} if not others:
@@ -47,7 +47,7 @@ class AgentTool(Tool):
 
 
 class AgentCall(msgspec.Struct, frozen=True):
-    """One run of an agent, with the calling step's `settings`.
+    """One run of an agent. `settings` are those of the step that called it.
 
     To continue an earlier run, pass its thread as `halted`, and the caller's `answers`.
     """
@@ -61,7 +61,7 @@ class AgentCall(msgspec.Struct, frozen=True):
 
 
 class AgentChat(msgspec.Struct, frozen=True):
-    """The `events` of an agent's chat; `to_result` makes the result."""
+    """The `events` of an agent's chat, and the function `to_result` that turns them into its result."""
 
     events: Stream[Event]
     to_result: Callable[[Observable[Event]], Stream[ChatResult]]
@@ -71,7 +71,7 @@ class Chats(Protocol):
     """The layer that runs agents' chats."""
 
     def engine_with(self, engine: Any, options: Mapping[str, Any]) -> Any:
-        """Return `engine` with these chat options, or raise like ``rxllm.chat``."""
+        """Return `engine` with these chat options. Raises the same errors as ``rxllm.chat``."""
         ...
 
     def chat(self, call: AgentCall) -> AgentChat: ...
@@ -109,7 +109,7 @@ def agent_failure(call: ToolCall, error: LLMError) -> ToolError:
 
 
 def answer_of(result: ChatResult) -> Any:
-    """Return the chat's answer, with the reason unless it completed."""
+    """Return the chat's answer. If the chat halted early, return a dict that also has the reason."""
     answer = result.output_text if result.parsed is None else result.parsed
     if result.halted_reason == "completed":
         return answer

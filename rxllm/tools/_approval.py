@@ -41,16 +41,16 @@ from rxllm.values.sessions import question
 from rxllm.values.tool_schemas import convert
 
 WAITING = ("manual_tool_calls", "approval_tool_calls")
-"""Metadata keys for calls that the caller must answer."""
+"""The metadata keys for the lists of tool calls that the caller must answer."""
 
 QUESTION = "question"
-"""The id of the question inside a tool's chat."""
+"""The id of the question that a tool asks the caller."""
 
 STATE = "tool_state"
 """The metadata key for a tool's saved state."""
 
 NO_ANSWER = object()
-"""The answer of a stream without items."""
+"""The approver's answer if its stream ended without an item."""
 
 
 def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | ToolError | None:
@@ -109,14 +109,14 @@ class WaitingCalls:
         self._notes: dict[str, Mapping[str, Any]] = {}
 
     def note(self, event: Event) -> None:
-        """Update the waiting calls after `event`."""
+        """Record whether `event` makes a call wait or ends its wait."""
         if isinstance(event, ToolApprovalRequested):
             self._notes[event.id] = event.metadata
         elif isinstance(event, ToolExecutionStarted | ToolExecutionCompleted):
             self._notes.pop(event.id, None)
 
     def of(self, calls: Iterable[ToolCall]) -> dict[str, Any]:
-        """Return a step's metadata about the waiting `calls`."""
+        """Return a step's metadata that lists those of its `calls` that wait for approval."""
         notes = self._notes
         waiting = tuple(
             replace(call, metadata={**call.metadata, **notes[call.id]}) for call in calls if call.id in notes
@@ -132,12 +132,12 @@ def question_events(halt: Halt, call: ToolCall) -> list[Event]:
 
 
 def repeat_question(thread: Thread, call: ToolCall) -> list[Event]:
-    """Return the events for a question that is still unanswered."""
+    """Return the events that ask the caller an unanswered question again."""
     return _waiting_events(thread[0], call)
 
 
 def read_reply(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
-    """Return the user's answer and the tool's state, if any."""
+    """Return the user's answer to the tool's question and the tool's saved state. Each can be None."""
     match resumed[0].messages if resumed is not None else ():
         case (message, reply, *_) if is_question(message):
             return reply.text, message.metadata.get(STATE)
@@ -146,7 +146,7 @@ def read_reply(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
 
 
 def is_question(message: Message) -> bool:
-    """Whether the first message of a chat asks a tool's question."""
+    """Whether `message`, the first of a tool's chat, asks the caller a question."""
     return bool(message.metadata.get("ask_user"))
 
 
@@ -165,6 +165,6 @@ def _waiting_events(message: Message, call: ToolCall) -> list[Event]:
 
 
 def denied(call: ToolCall, verdict: object) -> ToolError:
-    """Return the error for a denied call. A text is the reason."""
+    """Return the error for a denied call. If `verdict` is text, it is the reason."""
     reason = verdict if isinstance(verdict, str) and verdict else "it was not approved"
     return ToolError("denied", f"the call was denied: {reason}", tool_name=call.name, tool_call_id=call.id)

@@ -43,7 +43,7 @@ from rxllm.values.request_keys import hash_of_thread, plain_call, plain_message
 
 
 class Caller(abc.DisposableBase):
-    """Calls the approver, then the tool, within `scope`."""
+    """Calls the approver and then the tool. Both run within `scope`."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Caller(abc.DisposableBase):
             )
 
     def _drain(self, result: Any) -> Any:
-        """Return the last item of a plain generator, or `result`."""
+        """Return the last item of `result` if it is a plain generator, or else `result` itself."""
         if not inspect.isgenerator(result):
             return result
         last: Any = None
@@ -165,7 +165,7 @@ class Caller(abc.DisposableBase):
 
 
 def _start_fault() -> str:
-    """Return why no plain function may start now, or ""."""
+    """Return the reason why no plain function may start in a thread now, or "" if one may."""
     threads = daemon_threads()
     if threads.left >= THREADS_LEFT:
         fault = f"{threads.left} others are still running in threads after they timed out or were disposed"
@@ -205,7 +205,7 @@ def _json_text(message: Message) -> str:
 
 
 def _messages_before(call: ToolCall, thread: Thread) -> Iterator[Message]:
-    """Yield the messages that the model had seen."""
+    """Yield the messages that the model had seen when it made `call`."""
     is_open = any(other.id == call.id for other in unanswered(thread))
     for message in thread:
         if is_open and any(other.id == call.id for other in message.tool_calls):

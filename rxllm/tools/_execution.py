@@ -48,11 +48,11 @@ from rxllm.values import ChatResult, Halt, LLMError, Thread, Tool, ToolCall, Too
 log = logging.getLogger("rxllm")
 
 MOST_DEEP = 16
-"""How many calls can enclose an agent. Python's stack overflows at about 40."""
+"""The maximum number of tool calls around an agent. Python's stack overflows at about 40."""
 
 
 class Feed(Protocol):
-    """The arguments of a call that the model is still writing."""
+    """The arguments of a tool call, while the model is still writing them."""
 
     @property
     def streams(self) -> Mapping[str, Any]: ...
@@ -74,7 +74,7 @@ def execution(
 ) -> Stream[Event]:
     """Run `call`, and emit its start, progress, completion and outcome.
 
-    * The stream fails only if the caller's code is at fault; see the module.
+    * The stream fails only if the caller's code is at fault. See the module's docstring.
     * `thread` contains the messages before the call.
     * `scope` is the step's scope.
     * `edited_call` replaces the model's arguments.
@@ -143,12 +143,12 @@ class ToolExecution(abc.DisposableBase):
         self._caller = Caller(call, below, scheduler, self._context.cancelled, self._progress, self._on_failure)
 
     def edit(self, call: ToolCall) -> None:
-        """Use the edited `call` instead of the model's."""
+        """Run the edited `call` instead of the model's call."""
         self._call = call
         self._context = replace(self._context, tool_call=copy_for_user(call))
 
     def read_from(self, feed: Feed) -> None:
-        """Pass the feed's streams to the tool."""
+        """Give the tool the arguments that the model is still writing."""
         self._streams, self._is_whole = feed.streams, False
         feed.when_complete(self._complete)
 
@@ -286,7 +286,7 @@ class ToolExecution(abc.DisposableBase):
             self._finish(failed(failure, self._call, self._settings))
 
     def _on_failure(self, error: BaseException) -> None:
-        """End the call after an error in the approver or tool."""
+        """End the call if the tool failed, or fail the stream if the approver did."""
         (self._fail if self._caller.is_approved else self._abort)(error)
 
     def _abort(self, error: BaseException) -> None:

@@ -111,7 +111,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
         return self.tool_timeout if tool.timeout == "default" else tool.timeout
 
     def bind(self, tool: Tool, context: ToolContext, streams: Mapping[str, Any] | None = None) -> Callable[[], Any]:
-        """Return a function that runs the call in `context`.
+        """Return a function that runs the tool call of `context`.
 
         Raises ``ToolError("invalid_arguments")`` if the tool rejects the arguments.
         """
@@ -170,7 +170,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
 
 
 def _stream_of(argument: Any) -> Stream[Any]:
-    """Return a stream of a whole argument, for one read."""
+    """Return a stream of `argument`, which is already complete. The stream can be read only once."""
     items = [argument] if isinstance(argument, str) and argument else argument
     is_read = False
 

@@ -33,7 +33,7 @@ def advice(place: str, name: str, **words: object) -> str:
 
 
 def first_code(places: Iterable[str], name: str) -> str:
-    """Return the first code snippet in the advice about `name`, or ""."""
+    """Return the first code snippet in the advice about `name` at any of the `places`, or "" if there is none."""
     code = next((code for place in places for code in codes(_entry(place, name))), "")
     return filled(code, name=name)
 
@@ -53,7 +53,7 @@ def _entry(place: str, name: str) -> str:
 
 
 def no_attribute(owner: str, name: str, known: Iterable[str], remedy: str = "") -> AttributeError:
-    """Return the ``AttributeError`` for an unknown attribute."""
+    """Return an ``AttributeError`` that suggests what to write instead of the unknown name."""
     if remedy:
         hint = f"; write {remedy}"
     else:
@@ -140,10 +140,10 @@ def _is_json_data(value: Any) -> bool:
 
 
 ANY = "*"
-"""The key for advice on all other options."""
+"""The key for advice on options that have no advice of their own."""
 
 _OPTIONS_OF_MANY = ("concurrency", "journal", "on_progress", "ordered", "usd")
-"""Options of ``generate_many`` to suggest for misspelled names."""
+"""Options of ``generate_many`` that advice may suggest for a misspelled name."""
 
 _SYSTEM = "pass the system prompt as a message: `[rxllm.system(...), rxllm.user(...)]`"
 _PASS_ON = "to pass {it} to the provider unchanged, write `options={'{name}': {data}}`"

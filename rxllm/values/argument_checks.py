@@ -26,7 +26,7 @@ SHOWN = 80
 
 
 def invalid_option(name: str | tuple[str | int, ...], fault: str) -> ValidationError:
-    """Return the error for an argument, or for a part of it."""
+    """Return a ``ValidationError`` about an argument, or about the part of it that a tuple `name` points to."""
     return ValidationError("invalid_option", errors=[((name,) if isinstance(name, str) else name, fault)])
 
 
@@ -51,13 +51,13 @@ def shorten(text: str, width: int = 60) -> str:
 
 
 def check(name: str, value: object, fits: bool, expected: str) -> None:
-    """Raise unless `fits` is True."""
+    """Raise ``ValidationError("invalid_option")`` unless `fits` is True."""
     if not fits:
         raise invalid_option(name, must_be(expected, value))
 
 
 def check_seconds(name: str, value: Any) -> float:
-    """Return `value` as a float; raise unless it is a finite number >= 0."""
+    """Return `value` as a float. Raise unless it is a finite number >= 0."""
     check(name, value, is_seconds(value), "a non-negative number of seconds")
     return float(value)
 
@@ -78,7 +78,7 @@ def check_instance(name: str, value: object, cls: type[Any] | UnionType, expecte
 
 
 def check_classes(name: str, value: tuple[Any, ...]) -> None:
-    """Raise unless ``isinstance`` accepts `value` as a tuple of classes."""
+    """Raise unless `value` is a tuple of classes that can be passed to ``isinstance``."""
     try:
         isinstance(None, value)
     except TypeError:
@@ -124,9 +124,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeError | None:
-    """Return the ``TypeError`` that this call would raise, if any.
+    """Return the ``TypeError`` for arguments that do not match the function's signature, or None.
 
-    Return None if the signature cannot be read.
+    Also returns None if the signature cannot be read.
     """
     from inspect import signature  # slow to import
 
@@ -140,7 +140,7 @@ def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeE
 
 
 def explains_call(example: str) -> Callable[[F], F]:
-    """Decorate a function to show an `example` after wrong arguments."""
+    """Decorate a function so that the error for wrong arguments shows an `example` call."""
 
     def decorate(function: F) -> F:
         @wraps(function)

@@ -37,7 +37,7 @@ class Value(DataClassJsonMixin):
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     _sequence_fields: ClassVar[frozenset[str]] = frozenset()
     _encoders: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"metadata": encode_metadata}
-    """Encoders of certain fields, by field name."""
+    """Encoders for the fields that need their own, by field name."""
     _written_fields: ClassVar[tuple[WrittenField, ...]] = ()
     _compared: ClassVar[Any]
 
@@ -58,7 +58,7 @@ class Value(DataClassJsonMixin):
 
     @classmethod
     def from_dict(cls, kvs: Any, *, infer_missing: bool = False) -> Self:
-        """Return a value with these fields.
+        """Return a value with the fields in `kvs`.
 
         Raises ``ValidationError("invalid_request")`` if a field is invalid or missing.
         """
@@ -66,7 +66,7 @@ class Value(DataClassJsonMixin):
 
     @classmethod
     def _check_decoded(cls, arguments: Mapping[str, Any]) -> None:
-        """Raise if these fields must not be read from JSON."""
+        """Raise if a value with these fields must not be read from JSON."""
 
     # Shared by all values, because compiling these for each class is slow.
 

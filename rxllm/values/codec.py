@@ -61,10 +61,10 @@ may_name_files: ContextVar[bool] = ContextVar("rxllm_may_name_files", default=Fa
 """Whether decoded images may refer to local files. If so, untrusted JSON can read any file."""
 
 _NAMES = {"id", "tool_call_id", "pending_tool_call_id", "request_id", "run_id", "tool_name", "name", "kind"}
-"""Fields that hold names or ids, which must be encodable."""
+"""Fields that hold names or ids. UTF-8 must be able to encode them."""
 
 _RESULTS = ("halt_result", "ask_user_opts")
-"""Metadata that holds a tool's result."""
+"""The metadata keys whose values are encoded as tool results."""
 
 _OWN_TAGS = ("tuple", "map", "float", "bytes")
 
@@ -104,7 +104,7 @@ def encode(item: Any, is_result: bool = False) -> Any:
 
 
 def encode_result(item: Any) -> Any:
-    """Return a tool's result as JSON data, which decodes to plain data."""
+    """Return a tool's result as JSON data. Decoding it gives plain data."""
     return encode(item, is_result=True)
 
 
@@ -127,7 +127,7 @@ class WrittenField(NamedTuple):
         return cls(spec.name, write, spec.default_factory() if callable(spec.default_factory) else spec.default)
 
     def is_default(self, item: Any) -> bool:
-        """Whether `item` is the default. True does not equal 1 here."""
+        """Whether `item` is the default. Unlike in Python, True does not equal 1."""
         default = self.default
         return (type(item) is type(default) or type(default) is dict) and item == default
 
@@ -151,7 +151,7 @@ def encode_items(items: Iterable[Any], is_result: bool = False) -> list[Any]:
 
 
 def at(key: str | int, encode_one: Any, *item: Any) -> Any:
-    """Return ``encode_one(*item)``, adding `key` to any error."""
+    """Return ``encode_one(*item)``. The path of an error begins with `key`."""
     try:
         return encode_one(*item)
     except ValidationError as error:
@@ -164,7 +164,7 @@ def not_serializable(message: str, *path: str) -> ValidationError:
 
 
 def _encode_mapping(mapping: Mapping[Any, Any], is_result: bool = False, results: Collection[str] = ()) -> Any:
-    """Encode `mapping`, and its `results` as tool results."""
+    """Encode `mapping`. The values of the keys in `results` are encoded as tool results."""
     if is_result:
         mapping = {_plain_key(key): item for key, item in mapping.items()}
     entries = {k: at(str(k), encode, v, is_result or k in results) for k, v in mapping.items()}
@@ -174,7 +174,7 @@ def _encode_mapping(mapping: Mapping[Any, Any], is_result: bool = False, results
 
 
 def _plain_key(key: Any) -> Any:
-    """Convert a tool's dates, Decimals and enums to plain keys."""
+    """Return a key that can be encoded. Dates, Decimals and enums become plain data."""
     match key:
         case None | str() | bytes() | Real():
             return key
@@ -186,7 +186,7 @@ def _plain_key(key: Any) -> Any:
 
 
 def _plain(item: Any) -> Any:
-    """Return JSON data for `item`, or `item` if there is none."""
+    """Return JSON data for `item`. If it has no JSON form, return `item` itself."""
     try:
         return json_data(item)
     except ValidationError:
@@ -201,7 +201,7 @@ def encode_sequence(items: Any) -> Any:
 def decode(data: Any) -> Any:
     """Return the object that `encode` turned into `data`.
 
-    Raises ``ValidationError("invalid_request")`` for any other data.
+    Raises ``ValidationError("invalid_request")`` if `encode` cannot have made `data`.
     """
     # Uses fewer frames than `encode`, so it reads equally deep data.
     match data:
@@ -219,7 +219,7 @@ def decode(data: Any) -> Any:
 
 
 def decode_each(keys: Iterable[Any], items: Iterable[Any], readers: Iterable[Reader]) -> list[Any]:
-    """Read each item with its reader, adding its key to any error."""
+    """Decode each item with its own reader. The path of an error begins with the item's key."""
     decoded: list[Any] = []
     key: Any = None
     try:
@@ -233,7 +233,7 @@ def decode_each(keys: Iterable[Any], items: Iterable[Any], readers: Iterable[Rea
 
 
 def decode_value(cls: type[D], data: Mapping[str, Any]) -> D:
-    """Return a `cls` with these fields. Unknown fields are ignored."""
+    """Return a `cls` with the fields in `data`. Unknown fields are ignored."""
     required, readers = _plan(cls)
     arguments = decode_fields(cls, required, readers, data)
     cast(Any, cls)._check_decoded(arguments)
@@ -241,7 +241,7 @@ def decode_value(cls: type[D], data: Mapping[str, Any]) -> D:
 
 
 def decode_error(cls: type[LLMError], data: Mapping[str, Any]) -> LLMError:
-    """Return an error with these fields. Unknown fields are ignored."""
+    """Return an error of the class `cls`, with the fields in `data`. Unknown fields are ignored."""
     reason = data.get("reason")
     if "reason" in data and not (isinstance(reason, str) and reason in cls.REASONS):
         raise wrong("unknown", f"{cls.__name__} has no reason {brief(reason)}", "reason")
@@ -251,7 +251,7 @@ def decode_error(cls: type[LLMError], data: Mapping[str, Any]) -> LLMError:
 def decode_fields(
     cls: type, required: Iterable[str], readers: Mapping[str, Reader], data: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the decoded fields of `data`, without unknown ones.
+    """Return the decoded fields of `data`. Unknown fields are left out.
 
     Raises ``ValidationError`` if a field is missing or invalid.
     """
@@ -267,7 +267,7 @@ def decode_fields(
 
 @cache
 def readers_of(source: Any) -> dict[str, Reader]:
-    """Return a reader for each annotated name of `source`."""
+    """Return a reader for each annotated field or parameter of `source`, by name."""
     return {name: _reader(hint) for name, hint in get_type_hints(source).items() if name != "return"}
 
 
@@ -283,7 +283,7 @@ def brief(item: Any) -> str:
 
 @cache
 def _plan(cls: type[Any]) -> tuple[tuple[str, ...], dict[str, Reader]]:
-    """Return the required names, and a reader for each field."""
+    """Return the names of the required fields of `cls`, and a reader for each field."""
     specs, readers = fields(cls), readers_of(cls)
     required = (spec.name for spec in specs if spec.default is MISSING and spec.default_factory is MISSING)
     return tuple(required), {spec.name: readers[spec.name] for spec in specs}
@@ -384,7 +384,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _base(option: Any) -> type:
-    """Return the class of the data, or ``object`` for any."""
+    """Return the class that data must have to match the type, or ``object`` if any class can match."""
     base = get_origin(option) or option
     if base is Literal:
         return EllipsisType

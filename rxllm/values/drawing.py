@@ -15,7 +15,7 @@ _drawers: list[Callable[[Any], str | None]] = []
 
 
 def draw_with(drawer: Callable[[Any], str | None]) -> None:
-    """Register the function that returns a value's HTML."""
+    """Register the function that draws every value as HTML."""
     _drawers[:] = [drawer]
 
 
@@ -32,7 +32,7 @@ def keep_times(value: T, timed: Sequence[Any]) -> T:
 
 
 def times_of(value: Any) -> Sequence[Any]:
-    """Return the events and times stored in `value`, if any."""
+    """Return the events and times that `keep_times` stored in `value`, or () if there are none."""
     return getattr(value, "__dict__", {}).get("_timed", ())
 
 

@@ -50,7 +50,7 @@ class LLMError(Exception):
     message: str
     metadata: Mapping[str, Any]
     is_logged: bool = False
-    """Whether this process has logged the error."""
+    """Whether rxllm has already logged the error in this process."""
 
     def __init_subclass__(cls) -> None:
         ERROR_CLASSES[cls.__name__] = cls
@@ -75,7 +75,7 @@ class LLMError(Exception):
 
     @classmethod
     def from_fields(cls, named: Mapping[str, Any]) -> Self:
-        """Return an error with these fields. Unknown fields are ignored."""
+        """Return an error with the fields in `named`. Unknown fields are ignored."""
         return cls(**{k: v for k, v in named.items() if k in {"reason", "message", "metadata", *cls.FIELDS}})
 
     def __eq__(self, other: object) -> bool:
@@ -187,7 +187,7 @@ class StreamError(LLMError):
 
 
 class EngineError(LLMError):
-    """The call is misconfigured and cannot start."""
+    """The call cannot start, because it is configured wrongly."""
 
     TITLE = "engine error"
     FIELDS = ("provider",)
@@ -270,7 +270,7 @@ class ValidationError(LLMError):
         return f"{self.message} [at {', '.join(sorted(places))}]"
 
     def under(self, key: str | int) -> ValidationError:
-        """Return a copy with `key` before every path."""
+        """Return a copy of the error in which every path begins with `key`."""
         errors = [((key, *path), fault) for path, fault in self.errors]
         message = None if self.message == self.default_message() else self.message
         return ValidationError(self.reason, message, errors=errors, metadata=self.metadata)
@@ -325,7 +325,7 @@ class SessionError(LLMError):
 
 
 class RunError(LLMError):
-    """A durable run or a store does not allow the operation."""
+    """The operation is not possible in the current state of a durable run or a store."""
 
     TITLE = "run error"
     FIELDS = ("run_id",)

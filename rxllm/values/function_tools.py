@@ -155,14 +155,14 @@ def _remedy_for(value: Any) -> str:
 
 
 def _makes_agents(value: Any) -> bool:
-    """Whether the user forgot to call an engine's ``as_tool``."""
+    """Whether `value` is an engine's method ``as_tool``, which the user forgot to call."""
     return inspect.ismethod(value) and value.__name__ == "as_tool"
 
 
 def as_tools(values: Any) -> tuple[Tool, ...]:
     """Return tools and functions as a tuple of tools.
 
-    Raises ``ValidationError("invalid_option")`` for other items.
+    Raises ``ValidationError("invalid_option")`` if `values` contains anything else.
     """
     if not isinstance(values, Iterable) or isinstance(values, str | Mapping | Awaitable):
         fault = must_be("a list of tools or functions, as in tools=[function]", cast(object, values))
@@ -181,7 +181,7 @@ def as_tools(values: Any) -> tuple[Tool, ...]:
 
 
 def name_fault(tools: Iterable[Tool]) -> str | None:
-    """Return a fault if two different tools share a name."""
+    """Return a message about two different tools with the same name, or None if there are none."""
     by_name: dict[str, Tool] = {}
     for item in tools:
         other = by_name.setdefault(item.name, item)

@@ -22,7 +22,7 @@ ImageForm = Literal["binary", "base64", "url"]
 _DATA_URI = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(;[^;,]*)*),(?P<data>.*)", re.DOTALL | re.IGNORECASE)
 
 _NATIVE = ("image/png", "image/jpeg", "image/gif")
-"""Images that every notebook can show without HTML."""
+"""The MIME types of images that every notebook can show without HTML."""
 
 
 @value
@@ -64,7 +64,7 @@ class Image(Value):
 
     @classmethod
     def from_base64(cls, text: str, mime_type: str) -> Image:
-        """Return an image from base64 text, which is not checked yet."""
+        """Return an image from base64 text. The text is checked only when it is decoded."""
         return cls("base64", text, mime_type)
 
     @classmethod
@@ -227,6 +227,6 @@ def image_request(prompt: str, **fields: Any) -> ImageRequest:
     >>> request.operation, request.n, request.response_format
     ('generate', 2, 'binary')
 
-    Nothing is checked; ``validate.image_request`` does that.
+    The fields are not checked. To check them, call ``validate.image_request``.
     """
     return ImageRequest(prompt=prompt, **fields)

@@ -26,13 +26,13 @@ from rxllm.values.errors import Path, ValidationError, place
 T = TypeVar("T")
 
 UNREADABLE = (ValueError, RecursionError)
-"""Errors for text that is not JSON or too deep."""
+"""The errors that are raised if text is not JSON or is nested too deeply."""
 
 MAX_DEPTH = 100
 """The maximum nesting depth. Recursive functions may fail on deeper data."""
 
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""Constants outside standard JSON. Data read twice shares the NaN object."""
+"""The constants that Python allows in JSON text. NaN is always one object, so equal texts give equal data."""
 
 
 def json_text(value: Any) -> str:
@@ -41,7 +41,7 @@ def json_text(value: Any) -> str:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return `value` as JSON, with null for NaN.
+    """Return `value` as JSON. NaN becomes null.
 
     >>> json_text({"name": "caf\\udce9"})
     '{"name":"caf\ufffd"}'
@@ -148,7 +148,7 @@ def unescaped(raw: str) -> str:
 
 
 def read_arguments(text: str) -> dict[str, Any] | None:
-    """Parse a tool call's arguments. Return None for anything but an object."""
+    """Parse a tool call's arguments. Return None if they are not a JSON object."""
     try:
         arguments: Any = read_json(text) if text.strip() else {}
     except UNREADABLE:
@@ -201,7 +201,7 @@ def _well_formed(data: Any) -> Any:
 
 
 def described(faults: list[tuple[Path, str]]) -> str:
-    """Return all faults on one line."""
+    """Return a description of all faults on one line."""
     return "; ".join(f"{place(path)}: {fault}" if path else fault for path, fault in faults)
 
 
@@ -224,14 +224,14 @@ def is_pydantic(cls: Any) -> bool:
 
 
 def brings_pydantic(hint: Any) -> bool:
-    """Whether any part of `hint` needs pydantic."""
+    """Whether `hint` is or contains a pydantic type or annotation."""
     return "pydantic" in sys.modules and any(map(_is_of_pydantic, parts_of(hint)))
 
 
 def parts_of(hint: Any, seen: set[int] | None = None) -> Iterator[Any]:
-    """Yield `hint` and every type and annotation inside it.
+    """Yield `hint` and every type and annotation that it contains.
 
-    The fields of a class are yielded only once.
+    The annotations of a class's fields are yielded only once.
     """
     yield hint
     seen = set() if seen is None else seen
@@ -266,7 +266,7 @@ def type_adapter(hint: Any) -> Any:
 
 
 def cached_by_type(function: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Cache results by type. Unhashable types are not cached."""
+    """Decorate a function of a type to cache its results. Results for unhashable types are not cached."""
     cached = lru_cache(maxsize=256)(function)
 
     @wraps(function)

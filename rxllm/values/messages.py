@@ -73,7 +73,7 @@ class FilePart(Value):
 
 @value
 class ToolCallPart(Value):
-    """The place in a message where the model called a tool."""
+    """A part that marks where in a message the model called a tool."""
 
     id: str
 
@@ -108,7 +108,7 @@ class Message(Value):
 
     @property
     def text(self) -> str:
-        """All text in the content, joined.
+        """The text of the message. The texts of several parts are joined.
 
         It is empty if the content is a mapping.
         """
@@ -167,7 +167,7 @@ def tool_result(tool_call_id: str, content: str | dict[str, Any]) -> Message:
 
 
 def attached(parts: Iterable[Part]) -> str:
-    """Count images and files, for a repr.
+    """Return the numbers of images and files as text for a repr.
 
     >>> attached([TextPart("Hi"), FilePart({"mime_type": "application/pdf", "data": b"%PDF-"})])
     ', 1 file'
@@ -224,7 +224,7 @@ class Picture(Protocol):
 
 
 Attachment = str | os.PathLike[str] | bytes | Image | Picture | Part
-"""A path, URL, bytes, `Image`, Pillow image or part."""
+"""Anything that `user` accepts: a path, a URL, bytes, an `Image`, a Pillow image or a part of a message."""
 
 _FORMS = "a path, a URL (http:, https: or data:), bytes, an Image, a Pillow image or a part such as FilePart(...)"
 
@@ -244,7 +244,7 @@ _SIGNATURES = {
 """MIME types, by a file's first bytes."""
 
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
-"""MIME types of RIFF files, by bytes 8 to 12."""
+"""The MIME types of RIFF files, by bytes 8 to 11 of the file."""
 
 
 def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -> Message:
@@ -357,7 +357,7 @@ def data_uri_part(uri: str) -> Part:
 
 
 def data_part(data: bytes, name: str | None = None, mime_type: str | None = None) -> Part:
-    """Return an `ImagePart` for an image, otherwise a `FilePart`."""
+    """Return an `ImagePart` if `data` is an image. Otherwise, return a `FilePart`."""
     mime_type = mime_type or mime_type_of(data, name or "")
     if not data:
         raise _wrong(f"must not be empty, but {shown(name or data)} is")

@@ -69,7 +69,7 @@ def read_message(entry: Mapping[str, Any]) -> Message:
     >>> read_message({"role": "developer", "content": "Be brief."})
     Message('system', 'Be brief.')
 
-    Raises ``ValidationError("invalid_thread")`` for anything outside the module's table.
+    Raises ``ValidationError("invalid_thread")`` for anything that is not in the table at the top of this module.
     """
     fields = {name: value for name, value in entry.items() if value not in (None, [], {}, ())}
     role = fields.pop("role", None)
@@ -286,5 +286,5 @@ def at(path: Path, convert: Callable[[Any], T], item: Any) -> T:
 
 
 def wrong(fault: str, *path: str | int) -> ValidationError:
-    """Return the error for a `fault` at `path`."""
+    """Return the ``ValidationError`` that reports `fault` at `path`."""
     return ValidationError("invalid_thread", errors=[(path, fault)])

@@ -67,7 +67,10 @@ class Partial(Generic[T]):
 
     @property
     def state(self) -> PartialState:
-        """``"missing"``, ``"growing"`` or ``"done"``. A whole answer is done once it is validated."""
+        """How much of the value has arrived: ``"missing"``, ``"growing"`` or ``"done"``.
+
+        The whole answer is done once it is validated.
+        """
         return self._state
 
     @property
@@ -108,7 +111,7 @@ class Partial(Generic[T]):
         return plain(f"{self._text.slice(start, end)}{closing}")
 
     def keys(self) -> tuple[str, ...]:
-        """Return the names that are not missing, in order."""
+        """Return the names of the object's fields that are not missing, in order."""
         node = self._node
         if node is None:
             return ()
@@ -138,7 +141,7 @@ class Partial(Generic[T]):
         return self._state != "missing"
 
     def __eq__(self, other: object) -> bool:
-        """Whether type, state and JSON text are equal."""
+        """Whether both partial values have the same type, state and JSON text."""
         if not isinstance(other, Partial):
             return NotImplemented
         same = (self._state, self._shape.hint) == (other._state, other._shape.hint)
@@ -217,25 +220,25 @@ class Node:
         self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # indexes of children, by name
 
     def add(self, child: Node, key: str | int, name: str | int) -> None:
-        """Add a child; `name` is the field for `key`."""
+        """Add a child. `name` is the name of the field with the JSON key `key`."""
         if isinstance(key, str) and isinstance(name, str):
             self._positions.setdefault(name, []).append(len(self.children))
             self.keys.append(key)
         self.children.append(child)
 
     def key(self, shape: Shape, index: int) -> str | int:
-        """Return the child's name in an object, or `index`."""
+        """Return the field name of the child at `index`. In an array, return `index` itself."""
         return shape.name(self.keys[index]) if self.keys else index
 
     def begun(self, at: int) -> int:
-        """Return the number of children that begin before `at`."""
+        """Return the number of children that begin before the text position `at`."""
         count = len(self.children)  # another thread can add children
         if not count or self.children[count - 1].start < at:
             return count
         return bisect_left(self.children, at, hi=count, key=lambda child: child.start)
 
     def find(self, key: str | int, at: int) -> Node | None:
-        """Return this child if it begins before `at`."""
+        """Return the child at `key` if it begins before the text position `at`."""
         count = self.begun(at)
         if isinstance(key, str):
             positions = self._positions.get(key, ())
@@ -244,7 +247,7 @@ class Node:
         return self.children[key] if self.kind == "[" and 0 <= key < count else None
 
     def shows(self, shape: Shape, at: int) -> bool:
-        """Whether the node can be seen at `at`."""
+        """Whether a `Partial` at the text position `at` shows the node."""
         return self.end <= at or self.kind in _CONTAINERS or (self.kind == '"' and shape.grows)
 
 
@@ -259,7 +262,7 @@ _QUALIFIERS = ("Required", "NotRequired", "ReadOnly")
 class Shape:
     """The possible types of a value in the JSON.
 
-    If `grows` is True, incomplete strings are visible.
+    If `grows` is True, a string can be read before it is complete.
     """
 
     def __init__(self, hint: Any) -> None:
@@ -280,15 +283,15 @@ class Shape:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The field names, or () if any key is allowed."""
+        """The names of the fields, or () if an object may have any key."""
         return () if self._others[str] else tuple(dict.fromkeys(self._names.values()))
 
     def name(self, key: str) -> str:
-        """Return the field for this JSON key, or the key."""
+        """Return the name of the field with the JSON key `key`, or `key` if there is none."""
         return self._names.get(key, key)
 
     def child(self, key: str | int) -> Shape:
-        """Return the shape at a field name, key or index."""
+        """Return the shape of the value at `key`, a field name or an index."""
         other = str if isinstance(key, str) else int
         place = key if key in self._known else other
         shape = self._children.get(place)
@@ -298,7 +301,7 @@ class Shape:
         return shape
 
     def read(self, raw: str) -> Any:
-        """Read JSON text as the type or, failing that, plain data."""
+        """Return the JSON text `raw` as an object of the type, or as plain data if it does not match."""
         try:
             self._decode = self._decode or decoder(self.hint)
             return self._decode(raw)
@@ -334,7 +337,7 @@ def shape_of(hint: Any) -> Shape:
 
 
 def plain(raw: str) -> Any:
-    """Return the data, or None if `raw` is not JSON."""
+    """Return the data in the JSON text `raw`, or None if `raw` is not JSON."""
     try:
         return read_json(raw)
     except UNREADABLE:
@@ -342,7 +345,7 @@ def plain(raw: str) -> Any:
 
 
 def _options(hint: Any) -> Iterator[Any]:
-    """Yield the members of a union, or the type itself."""
+    """Yield each member of `hint` if it is a union, or else `hint` itself."""
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         for option in get_args(hint):
@@ -364,7 +367,7 @@ def _grows(option: Any) -> bool:
 
 
 def _fields(cls: Any, args: tuple[Any, ...]) -> dict[str, tuple[str, Any]]:
-    """Return each field's name and type, by JSON key."""
+    """Return the name and type of each field of `cls`, by JSON key."""
     if models := cast("dict[str, Any] | None", getattr(cls, "__pydantic_fields__", None)):
         return {key: (name, _annotation(field)) for name, field in models.items() for key in _keys(name, field)}
     if issubclass(cls, msgspec.Struct):
@@ -383,7 +386,7 @@ def _annotation(field: Any) -> Any:
 
 
 def _keys(name: str, field: Any) -> Iterator[str]:
-    """Yield the JSON keys that pydantic may accept."""
+    """Yield the JSON keys that pydantic may accept for a model's field."""
     alias = field.validation_alias
     choices = [alias] if isinstance(alias, str) else getattr(alias, "choices", [])
     yield from (choice for choice in choices if isinstance(choice, str))
