@@ -197,7 +197,7 @@ class _GuardedDecoder:
 
 
 class _KeptDecoder:
-    """Wraps the decoder of a kept answer.
+    """Wraps the decoder of an answer that the provider keeps.
 
     It saves the answer's id, and reports the gaps between connections.
     """
@@ -235,7 +235,7 @@ class _KeptDecoder:
             self._on_reattached(now - began, error)
 
     def _with_gaps(self, event: MessageCompleted) -> MessageCompleted:
-        """Add the gaps, with times counted back from `event`."""
+        """Add the gaps between connections to the metadata, with times counted back from `event`."""
         now = time.monotonic()
         gaps = [
             {"before": round(now - began, 6), "seconds": round(ended - began, 6), "error": error}
@@ -271,7 +271,7 @@ _NO_SUCH_PATH = (404, 405, 501)
 def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> Stream[TokenCount]:
     """Emit the token count in the response's `field`.
 
-    If another server lacks the path, emit an estimate.
+    If a server other than the provider's own has no such endpoint, emit an estimate.
     """
     counts: Any = http_stream(lambda: _Counting(adapter, request, call, build, field))
 

@@ -73,7 +73,7 @@ TAKEN_BY = {
 """The providers to suggest for each kind of part."""
 
 _MESSAGE_FIELDS = ("thought", "thoughtSignature")
-"""Gemini's fields on files, only for assistant messages."""
+"""The fields of a Gemini file that are sent only in assistant messages."""
 
 
 def select_parts(request: Request, wire: str, provider: str, carries: Carries) -> Request:

@@ -58,7 +58,7 @@ class HTTPBase(ABC):
     base_url_variable: str | None = None
     """The environment variable for the base URL."""
     _left_behind: tuple[str, ...] = ()
-    """Secret arguments that were left out of a pickle."""
+    """The names of the secret arguments that were left out when the adapter was pickled."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -60,7 +60,7 @@ def is_image_adapter(value: Any) -> TypeGuard[ImageAdapter]:
 
 
 def as_image_adapter(value: Any) -> ImageAdapter:
-    """Return `value`, or raise ``EngineError("no_image_adapter")``."""
+    """Return `value` if it is an image adapter, or else raise ``EngineError("no_image_adapter")``."""
     if is_image_adapter(value):
         return value
     message = (
@@ -216,7 +216,7 @@ class Fetcher:
     async def send(self, request: httpx.Request, limit: int, seconds: float | None = None, **options: Any) -> Answer:
         """Send `request` and return the answer. The client gets `options`.
 
-        Raises ``AdapterError`` if it takes too long, is too long, or fails.
+        Raises ``AdapterError`` if the request fails or takes too long, or if the answer is too large.
         """
         url = address(request)
         try:

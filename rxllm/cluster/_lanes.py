@@ -136,7 +136,7 @@ async def _open_resource(resource: Any, opening: Awaitable[Any] | None = None) -
 
 
 async def _finish(work: Awaitable[Any]) -> None:
-    """Wait for `work`, even after a cancellation."""
+    """Wait until `work` is done, even if this task is cancelled."""
     closing = asyncio.ensure_future(work)
     try:
         await asyncio.shield(closing)
@@ -176,7 +176,7 @@ def _unpack(data: bytes) -> Outcome:
 
 
 class Lanes:
-    """Send requests to the workers, up to `concurrency` at a time each.
+    """Send each worker up to `concurrency` requests at a time.
 
     Every worker serves one lane. A dead worker's requests go to others first. The lanes belong to one event loop, but
     `place` and `run` work on any loop.

@@ -65,7 +65,7 @@ class Anthropic(HTTPAdapter):
         return versioned(text, "v1")
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Raises ``EngineError("missing_model")`` without a model."""
+        """Return the HTTP request. Raises ``EngineError("missing_model")`` if the request has no model."""
         return self._post_body("/messages", messages_body, request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:

@@ -179,7 +179,7 @@ class _Block:
 
 
 class Content:
-    """Reports the content blocks of one message."""
+    """Converts the content blocks of one message to events."""
 
     def __init__(self, blocks: Blocks, provider: str) -> None:
         self._blocks = blocks
@@ -244,7 +244,7 @@ class Content:
                 self._blocks.complete_call(block.position)
 
     def flush(self) -> None:
-        """Report the rest of open blocks."""
+        """Emit what is left of the open blocks."""
         for block in self._open.values():
             self._blocks.close_block()
             self._add_rest(block)

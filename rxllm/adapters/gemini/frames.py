@@ -72,7 +72,7 @@ class FirstChunk(Chunk, gc=False, rename="camel"):
 
 
 def to_logprobs(result: Any) -> list[dict[str, Any]]:
-    """Return a ``logprobsResult`` in OpenAI's format."""
+    """Convert Gemini's ``logprobsResult`` to OpenAI's format."""
     fields = cast(dict[str, Any], result) if isinstance(result, dict) else {}
     chosen, alternatives = dicts(fields.get("chosenCandidates")), dicts(fields.get("topCandidates"))
     tops = [[_token(candidate) for candidate in dicts(top.get("candidates"))] for top in alternatives]

@@ -46,7 +46,7 @@ class Ollama(HTTPAdapter):
         return host_url(text)
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Raises ``EngineError("missing_model")`` without a model."""
+        """Return the HTTP request. Raises ``EngineError("missing_model")`` if the request has no model."""
         if not request.model:
             raise missing_model(self.provider, self)
         key = self.key(call)

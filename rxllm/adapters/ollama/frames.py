@@ -41,7 +41,7 @@ class Line(msgspec.Struct, gc=False):
 
 
 class FirstLine(Line, gc=False):
-    """A line with the model's name."""
+    """A line that is decoded while the model's name is still unknown."""
 
     model: str | None = None
 

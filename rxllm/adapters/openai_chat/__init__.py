@@ -47,7 +47,7 @@ class OpenAIChat(HTTPAdapter):
     """The message field for thoughts, if the server requires them."""
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Raises ``EngineError("missing_model")`` without a model."""
+        """Return the HTTP request. Raises ``EngineError("missing_model")`` if the request has no model."""
         if not request.model:
             raise missing_model(self.provider, self)
         headers = bearer(self, call)

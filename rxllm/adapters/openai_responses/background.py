@@ -109,12 +109,12 @@ class BackgroundDecoder(ResponsesDecoder):
         self._framing = SSEDecoder()
 
     def resume(self) -> None:
-        """Expect the rest of the frames."""
+        """Expect the remaining frames from a new connection."""
         self._is_resumed = True
 
 
 class BackgroundAnswer:
-    """The kept answer that `decoder` reads."""
+    """An answer that the provider keeps and that `decoder` reads."""
 
     def __init__(self, adapter: HTTPBase, decoder: BackgroundDecoder) -> None:
         self._adapter = adapter

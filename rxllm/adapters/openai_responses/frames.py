@@ -115,7 +115,7 @@ def image_of(text: str, fields: Mapping[str, Any]) -> Item:
 
 
 def source_key(source: Item) -> str:
-    """Return a key that finds repeated sources."""
+    """Return a key that is the same whenever a source is repeated."""
     target = source.get("url") or source.get("file_id")
     return repr([target, *map(source.get, ("start_index", "end_index", "index"))] if target else source)
 
