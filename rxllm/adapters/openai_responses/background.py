@@ -39,7 +39,7 @@ _ID = re.compile(r"[\w.:-]*\w[\w.:-]*", re.ASCII)
 
 
 class NumberedFrame(Frame):
-    """A frame with its number."""
+    """A frame that contains its sequence number."""
 
     sequence_number: Any = None
 
@@ -101,7 +101,7 @@ class BackgroundDecoder(ResponsesDecoder):
         return is_open and self.id is not None and self.last is not None and self._counts_by_one
 
     def reopen(self, id: str | None) -> None:
-        """Expect all frames of the answer `id`, or of a new one."""
+        """Expect all frames of the answer `id`, or those of a new answer if it is None."""
         self.id, self.last, self._is_resumed = id, None if id is None else -1, id is not None
 
     def drop_partial(self) -> None:

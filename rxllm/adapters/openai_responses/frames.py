@@ -75,7 +75,7 @@ def is_server(item: Item, offered: Collection[str]) -> bool:
 
 
 def call_name(item: Item) -> str:
-    """Return the tool's name, or the type without ``_call``."""
+    """Return the tool's name or, if there is none, the item's type without ``_call``."""
     name = item.get("name")
     return name if name and isinstance(name, str) else str(item.get("type")).removesuffix("_call")
 
