@@ -291,7 +291,7 @@ def _count_or_raise(item: Any) -> TokenCount:
 
 
 class _Counting(HTTPExchange):
-    """Requests a token count, and decodes the response itself."""
+    """Requests a token count, and decodes the response without the adapter's decoder."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> None:
         super().__init__(adapter, request, call, build)

@@ -84,7 +84,7 @@ def _login_error(error: Any) -> AdapterError | EngineError:
 
 
 default_token = GoogleToken()
-"""The token for the application default credentials."""
+"""Returns an access token for the application default credentials."""
 
 
 class Vertex(HTTPAdapter):

@@ -32,7 +32,7 @@ _PATIENCE = 60.0
 """The seconds a run waits for a worker before it fails."""
 
 _LOOK = 0.5
-"""The seconds between refreshes of the workers' list."""
+"""The number of seconds between updates of the list of workers."""
 
 GUARD = 'put the call below `if __name__ == "__main__":` in a file whose name ends in .py, or pass a client'
 
@@ -40,7 +40,7 @@ _GRACE = 3.0
 """The seconds to wait for pending calls when a run ends."""
 
 _DEATHS = 3
-"""The number of worker deaths that fails a request."""
+"""The number of workers that may die while running a request before it fails."""
 
 
 @asynccontextmanager
@@ -63,7 +63,7 @@ async def _lanes(client: Any, setup: bytes, concurrency: int) -> AsyncGenerator[
 def _subscribe_on_own_loop(
     source: Stream[Lanes], observer: abc.ObserverBase[Lanes], scheduler: abc.SchedulerBase | None = None
 ) -> abc.DisposableBase:
-    """Subscribe on a thread without a loop, to use rxllm's own loop."""
+    """Subscribe on a thread that has no event loop, so that rxllm's own loop is used."""
     subscription = SingleAssignmentDisposable()
 
     def subscribe() -> None:

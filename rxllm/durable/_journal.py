@@ -31,7 +31,7 @@ MOST = 1024
 """The number of events that may queue up for a slow store before the stream is paused."""
 
 APPENDING_SECONDS = 0.25
-"""The number of seconds to delay a renewal when an append has just checked for cancel requests."""
+"""The number of seconds by which a renewal is delayed if an append has just checked for cancel requests."""
 
 FOREVER = 2**53
 """An event number that no run ever reaches."""
@@ -425,7 +425,7 @@ def _place(path: Sequence[str], key: str) -> str:
 
 
 def _read(run_id: str, record: Record) -> Any:
-    """Decode a record. Raises ``RunError("unreadable")``."""
+    """Decode a record. Raises ``RunError("unreadable")`` if that fails."""
     with reading(f"the {record.kind!r} record for {record.key!r}", run_id):
         match record.kind:
             case "begin":

@@ -162,7 +162,7 @@ def use_type_as_code(error: AdapterError) -> AdapterError:
 
 
 class _Block:
-    """An open block. `position` is a tool call's index."""
+    """An open block. If it is a tool call, `position` is the index of the call."""
 
     __slots__ = ("citations", "data", "filled", "kind", "position")
 

@@ -65,7 +65,7 @@ class Chunk(msgspec.Struct, gc=False, rename="camel"):
 
 
 class FirstChunk(Chunk, gc=False, rename="camel"):
-    """A chunk with the response's id and model."""
+    """A chunk that contains the response's id and model."""
 
     response_id: str | None = None
     model_version: str | None = None

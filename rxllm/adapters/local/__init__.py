@@ -34,7 +34,7 @@ CARRIES: Carries = {
     "assistant": {"text", "tool call"},
     "tool": {"text"},
 }
-"""The parts that a model without a projector reads."""
+"""The parts that a model reads if it has no projector for images or audio."""
 
 
 class Local(OpenAIChat):

@@ -54,7 +54,7 @@ _guard = threading.Lock()
 
 
 def serve(path: Path, n_ctx: int) -> Server:
-    """Return the server for a GGUF file. Block while it loads.
+    """Return the server for a GGUF file. This blocks while the file is loaded.
 
     Raises ``EngineError("missing_dependency")`` or ``EngineError("invalid_engine")``.
     """

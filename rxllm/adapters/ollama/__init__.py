@@ -61,7 +61,7 @@ class Ollama(HTTPAdapter):
 
 
 _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Client addresses for a server's wildcard addresses."""
+"""The address to connect to for each wildcard address that a server listens on."""
 
 
 def host_url(host: str) -> str:

@@ -12,7 +12,7 @@ from rxllm.values.usage import whole
 
 PROVIDER = "ollama"
 OWN = {"provider": PROVIDER}
-"""Marks unsigned thinking as Ollama's, to send it back."""
+"""Marks unsigned thinking as Ollama's, so that it is sent back."""
 
 
 class Function(msgspec.Struct, gc=False):

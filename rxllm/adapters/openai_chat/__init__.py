@@ -66,7 +66,7 @@ class OpenAIChat(HTTPAdapter):
 
 
 def bearer(adapter: HTTPBase, call: Call) -> dict[str, str]:
-    """Return the key's header, unless Azure's ``api-key`` is set."""
+    """Return the header that carries the key, or none if the header ``api-key`` is set for Azure."""
     if any(name.lower() == "api-key" for name in (*adapter.headers, *call.headers)):
         return {}
     key = adapter.key(call)

@@ -1,4 +1,4 @@
-"""Answers with ``"background": True``, which survive a dropped connection.
+"""Read answers to requests with ``"background": True``, even if the connection drops.
 
 The provider numbers the frames. On a later connection, `last` is the number of the last frame read:
 

@@ -97,7 +97,7 @@ def call_arguments(item: Item) -> str:
 
 
 def call_sources(item: Item) -> Iterable[Item]:
-    """Return a search's results, if `include` asks for them."""
+    """Return the results of a search, if the request's ``include`` option asks for them."""
     return as_items(as_item(item.get("action")).get("sources") or item.get("results"))
 
 
