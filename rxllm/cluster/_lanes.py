@@ -40,7 +40,7 @@ _GRACE = 3.0
 """The seconds to wait for pending calls when a run ends."""
 
 _DEATHS = 3
-"""The number of workers that may die while running a request before it fails."""
+"""A request fails once this many workers have died while running it."""
 
 
 @asynccontextmanager
@@ -176,7 +176,7 @@ def _unpack(data: bytes) -> Outcome:
 
 
 class Lanes:
-    """Send each worker up to `concurrency` requests at a time.
+    """Sends each worker up to `concurrency` requests at a time.
 
     Every worker serves one lane. A dead worker's requests go to others first. The lanes belong to one event loop, but
     `place` and `run` work on any loop.

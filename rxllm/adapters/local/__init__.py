@@ -91,7 +91,7 @@ class Local(OpenAIChat):
             self.base_url = f"{self._server.url}/v1"
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Tools are written as text until the server has started."""
+        """Return the HTTP request. Tools are written as text unless the running model supports them."""
         return self._post_body("/chat/completions", request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
