@@ -30,7 +30,8 @@ def connect(provider: str, model: str = "", **options: Any) -> Any:
     ``rxllm.keys``. With `options`, such as `api_key`, each call returns a new adapter.
 
     Raises ``EngineError``. The reason is ``unknown_provider`` or ``unknown_option``, and the message lists the valid
-    names. If a plugin fails, it is ``missing_dependency`` or ``invalid_engine``, and the message names the package.
+    names. If a plugin fails, the reason is ``missing_dependency`` or ``invalid_engine``, and the message names the
+    package.
     """
     if provider in OWN or provider in PROFILES:
         _warn_of_taken_names()

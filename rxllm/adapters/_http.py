@@ -205,7 +205,7 @@ class _GuardedDecoder:
 
 
 class _KeptDecoder:
-    """Wraps the decoder of a kept answer.
+    """Wraps the decoder of an answer that the provider keeps.
 
     It saves the answer's id, and reports the gaps between connections.
     """
@@ -243,7 +243,7 @@ class _KeptDecoder:
             self._on_reattached(now - began, error)
 
     def _with_gaps(self, event: MessageCompleted) -> MessageCompleted:
-        """Add the gaps, with times counted back from `event`."""
+        """Add the gaps between connections to the metadata, with times counted back from `event`."""
         now = time.monotonic()
         gaps = [
             {"before": round(now - began, 6), "seconds": round(ended - began, 6), "error": error}
@@ -279,7 +279,7 @@ _NO_SUCH_PATH = (404, 405, 501)
 def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> Stream[TokenCount]:
     """Emit the token count in the response's `field`.
 
-    If another server lacks the path, emit an estimate.
+    If a server other than the provider's own has no such endpoint, emit an estimate.
     """
     counts: Any = http_stream(lambda: _Counting(adapter, request, call, build, field))
 
@@ -299,7 +299,7 @@ def _count_or_raise(item: Any) -> TokenCount:
 
 
 class _Counting(HTTPExchange):
-    """Requests a token count, and decodes the response itself."""
+    """Requests a token count, and decodes the response without the adapter's decoder."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> None:
         super().__init__(adapter, request, call, build)

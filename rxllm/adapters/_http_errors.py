@@ -249,7 +249,7 @@ def _retry_delay(details: list[dict[str, Any]]) -> float | None:
 
 
 def _parse_seconds(text: str, unit: int = 1) -> float:
-    """Return the seconds, at most `LONGEST_WAIT`. Raises ``ValueError`` for bad text."""
+    """Convert `text` to seconds, up to `LONGEST_WAIT`. Raises ``ValueError`` if it is not a number."""
     seconds = float(text) / unit
     if math.isnan(seconds):
         raise ValueError("not a time")

@@ -85,7 +85,7 @@ def _has_own_decoder(adapter: Adapter) -> bool:
 
 
 def _check_events(source: Observable[Event]) -> Stream[Event]:
-    """Emit checked events. A malformed event ends the stream with an error."""
+    """Check each event before emitting it. A malformed event ends the stream with an error."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         unfinished, event_check = Unfinished(), _EventCheck()
@@ -121,7 +121,7 @@ class _EventCheck:
         self._usage: Usage | None = None
 
     def read(self, event: Event, open_blocks: Reversible[BlockKey]) -> Event | None:
-        """Return a checked event, or None for a repeated one.
+        """Check an event and return it, or return None if it repeats an earlier one.
 
         Raises ``StreamError`` for a malformed event.
         """

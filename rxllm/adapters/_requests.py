@@ -73,7 +73,7 @@ TAKEN_BY = {
 """The providers to suggest for each kind of part."""
 
 _MESSAGE_FIELDS = ("thought", "thoughtSignature")
-"""Gemini's fields on files, only for assistant messages."""
+"""The fields of a Gemini file that are sent only in assistant messages."""
 
 
 def select_parts(request: Request, wire: str, provider: str, carries: Carries) -> Request:
@@ -144,7 +144,7 @@ def mime_type_of(file: Mapping[str, Any]) -> str:
 
 
 def name_of(file: Mapping[str, Any]) -> str:
-    """Return a file's name. The default has the type's extension."""
+    """Return a file's name, or a default name with the extension of its MIME type."""
     return str(file.get("name") or f"file{mimetypes.guess_extension(mime_type_of(file)) or ''}")
 
 

@@ -122,7 +122,7 @@ def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) 
 
 
 def costs_beside(part: Any) -> dict[str, Any]:
-    """Return the costs outside the usage object.
+    """Return the costs that are reported outside the usage object.
 
     They are sent by Venice, GitHub Copilot and Vercel.
     """

@@ -89,7 +89,7 @@ class AzureResponses(AzureKeys, OpenAIResponses):
 def entra_token() -> str:
     """Return an Entra ID token from azure-identity.
 
-    Raises ``EngineError("missing_key")`` without azure-identity or a login.
+    Raises ``EngineError("missing_key")`` if azure-identity is not installed or finds no login.
     """
     try:
         return _token_provider()()

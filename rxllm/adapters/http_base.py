@@ -58,7 +58,7 @@ class HTTPBase(ABC):
     base_url_variable: str | None = None
     """The environment variable for the base URL."""
     _left_behind: tuple[str, ...] = ()
-    """Secret arguments that were left out of a pickle."""
+    """The names of the secret arguments that were left out when the adapter was pickled."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -99,7 +99,7 @@ class HTTPBase(ABC):
 
     @property
     def secret_arguments(self) -> tuple[str, ...]:
-        """The arguments with secrets, which are not pickled."""
+        """The names of the arguments that contain secrets and are therefore not pickled."""
         in_headers, in_url = any(map(is_secret_name, self.headers)), keyless_url(self.base_url) != self.base_url
         secret = {"api_key": bool(self._api_key), "headers": in_headers, "base_url": in_url}
         return (*(name for name, is_secret in secret.items() if is_secret), *self._own_secrets())
@@ -175,7 +175,7 @@ class HTTPBase(ABC):
         return {"authorization": f"Bearer {key}"}
 
     async def with_key(self, call: Call) -> Call:
-        """Add the key that `build` needs. Call it if it is a function."""
+        """Return `call` with the key that `build` needs. If the key is a function, call it."""
         key = self._find_key(call)
         return call if key is None else replace(call, api_key=await keys.resolved(self.provider, key))
 

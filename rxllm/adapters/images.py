@@ -55,12 +55,12 @@ class ImageAdapter(Protocol):
 
 
 def is_image_adapter(value: Any) -> TypeGuard[ImageAdapter]:
-    """Return whether `value` is an image adapter, not a class."""
+    """Return whether `value` is an instance of an image adapter, rather than a class."""
     return isinstance(value, ImageAdapter) and not isinstance(value, type)
 
 
 def as_image_adapter(value: Any) -> ImageAdapter:
-    """Return `value`, or raise ``EngineError("no_image_adapter")``."""
+    """Return `value` if it is an image adapter, or else raise ``EngineError("no_image_adapter")``."""
     if is_image_adapter(value):
         return value
     message = (
@@ -82,7 +82,7 @@ def refuse_operation(request: ImageRequest, provider: str, operations: Collectio
 
 
 ANSWER_BYTES = 1 << 28
-"""The maximum response size, in bytes, for four large images."""
+"""The maximum size of a response in bytes, which is enough for four large images."""
 FETCH_BYTES = 25 * 1024 * 1024
 FETCH_SECONDS = 30.0
 FETCH_REDIRECTS = 5
@@ -216,7 +216,7 @@ class Fetcher:
     async def send(self, request: httpx.Request, limit: int, seconds: float | None = None, **options: Any) -> Answer:
         """Send `request` and return the answer. The client gets `options`.
 
-        Raises ``AdapterError`` if it takes too long, is too long, or fails.
+        Raises ``AdapterError`` if the request fails or takes too long, or if the answer is too large.
         """
         url = address(request)
         try:
@@ -238,7 +238,7 @@ class Fetcher:
     async def fetch(self, image: Image) -> Image:
         """Fetch the data and MIME type of `image`.
 
-        Raises ``ImageAdapterError("invalid_request")`` if the URL has no image, or an error from `send`.
+        Raises ``ImageAdapterError("invalid_request")`` if there is no image at the URL. Raises the errors of `send`.
         """
         url = str(image.data)
         if url[:5].lower() == "data:":

@@ -76,7 +76,7 @@ OWN = {
     "openai-responses": "OpenAIResponses",
     "vertex": "Vertex",
 }
-"""The class in ``rxllm.adapters`` for each other provider."""
+"""The class in ``rxllm.adapters`` for each provider that has no profile."""
 
 PACKAGES = {"bedrock": "rxllm-bedrock", "bedrock-mantle": "rxllm-bedrock"}
 """The plugin package for each provider outside rxllm."""

@@ -84,7 +84,7 @@ def _login_error(error: Any) -> AdapterError | EngineError:
 
 
 default_token = GoogleToken()
-"""The token for the application default credentials."""
+"""Returns an access token for the application default credentials."""
 
 
 class Vertex(HTTPAdapter):
@@ -92,8 +92,8 @@ class Vertex(HTTPAdapter):
 
     Name the model as in ``"vertex:gemini-2.5-pro"`` or ``"vertex:claude-sonnet-4-5"``. The default `project` is in
     ``GOOGLE_CLOUD_PROJECT`` or the credentials. The default `location` is in ``GOOGLE_CLOUD_LOCATION``, or else
-    ``"global"``. It can be a region, ``"us"``, ``"eu"`` or ``"global"``. Claude first tries
-    ``ANTHROPIC_VERTEX_PROJECT_ID`` and ``CLOUD_ML_REGION``.
+    ``"global"``. It can be a region, ``"us"``, ``"eu"`` or ``"global"``. For Claude, ``ANTHROPIC_VERTEX_PROJECT_ID``
+    and ``CLOUD_ML_REGION`` are read first.
 
     Create `credentials` with google-auth, which ``rxllm[vertex]`` installs. The default is the application default
     credentials. You can pass an access token or an API key as `api_key` instead. Without a project, an API key selects
@@ -127,7 +127,7 @@ class Vertex(HTTPAdapter):
         self.location = location
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Raises ``EngineError("missing_model")`` without a model."""
+        """Return the HTTP request. Raises ``EngineError("missing_model")`` if the request has no model."""
         return self._post_body(request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
@@ -189,7 +189,7 @@ _VARIABLES = {
     "project": ("ANTHROPIC_VERTEX_PROJECT_ID", "GOOGLE_CLOUD_PROJECT"),
     "location": ("CLOUD_ML_REGION", "GOOGLE_CLOUD_LOCATION"),
 }
-"""The environment variables of each setting. The first is Claude's."""
+"""The environment variables for each setting. The first of each pair is read only for Claude."""
 
 
 def _is_claude(request: Request) -> bool:

@@ -32,7 +32,7 @@ _PATIENCE = 60.0
 """The seconds a run waits for a worker before it fails."""
 
 _LOOK = 0.5
-"""The seconds between refreshes of the workers' list."""
+"""The number of seconds between updates of the list of workers."""
 
 GUARD = 'put the call below `if __name__ == "__main__":` in a file whose name ends in .py, or pass a client'
 
@@ -40,7 +40,7 @@ _GRACE = 3.0
 """The seconds to wait for pending calls when a run ends."""
 
 _DEATHS = 3
-"""The number of worker deaths that fails a request."""
+"""A request fails once this many workers have died while running it."""
 
 
 @asynccontextmanager
@@ -63,7 +63,7 @@ async def _lanes(client: Any, setup: bytes, concurrency: int) -> AsyncGenerator[
 def _subscribe_on_own_loop(
     source: Stream[Lanes], observer: abc.ObserverBase[Lanes], scheduler: abc.SchedulerBase | None = None
 ) -> abc.DisposableBase:
-    """Subscribe on a thread without a loop, to use rxllm's own loop."""
+    """Subscribe on a thread that has no event loop, so that rxllm's own loop is used."""
     subscription = SingleAssignmentDisposable()
 
     def subscribe() -> None:
@@ -79,7 +79,7 @@ def _subscribe_on_own_loop(
 async def _connect(client: Any) -> AsyncGenerator[Any]:
     """Connect to the scheduler of `client`, or start local workers.
 
-    Each run has its own connection. Its end cancels the run's tasks.
+    Each run has its own connection. Closing the connection cancels the run's tasks.
     """
     if client is None:
         quiet: dict[str, Any] = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
@@ -136,7 +136,7 @@ async def _open_resource(resource: Any, opening: Awaitable[Any] | None = None) -
 
 
 async def _finish(work: Awaitable[Any]) -> None:
-    """Wait for `work`, even after a cancellation."""
+    """Wait until `work` is done, even if this task is cancelled."""
     closing = asyncio.ensure_future(work)
     try:
         await asyncio.shield(closing)
@@ -176,7 +176,7 @@ def _unpack(data: bytes) -> Outcome:
 
 
 class Lanes:
-    """Send requests to the workers, up to `concurrency` at a time each.
+    """Sends each worker up to `concurrency` requests at a time.
 
     Every worker serves one lane. A dead worker's requests go to others first. The lanes belong to one event loop, but
     `place` and `run` work on any loop.

@@ -69,7 +69,7 @@ async def put(key: str, jobs: Iterable[Job]) -> None:
 
 
 async def take(key: str) -> list[tuple[int, bytes]]:
-    """Return the outcomes, waiting a few seconds for the first."""
+    """Return the outcomes that have arrived. If there are none, wait a few seconds for the first."""
     lane = _lanes[key]
     try:
         await asyncio.wait_for(lane.news.wait(), _POLL)

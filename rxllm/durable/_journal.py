@@ -35,7 +35,7 @@ DIVERGED = (
 
 
 class Left(msgspec.Struct, frozen=True):
-    """A response that was disposed before it ended. It ran for this many `seconds`, and its `events` are JSON."""
+    """A response that was disposed after `seconds`, before it had ended. Its `events` are stored as JSON."""
 
     seconds: float
     events: str
@@ -116,8 +116,8 @@ class StoredJournal:
     def _is_early(self, path: Sequence[str]) -> bool:
         """Whether a request in the chat at `path` must wait until recorded tool calls have been replayed.
 
-        The request also waits for the calls of each chat that had to wait before. An inner agent may have given up on
-        its calls, and the model may have read about this failure.
+        The recorded calls of every chat that has had to wait so far must be replayed, too. An inner agent may have
+        given up on its calls, and the model may have read about this failure.
         """
         return not self.only_stops and any(map(self._has_tools, (path, *self._awaited)))
 
@@ -277,7 +277,7 @@ def _place(path: Sequence[str], key: str) -> str:
 
 
 def _read(run_id: str, record: Record) -> Any:
-    """Decode a record. Raises ``RunError("unreadable")``."""
+    """Decode a record. Raises ``RunError("unreadable")`` if that fails."""
     with reading(f"the {record.kind!r} record for {record.key!r}", run_id):
         match record.kind:
             case "begin":
@@ -295,10 +295,10 @@ def _read(run_id: str, record: Record) -> Any:
 
 
 def _settle_beginning(kept: deque[Any], outcome: Any) -> None:
-    """Append an empty list to `kept` if the recorded response `outcome` is the whole of what was kept last.
+    """Append an empty list to `kept` if the recorded response `outcome` contains all tool calls that were kept last.
 
-    The process may have died before it noted this. A beginning that was kept twice has been used in place of its
-    response, so it stays.
+    The process may have died before it recorded this list. A beginning that was kept twice has been used in place of
+    its response, so it stays.
     """
     if kept and kept[-1] and not (len(kept) > 1 and kept[-1] == kept[-2]) and not isinstance(outcome, LLMError):
         calls = _calls_of(outcome)

@@ -61,11 +61,11 @@ class Anthropic(HTTPAdapter):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Add the version, as Anthropic's SDK does for each path."""
+        """Add the API version to the URL, as Anthropic's SDK does for each path."""
         return versioned(text, "v1")
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Raises ``EngineError("missing_model")`` without a model."""
+        """Return the HTTP request. Raises ``EngineError("missing_model")`` if the request has no model."""
         return self._post_body("/messages", messages_body, request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:

@@ -162,7 +162,7 @@ def use_type_as_code(error: AdapterError) -> AdapterError:
 
 
 class _Block:
-    """An open block. `position` is a tool call's index."""
+    """An open block. If it is a tool call, `position` is the index of the call."""
 
     __slots__ = ("citations", "data", "filled", "kind", "position")
 
@@ -179,7 +179,7 @@ class _Block:
 
 
 class Content:
-    """Reports the content blocks of one message."""
+    """Converts the content blocks of one message to events."""
 
     def __init__(self, blocks: Blocks, provider: str) -> None:
         self._blocks = blocks
@@ -210,7 +210,7 @@ class Content:
                 pass
 
     def add(self, index: int, delta: Delta) -> bool:
-        """Return False if the delta's kind is unknown."""
+        """Add a delta to its block. Return False if the delta's kind is unknown."""
         if delta.text is not None:
             self._blocks.text(delta.text)
         elif delta.thinking is not None:
@@ -244,7 +244,7 @@ class Content:
                 self._blocks.complete_call(block.position)
 
     def flush(self) -> None:
-        """Report the rest of open blocks."""
+        """Emit what is left of the open blocks."""
         for block in self._open.values():
             self._blocks.close_block()
             self._add_rest(block)

@@ -178,7 +178,7 @@ def _close_objects(schema: Any) -> Any:
 
 
 def takes_entries(model: str) -> bool:
-    """Return whether `model` obeys later system messages.
+    """Return whether `model` obeys system messages after the start of a thread.
 
     Older models reject or misread them.
     """

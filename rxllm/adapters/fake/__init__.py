@@ -96,7 +96,7 @@ class Fake:
         self._played = 0
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
-        """Play the next turn for each subscription."""
+        """Return a stream that plays the next turn for each subscription."""
 
         def subscribe(
             observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
@@ -207,7 +207,7 @@ class _Play:
 
 
 def pieces_of(turn: Any) -> list[Piece]:
-    """Raises ``ValidationError`` for an invalid piece."""
+    """Return the pieces of `turn`. Raises ``ValidationError`` if one of them is invalid."""
     pieces = cast(list[Piece], turn) if isinstance(turn, list) else [cast(Piece, turn)]
     for piece in pieces:
         if not _is_valid(piece):
@@ -263,9 +263,9 @@ def _call_of(name: str, id: str = "", **fields: Any) -> ToolCall:
 
 
 def perform(pieces: list[Any], request: Request) -> Iterator[list[Event] | float]:
-    """Yield each piece's events, and each delay in seconds.
+    """Yield a list of events for each piece, and a number of seconds for each delay.
 
-    An exception as the first piece is raised.
+    If the first piece is an exception, it is raised.
     """
     if pieces and isinstance(pieces[0], BaseException):
         raise pieces[0]

@@ -68,7 +68,7 @@ class FakeImages:
         self._played = 0
 
     def generate(self, request: ImageRequest, call: Call) -> Stream[ImageResponse]:
-        """Play the next turn for each subscription."""
+        """Return a stream that plays the next turn for each subscription."""
 
         def subscribe(
             observer: abc.ObserverBase[ImageResponse], scheduler: abc.SchedulerBase | None = None

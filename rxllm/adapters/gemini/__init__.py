@@ -40,7 +40,7 @@ class GoogleKeys(HTTPBase):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Add the version, as Google's SDK does for each path."""
+        """Add the API version to the URL, as Google's SDK does for each path."""
         return versioned(text, "v1beta")
 
     @property
@@ -69,7 +69,7 @@ class Gemini(GoogleKeys, HTTPAdapter):
     """
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Raises ``EngineError("missing_model")`` without a model."""
+        """Return the HTTP request. Raises ``EngineError("missing_model")`` if the request has no model."""
         return self._post_body("streamGenerateContent?alt=sse", gemini_body, request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:

@@ -65,14 +65,14 @@ class Chunk(msgspec.Struct, gc=False, rename="camel"):
 
 
 class FirstChunk(Chunk, gc=False, rename="camel"):
-    """A chunk with the response's id and model."""
+    """A chunk that contains the response's id and model."""
 
     response_id: str | None = None
     model_version: str | None = None
 
 
 def to_logprobs(result: Any) -> list[dict[str, Any]]:
-    """Return a ``logprobsResult`` in OpenAI's format."""
+    """Convert Gemini's ``logprobsResult`` to OpenAI's format."""
     fields = cast(dict[str, Any], result) if isinstance(result, dict) else {}
     chosen, alternatives = dicts(fields.get("chosenCandidates")), dicts(fields.get("topCandidates"))
     tops = [[_token(candidate) for candidate in dicts(top.get("candidates"))] for top in alternatives]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _SHAPES = ((1, 1), (16, 9), (9, 16), (4, 3), (3, 4), (3, 2), (2, 3), (5, 4), (4, 5), (21, 9))
 _RATIOS = {f"{width}:{height}": width / height for width, height in _SHAPES}
 _TOLERANCE = 0.05
-"""The maximum relative difference to a ratio in `_RATIOS`."""
+"""The maximum relative difference between a requested aspect ratio and the nearest one in `_RATIOS`."""
 
 
 class GeminiImages(GoogleKeys, HTTPImageAdapter):

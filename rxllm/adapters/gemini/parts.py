@@ -26,7 +26,7 @@ _EMPTY = Part(text="")
 
 
 class PartReader:
-    """Reports one response's parts. With `raw`, it skips unknown ones."""
+    """Converts the parts of one response to events. With `raw`, it does not report unknown parts."""
 
     def __init__(self, blocks: Blocks, *, raw: bool) -> None:
         self.raw = raw

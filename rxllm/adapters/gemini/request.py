@@ -183,7 +183,7 @@ def _part(part: Part) -> dict[str, Any] | None:
 def image_part(image: Image) -> dict[str, Any]:
     """Return an image as ``fileData`` (a URL) or ``inlineData``.
 
-    Raises ``ValidationError("invalid_image_request")`` for bytes without a MIME type.
+    Raises ``ValidationError("invalid_image_request")`` if the image is bytes and has no MIME type.
     """
     if image.source == "url":
         url = str(image.data)

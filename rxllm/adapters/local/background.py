@@ -1,4 +1,4 @@
-"""Answers with ``"background": True``, which llama.cpp's server keeps.
+"""Read answers that llama.cpp's server keeps for requests with ``"background": True``.
 
 The server keeps the answer's bytes, even if the connection closes. The rest may begin in the middle of a frame.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 HEADER = "x-conversation-id"
-"""The header with an answer's id."""
+"""The request header that contains the answer's id."""
 
 
 class CountingDecoder:
@@ -45,7 +45,7 @@ class CountingDecoder:
 
 
 class LocalAnswer:
-    """The kept answer that `decoder` reads."""
+    """An answer that the local server keeps and that `decoder` reads."""
 
     def __init__(self, adapter: HTTPBase, id: str, decoder: CountingDecoder) -> None:
         self.id = id
@@ -54,7 +54,7 @@ class LocalAnswer:
 
     @property
     def place(self) -> None:
-        """None, because the server ends with its process."""
+        """None, because the server stops when its process ends."""
 
     @property
     def position(self) -> int:
@@ -80,7 +80,7 @@ class LocalAnswer:
         self._decoder.has_ended = self._decoder.is_complete = True
 
     def drop_partial(self) -> None:
-        """Keep the incomplete frame, because the rest continues it."""
+        """Keep the incomplete frame, because the next connection sends the rest of it."""
 
     def resume(self, call: Call) -> httpx.Request:
         return self._adapter.get(f"{self._path}&from={self._decoder.count}", call, headers={})

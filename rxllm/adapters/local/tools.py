@@ -52,7 +52,7 @@ ANSWERS = (
     assistant("The capital of Peru is Lima."),
 )
 ANSWER_TOKENS = 200
-"""The default `max_tokens` for a model that might never end."""
+"""The default `max_tokens` for a model that might never stop by itself."""
 
 # A model that repeats itself would never close a string.
 MAX_LENGTH = 200
@@ -64,7 +64,7 @@ def must_call(request: Request) -> bool:
 
 
 def write_tools_as_text(request: Request) -> Request:
-    """Turn tools and tool messages into text, with a schema for calls."""
+    """Write the tools and tool messages of a request as text, and add a schema for calls."""
     tools, results = _select_tools(request), _latest_results(request.messages)
     plain = replace(request, tools=(), tool_choice=None)
     if results:
@@ -185,7 +185,7 @@ def _result_text(result: Message) -> str:
 
 
 def _as_text(messages: tuple[Message, ...], *, calls: bool) -> Iterator[Message]:
-    """Yield the thread as text. With `calls`, calls become JSON."""
+    """Yield the thread with text only. If `calls` is true, tool calls are written as JSON."""
     after_assistant = False
     for message in messages:
         if message.role == "tool":
@@ -222,7 +222,7 @@ _TAIL = re.compile(r"[\s}]*\Z")
 
 
 class CallDecoder:
-    """Converts the text of Chat Completions to a tool call."""
+    """Converts the text of a Chat Completions answer to a tool call."""
 
     def __init__(self, inner: Decoder, request: Request) -> None:
         self._inner = inner

@@ -46,7 +46,7 @@ class Ollama(HTTPAdapter):
         return host_url(text)
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Raises ``EngineError("missing_model")`` without a model."""
+        """Return the HTTP request. Raises ``EngineError("missing_model")`` if the request has no model."""
         if not request.model:
             raise missing_model(self.provider, self)
         key = self.key(call)
@@ -61,7 +61,7 @@ class Ollama(HTTPAdapter):
 
 
 _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Client addresses for a server's wildcard addresses."""
+"""The address to connect to for each wildcard address that a server listens on."""
 
 
 def host_url(host: str) -> str:

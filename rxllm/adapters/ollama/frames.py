@@ -12,7 +12,7 @@ from rxllm.values.usage import whole
 
 PROVIDER = "ollama"
 OWN = {"provider": PROVIDER}
-"""Marks unsigned thinking as Ollama's, to send it back."""
+"""Marks unsigned thinking as Ollama's, so that it is sent back."""
 
 
 class Function(msgspec.Struct, gc=False):
@@ -41,7 +41,7 @@ class Line(msgspec.Struct, gc=False):
 
 
 class FirstLine(Line, gc=False):
-    """A line with the model's name."""
+    """A line that is decoded while the model's name is still unknown."""
 
     model: str | None = None
 

@@ -47,7 +47,7 @@ class OpenAIChat(HTTPAdapter):
     """The message field for thoughts, if the server requires them."""
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Raises ``EngineError("missing_model")`` without a model."""
+        """Return the HTTP request. Raises ``EngineError("missing_model")`` if the request has no model."""
         if not request.model:
             raise missing_model(self.provider, self)
         headers = bearer(self, call)
@@ -66,7 +66,7 @@ class OpenAIChat(HTTPAdapter):
 
 
 def bearer(adapter: HTTPBase, call: Call) -> dict[str, str]:
-    """Return the key's header, unless Azure's ``api-key`` is set."""
+    """Return the header that carries the key, or none if the header ``api-key`` is set for Azure."""
     if any(name.lower() == "api-key" for name in (*adapter.headers, *call.headers)):
         return {}
     key = adapter.key(call)

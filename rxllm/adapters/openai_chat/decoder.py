@@ -85,7 +85,7 @@ _FIRST = msgspec.json.Decoder(FirstChunk)
 _CHUNK = msgspec.json.Decoder(Chunk)
 _NO_FUNCTION = Function()
 _EXECUTED = 1 << 20
-"""The first index for Groq's calls, far above others."""
+"""The first index for the calls that Groq runs. All other calls have much lower indices."""
 
 
 class ChatDecoder(FrameDecoder):

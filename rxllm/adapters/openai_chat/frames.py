@@ -84,7 +84,7 @@ class Chunk(msgspec.Struct, gc=False):
 
 
 class FirstChunk(Chunk, gc=False):
-    """A chunk before the id and model are known."""
+    """A chunk that is decoded while the id or model is still unknown."""
 
     id: str | None = None
     model: str | None = None
@@ -116,7 +116,7 @@ USAGE = {
 
 
 def to_logprobs(logprobs: Any) -> Iterable[tuple[str, list[Any]]]:
-    """Yield each list of tokens, with its name in the metadata.
+    """Yield each list of tokens with log-probabilities, together with its name in the metadata.
 
     The legacy form, with ``tokens`` and ``token_logprobs``, is converted.
     """

@@ -69,7 +69,7 @@ class OpenAIImages(HTTPImageAdapter):
             raise ImageAdapterError("invalid_request", message, provider=self.provider)
 
     def build(self, request: ImageRequest, call: Call) -> httpx.Request:
-        """Return the HTTP request. Raises ``ValidationError`` for an input URL."""
+        """Return the HTTP request. Raises ``ValidationError`` if an input image is given as a URL."""
         self.refuse(request)
         headers = bearer(self, call)
         path, body = _PATHS[request.operation], image_body(request)

@@ -40,7 +40,7 @@ OTHERS_CARRY: Carries = {
     "assistant": {"text", "tool call", "reasoning details"},
     "tool": _CONTENT,
 }
-"""The parts for other servers. Many accept more than OpenAI."""
+"""The kinds of parts to send to servers other than OpenAI's. Many accept more than OpenAI."""
 
 
 def chat_body(

@@ -39,9 +39,9 @@ class OpenAIResponses(HTTPAdapter):
     ``{"reasoning": {"summary": "auto"}}`` with a `reasoning_effort`. ``{"include": ["message.output_text.logprobs"],
     "top_logprobs": 2}`` requests log-probabilities. They arrive in ``Response.metadata["logprobs"]``.
 
-    With ``{"background": True}``, OpenAI keeps the answer while it writes it. If the connection drops, the rest is read
-    over another one, after the waits of the call's `retry` policy. Nothing is lost or repeated. Disposing the call asks
-    OpenAI to stop the answer. Servers that ignore the option answer as usual. See ``docs/errors.md``.
+    With ``{"background": True}``, OpenAI stores the answer while the model writes it. If the connection drops, the rest
+    is read over another one, after the waits of the call's `retry` policy. Nothing is lost or repeated. Disposing
+    the call asks OpenAI to stop the answer. Servers that ignore the option answer as usual. See ``docs/errors.md``.
 
     To use the provider's own tools, pass the option ``{"tools": [{"type": "web_search"}]}`` or the tool
     ``Tool("web_search", metadata={"openai": {"type": "web_search"}})``. Only ``apply_patch``, ``local_shell`` and
@@ -54,7 +54,7 @@ class OpenAIResponses(HTTPAdapter):
     base_url_variable = "OPENAI_BASE_URL"
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Raises ``EngineError("missing_model")`` without a model."""
+        """Return the HTTP request. Raises ``EngineError("missing_model")`` if the request has no model."""
         return self._post_body("/responses", responses_body, request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:

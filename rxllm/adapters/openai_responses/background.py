@@ -1,4 +1,4 @@
-"""Answers with ``"background": True``, which survive a dropped connection.
+"""Read answers to requests with ``"background": True``, even if the connection drops.
 
 The provider numbers the frames. On a later connection, `last` is the number of the last frame read:
 
@@ -43,7 +43,7 @@ _ID = re.compile(r"[\w.:-]*\w[\w.:-]*", re.ASCII)
 
 
 class NumberedFrame(Frame):
-    """A frame with its number."""
+    """A frame that contains its sequence number."""
 
     sequence_number: Any = None
 
@@ -120,7 +120,7 @@ class BackgroundDecoder(ResponsesDecoder):
         return is_open and self.id is not None and self.last is not None and self._counts_by_one
 
     def reopen(self, id: str | None) -> None:
-        """Expect all frames of the answer `id`, or of a new one."""
+        """Expect all frames of the answer `id`, or those of a new answer if it is None."""
         self.id, self.last, self._is_resumed = id, None if id is None else -1, id is not None
 
     def drop_partial(self) -> None:
@@ -128,7 +128,7 @@ class BackgroundDecoder(ResponsesDecoder):
         self._framing = SSEDecoder()
 
     def resume(self) -> None:
-        """Expect the rest of the frames."""
+        """Expect the remaining frames from a new connection."""
         self._is_resumed, self.is_pending = True, False
 
 
@@ -140,7 +140,7 @@ def _kept_id(response: Item) -> str | None:
 
 
 class BackgroundAnswer:
-    """The kept answer that `decoder` reads."""
+    """An answer that the provider keeps and that `decoder` reads."""
 
     def __init__(self, adapter: HTTPBase, decoder: BackgroundDecoder) -> None:
         self._adapter = adapter

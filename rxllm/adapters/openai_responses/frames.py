@@ -75,7 +75,7 @@ def is_server(item: Item, offered: Collection[str]) -> bool:
 
 
 def call_name(item: Item) -> str:
-    """Return the tool's name, or the type without ``_call``."""
+    """Return the tool's name or, if there is none, the item's type without ``_call``."""
     name = item.get("name")
     return name if name and isinstance(name, str) else str(item.get("type")).removesuffix("_call")
 
@@ -97,7 +97,7 @@ def call_arguments(item: Item) -> str:
 
 
 def call_sources(item: Item) -> Iterable[Item]:
-    """Return a search's results, if `include` asks for them."""
+    """Return the results of a search, if the request's ``include`` option asks for them."""
     return as_items(as_item(item.get("action")).get("sources") or item.get("results"))
 
 
@@ -115,7 +115,7 @@ def image_of(text: str, fields: Mapping[str, Any]) -> Item:
 
 
 def source_key(source: Item) -> str:
-    """Return a key that finds repeated sources."""
+    """Return a key that is the same whenever a source is repeated."""
     target = source.get("url") or source.get("file_id")
     return repr([target, *map(source.get, ("start_index", "end_index", "index"))] if target else source)
 

@@ -38,7 +38,7 @@ from rxllm.wire.event_order import Blocks
 
 
 class Output:
-    """Collects a response's output items. `offered` are tool names."""
+    """Collects a response's output items. `offered` contains the names of the request's tools."""
 
     def __init__(self, blocks: Blocks, provider: str, offered: Collection[str]) -> None:
         self.provider = provider
@@ -73,7 +73,7 @@ class Output:
         return next((slot for slot in slots if slot is not None and slot.kind == item.get("type")), None)
 
     def report_progress(self, frame: Frame, fields: Item) -> bool:
-        """Emit a ``ToolProgress``. Return False without a tool call."""
+        """Emit a ``ToolProgress``. Return False if the frame belongs to no tool call."""
         slot = self._slot(frame)
         call = slot.call if slot is not None else None
         if call is None or not frame.type.startswith("response."):
@@ -290,7 +290,7 @@ class Slot:
         self.open_argument = ""
 
     def missing(self, kind: str, texts: Sequence[str]) -> list[str]:
-        """Return the part of each final text that no delta had.
+        """Return the part of each final text that was missing from the deltas.
 
         Texts are compared, because some servers' indices are wrong.
 

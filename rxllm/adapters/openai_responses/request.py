@@ -53,7 +53,7 @@ _CACHE = {"prompt_cache_breakpoint": {"mode": "explicit"}}
 def responses_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
     """Return the JSON body for `request`.
 
-    ``stop`` and ``seed`` are sent for other servers. OpenAI rejects them.
+    ``stop`` and ``seed`` are sent only to servers other than OpenAI's, because OpenAI rejects them.
     """
     request = select_parts(request, f"the Responses API of {provider}", provider, CARRIES)
     options = request.options
