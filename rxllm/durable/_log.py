@@ -89,7 +89,10 @@ class Log:
         return events
 
     async def events(self, count: int | None = None) -> AsyncGenerator[Event]:
-        """Yield all events, or stop after the page with event `count`. Raises the same errors as `page`."""
+        """Yield all events, or only the pages up to the one that contains event `count`.
+
+        Raises the same errors as `page`.
+        """
         number = 0
         while page := await self.page(number) if count is None or number < count else ():
             number += len(page)
@@ -130,7 +133,7 @@ class Log:
         return self._at
 
     async def _find(self, number: int) -> None:
-        """Load the end in event `number`, and all ends before it."""
+        """Load the end that is stored as event `number`, and all ends before it."""
         unknown: list[tuple[int, dict[str, Any]]] = []
         while number and number not in self._ends:
             (text,) = await self._store.events(self._id, number - 1, 1)

@@ -147,7 +147,7 @@ class Producer:
                     task.exception()
 
     async def _ending(self, reading: asyncio.Task[Ending]) -> Ending | None:
-        """Stop the stream. Return its ending, or None to let others continue."""
+        """Stop the stream. Return the run's ending, or None if another process should continue the run."""
         if reading.done():
             return reading.result()
         if self._journal is not None:
@@ -255,7 +255,7 @@ class Producer:
         return RunError("factory_failed", f"run error ({id}): the factory {self._name!r} {why}", run_id=id)
 
     async def _rejoin(self, run: Run) -> None:
-        """Read the log. Void its last step if it is incomplete."""
+        """Read the log, and void its last step if that step is incomplete."""
         is_open = False
         async for event in self._log.events(run.events):
             self._count += 1

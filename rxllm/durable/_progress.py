@@ -19,13 +19,14 @@ RATE = 4 * 1024
 LOOK_SECONDS = 0.25
 
 _PASSING = (TextDelta, ThinkingDelta, ToolCallDelta, RawChunk, Custom)
-"""Events that may overtake delayed progress."""
+"""Events that may be written before progress that is still held back."""
 
 
 class ProgressLimit:
-    """Encode and write events on any thread.
+    """Encode and write events, and limit the rate at which progress is written.
 
-    Create it on an event loop, which runs its timer. One lock keeps events in order.
+    Its methods can be called on any thread. The object must be created on an event loop, which runs its timer. One lock
+    keeps events in order.
     """
 
     def __init__(self, encode: Callable[[Event], bytes], write: Callable[[bytes], None]) -> None:

@@ -33,7 +33,7 @@ CONNECTIONS = 32
 """The maximum number of connections per event loop."""
 
 IDLE_SECONDS = 1.0
-"""The idle seconds before the notification connection closes."""
+"""The time in seconds after which an idle notification connection is closed."""
 
 ALIVE_SECONDS = 15.0
 """The seconds of silence before a ping, and for its reply."""
@@ -41,7 +41,7 @@ ALIVE_SECONDS = 15.0
 PAGE = 500
 
 GAP = -2
-"""The append script's answer if the store lost this lease's commits."""
+"""The number that the append script returns if the store has lost commits of this lease."""
 
 _FIELDS = ("id", "factory", "input", "ending", "events", "created_at", "ended_at", "is_cancelled", "error")
 

@@ -288,7 +288,7 @@ class Runs:
 
     @property
     def sessions(self) -> SessionStore:
-        """A store with this object's session methods."""
+        """A ``SessionStore`` that uses this object's methods for sessions."""
         return self._sessions
 
     def add_factory(self, name: str, factory: Factory) -> None:
@@ -447,7 +447,7 @@ def _check_id(id: Any) -> None:
 
 
 def _check_text(item: Any) -> None:
-    """Raise if `item` contains a lone surrogate."""
+    """Raise a ``ValidationError`` if `item` contains a lone surrogate."""
     match item:
         case str() if item and not is_name(item):
             fault = f"contains a lone surrogate: got {shown(item)}; pass text that can be encoded in UTF-8"

@@ -84,7 +84,10 @@ async def delete_session(store: Store, id: str) -> None:
 
 
 async def begin_turn(store: Store, factory: str, input: Any, saved: SavedSession) -> str:
-    """Store a new turn, create its run, and return the run's id. Raises ``RunError("conflict")``."""
+    """Store a new turn, create its run, and return the run's id.
+
+    Raises ``RunError("conflict")`` if another turn is open or the session has changed.
+    """
     if saved.run is not None:
         raise _open_turn(saved.session.id)
     turn = OpenTurn(token_hex(16), factory, saved.session, input)
@@ -110,7 +113,7 @@ async def cancel_turn(store: Store, run: Run, owner: str, seconds: float) -> boo
 
 
 async def settle(store: Store, data: bytes) -> None:
-    """Replace the turn `data` with its session. The run must have stopped."""
+    """Replace the turn in `data` with the session after that turn. The turn's run must have stopped."""
     with _ignoring("unreadable", "conflict"):  # damaged, or settled by another process
         turn = turn_of(data)
         found = await store.read(_key(turn.session.id))
@@ -120,7 +123,7 @@ async def settle(store: Store, data: bytes) -> None:
 
 
 async def _run(store: Store, turn: OpenTurn, data: bytes) -> Run:
-    """Load a turn's run, or create it if its process died."""
+    """Load a turn's run. If a process died before it created the run, create it now."""
     with _ignoring("unknown_run"):
         return await store.load(turn.run)
     with _ignoring("exists"):

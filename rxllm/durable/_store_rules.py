@@ -111,7 +111,7 @@ async def opened(make_store: MakeStore) -> AsyncGenerator[Store]:
 
 
 async def in_threads(mains: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) -> list[Any]:
-    """Run `mains` in threads with their own event loops."""
+    """Run each function in `mains` in its own thread, with its own event loop."""
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(len(mains)) as threads:
         return await asyncio.gather(

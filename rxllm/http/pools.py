@@ -34,9 +34,9 @@ More clients would cost more than they save.
 IDLE_SECONDS = 5.0
 """Seconds until an idle pool is closed."""
 KEEPALIVE_SECONDS = 4.0
-"""Seconds until an idle connection is closed.
+"""The time in seconds after which an idle connection is closed.
 
-Many servers close them after 5 s. A call at that moment would fail.
+Many servers close idle connections after 5 s. A call that begins at that moment would fail.
 """
 
 

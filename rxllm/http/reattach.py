@@ -64,7 +64,7 @@ class KeptAnswer(Protocol):
         ...
 
     def drop_partial(self) -> None:
-        """Forget the incomplete event of a dropped connection."""
+        """Discard the incomplete event that a dropped connection has left behind."""
         ...
 
     def resume(self, call: Call) -> httpx.Request:

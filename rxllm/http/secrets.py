@@ -127,7 +127,7 @@ def _text_of_causes(error: BaseException) -> str:
 
 
 def _forms(secret: str) -> set[str]:
-    """Return `secret` as it looks in text, URLs and JSON."""
+    """Return the forms that `secret` takes in text, URLs and JSON."""
     sent = secret.encode(errors="replace")  # a lone surrogate becomes a question mark
     return {secret, quote(sent), quote(sent, safe=""), quote_plus(sent), json.dumps(secret)[1:-1]}
 

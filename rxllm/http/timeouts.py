@@ -31,7 +31,7 @@ WRITE_SECONDS = 60.0
 ERROR_BODY_SECONDS = 5.0
 """The maximum wait for an error response's body."""
 DRAIN_SECONDS = 0.25
-"""The maximum wait for a complete answer's last bytes."""
+"""The maximum wait for more bytes once an answer is complete."""
 
 
 class Timeouts(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class Timeouts(msgspec.Struct, frozen=True):
 
     @property
     def silence(self) -> float | None:
-        """The longest silence allowed, or None for the transport's default."""
+        """The longest silence that these limits allow, or None for the transport's default."""
         return None if self.first is None or self.idle is None else max(self.first, self.idle)
 
 
@@ -77,7 +77,7 @@ NO_TIMEOUTS = Timeouts()
 
 
 LAST_CHANCE_SECONDS = 0.01
-"""Extra seconds for bytes that arrived while the loop was blocked."""
+"""The extra time in seconds to read bytes that arrived while the event loop was blocked."""
 
 
 class IdleTimeoutError(TimeoutError):

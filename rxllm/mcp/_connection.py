@@ -47,9 +47,9 @@ _META = "io.modelcontextprotocol/"
 _REASONS = {METHOD_NOT_FOUND: "unsupported_feature", -32602: "invalid_request", -32600: "invalid_request"}
 
 _PROBE = 1 / 3
-"""The share of the timeout for ``server/discover``.
+"""The share of the timeout that ``server/discover`` may use.
 
-Some older servers never answer it.
+Some older servers never answer this request.
 """
 
 _OLD_TRANSPORT = (
@@ -60,7 +60,7 @@ _OLD_TRANSPORT = (
 Json = dict[str, Any]
 
 OnMessage = Callable[[Json], Json | None]
-"""Receives each notification or request during a tool call."""
+"""A function that receives each notification or request during a tool call."""
 
 
 class Connection(ABC):
@@ -82,11 +82,11 @@ class Connection(ABC):
         self._guard = threading.Lock()
         self._version: Future[str] | None = None
         self.definitions: dict[str, str] = {}
-        """The digest of each accepted tool, by its name in rxllm."""
+        """The digest of each accepted tool. The keys are the tools' names in rxllm."""
 
     @abstractmethod
     def send(self, version: str, message: Json, headers: Mapping[str, str]) -> Stream[Json]:
-        """Send `message`, and return the replies, the response last."""
+        """Send `message`, and return the replies. The last reply is the response."""
 
     @abstractmethod
     def listen(self, version: str) -> Stream[Json]:

@@ -31,9 +31,9 @@ from rxllm.values.argument_checks import check
 from rxllm.wire import NDJSONDecoder
 
 GRACE_SECONDS = 1.0
-"""Seconds for a server to exit before it is killed."""
+"""The time in seconds that a server has to exit before it is killed."""
 MAX_WAITING = 1_000
-"""The maximum number of waiting notifications. More are dropped."""
+"""The maximum number of notifications that can wait. Any others are dropped."""
 MAX_UNREAD = 32 * 2**20
 """The maximum number of bytes that a server leaves unread."""
 STDERR_SHOWN = 2_000
@@ -49,9 +49,9 @@ for path in $(grep -ls "RXLLM_MCP_PROCESS=$3" /proc/[0-9]*/environ); do
   kill -KILL "${path%/environ}"
 done
 """
-"""Kills the server and its descendants.
+"""A shell script that kills the server and its descendants.
 
-It acts on a line of input, or after this process ends.
+It does so when it receives a line of input, or after this process has ended.
 """
 
 _of_parent: list[Process] = []
@@ -245,7 +245,7 @@ class Process(asyncio.SubprocessProtocol):
                 self.finalizer.detach()
 
     async def _start_guard(self) -> asyncio.subprocess.Process | None:
-        """Start `_GUARD`, or return None without a shell."""
+        """Start `_GUARD`, or return None if there is no shell."""
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         arguments = (f"{GRACE_SECONDS:.0f}", str(self._transport.get_pid()), self._mark)
         with contextlib.suppress(OSError):

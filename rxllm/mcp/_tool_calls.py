@@ -23,7 +23,7 @@ from rxllm.mcp._http import Path, mirror_arguments
 from rxllm.values import FilePart, Halt, Image, ImagePart
 
 MAX_ROUNDS = 10
-"""The maximum number of requests without a question to the user."""
+"""The maximum number of requests that a tool call may send without asking the user anything."""
 PAUSE_SECONDS = 0.1
 
 _ACTIONS = ("accept", "decline", "cancel")

@@ -63,7 +63,10 @@ class ArgumentFeed:
 
     @property
     def is_full(self) -> bool:
-        """Whether the model should pause. The item that the tool waits for may follow those that it does not read."""
+        """Whether reading the model's output should pause.
+
+        It continues while the tool waits for an item, because items that the tool does not read may come first.
+        """
         streams = self._items.values()
         is_awaited = any(items.is_awaited for items in streams)
         return self.is_running and not is_awaited and any(len(items.waiting) >= MOST for items in streams)
