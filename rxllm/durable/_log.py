@@ -54,7 +54,7 @@ WAIT_SECONDS = 30.0
 
 
 class _End(NamedTuple):
-    """A result, and the event number of the end before it."""
+    """The result of a step or a chat, and the event number of the end before it."""
 
     before: int
     result: StepResult | ChatResult
@@ -116,7 +116,7 @@ class Log:
         return f"{{{entry}}}".encode()
 
     def _parse(self, number: int, text: bytes) -> tuple[dict[str, Any], int]:
-        """Return an entry's data and its ``before`` number, or 0."""
+        """Return an entry's data and its ``before`` number, which is 0 if it has none."""
         with reading(f"event {number}", self._id):
             data = json.loads(text)
             if "type" in data:
@@ -230,7 +230,7 @@ class Tail:
         self._reading: asyncio.Task[None] | None = None
 
     async def after(self, number: int) -> Sequence[Timed[Event]]:
-        """Wait for events after `number`. An empty sequence means the end."""
+        """Wait for events after `number`. Return them, or an empty sequence if the run has ended."""
         while True:
             if self._start <= number < self._end:
                 return self._events[number - self._start : number - self._start + PAGE]

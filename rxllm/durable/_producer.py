@@ -30,7 +30,7 @@ from rxllm.values.argument_checks import must_be
 log = logging.getLogger("rxllm")
 
 ALONE_SECONDS = 60.0
-"""The maximum time in seconds that a stuck suspect runs alone."""
+"""The maximum time in seconds that the other suspects wait while one of them runs."""
 
 LOOK_SECONDS = 0.05
 

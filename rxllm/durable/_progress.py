@@ -14,7 +14,7 @@ BURST = 64 * 1024
 """The bytes of progress per call before it is slowed down."""
 
 RATE = 4 * 1024
-"""The bytes of progress per second after a call's burst."""
+"""The number of bytes of progress that a tool call may write per second after its initial burst."""
 
 LOOK_SECONDS = 0.25
 

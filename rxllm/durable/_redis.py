@@ -36,7 +36,7 @@ IDLE_SECONDS = 1.0
 """The time in seconds after which an idle notification connection is closed."""
 
 ALIVE_SECONDS = 15.0
-"""The seconds of silence before a ping, and for its reply."""
+"""The silence in seconds before a ping is sent, and the maximum wait for the ping's reply."""
 
 PAGE = 500
 
@@ -65,7 +65,7 @@ class RedisStore:
         self._prefix = f"{{{prefix}}}"
         self._by_loop: dict[asyncio.AbstractEventLoop, _Connections] = {}
         self._tokens: dict[tuple[str, str, int], set[str]] = {}
-        """For each lease, the last answered token and all later tokens."""
+        """For each lease, the token of the last append that was answered, and the tokens of all later appends."""
         self._is_closed = False
 
     def __repr__(self) -> str:

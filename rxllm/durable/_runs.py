@@ -318,9 +318,9 @@ class Runs:
         return _once(lambda: self._store.expire(seconds))
 
     def recover(self, limit: int = 100, every: float | None = None) -> Stream[tuple[str, ...]]:
-        """Continue up to `limit` runs that no process is producing.
+        """Continue up to `limit` runs that no process is producing, and emit their ids.
 
-        Emits their ids. Only runs of our factories are continued. With `every`, this repeats at intervals of that many
+        Only runs of this object's factories are continued. With `every`, this repeats at intervals of that many
         seconds until `close` or disposal. Rounds without runs emit nothing, and an unavailable store is tried again.
         """
         check_count("limit", limit)

@@ -30,7 +30,7 @@ class OpenTurn(msgspec.Struct, frozen=True):
 
 
 _HEAD = serializer.to_json(Custom("turn")).removesuffix(', "v": 1}').encode()
-"""The JSON that every turn starts with, even a damaged turn."""
+"""The beginning of every turn's JSON. Even a damaged turn is recognized by it."""
 
 
 def is_turn(data: bytes) -> bool:
@@ -98,7 +98,7 @@ async def begin_turn(store: Store, factory: str, input: Any, saved: SavedSession
 
 
 async def cancel_turn(store: Store, run: Run, owner: str, seconds: float) -> bool:
-    """Cancel a turn that no process is producing. Return whether it was.
+    """Cancel a turn that no process is producing. Return whether the turn was cancelled.
 
     The session is saved first, because an expired run would start its turn again.
     """

@@ -19,7 +19,7 @@ MakeStore = Callable[[], Store]
 Check = Callable[["Place"], Coroutine[Any, Any, None]]
 
 SOON = 3.0
-"""The maximum time in seconds to wake a waiting call."""
+"""The maximum time in seconds until a waiting call must be woken."""
 
 LONG = 60.0
 BRIEF = 0.05

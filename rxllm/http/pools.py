@@ -83,7 +83,7 @@ class Pools:
         self._timers: dict[httpx.AsyncClient, asyncio.TimerHandle] = {}
 
     async def open(self, owner: object) -> None:
-        """Close the pools when the loop or `owner` ends."""
+        """Ensure that the pools are closed when the loop ends or `owner` is garbage-collected."""
         await anext(self._lifetime)
         self._finalizer = weakref.finalize(owner, self._close_soon)
         self._finalizer.atexit = False

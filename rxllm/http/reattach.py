@@ -38,7 +38,7 @@ STOP_SECONDS = 5.0
 
 
 class KeptAnswer(Protocol):
-    """An answer that the provider keeps. Its properties change during reading.
+    """An answer that the provider keeps. Its properties change while it is read.
 
     `position` changes with every event. `is_running` is True until the answer's end is read. `can_resume` is True while
     another connection can read the rest. `place` is the address for other processes, or None.

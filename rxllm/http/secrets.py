@@ -29,7 +29,7 @@ _USER = re.compile(r"^(\w+://)?([^/?#]*)@")
 
 
 def secrets_in(value: Any, *, secret: bool = False) -> Iterator[str]:
-    """Yield strings under secret names, and each of their words."""
+    """Yield the strings whose names suggest a secret, and each word of these strings."""
     # `seen` keeps objects alive, so their ids stay unique.
     waiting, seen = [(value, secret)], dict[tuple[int, bool], Any]()
     while waiting:

@@ -86,7 +86,7 @@ class Exchange(Protocol):
 
     If `content_only` is True, pings do not restart the idle timer. `discreet` removes secrets from an error.
     `kept_answer` is the answer that the provider keeps. `saved_id` is its id from an earlier process.
-    ``rebuild(build)`` builds another request about it. `hands_over` is True if a later process will read it.
+    ``rebuild(build)`` builds another request about it. `hands_over` returns whether a later process will read it.
     `note_drop` is called before each wait for the rest. `client` returns a new client if the first is closed.
     """
 

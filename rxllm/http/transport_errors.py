@@ -32,7 +32,7 @@ _REASONS = {
 
 
 class AddressError(ValueError):
-    """The host or the port is invalid."""
+    """The host or the port of a URL is invalid."""
 
 
 def transport_error(error: Exception, provider: str | None, url: str, *, begun: bool = False) -> AdapterError | None:

@@ -90,7 +90,7 @@ class Connection(ABC):
 
     @abstractmethod
     def listen(self, version: str) -> Stream[Json]:
-        """Return messages that a handshake-era server starts itself."""
+        """Return the messages that a handshake-era server sends without being asked."""
 
     @abstractmethod
     def needs_cancel(self, version: str) -> bool:
@@ -278,7 +278,7 @@ def _may_be_older(error: LLMError) -> bool:
 
 
 def request(version: str, id: int | str | None, method: str, params: Json) -> Json:
-    """Return a request, or a notification if `id` is None."""
+    """Return a JSON-RPC request, or a notification if `id` is None."""
     meta: Json = {"progressToken": id} if method == "tools/call" else {}
     if version == MODERN:
         own: Json = {"protocolVersion": MODERN, "clientCapabilities": _CAPABILITIES, "clientInfo": _client_info()}
@@ -292,7 +292,7 @@ def _client_info() -> Json:
 
 
 def response(message: Json, result: Json | None) -> Json:
-    """Return a response. Without a `result`, only a ping succeeds."""
+    """Return the response to `message`. If `result` is None, any request but a ping gets an error."""
     if result is None and message.get("method") != "ping":
         error = {"code": METHOD_NOT_FOUND, "message": "this client does not support the method"}
         return {"jsonrpc": "2.0", "id": message.get("id"), "error": error}

@@ -186,7 +186,7 @@ class Process(asyncio.SubprocessProtocol):
 
     @contextlib.contextmanager
     def sent(self, message: Json | None) -> Generator[Inbox | None]:
-        """Send `message`, and yield the inbox for its answer.
+        """Send `message`, and yield the inbox that will receive its answer.
 
         Without a `message`, the inbox receives notifications.
         """

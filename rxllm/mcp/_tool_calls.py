@@ -30,7 +30,7 @@ _ACTIONS = ("accept", "decline", "cancel")
 _TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
 
 _PAGE = re.compile(r"https?://[^\s/\\][^\s\x00-\x1f\x7f]*", re.IGNORECASE)
-"""A web address. Others could open a program or a file."""
+"""An address that begins with http:// or https://. Other addresses could open a program or a file."""
 
 
 async def call_tool(

@@ -99,7 +99,7 @@ class ArgumentFeed:
         self._fail("the arguments ended too early")  # affects only streams that are still open
 
     def close(self) -> None:
-        """Drop all items: the tool has ended."""
+        """Drop all items, because the tool has ended."""
         self._is_over = True
         self._use = None
         for items in self._items.values():
