@@ -38,7 +38,7 @@ Factory = Callable[..., Observable[Event]]
 """A function that builds a run's stream from its input and, for a turn, its session."""
 
 ATTEMPT, STOP = "attempt", "stop"
-"""Records of a takeover, and of a deliberate stop."""
+"""The kinds of the journal records for a takeover and for a deliberate stop."""
 
 _EVENTS = frozenset(EVENT_CLASSES)
 _ENDS = (ErrorEvent, StepCompleted, ChatCompleted)

@@ -226,7 +226,7 @@ class RedisStore:
     async def _pages(
         self, name: str, start: Any, end: Any, *, desc: bool = False, is_shrinking: bool = False
     ) -> AsyncIterator[list[str]]:
-        """Yield pages of ids by score. `is_shrinking` means the caller removes them."""
+        """Yield pages of ids, in order of their scores. Set `is_shrinking` if the caller removes each page's ids."""
         offset = 0
         while True:
             async with self._client() as connections:

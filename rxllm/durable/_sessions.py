@@ -132,7 +132,7 @@ async def _run(store: Store, turn: OpenTurn, data: bytes) -> Run:
 
 
 async def _session_after(store: Store, turn: OpenTurn) -> Session:
-    """Return the session with the turn's readable events."""
+    """Return the session with all events of the turn that can be read."""
     number = 0
 
     async def events() -> AsyncIterator[Event]:

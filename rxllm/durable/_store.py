@@ -160,7 +160,7 @@ class Store(Protocol):
         ...
 
     async def read(self, key: str) -> tuple[int, bytes] | None:
-        """Return a document's version and content, if it exists."""
+        """Return a document's version and content, or None if it does not exist."""
         ...
 
     async def write(self, key: str, version: int, data: bytes) -> int:

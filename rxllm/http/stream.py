@@ -269,7 +269,7 @@ def begins_page(data: bytes) -> bool:
 
 
 def page_error(headers: Mapping[str, str], provider: str, request: httpx.Request) -> AdapterError:
-    """Return the error for a web page with a success status."""
+    """Return the error for a response that is a web page although its status means success."""
     kind = headers.get("content-type")
     message = f"{address(request)} returned a web page ({kind}), not a model's answer: is the base_url right?"
     return AdapterError("malformed_response", message, provider=provider, status=200)

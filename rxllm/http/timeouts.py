@@ -62,7 +62,7 @@ class Timeouts(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, timeout: Timeouts | float | None) -> Timeouts:
-        """Convert a call's `timeout`. A number limits every silence."""
+        """Convert a call's `timeout` to `Timeouts`. A number limits each silence in the response."""
         if timeout is None:
             return NO_TIMEOUTS
         return timeout if isinstance(timeout, Timeouts) else cls(timeout, timeout)

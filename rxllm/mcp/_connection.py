@@ -72,7 +72,7 @@ class Connection(ABC):
 
     session: str | None = None
     secrets: Sequence[str] = ()
-    """More secrets that errors must not reveal."""
+    """Additional secrets that errors must not reveal."""
 
     def __init__(self, timeout: float, version: str | None) -> None:
         check("timeout", timeout, is_positive(timeout), "a positive number of seconds")
@@ -94,7 +94,7 @@ class Connection(ABC):
 
     @abstractmethod
     def needs_cancel(self, version: str) -> bool:
-        """Whether disposing must send a cancellation."""
+        """Whether the server must be told when a request is disposed."""
 
     async def aclose(self) -> None:
         """Close the connection. The next request reopens it."""

@@ -55,7 +55,7 @@ It does so when it receives a line of input, or after this process has ended.
 """
 
 _of_parent: list[Process] = []
-"""The parent's servers, kept because collecting them breaks their pipes."""
+"""The server processes of the parent process, kept because collecting them would break their pipes."""
 
 
 class Stdio(Connection):
@@ -172,7 +172,7 @@ class Process(asyncio.SubprocessProtocol):
         self._env = {**env, "RXLLM_MCP_PROCESS": self._mark}
         self._lock = threading.Lock()
         self._inboxes: dict[Any, Inbox] = {}
-        """Keys are request numbers, subscription ids or, for listeners, inboxes."""
+        """The open inboxes, by request number, by subscription id or, for listeners, by the inbox itself."""
         self._framing = NDJSONDecoder()
         self._stderr = b""
         self._is_over = asyncio.Event()

@@ -134,7 +134,7 @@ class _Call:
 
 
 class NeedsUserError(Exception):
-    """Leaves a tool call whose server waits for the user."""
+    """Raised to leave a tool call while its server waits for the user's answer."""
 
 
 class Questions(msgspec.Struct):
@@ -229,7 +229,7 @@ def _check_page(params: Json) -> Json:
 
 
 def _response(reply: str, params: Json) -> Json | None:
-    """Return the response, or None if the reply does not fit."""
+    """Return the response to a question, or None if `reply` does not answer the question."""
     try:
         data: Json | None = msgspec.json.decode(reply, type=Json)
     except (ValueError, RecursionError):
@@ -261,7 +261,7 @@ def _fault(answer: Json, params: Json) -> str:
 
 
 def _convert_reply(reply: str, kind: Any) -> Any:
-    """Convert a reply. Raises ``ValueError`` or ``KeyError`` if it does not fit."""
+    """Convert a reply to the type `kind`. Raises ``ValueError`` or ``KeyError`` if that is impossible."""
     match kind:
         case "boolean":
             return _TRUTHS[reply.strip().lower()]
