@@ -84,7 +84,7 @@ class Producer:
         self.ended: Future[None] = Future()
 
     def start(self) -> asyncio.Task[None]:
-        """Start a task that produces the run in an empty context."""
+        """Start a task that produces the run in an empty ``contextvars`` context."""
         self._task = self._loop.create_task(self._run(), name="rxllm-run", context=Context())
         return self._task
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from rxllm.events import Custom, Event, Nested, RawChunk, TextDelta, ThinkingDelta, ToolCallDelta, ToolProgress
 
 BURST = 64 * 1024
-"""The bytes of progress per call before it is slowed down."""
+"""The number of bytes of progress that a tool call may write before it is slowed down."""
 
 RATE = 4 * 1024
 """The number of bytes of progress that a tool call may write per second after its initial burst."""

@@ -250,7 +250,7 @@ class RedisStore:
 
     @asynccontextmanager
     async def _client(self) -> AsyncGenerator[_Connections]:
-        """Yield the connections of the running event loop. Convert their errors to ``RunError``."""
+        """Yield the connections of the running event loop. Convert errors of Redis to ``RunError``."""
         self._check_open()
         loop = asyncio.get_running_loop()
         try:
@@ -291,7 +291,7 @@ class _Connections:
         self._lifetime = self._live(forget)
 
     async def open(self) -> None:
-        """Start the generator that closes the connections at the end."""
+        """Start the generator that closes the connections when the event loop ends or the store is closed."""
         await anext(self._lifetime)
 
     async def close(self) -> None:

@@ -72,7 +72,7 @@ class KeptAnswer(Protocol):
         ...
 
     def stop(self, call: Call) -> httpx.Request:
-        """Return the request to stop the answer."""
+        """Return a request that stops the answer."""
         ...
 
 
@@ -84,7 +84,7 @@ async def read_first(
     client: httpx.AsyncClient,
     pump: Pump[Any],
 ) -> AdapterError | None:
-    """Read an earlier process's answer, or the answer to `request`.
+    """Read the answer that an earlier process left, or otherwise the answer to `request`.
 
     An earlier answer that cannot be read is stopped.
     """

@@ -208,7 +208,7 @@ async def _read(
 async def opened(
     client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any], **options: Any
 ) -> AsyncGenerator[httpx.Response, None]:
-    """Send `request`, yield the open response, then close it.
+    """Send `request` and yield the open response, which is closed after the block.
 
     The caller counts the call with `in_use`.
     """

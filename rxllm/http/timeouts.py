@@ -81,14 +81,14 @@ LAST_CHANCE_SECONDS = 0.01
 
 
 class IdleTimeoutError(TimeoutError):
-    """No bytes arrived for too long."""
+    """No bytes have arrived for longer than the timeout allows."""
 
 
 class IdleTimeout:
     """Raise `IdleTimeoutError` in its block after a long silence.
 
-    Silence begins at `since`, a ``time.monotonic()`` value, or with the block. Call `restart` when bytes arrive. None
-    means no limit.
+    Silence is measured from `since`, a ``time.monotonic()`` value, or from the start of the block. Call `restart` when
+    bytes arrive. If `seconds` is None, there is no limit.
 
     A held pump is not interrupted, because httpcore 1.0.9 may be closing a connection.
     """

@@ -158,7 +158,7 @@ class Inbox:
 
 
 class Process(asyncio.SubprocessProtocol):
-    """One run of a server.
+    """One process of a server, from its start to its end.
 
     `failure` is set when the server becomes unusable.
     """

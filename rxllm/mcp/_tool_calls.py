@@ -140,7 +140,8 @@ class NeedsUserError(Exception):
 class Questions(msgspec.Struct):
     """A server's questions in a tool call.
 
-    `requests` and `responses` are keyed alike. If `is_inline` is True, the server waits during the call.
+    `requests` and `responses` use the same keys. If `is_inline` is True, the call stays open while the server waits for
+    the responses.
     """
 
     requests: dict[str, Json] = {}
@@ -189,7 +190,7 @@ class Questions(msgspec.Struct):
 
     @property
     def open(self) -> list[str]:
-        """The keys of the requests without a response."""
+        """The keys of the requests that have no response yet."""
         return [key for key in self.requests if key not in self.responses]
 
     def params(self) -> Json:
@@ -248,7 +249,7 @@ def _response(reply: str, params: Json) -> Json | None:
 
 
 def _fault(answer: Json, params: Json) -> str:
-    """Return why `answer` does not fit the form, or ""."""
+    """Return the reason why `answer` does not fit the form, or an empty string if it fits."""
     if answer["action"] != "accept":
         return ""
     try:

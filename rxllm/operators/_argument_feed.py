@@ -39,7 +39,7 @@ MOST = 64
 
 
 class ArgumentFeed:
-    """The arguments of one call so far. ``on_room()`` is called when a full stream has room again."""
+    """The arguments of one call that have arrived so far. ``on_room()`` is called when a full stream has room again."""
 
     def __init__(self, tool: FunctionTool[..., Any], id: str, on_room: Callable[[], None]) -> None:
         self.tool, self._id = tool, id
@@ -87,7 +87,7 @@ class ArgumentFeed:
             use(self._call)
 
     def end(self, call: ToolCall) -> None:
-        """End the streams: `call` is complete."""
+        """End the streams, because `call` is complete."""
         self._call = call
         if self._use is not None:
             self._use(call)
