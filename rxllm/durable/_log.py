@@ -54,7 +54,7 @@ WAIT_SECONDS = 30.0
 
 
 class _End(NamedTuple):
-    """A result, and the event number of the end before it."""
+    """The result of a step or a chat, and the event number of the end before it."""
 
     before: int
     result: StepResult | ChatResult
@@ -89,7 +89,10 @@ class Log:
         return events
 
     async def events(self, count: int | None = None) -> AsyncGenerator[Event]:
-        """Yield all events, or stop after the page with event `count`. Raises the same errors as `page`."""
+        """Yield all events, or only the pages up to the one that contains event `count`.
+
+        Raises the same errors as `page`.
+        """
         number = 0
         while page := await self.page(number) if count is None or number < count else ():
             number += len(page)
@@ -113,7 +116,7 @@ class Log:
         return f"{{{entry}}}".encode()
 
     def _parse(self, number: int, text: bytes) -> tuple[dict[str, Any], int]:
-        """Return an entry's data and its ``before`` number, or 0."""
+        """Return an entry's data and its ``before`` number, which is 0 if it has none."""
         with reading(f"event {number}", self._id):
             data = json.loads(text)
             if "type" in data:
@@ -130,7 +133,7 @@ class Log:
         return self._at
 
     async def _find(self, number: int) -> None:
-        """Load the end in event `number`, and all ends before it."""
+        """Load the end that is stored as event `number`, and all ends before it."""
         unknown: list[tuple[int, dict[str, Any]]] = []
         while number and number not in self._ends:
             (text,) = await self._store.events(self._id, number - 1, 1)
@@ -227,7 +230,7 @@ class Tail:
         self._reading: asyncio.Task[None] | None = None
 
     async def after(self, number: int) -> Sequence[Timed[Event]]:
-        """Wait for events after `number`. An empty sequence means the end."""
+        """Wait for events after `number`. Return them, or an empty sequence if the run has ended."""
         while True:
             if self._start <= number < self._end:
                 return self._events[number - self._start : number - self._start + PAGE]

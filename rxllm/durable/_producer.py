@@ -31,7 +31,7 @@ from rxllm.values.argument_checks import must_be
 log = logging.getLogger("rxllm")
 
 ALONE_SECONDS = 60.0
-"""The maximum time in seconds that a stuck suspect runs alone."""
+"""The maximum time in seconds that the other suspects wait while one of them runs."""
 
 LOOK_SECONDS = 0.05
 
@@ -42,7 +42,7 @@ Factory = Callable[..., Observable[Event]]
 """A function that builds a run's stream from its input and, for a turn, its session."""
 
 ATTEMPT, STOP = "attempt", "stop"
-"""Records of a takeover, and of a deliberate stop."""
+"""The kinds of the journal records for a takeover and for a deliberate stop."""
 
 _EVENTS = frozenset(EVENT_CLASSES)
 _ENDS = (ErrorEvent, StepCompleted, ChatCompleted)
@@ -88,7 +88,7 @@ class Producer:
         self.ended: Future[None] = Future()
 
     def start(self) -> asyncio.Task[None]:
-        """Start a task that produces the run in an empty context."""
+        """Start a task that produces the run in an empty ``contextvars`` context."""
         self._task = self._loop.create_task(self._run(), name="rxllm-run", context=Context())
         return self._task
 
@@ -151,7 +151,7 @@ class Producer:
                     task.exception()
 
     async def _ending(self, reading: asyncio.Task[Ending]) -> Ending | None:
-        """Stop the stream. Return its ending, or None to let others continue."""
+        """Stop the stream. Return the run's ending, or None if another process should continue the run."""
         if reading.done():
             return reading.result()
         if self._journal is not None:
@@ -276,7 +276,7 @@ class Producer:
         return RunError("factory_failed", f"run error ({id}): the factory {self._name!r} {why}", run_id=id)
 
     async def _rejoin(self, run: Run) -> None:
-        """Read the log. Void its last step if it is incomplete."""
+        """Read the log, and void its last step if that step is incomplete."""
         is_open = False
         async for event in self._log.events(run.events):
             self._count += 1

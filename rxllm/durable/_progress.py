@@ -11,21 +11,22 @@ from contextlib import suppress
 from rxllm.events import Custom, Event, Nested, RawChunk, TextDelta, ThinkingDelta, ToolCallDelta, ToolProgress
 
 BURST = 64 * 1024
-"""The bytes of progress per call before it is slowed down."""
+"""The number of bytes of progress that a tool call may write before it is slowed down."""
 
 RATE = 4 * 1024
-"""The bytes of progress per second after a call's burst."""
+"""The number of bytes of progress that a tool call may write per second after its initial burst."""
 
 LOOK_SECONDS = 0.25
 
 _PASSING = (TextDelta, ThinkingDelta, ToolCallDelta, RawChunk, Custom)
-"""Events that may overtake delayed progress."""
+"""Events that may be written before progress that is still held back."""
 
 
 class ProgressLimit:
-    """Encode and write events on any thread.
+    """Encode and write events, and limit the rate at which progress is written.
 
-    Create it on an event loop, which runs its timer. One lock keeps events in order.
+    Its methods can be called on any thread. The object must be created on an event loop, which runs its timer. One lock
+    keeps events in order.
     """
 
     def __init__(self, encode: Callable[[Event], bytes], write: Callable[[bytes], None]) -> None:

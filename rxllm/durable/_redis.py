@@ -33,15 +33,15 @@ CONNECTIONS = 32
 """The maximum number of connections per event loop."""
 
 IDLE_SECONDS = 1.0
-"""The idle seconds before the notification connection closes."""
+"""The time in seconds after which an idle notification connection is closed."""
 
 ALIVE_SECONDS = 15.0
-"""The seconds of silence before a ping, and for its reply."""
+"""The silence in seconds before a ping is sent, and the maximum wait for the ping's reply."""
 
 PAGE = 500
 
 GAP = -2
-"""The append script's answer if the store lost this lease's commits."""
+"""The number that the append script returns if the store has lost commits of this lease."""
 
 _FIELDS = ("id", "factory", "input", "ending", "events", "created_at", "ended_at", "is_cancelled", "error")
 
@@ -65,7 +65,7 @@ class RedisStore:
         self._prefix = f"{{{prefix}}}"
         self._by_loop: dict[asyncio.AbstractEventLoop, _Connections] = {}
         self._tokens: dict[tuple[str, str, int], set[str]] = {}
-        """For each lease, the last answered token and all later tokens."""
+        """For each lease, the token of the last append that was answered, and the tokens of all later appends."""
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -226,7 +226,7 @@ class RedisStore:
     async def _pages(
         self, name: str, start: Any, end: Any, *, desc: bool = False, is_shrinking: bool = False
     ) -> AsyncIterator[list[str]]:
-        """Yield pages of ids by score. `is_shrinking` means the caller removes them."""
+        """Yield pages of ids, in order of their scores. Set `is_shrinking` if the caller removes each page's ids."""
         offset = 0
         while True:
             async with self._client() as connections:
@@ -250,7 +250,7 @@ class RedisStore:
 
     @asynccontextmanager
     async def _client(self) -> AsyncGenerator[_Connections]:
-        """Yield the connections of the running event loop. Convert their errors to ``RunError``."""
+        """Yield the connections of the running event loop. Convert errors of Redis to ``RunError``."""
         self._check_open()
         loop = asyncio.get_running_loop()
         try:
@@ -291,7 +291,7 @@ class _Connections:
         self._lifetime = self._live(forget)
 
     async def open(self) -> None:
-        """Start the generator that closes the connections at the end."""
+        """Start the generator that closes the connections when the event loop ends or the store is closed."""
         await anext(self._lifetime)
 
     async def close(self) -> None:

@@ -1,6 +1,7 @@
 """The scripts that change runs in Redis.
 
-A call without an answer is sent again. A script with a token repeats its answer instead of taking effect twice.
+A call without an answer is sent again. If a script has a token, it returns its earlier answer
+instead of taking effect twice.
 """
 
 from __future__ import annotations

@@ -292,7 +292,7 @@ class Runs:
 
     @property
     def sessions(self) -> SessionStore:
-        """A store with this object's session methods."""
+        """A ``SessionStore`` that uses this object's methods for sessions."""
         return self._sessions
 
     def add_factory(self, name: str, factory: Factory) -> None:
@@ -322,9 +322,9 @@ class Runs:
         return _once(lambda: self._store.expire(seconds))
 
     def recover(self, limit: int = 100, every: float | None = None) -> Stream[tuple[str, ...]]:
-        """Continue up to `limit` runs that no process is producing.
+        """Continue up to `limit` runs that no process is producing, and emit their ids.
 
-        Emits their ids. Only runs of our factories are continued. With `every`, this repeats at intervals of that many
+        Only runs of this object's factories are continued. With `every`, this repeats at intervals of that many
         seconds until `close` or disposal. Rounds without runs emit nothing, and an unavailable store is tried again.
         """
         check_count("limit", limit)
@@ -413,7 +413,7 @@ def _check_id(id: Any) -> None:
 
 
 def _check_text(item: Any) -> None:
-    """Raise if `item` contains a lone surrogate."""
+    """Raise a ``ValidationError`` if `item` contains a lone surrogate."""
     match item:
         case str() if item and not is_name(item):
             fault = f"contains a lone surrogate: got {shown(item)}; pass text that can be encoded in UTF-8"

@@ -30,7 +30,7 @@ class OpenTurn(msgspec.Struct, frozen=True):
 
 
 _HEAD = serializer.to_json(Custom("turn")).removesuffix(', "v": 1}').encode()
-"""The JSON that every turn starts with, even a damaged turn."""
+"""The beginning of every turn's JSON. Even a damaged turn is recognized by it."""
 
 
 def is_turn(data: bytes) -> bool:
@@ -84,7 +84,10 @@ async def delete_session(store: Store, id: str) -> None:
 
 
 async def begin_turn(store: Store, factory: str, input: Any, saved: SavedSession) -> str:
-    """Store a new turn, create its run, and return the run's id. Raises ``RunError("conflict")``."""
+    """Store a new turn, create its run, and return the run's id.
+
+    Raises ``RunError("conflict")`` if another turn is open or the session has changed.
+    """
     if saved.run is not None:
         raise _open_turn(saved.session.id)
     turn = OpenTurn(token_hex(16), factory, saved.session, input)
@@ -95,7 +98,7 @@ async def begin_turn(store: Store, factory: str, input: Any, saved: SavedSession
 
 
 async def cancel_turn(store: Store, run: Run, owner: str, seconds: float) -> bool:
-    """Cancel a turn that no process is producing. Return whether it was.
+    """Cancel a turn that no process is producing. Return whether the turn was cancelled.
 
     The session is saved first, because an expired run would start its turn again.
     """
@@ -110,7 +113,10 @@ async def cancel_turn(store: Store, run: Run, owner: str, seconds: float) -> boo
 
 
 async def settle(store: Store, data: bytes, error: bytes | None = None) -> None:
-    """Replace the turn `data` with its session. The run must have stopped. `error` is its error as JSON."""
+    """Replace the turn in `data` with the session after that turn.
+
+    The turn's run must have stopped. `error` is the run's error as JSON.
+    """
     with _ignoring("unreadable", "conflict"):  # damaged, or settled by another process
         turn = turn_of(data)
         found = await store.read(_key(turn.session.id))
@@ -120,7 +126,7 @@ async def settle(store: Store, data: bytes, error: bytes | None = None) -> None:
 
 
 async def _run(store: Store, turn: OpenTurn, data: bytes) -> Run:
-    """Load a turn's run, or create it if its process died."""
+    """Load a turn's run. If a process died before it created the run, create it now."""
     with _ignoring("unknown_run"):
         return await store.load(turn.run)
     with _ignoring("exists"):
@@ -129,7 +135,7 @@ async def _run(store: Store, turn: OpenTurn, data: bytes) -> Run:
 
 
 async def _session_after(store: Store, turn: OpenTurn, error: bytes | None = None) -> Session:
-    """Return the session with the turn's readable events and the run's error."""
+    """Return the session with all readable events of the turn, and with the run's error."""
     number = 0
 
     async def events() -> AsyncIterator[Event]:

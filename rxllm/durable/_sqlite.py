@@ -24,7 +24,7 @@ VERSION = 1
 """The version of the database schema."""
 
 APPLICATION = 0x72786C6C
-"""The number in a run store's header: "rxll" in ASCII."""
+"""The application id in the header of a run store's file: "rxll" in ASCII."""
 
 BUSY_SECONDS = 5.0
 """The maximum wait for another process's transaction, in seconds."""
@@ -224,7 +224,7 @@ class SQLiteStore:
                     waiter.wake()
 
     def _poll(self, db: sqlite3.Connection | None) -> None:
-        """Wake waiters whose runs changed, or all if `db` is None."""
+        """Wake the waiters whose runs have changed, or all waiters if `db` is None."""
         with self._guard:
             waiters = {id: [*waiting] for id, waiting in self._waiters.items()}
         states: dict[str, Any] = {}

@@ -27,9 +27,9 @@ Status = Literal["waiting", "running", "completed", "halted", "failed", "cancell
 
 
 class Record(msgspec.Struct, frozen=True):
-    """An entry in a run's journal, with JSON `data`.
+    """An entry in a run's journal. Its `data` is JSON.
 
-    The `kind` ``"begin"`` means that the tool call `key` has started.
+    An entry of the `kind` ``"begin"`` means that the tool call `key` has started.
     """
 
     kind: str
@@ -101,9 +101,9 @@ class Store(Protocol):
         ...
 
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
-        """Return the ids of these factories' claimable runs.
+        """Return the ids of the claimable runs of `factories`.
 
-        The longest-waiting are first. A run is claimable until it ends, while it has no valid lease.
+        The runs that have waited longest come first. A run is claimable if it has not ended and has no valid lease.
         """
         ...
 
@@ -125,10 +125,10 @@ class Store(Protocol):
     ) -> bool:
         """Commit everything or nothing, and extend the lease.
 
-        Returns whether cancellation was requested. If the lease's last append had the same `token`, nothing changes.
-        You can therefore repeat an append after ``"store_unavailable"``. Raises ``RunError("lease_lost")`` if the lease
-        was lost or the run has ended. Raises ``RunError("rolled_back")`` if the store has lost the lease's earlier
-        commits.
+        Returns whether cancellation was requested. If `token` is the same as in the lease's last append, nothing
+        is changed. You can therefore repeat an append after ``"store_unavailable"``. Raises ``RunError("lease_lost")``
+        if the lease was lost or the run has ended. Raises ``RunError("rolled_back")`` if the store has lost the lease's
+        earlier commits.
         """
         ...
 
@@ -160,7 +160,7 @@ class Store(Protocol):
         ...
 
     async def read(self, key: str) -> tuple[int, bytes] | None:
-        """Return a document's version and content, if it exists."""
+        """Return a document's version and content, or None if it does not exist."""
         ...
 
     async def write(self, key: str, version: int, data: bytes) -> int:

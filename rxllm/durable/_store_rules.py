@@ -19,7 +19,7 @@ MakeStore = Callable[[], Store]
 Check = Callable[["Place"], Coroutine[Any, Any, None]]
 
 SOON = 3.0
-"""The maximum time in seconds to wake a waiting call."""
+"""The maximum time in seconds until a waiting call must be woken."""
 
 LONG = 60.0
 BRIEF = 0.05
@@ -31,7 +31,7 @@ CHECKS: dict[str, Check] = {}
 
 
 class Place:
-    """The store under test, with names for one check."""
+    """The store under test, with names that only one check uses."""
 
     def __init__(self, make_store: MakeStore, store: Store, prefix: str) -> None:
         self.make_store, self.store, self.prefix = make_store, store, prefix
@@ -111,7 +111,7 @@ async def opened(make_store: MakeStore) -> AsyncGenerator[Store]:
 
 
 async def in_threads(mains: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) -> list[Any]:
-    """Run `mains` in threads with their own event loops."""
+    """Run each function in `mains` in its own thread, with its own event loop."""
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(len(mains)) as threads:
         return await asyncio.gather(

@@ -134,7 +134,7 @@ _prepared: set[str] = set()
 
 
 async def prepare(modules: tuple[str, ...]) -> None:
-    """Import `modules` and load the certificates in a thread."""
+    """Import `modules` and load the certificates, both in a background thread."""
     if not _prepared.issuperset(modules):
         await asyncio.shield(asyncio.wrap_future(_preparing(modules)))  # other calls wait for it too
 
@@ -162,7 +162,7 @@ VARIABLE = "RXLLM_TRANSPORT"
 
 
 class Transport(NamedTuple):
-    """A client factory and its limits."""
+    """A function that creates clients, with the number of calls per client and the modules that it needs."""
 
     make: Callable[[], httpx.AsyncClient]
     calls: int | None = None
@@ -259,7 +259,7 @@ class Clients:
         return self._by_loop[loop].pick()
 
     def any(self) -> httpx.AsyncClient:
-        """Return a client that builds requests. Any client can send its requests."""
+        """Return a client for building requests. Any client can send the requests that it builds."""
         loop = running_loop()
         if self._client is not None:
             return self._client

@@ -24,7 +24,7 @@ _HEAD_BYTES = 2
 
 
 class DecompressionError(ValueError):
-    """The body does not match the encoding in its headers."""
+    """A response's body does not match the encoding that its headers name."""
 
 
 def is_decompressed_here(response: httpx.Response) -> bool:

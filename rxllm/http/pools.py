@@ -34,9 +34,9 @@ More clients would cost more than they save.
 IDLE_SECONDS = 5.0
 """Seconds until an idle pool is closed."""
 KEEPALIVE_SECONDS = 4.0
-"""Seconds until an idle connection is closed.
+"""The time in seconds after which an idle connection is closed.
 
-Many servers close them after 5 s. A call at that moment would fail.
+Many servers close idle connections after 5 s. A call that begins at that moment would fail.
 """
 
 
@@ -53,7 +53,7 @@ _loads: weakref.WeakKeyDictionary[Any, Load] = weakref.WeakKeyDictionary()
 
 @contextlib.contextmanager
 def in_use(client: httpx.AsyncClient) -> Generator[None]:
-    """Count a call on `client` during the block."""
+    """Count the block as a running call on `client`."""
     load = _loads.get(client) or Load()  # nothing reads the load of a user's own client
     load.calls += 1
     try:
@@ -83,7 +83,7 @@ class Pools:
         self._timers: dict[httpx.AsyncClient, asyncio.TimerHandle] = {}
 
     async def open(self, owner: object) -> None:
-        """Close the pools when the loop or `owner` ends."""
+        """Ensure that the pools are closed when the loop ends or `owner` is garbage-collected."""
         await anext(self._lifetime)
         self._finalizer = weakref.finalize(owner, self._close_soon)
         self._finalizer.atexit = False

@@ -51,7 +51,7 @@ MOST_POLLED_SECONDS = READ_SECONDS
 
 
 class KeptAnswer(Protocol):
-    """An answer that the provider keeps. Its properties change during reading.
+    """An answer that the provider keeps. Its properties change while it is read.
 
     `position` changes with every event. `is_running` is True until the answer's end is read. `can_resume` is True while
     another connection can read the rest. `is_pending` is True if the latest connection has only reported that the
@@ -85,7 +85,7 @@ class KeptAnswer(Protocol):
         ...
 
     def drop_partial(self) -> None:
-        """Forget the incomplete event of a dropped connection."""
+        """Discard the incomplete event that a dropped connection has left behind."""
         ...
 
     def resume(self, call: Call) -> httpx.Request:
@@ -93,7 +93,7 @@ class KeptAnswer(Protocol):
         ...
 
     def stop(self, call: Call) -> httpx.Request:
-        """Return the request to stop the answer."""
+        """Return a request that stops the answer."""
         ...
 
 
@@ -105,7 +105,7 @@ async def read_first(
     client: httpx.AsyncClient,
     pump: Pump[Any],
 ) -> AdapterError | None:
-    """Read an earlier process's answer, or the answer to `request`.
+    """Read the answer that an earlier process left, or otherwise the answer to `request`.
 
     An earlier answer that cannot be read is stopped.
     """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 BODY_BYTES = 1 << 16
-"""The most bytes of a redirect's body that are read."""
+"""The maximum number of bytes that are read from a redirect's body."""
 
 _HARMLESS = frozenset(
     {

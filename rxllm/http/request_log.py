@@ -34,7 +34,7 @@ log = logging.getLogger("rxllm")
 
 
 def request_log(request_id: str, request: httpx.Request, provider: str, model: str | None) -> RequestLog:
-    """Log the first line, and return an object for the rest."""
+    """Log the first line of a request, and return an object that logs the other lines."""
     is_on = log.isEnabledFor(logging.DEBUG)
     if is_on:
         log.debug("request %s: %s %s (%s, model %s)", request_id, request.method, address(request), provider, model)

@@ -29,7 +29,7 @@ _USER = re.compile(r"^(\w+://)?([^/?#]*)@")
 
 
 def secrets_in(value: Any, *, secret: bool = False) -> Iterator[str]:
-    """Yield strings under secret names, and each of their words."""
+    """Yield the strings whose names suggest a secret, and each word of these strings."""
     # `seen` keeps objects alive, so their ids stay unique.
     waiting, seen = [(value, secret)], dict[tuple[int, bool], Any]()
     while waiting:
@@ -127,7 +127,7 @@ def _text_of_causes(error: BaseException) -> str:
 
 
 def _forms(secret: str) -> set[str]:
-    """Return `secret` as it looks in text, URLs and JSON."""
+    """Return the forms that `secret` takes in text, URLs and JSON."""
     sent = secret.encode(errors="replace")  # a lone surrogate becomes a question mark
     return {secret, quote(sent), quote(sent, safe=""), quote_plus(sent), json.dumps(secret)[1:-1]}
 

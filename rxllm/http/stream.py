@@ -89,8 +89,8 @@ class Exchange(Protocol):
 
     If `content_only` is True, pings do not restart the idle timer. `discreet` removes secrets from an error.
     `kept_answer` is the answer that the provider keeps. `saved_id` is its id from an earlier process.
-    ``rebuild(build)`` builds another request about it. `hands_over` is True if a later process will read it.
-    `is_cancelled` is True if it must only be stopped. `note_drop` is called before each wait for the rest, and
+    ``rebuild(build)`` builds another request about it. `hands_over` returns whether a later process will read it.
+    `is_cancelled` returns whether it must only be stopped. `note_drop` is called before each wait for the rest, and
     `note_loss` before the request is sent again. `client` returns a new client if the first is closed.
     """
 
@@ -219,7 +219,7 @@ async def _read(
 async def opened(
     client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any], **options: Any
 ) -> AsyncGenerator[httpx.Response, None]:
-    """Send `request`, yield the open response, then close it.
+    """Send `request` and yield the open response, which is closed after the block.
 
     The caller counts the call with `in_use`.
     """
@@ -281,7 +281,7 @@ def begins_page(data: bytes) -> bool:
 
 
 def page_error(headers: Mapping[str, str], provider: str, request: httpx.Request) -> AdapterError:
-    """Return the error for a web page with a success status."""
+    """Return the error for a response that is a web page although its status means success."""
     kind = headers.get("content-type")
     message = f"{address(request)} returned a web page ({kind}), not a model's answer: is the base_url right?"
     return AdapterError("malformed_response", message, provider=provider, status=200)

@@ -31,7 +31,7 @@ WRITE_SECONDS = 60.0
 ERROR_BODY_SECONDS = 5.0
 """The maximum wait for an error response's body."""
 DRAIN_SECONDS = 0.25
-"""The maximum wait for a complete answer's last bytes."""
+"""The maximum wait for more bytes once an answer is complete."""
 
 
 class Timeouts(msgspec.Struct, frozen=True):
@@ -62,14 +62,14 @@ class Timeouts(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, timeout: Timeouts | float | None) -> Timeouts:
-        """Convert a call's `timeout`. A number limits every silence."""
+        """Convert a call's `timeout` to `Timeouts`. A number limits each silence in the response."""
         if timeout is None:
             return NO_TIMEOUTS
         return timeout if isinstance(timeout, Timeouts) else cls(timeout, timeout)
 
     @property
     def silence(self) -> float | None:
-        """The longest silence allowed, or None for the transport's default."""
+        """The longest silence that these limits allow, or None for the transport's default."""
         return None if self.first is None or self.idle is None else max(self.first, self.idle)
 
 
@@ -77,18 +77,18 @@ NO_TIMEOUTS = Timeouts()
 
 
 LAST_CHANCE_SECONDS = 0.01
-"""Extra seconds for bytes that arrived while the loop was blocked."""
+"""The extra time in seconds to read bytes that arrived while the event loop was blocked."""
 
 
 class IdleTimeoutError(TimeoutError):
-    """No bytes arrived for too long."""
+    """No bytes have arrived for longer than the timeout allows."""
 
 
 class IdleTimeout:
     """Raise `IdleTimeoutError` in its block after a long silence.
 
-    Silence begins at `since`, a ``time.monotonic()`` value, or with the block. Call `restart` when bytes arrive. None
-    means no limit.
+    Silence is measured from `since`, a ``time.monotonic()`` value, or from the start of the block. Call `restart` when
+    bytes arrive. If `seconds` is None, there is no limit.
 
     A held pump is not interrupted, because httpcore 1.0.9 may be closing a connection.
     """

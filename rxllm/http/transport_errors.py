@@ -32,11 +32,11 @@ _REASONS = {
 
 
 class AddressError(ValueError):
-    """The host or the port is invalid."""
+    """The host or the port of a URL is invalid."""
 
 
 def transport_error(error: Exception, provider: str | None, url: str, *, begun: bool = False) -> AdapterError | None:
-    """Return `error` as an `AdapterError`, or None if no transport raised it."""
+    """Convert a transport's `error` to an `AdapterError`. Return None for any other error."""
     ours = isinstance(error, IdleTimeoutError | DecompressionError | AddressError)
     names = [type(error).__name__] if ours else _class_names(error, "httpx", "httpx2", "aiohttp")
     if names:  # httpx-aiohttp raises ConnectTimeout even for refused connections

@@ -47,9 +47,9 @@ _META = "io.modelcontextprotocol/"
 _REASONS = {METHOD_NOT_FOUND: "unsupported_feature", -32602: "invalid_request", -32600: "invalid_request"}
 
 _PROBE = 1 / 3
-"""The share of the timeout for ``server/discover``.
+"""The share of the timeout that ``server/discover`` may use.
 
-Some older servers never answer it.
+Some older servers never answer this request.
 """
 
 _OLD_TRANSPORT = (
@@ -60,7 +60,7 @@ _OLD_TRANSPORT = (
 Json = dict[str, Any]
 
 OnMessage = Callable[[Json], Json | None]
-"""Receives each notification or request during a tool call."""
+"""A function that receives each notification or request during a tool call."""
 
 
 class Connection(ABC):
@@ -72,7 +72,7 @@ class Connection(ABC):
 
     session: str | None = None
     secrets: Sequence[str] = ()
-    """More secrets that errors must not reveal."""
+    """Additional secrets that errors must not reveal."""
 
     def __init__(self, timeout: float, version: str | None) -> None:
         check("timeout", timeout, is_positive(timeout), "a positive number of seconds")
@@ -82,19 +82,19 @@ class Connection(ABC):
         self._guard = threading.Lock()
         self._version: Future[str] | None = None
         self.definitions: dict[str, str] = {}
-        """The digest of each accepted tool, by its name in rxllm."""
+        """The digest of each accepted tool. The keys are the tools' names in rxllm."""
 
     @abstractmethod
     def send(self, version: str, message: Json, headers: Mapping[str, str]) -> Stream[Json]:
-        """Send `message`, and return the replies, the response last."""
+        """Send `message`, and return the replies. The last reply is the response."""
 
     @abstractmethod
     def listen(self, version: str) -> Stream[Json]:
-        """Return messages that a handshake-era server starts itself."""
+        """Return the messages that a handshake-era server sends without being asked."""
 
     @abstractmethod
     def needs_cancel(self, version: str) -> bool:
-        """Whether disposing must send a cancellation."""
+        """Whether the server must be told when a request is disposed."""
 
     async def aclose(self) -> None:
         """Close the connection. The next request reopens it."""
@@ -278,7 +278,7 @@ def _may_be_older(error: LLMError) -> bool:
 
 
 def request(version: str, id: int | str | None, method: str, params: Json) -> Json:
-    """Return a request, or a notification if `id` is None."""
+    """Return a JSON-RPC request, or a notification if `id` is None."""
     meta: Json = {"progressToken": id} if method == "tools/call" else {}
     if version == MODERN:
         own: Json = {"protocolVersion": MODERN, "clientCapabilities": _CAPABILITIES, "clientInfo": _client_info()}
@@ -292,7 +292,7 @@ def _client_info() -> Json:
 
 
 def response(message: Json, result: Json | None) -> Json:
-    """Return a response. Without a `result`, only a ping succeeds."""
+    """Return the response to `message`. If `result` is None, any request but a ping gets an error."""
     if result is None and message.get("method") != "ping":
         error = {"code": METHOD_NOT_FOUND, "message": "this client does not support the method"}
         return {"jsonrpc": "2.0", "id": message.get("id"), "error": error}

@@ -201,7 +201,7 @@ def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
 
 
 def _places(place: Any, path: Path | None) -> Iterator[tuple[Path | None, Mapping[str, Any]]]:
-    """Yield each schema with `KEY`, and its path.
+    """Yield each schema that contains `KEY`, and the schema's path.
 
     The path is None outside ``properties``.
     """

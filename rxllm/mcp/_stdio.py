@@ -31,9 +31,9 @@ from rxllm.values.argument_checks import check
 from rxllm.wire import NDJSONDecoder
 
 GRACE_SECONDS = 1.0
-"""Seconds for a server to exit before it is killed."""
+"""The time in seconds that a server has to exit before it is killed."""
 MAX_WAITING = 1_000
-"""The maximum number of waiting notifications. More are dropped."""
+"""The maximum number of notifications that can wait. Any others are dropped."""
 MAX_UNREAD = 32 * 2**20
 """The maximum number of bytes that a server leaves unread."""
 STDERR_SHOWN = 2_000
@@ -49,13 +49,13 @@ for path in $(grep -ls "RXLLM_MCP_PROCESS=$3" /proc/[0-9]*/environ); do
   kill -KILL "${path%/environ}"
 done
 """
-"""Kills the server and its descendants.
+"""A shell script that kills the server and its descendants.
 
-It acts on a line of input, or after this process ends.
+It does so when it receives a line of input, or after this process has ended.
 """
 
 _of_parent: list[Process] = []
-"""The parent's servers, kept because collecting them breaks their pipes."""
+"""The server processes of the parent process, kept because collecting them would break their pipes."""
 
 
 class Stdio(Connection):
@@ -158,7 +158,7 @@ class Inbox:
 
 
 class Process(asyncio.SubprocessProtocol):
-    """One run of a server.
+    """One process of a server, from its start to its end.
 
     `failure` is set when the server becomes unusable.
     """
@@ -172,7 +172,7 @@ class Process(asyncio.SubprocessProtocol):
         self._env = {**env, "RXLLM_MCP_PROCESS": self._mark}
         self._lock = threading.Lock()
         self._inboxes: dict[Any, Inbox] = {}
-        """Keys are request numbers, subscription ids or, for listeners, inboxes."""
+        """The open inboxes, by request number, by subscription id or, for listeners, by the inbox itself."""
         self._framing = NDJSONDecoder()
         self._stderr = b""
         self._is_over = asyncio.Event()
@@ -186,7 +186,7 @@ class Process(asyncio.SubprocessProtocol):
 
     @contextlib.contextmanager
     def sent(self, message: Json | None) -> Generator[Inbox | None]:
-        """Send `message`, and yield the inbox for its answer.
+        """Send `message`, and yield the inbox that will receive its answer.
 
         Without a `message`, the inbox receives notifications.
         """
@@ -245,7 +245,7 @@ class Process(asyncio.SubprocessProtocol):
                 self.finalizer.detach()
 
     async def _start_guard(self) -> asyncio.subprocess.Process | None:
-        """Start `_GUARD`, or return None without a shell."""
+        """Start `_GUARD`, or return None if there is no shell."""
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         arguments = (f"{GRACE_SECONDS:.0f}", str(self._transport.get_pid()), self._mark)
         with contextlib.suppress(OSError):

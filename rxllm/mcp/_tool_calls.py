@@ -23,14 +23,14 @@ from rxllm.mcp._http import Path, mirror_arguments
 from rxllm.values import FilePart, Halt, Image, ImagePart
 
 MAX_ROUNDS = 10
-"""The maximum number of requests without a question to the user."""
+"""The maximum number of requests that a tool call may send without asking the user anything."""
 PAUSE_SECONDS = 0.1
 
 _ACTIONS = ("accept", "decline", "cancel")
 _TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
 
 _PAGE = re.compile(r"https?://[^\s/\\][^\s\x00-\x1f\x7f]*", re.IGNORECASE)
-"""A web address. Others could open a program or a file."""
+"""An address that begins with http:// or https://. Other addresses could open a program or a file."""
 
 
 async def call_tool(
@@ -134,13 +134,14 @@ class _Call:
 
 
 class NeedsUserError(Exception):
-    """Leaves a tool call whose server waits for the user."""
+    """Raised to leave a tool call while its server waits for the user's answer."""
 
 
 class Questions(msgspec.Struct):
     """A server's questions in a tool call.
 
-    `requests` and `responses` are keyed alike. If `is_inline` is True, the server waits during the call.
+    `requests` and `responses` use the same keys. If `is_inline` is True, the call stays open while the server waits for
+    the responses.
     """
 
     requests: dict[str, Json] = {}
@@ -189,7 +190,7 @@ class Questions(msgspec.Struct):
 
     @property
     def open(self) -> list[str]:
-        """The keys of the requests without a response."""
+        """The keys of the requests that have no response yet."""
         return [key for key in self.requests if key not in self.responses]
 
     def params(self) -> Json:
@@ -229,7 +230,7 @@ def _check_page(params: Json) -> Json:
 
 
 def _response(reply: str, params: Json) -> Json | None:
-    """Return the response, or None if the reply does not fit."""
+    """Return the response to a question, or None if `reply` does not answer the question."""
     try:
         data: Json | None = msgspec.json.decode(reply, type=Json)
     except (ValueError, RecursionError):
@@ -248,7 +249,7 @@ def _response(reply: str, params: Json) -> Json | None:
 
 
 def _fault(answer: Json, params: Json) -> str:
-    """Return why `answer` does not fit the form, or ""."""
+    """Return the reason why `answer` does not fit the form, or an empty string if it fits."""
     if answer["action"] != "accept":
         return ""
     try:
@@ -261,7 +262,7 @@ def _fault(answer: Json, params: Json) -> str:
 
 
 def _convert_reply(reply: str, kind: Any) -> Any:
-    """Convert a reply. Raises ``ValueError`` or ``KeyError`` if it does not fit."""
+    """Convert a reply to the type `kind`. Raises ``ValueError`` or ``KeyError`` if that is impossible."""
     match kind:
         case "boolean":
             return _TRUTHS[reply.strip().lower()]

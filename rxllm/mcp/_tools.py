@@ -183,7 +183,10 @@ class _Handler(partial[Any]):
 
 
 def _legal_name(name: str) -> str:
-    """Providers accept 64 letters, digits, "_" and "-". A digit or "-" cannot be first."""
+    """Return `name` in a form that all providers accept.
+
+    They accept up to 64 letters, digits, "_" and "-". The first character must be a letter or "_".
+    """
     name = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
     return name if re.match(r"[A-Za-z_]", name) else f"_{name}"[:64]
 

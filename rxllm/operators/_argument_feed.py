@@ -39,7 +39,7 @@ MOST = 64
 
 
 class ArgumentFeed:
-    """The arguments of one call so far. ``on_room()`` is called when a full stream has room again."""
+    """The arguments of one call that have arrived so far. ``on_room()`` is called when a full stream has room again."""
 
     def __init__(self, tool: FunctionTool[..., Any], id: str, on_room: Callable[[], None]) -> None:
         self.tool, self._id = tool, id
@@ -63,7 +63,10 @@ class ArgumentFeed:
 
     @property
     def is_full(self) -> bool:
-        """Whether the model should pause. The item that the tool waits for may follow those that it does not read."""
+        """Whether reading the model's output should pause.
+
+        It continues while the tool waits for an item, because items that the tool does not read may come first.
+        """
         streams = self._items.values()
         is_awaited = any(items.is_awaited for items in streams)
         return self.is_running and not is_awaited and any(len(items.waiting) >= MOST for items in streams)
@@ -84,7 +87,7 @@ class ArgumentFeed:
             use(self._call)
 
     def end(self, call: ToolCall) -> None:
-        """End the streams: `call` is complete."""
+        """End the streams, because `call` is complete."""
         self._call = call
         if self._use is not None:
             self._use(call)
@@ -96,7 +99,7 @@ class ArgumentFeed:
         self._fail("the arguments ended too early")  # affects only streams that are still open
 
     def close(self) -> None:
-        """Drop all items: the tool has ended."""
+        """Drop all items, because the tool has ended."""
         self._is_over = True
         self._use = None
         for items in self._items.values():
