@@ -101,7 +101,7 @@ class Feeder(Protocol[T_in, R_out]):
 
 
 def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R]]:
-    """Feed each item to an object and emit its results.
+    """Feed each item to an object, and emit the items that the object returns.
 
     ::
 
@@ -279,11 +279,11 @@ _EVENTS_OF: dict[type[Any], str] = {
     ChatResult: "stream",
     Turn: "session.stream_start",
 }
-"""The function that returns events instead of each result."""
+"""For each class of results, the function that returns the events instead."""
 
 
 def shared(operator: Callable[[Observable[T]], Stream[R]]) -> Callable[[Observable[T]], Stream[R]]:
-    """Mark an operator with shared state, which ``rxllm.cluster`` cannot send."""
+    """Mark an operator whose state is shared by all calls, because ``rxllm.cluster`` cannot send that state."""
     vars(operator)["is_shared"] = True
     return operator
 

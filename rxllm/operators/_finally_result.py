@@ -33,7 +33,7 @@ SECONDS = 30.0
 """Seconds after which an asynchronous function is cancelled."""
 
 _running = set[asyncio.Task[None]]()
-"""Running tasks. An event loop holds only weak references."""
+"""The running tasks. They are kept here because an event loop holds only weak references to its tasks."""
 
 
 @overload

@@ -43,10 +43,10 @@ LONGEST = 1024
 """The maximum length of a sentence in characters."""
 
 CONTEXT = 2048
-"""The maximum length of a check's `before` text."""
+"""The maximum number of characters of earlier text that a check receives with a part."""
 
 _PASSING = frozenset({Custom, PartAdded, SourceAdded, ToolExecutionStarted, ToolProgress, UsageUpdated})
-"""Events that do not end a sentence."""
+"""The types of events that may occur within a sentence without ending it."""
 
 
 class Part(msgspec.Struct):
@@ -83,7 +83,7 @@ class GuardParts:
         self._before: dict[type[Event], str] = {TextDelta: "", ThinkingDelta: ""}
 
     def feed(self, event: Event) -> Iterable[tuple[Event, int]]:
-        """Cut `event` where parts end. Return each piece and the number of parts before it."""
+        """Cut `event` into pieces where parts end. Return each piece with the number of parts before it."""
         if type(event) not in EVENTS:
             raise not_an_event("guard", event)
         match event:

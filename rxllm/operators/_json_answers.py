@@ -237,7 +237,7 @@ def items(type: Any = None, /, *path: str) -> Callable[[Observable[Event]], Stre
 
     An element that cannot be parsed as `type` ends the stream with ``ValidationError("invalid_output")``. The error's
     metadata holds the element's text and `index`. The stream also fails if the complete answer is not JSON or has no
-    array there. The metadata then holds the whole text.
+    array at `path`. The metadata then holds the whole text.
 
     Raises ``ValidationError("invalid_option")`` if `type` or `path` is invalid.
     """

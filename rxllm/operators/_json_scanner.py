@@ -40,7 +40,7 @@ from rxllm.values.json_text import unescaped
 from rxllm.wire.framing import JSONArrayDecoder
 
 _FENCE = re.compile(r"\s*(?:```(?:json)?\s*)?", re.IGNORECASE)
-"""White space and the Markdown fence that small models add."""
+"""A pattern for the white space and the Markdown fence that small models put before JSON."""
 
 _LONGEST_HEAD = 64
 _SPACE = " \t\r\n"
@@ -122,7 +122,7 @@ class JSONScanner:
         self.at += len(text) - len(self._pending)
 
     def close(self) -> None:
-        """Close an outermost number or word, which has no end mark."""
+        """End the outermost value if it is a number or a word such as ``true``, because no character marks its end."""
         if self._state == self._in_scalar and not self._containers:
             self._end_scalar(self.at)
 

@@ -199,7 +199,7 @@ def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Respon
 
 
 class _Snapshots(Backlog[Event, Response[Any]]):
-    """One subscription. A snapshot is pending while `_state` differs from `_emitted`."""
+    """One subscription to `snapshots`. A snapshot is due if `_state` differs from `_emitted`."""
 
     def __init__(
         self, observer: abc.ObserverBase[Response[Any]], period: float, scheduler: abc.SchedulerBase | None

@@ -152,7 +152,7 @@ def _operator(make: Callable[..., _Call], needs_call: bool) -> Operator:
 
 
 class _Call:
-    """One subscription. Tokens are counted only for an engine's `call`."""
+    """One subscription to a rate-limited source. Its tokens are counted only if an engine makes the `call`."""
 
     def __init__(
         self,
@@ -366,7 +366,7 @@ class _Queue:
             return at - now
 
     def _take_first(self) -> tuple[_QueuedCall, float] | None:
-        """Return the first call and its wait, dequeued if it can start."""
+        """Return the first call in the queue and how long it must wait. If it can start, it leaves the queue."""
         with self._guard:
             while self._waiting and next(iter(self._waiting)).is_lost:
                 self._waiting.popitem(last=False)
@@ -416,7 +416,7 @@ class _RateWindow:
         self._total = 0.0
 
     def earliest(self, amount: float, at: float) -> float:
-        """Return the earliest time from `at` that allows `amount`."""
+        """Return the earliest time, not before `at`, at which the limit has room for `amount`."""
         excess = self._total + amount - self._limit
         for time, used in self._entries:
             if time + MINUTE > at + RESOLUTION:

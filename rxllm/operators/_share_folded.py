@@ -38,7 +38,7 @@ from rxllm.values import EngineError, StreamError
 from rxllm.values.argument_checks import check_seconds
 
 MOST = 1024
-"""Beyond this many waiting events, those that folds ignore are dropped."""
+"""The number of waiting events above which events that folds ignore are dropped."""
 
 
 def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Event]]:

@@ -51,8 +51,8 @@ class StepTools(abc.DisposableBase):
     """Runs the tool calls of one step. Each call runs once. After `void`, a call with the same id is a new call.
 
     ``deliver(event)`` emits an event. ``veto(call)`` is called when a tool fails or halts while the model is still
-    writing its call, ``done()`` when the response and all tools have ended, and ``fail(error)`` if the caller's code is
-    at fault.
+    writing its call. ``done()`` is called once the response and all tools have ended. ``fail(error)`` is called if the
+    caller's code is at fault.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class EarlyRecord:
         """Whether tools may start early. If an earlier run has started some, a later run starts none."""
 
     def recall(self) -> Observable[Event] | None:
-        """Return the response that an earlier run kept last, or None if its response was recorded, or it kept none."""
+        """Return the last response that an earlier run kept, or None if it kept none or recorded the response."""
         if self._journal is None:
             return None
         key, last, is_used = recalled_key("eager", self._thread), None, False

@@ -30,7 +30,7 @@ A timer may fire this early. Setting it again for the remainder would repeat end
 """
 
 BUSY_SECONDS = 0.01
-"""The delay in seconds if the timer fires during a delivery."""
+"""The number of seconds after which the timer tries again if it fires during a delivery."""
 
 
 def time_limits(
@@ -126,7 +126,7 @@ class _Watch:
         raise NotImplementedError
 
     def act(self) -> Iterable[Event] | BaseException | None:
-        """Return the last events or an error, if the stream ends."""
+        """Return the events or the error that the stream must end with, or None if it continues."""
         raise NotImplementedError
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:

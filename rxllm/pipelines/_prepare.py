@@ -1,4 +1,4 @@
-"""Change, refuse or check a request.
+"""The stage of a call that changes, refuses or checks the request.
 
 A check can run alongside the answer:
 
