@@ -153,10 +153,10 @@ def fill_costs(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
 
 
 def cost_of(call: EngineCall | None, price: Price | None = None, *, uses_list: bool) -> Cost:
-    """Return a function that uses the first known price.
+    """Return a function that adds costs at the first price that is known.
 
-    The order is the model's catalogue entry, `price`, the engine's ``cost`` operators, the genai-prices list. The last
-    two are used only if `uses_list` is True.
+    Prices are looked up in this order: the model's catalogue entry, `price`, the engine's ``cost`` operators, the
+    genai-prices list. The last two are used only if `uses_list` is True.
     """
     entry = None if call is None else models.find(call.provider, call.request.model)
     known = [Prices(price=function) for function in (entry and models.price_of(entry), price) if function is not None]
@@ -208,7 +208,7 @@ NOTHING = Estimate()
 
 
 class ResponseCount:
-    """One response's reported usage, and an estimate since that report."""
+    """The usage that one response has reported, and an estimate of its usage since the last report."""
 
     def __init__(self, request: Estimate = NOTHING) -> None:
         self._request = request

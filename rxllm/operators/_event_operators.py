@@ -93,7 +93,7 @@ def _make_both(
 
 
 class Feeder(Protocol[T_in, R_out]):
-    """An object for `lift`, such as a decoder."""
+    """An object that handles the items of one subscription to `lift`, such as a decoder."""
 
     def feed(self, item: T_in, /) -> Iterable[R_out]: ...
 

@@ -211,7 +211,7 @@ class _Ending:
         return is_first
 
     def _call_soon(self, outcome: Outcome, notify: Callable[[], None]) -> None:
-        """Call the function on the call's event loop, from any thread."""
+        """Call `fn` on the call's event loop. This method can be called on any thread."""
 
         def call() -> None:
             try:

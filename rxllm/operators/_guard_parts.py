@@ -111,7 +111,7 @@ class GuardParts:
         return ((event, self.count),)
 
     def take(self) -> Iterable[Part]:
-        """Yield the ended parts up to the first open part."""
+        """Yield the parts that have ended, up to the first part that is still open."""
         numbers = self._numbers
         while (part := numbers.ended.pop(numbers.taken + 1, None)) is not None:
             numbers.taken += 1

@@ -52,7 +52,7 @@ from rxllm.values.argument_checks import check, explains_call, invalid_option, i
 T = TypeVar("T")
 
 MAX_HOLD = 600.0
-"""The maximum number of seconds that a failure delays calls."""
+"""The maximum number of seconds for which a failed call delays the others."""
 
 MINUTE = 60.0
 
@@ -440,7 +440,7 @@ class _RateWindow:
         return entry
 
     def correct(self, entry: Entry, amount: float, now: float) -> None:
-        """Replace the amount of `entry`. Excess counts from `now`."""
+        """Correct the amount of `entry`. If the new amount is larger, the difference counts from `now`."""
         if amount > entry[1]:
             self.add(amount - entry[1], now, now)
         elif any(entry is other for other in self._entries):

@@ -211,7 +211,7 @@ class _Chat:
         fail(self._observer, error)
 
     def _run(self, following: Observable[Event]) -> None:
-        """Run `following`, and the next steps if steps end synchronously."""
+        """Run `following`. While steps end synchronously, run the step after each."""
         step: Observable[Event] | None = following
         try:
             while step is not None:

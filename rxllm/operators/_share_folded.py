@@ -234,7 +234,7 @@ class Watcher:
         self._waits_for_gate = False
 
     def add(self, event: Event) -> None:
-        """Add an event. Hold the lock, and call `deliver` afterwards."""
+        """Add an event. The caller must hold the lock, and call `deliver` after releasing it."""
         self._waiting.add(event)
 
     def finish(self, error: Exception | None) -> None:

@@ -80,7 +80,7 @@ class Steering(abc.DisposableBase):
         return settled
 
     def settle(self, journal: RecallingJournal, path: Sequence[str], key: str) -> None:
-        """Choose this step's messages, the same in every run."""
+        """Choose the messages of this step. Every run of the stream chooses the same ones."""
         events = journal.recall(path, key)
         if events is None:
             events = [Steered(message) for message in self.take()]

@@ -126,7 +126,7 @@ class StepTools(abc.DisposableBase):
                 self._deliver(event)
 
     def cut(self, vetoed: ToolCall, message: str) -> list[Event]:
-        """Stop the other tools with incomplete calls, and drop their outcomes. Return the ends of all these tools."""
+        """Stop the other tools with incomplete calls, and drop their outcomes. Return the events that end them."""
         self._incomplete.discard(vetoed.id)
         self._running.pop(vetoed.id, None)
         ends = [self._outcomes[vetoed.id].pop(0)]
@@ -236,7 +236,7 @@ class EarlyRecord:
         return from_iterable(last)
 
     def keep(self, call: ToolCall, state: StreamCollector) -> None:
-        """Keep the response so far, whose last event completes `call`. The tool starts after this."""
+        """Keep the response so far before the tool of `call` starts. The response's last event completes the call."""
         if self._journal is not None:
             self._void_discarded(self._journal)
             events = [*replace(state, executions={}).to_events(), *close_response(state, INTERRUPTED)]

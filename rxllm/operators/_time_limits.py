@@ -101,7 +101,7 @@ def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[
 
 
 class _Watch:
-    """Watch the clock while events pass."""
+    """Base class that measures time while events pass, and can end the stream."""
 
     def __init__(self, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None) -> None:
         self._observer = observer

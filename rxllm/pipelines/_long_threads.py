@@ -298,7 +298,7 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
 
 
 def _last_results(messages: Sequence[Message]) -> dict[int, int]:
-    """Map each message that calls tools to its last result.
+    """Return a mapping from each message that calls tools to the message with its last result.
 
     Messages are represented by their indexes. A missing result counts as the end of the thread.
     """

@@ -242,7 +242,7 @@ def _bare(call: ToolCall) -> ToolCall:
 
 
 _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, FileAdded})
-"""Events that add to the answer instead of repeating it."""
+"""The types of events that count as chunks. They add to the answer, whereas completions repeat it."""
 
 
 class Span:
@@ -309,7 +309,7 @@ class CallSpan(_SpanWithAttempts):
         observers.notify(started, lambda: request_content(request))
 
     def begin_attempt(self, call: Call) -> Call:
-        """Count an attempt, and report its dropped connections."""
+        """Count an attempt, and notify the observers whenever a dropped connection is resumed."""
         return dataclasses.replace(super().begin_attempt(call), on_reattached=self._reattached)
 
     def _reattached(self, seconds: float, error: Exception) -> None:

@@ -76,7 +76,7 @@ def _await_result(value: Any, answer_result: Callable[[Any], Observable[Event]])
 
 
 def annotate_answer(answer: Observable[Event], prepared: Prepared) -> Stream[Event]:
-    """Add the contents of `prepared` to the events of `answer`.
+    """Add the metadata, event and usage of `prepared` to the events of `answer`.
 
     ::
 
