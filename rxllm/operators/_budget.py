@@ -405,7 +405,7 @@ class _Meter:
             self._settle(path)
 
     def _leave(self) -> None:
-        """Settle running responses, counting every request."""
+        """Settle all running responses. Their requests count even if no event has arrived."""
         for response in list(self._running.values()):
             response.count.begin()
         self._settle_all()

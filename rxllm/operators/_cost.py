@@ -195,7 +195,7 @@ def _answering_model(metadata: Mapping[str, Any]) -> str | None:
 CHARACTERS_PER_TOKEN = 4
 
 OUTPUT_TOKENS = 1_000
-"""Tokens reserved for an answer without a known limit."""
+"""The number of tokens that are reserved for an answer if its limit is unknown."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -227,7 +227,7 @@ class ResponseCount:
         self._metadata: Mapping[str, Any] = {}
         self._known = self._void.tokens  # tokens that are not estimated from `characters`
         self.characters = 0
-        """Characters since the last usage report."""
+        """The number of characters received since the last usage report."""
 
     def see(self, event: object) -> None:
         match event:
@@ -254,7 +254,7 @@ class ResponseCount:
         return self._known + self._answer
 
     def characters_of(self, tokens: float) -> float:
-        """Return the `characters` at which the count reaches `tokens`."""
+        """Return the number of `characters` at which the estimated count reaches `tokens`."""
         return (tokens - self._known) * CHARACTERS_PER_TOKEN
 
     @property

@@ -292,7 +292,7 @@ F = TypeVar("F", bound=Feeder[Event, Event])
 
 
 class Agents(defaultdict[str, F]):
-    """One feeder for each agent in a chat, by tool call id."""
+    """The feeder of each agent in a chat, by the id of the tool call that runs the agent."""
 
     def feed(self, event: Nested) -> list[Event]:
         id, inner = unnest(event)

@@ -68,7 +68,7 @@ class Sink(Protocol):
         ...
 
     def on_text(self, raw: str) -> None:
-        """Handle a piece of the open string. Escapes stay whole and encoded."""
+        """Handle a piece of the open string. Its escape sequences are not decoded, and none is split."""
         ...
 
     def on_close(self, at: int) -> None:

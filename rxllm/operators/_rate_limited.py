@@ -404,7 +404,7 @@ class _Queue:
 
 
 Entry = list[float]
-"""A time and an amount, corrected once the usage is known."""
+"""A time and the amount used then. The amount is corrected once the usage is known."""
 
 
 class _RateWindow:

@@ -273,7 +273,7 @@ def recalled_key(kind: str, thread: Thread) -> str:
 def close_response(state: StreamCollector, reason: str, vetoed: ToolCall | None = None) -> list[Event]:
     """Return events that end the response so far, as if the model had written nothing more.
 
-    The call `vetoed` keeps the arguments that its tool has received whole. `reason` is the raw finish reason.
+    The call `vetoed` keeps only the arguments that its tool has received in full. `reason` is the raw finish reason.
     """
     unfinished = Unfinished()
     events = replace(state, executions={}).to_events()

@@ -56,7 +56,7 @@ from rxllm.values.request_keys import undescribed
 
 
 def model_events(setup: Setup, request: Request) -> Stream[Event]:
-    """Return the events of the answer, one call per subscription."""
+    """Return the events of the answer. Each subscription is a new call."""
 
     def make() -> Stream[Event]:
         scope, call = current_scope.get(), setup.call(request_id(setup.options))

@@ -211,7 +211,7 @@ def compact_thread(
 
 
 class _Summary(msgspec.Struct, frozen=True):
-    """A summary of the first `messages` messages except system messages."""
+    """A summary of the first messages. `messages` is their number, not counting system messages."""
 
     messages: int = 0
     digest: str = ""

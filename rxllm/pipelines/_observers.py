@@ -282,7 +282,7 @@ class _SpanWithAttempts(Span):
         self._chunks: list[float] = []
 
     def begin_attempt(self, call: Call) -> Call:
-        """Count an attempt, and return `call` with the tracers' headers."""
+        """Count an attempt, and return `call` with the headers that the tracers add."""
         self._attempts += 1
         self._attempt_began = self._now()
         self._chunks.clear()

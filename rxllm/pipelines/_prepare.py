@@ -41,7 +41,7 @@ Answer = Callable[[Request], Stream[Event]]
 
 
 def prepare_request(functions: Sequence[Prepare], request: Request, answer: Answer, index: int = 0) -> Stream[Event]:
-    """Apply `functions` from `index` on, and return the answer."""
+    """Apply the functions from `index` on to `request`, and return the answer to the result."""
     if index == len(functions):
         return answer(request)
     function = functions[index]
@@ -98,7 +98,7 @@ def _with_usage(error: Exception, usage: Usage) -> Exception:
 
 
 class _Annotator:
-    """Annotate one answer, which a ``StepRestarted`` starts over."""
+    """Add the contents of a `Prepared` to one answer. After a ``StepRestarted``, the answer starts over."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
