@@ -29,7 +29,7 @@ from rxllm.values import EngineError, Spending, Usage
 from rxllm.values.argument_checks import check, check_function, invalid_option, shown
 
 Cost = Callable[[Usage, str | None, Mapping[str, Any]], Usage]
-"""Add costs to a `Usage`, given the model's name and the metadata."""
+"""A function that takes a `Usage`, the model's name and the response's metadata, and adds the costs to the usage."""
 
 Price = Callable[[Usage], Usage]
 

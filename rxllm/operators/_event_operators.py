@@ -299,7 +299,7 @@ class Agents(defaultdict[str, F]):
         return [nest(id, result) for result in self[id].feed(inner)]
 
     def close(self, *ids: str) -> list[Event]:
-        """Return the last events of these agents, or of all agents."""
+        """Return the remaining events of these agents, or of all agents if no `ids` are given."""
         return [nest(id, result) for id in ids or self for result in self[id].close()]
 
 

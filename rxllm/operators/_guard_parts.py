@@ -223,7 +223,7 @@ class _Cutter:
         self._length = 0  # the length of the open part
 
     def feed(self, text: str) -> Iterable[tuple[str, bool]]:
-        """Yield pieces of `text`, and whether each ends a part."""
+        """Yield the pieces of `text`, each with a flag that is True if a part ends after the piece."""
         while text:
             room = self._longest - self._length
             piece, text = text[:room], text[room:]

@@ -138,7 +138,7 @@ class _Growing:
         node.end = at
 
     def _value(self) -> Node | None:
-        """Return the root, or the field `value` that wraps the answer."""
+        """Return the root, or its field `value` if the answer is wrapped in an object."""
         root = self._root
         if root is None or not self._is_wrapped or root.kind != "{":
             return root

@@ -102,7 +102,7 @@ class PathMatch:
 
 
 class JSONScanner:
-    """Call `sink` for each value. `at` counts scanned characters."""
+    """Call the methods of `sink` for each value. `at` is the number of characters scanned so far."""
 
     def __init__(self, sink: Sink) -> None:
         self.at = 0

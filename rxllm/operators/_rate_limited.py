@@ -57,7 +57,7 @@ MAX_HOLD = 600.0
 MINUTE = 60.0
 
 RESOLUTION = 1e-6
-"""Virtual times closer than this, in seconds, are equal."""
+"""The number of seconds below which two virtual times count as equal."""
 
 
 @overload
@@ -286,7 +286,7 @@ class _QueuedCall(_Call):
         timer.disposable = self._clock.schedule(lambda scheduler, state: self._context.run(self.begin_later))
 
     def alarm(self) -> abc.SchedulerBase:
-        """Return a scheduler for the alarm. The call's own loop could close while other calls wait."""
+        """Return a scheduler for the queue's alarm. The call's own loop is not used, as it may close earlier."""
         return self._clock if self._is_virtual else LoopScheduler(portal().loop)
 
     def hold_back(self, seconds: float) -> None:

@@ -297,8 +297,8 @@ class Watcher:
 class JoinedEvents:
     """The events waiting for a watcher, joined where possible.
 
-    Adjacent deltas of a block are joined. Of adjacent usage updates, only the last is kept. An agent's events are
-    never joined with those of another agent.
+    Adjacent deltas of a block are joined. Of adjacent usage updates, only the last is kept. Each agent's events are
+    joined as if they were a separate chat.
     """
 
     def __init__(self, events: Iterable[Event]) -> None:

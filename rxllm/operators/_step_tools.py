@@ -141,7 +141,7 @@ class StepTools(abc.DisposableBase):
         return ends
 
     def void(self, message: str) -> list[Event]:
-        """Stop all tools, and drop their outcomes. Return an end for each tool that was running."""
+        """Stop all tools, and drop their outcomes. Return an event that ends each tool that was running."""
         running = list(self._running.values())
         if self._calls:
             self.dispose()

@@ -26,7 +26,7 @@ from rxllm.values.argument_checks import check, check_function, is_positive
 RESOLUTION = 1e-6
 """The rounding error of the schedulers, in seconds.
 
-A timer may fire this early. Setting it again for the remainder would repeat endlessly.
+A timer may fire too early by this much. If it were set again for the rest of the time, this could repeat endlessly.
 """
 
 BUSY_SECONDS = 0.01

@@ -91,7 +91,7 @@ Clock = Callable[[], float]
 
 
 class Observers:
-    """An engine's observers during a call. Each observer's first error is logged, and the call continues."""
+    """The observers that are notified during a call. The first error of each is logged, and the call continues."""
 
     def __init__(self, functions: Iterable[Callable[[Telemetry], object]]) -> None:
         self._functions = tuple(functions)
@@ -145,7 +145,8 @@ def watch_stream(
 ) -> Stream[Event]:
     """Return `source` with a span around each subscription.
 
-    Spans that begin inside it are its children. With `is_shared`, calls inside it use its request id.
+    Spans that begin within the subscription are children of its span. With `is_shared`, model calls made within it
+    share its request id.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
