@@ -161,7 +161,7 @@ def mark_of(item: Any, at: float) -> Mark:
 
 
 def _describe(item: Any) -> tuple[str, str, str]:
-    """Return an item's kind, the names of the agents or streams that it comes from, and its label."""
+    """Return an item's kind, the names of the agents or streams that emitted it, and its label."""
     if isinstance(item, Labelled):
         labelled = cast(Labelled[Any], item)
         kind, names, label = _describe(labelled.item)

@@ -72,7 +72,7 @@ _CONTENT: dict[type[Any], Kind | None] = {
 }
 
 _NOTES = ("race", "hedge", "fallback", "retry")
-"""The metadata keys that can contain a note about lost attempts. The outermost operator comes first."""
+"""The metadata keys that can contain a note about lost attempts. The outermost operator is first."""
 
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
@@ -144,7 +144,7 @@ class Row(msgspec.Struct):
         return (self.usage.output_tokens or 0) / (self.end - self.first) or None
 
     def total(self) -> Usage:
-        """Return the usage of this row and the rows below, except that of restarted steps."""
+        """Return the usage of this row and the rows below, except the restarted steps' usage."""
         if self.kind == "step" and self.is_lost:
             return Usage()
         return sum((row.total() for row in self.rows), self.usage)

@@ -103,7 +103,7 @@ class Store(Protocol):
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
         """Return the ids of the claimable runs of `factories`.
 
-        The runs that have waited longest come first. A run is claimable if it has not ended and has no valid lease.
+        The runs that have waited longest are first. A run is claimable if it has not ended and has no valid lease.
         """
         ...
 

@@ -65,7 +65,7 @@ class ArgumentFeed:
     def is_full(self) -> bool:
         """Whether reading the model's output should pause.
 
-        It continues while the tool waits for an item, because items that the tool does not read may come first.
+        It continues while the tool waits for an item, because items that the tool does not read may be first.
         """
         streams = self._items.values()
         is_awaited = any(items.is_awaited for items in streams)

@@ -358,7 +358,7 @@ class _Meter:
             response.unchecked = count.characters_of(reservation.tokens + budget.slack())
 
     def _complete(self, event: MessageCompleted) -> MessageCompleted:
-        """Settle the response and add the amounts to `event`."""
+        """Replace the response's reservation with its usage, and add the amounts spent to the metadata of `event`."""
         spending = self._settle(())
         self._is_unpriced = spending.get("usd_spent", 0.0) is None and not self._budget.allows_unpriced
         limits = [limit for limit in ("tokens", "usd") if limit in spending]
@@ -386,7 +386,7 @@ class _Meter:
         conclude(self._observer, [*closing, MessageCompleted(message, "length", metadata=metadata)])
 
     def _settle(self, path: tuple[str, ...]) -> dict[str, Any]:
-        """Settle the response at `path` and return the amounts."""
+        """Replace the reservation of the response at `path` with its usage. Return the limits and the amounts spent."""
         response = self._running.pop(path, None)
         spending: dict[str, Any] = {}
         if response is None:
@@ -405,7 +405,7 @@ class _Meter:
             self._settle(path)
 
     def _leave(self) -> None:
-        """Settle running responses, counting every request."""
+        """Settle all running responses. Their requests count even if no event has arrived."""
         for response in list(self._running.values()):
             response.count.begin()
         self._settle_all()

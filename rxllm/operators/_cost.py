@@ -29,7 +29,7 @@ from rxllm.values import EngineError, Spending, Usage
 from rxllm.values.argument_checks import check, check_function, invalid_option, shown
 
 Cost = Callable[[Usage, str | None, Mapping[str, Any]], Usage]
-"""Add costs to a `Usage`, given the model's name and the metadata."""
+"""A function that takes a `Usage`, the model's name and the response's metadata, and adds the costs to the usage."""
 
 Price = Callable[[Usage], Usage]
 
@@ -153,10 +153,10 @@ def fill_costs(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
 
 
 def cost_of(call: EngineCall | None, price: Price | None = None, *, uses_list: bool) -> Cost:
-    """Return a function that uses the first known price.
+    """Return a function that adds costs at the first price that is known.
 
-    The order is the model's catalogue entry, `price`, the engine's ``cost`` operators, the genai-prices list. The last
-    two are used only if `uses_list` is True.
+    Prices are looked up in this order: the model's catalogue entry, `price`, the engine's ``cost`` operators, the
+    genai-prices list. The last two are used only if `uses_list` is True.
     """
     entry = None if call is None else models.find(call.provider, call.request.model)
     known = [Prices(price=function) for function in (entry and models.price_of(entry), price) if function is not None]
@@ -195,7 +195,7 @@ def _answering_model(metadata: Mapping[str, Any]) -> str | None:
 CHARACTERS_PER_TOKEN = 4
 
 OUTPUT_TOKENS = 1_000
-"""Tokens reserved for an answer without a known limit."""
+"""The number of tokens that are reserved for an answer if its limit is unknown."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -208,7 +208,7 @@ NOTHING = Estimate()
 
 
 class ResponseCount:
-    """One response's reported usage, and an estimate since that report."""
+    """The usage that one response has reported, and an estimate of its usage since the last report."""
 
     def __init__(self, request: Estimate = NOTHING) -> None:
         self._request = request
@@ -227,7 +227,7 @@ class ResponseCount:
         self._metadata: Mapping[str, Any] = {}
         self._known = self._void.tokens  # tokens that are not estimated from `characters`
         self.characters = 0
-        """Characters since the last usage report."""
+        """The number of characters received since the last usage report."""
 
     def see(self, event: object) -> None:
         match event:
@@ -254,7 +254,7 @@ class ResponseCount:
         return self._known + self._answer
 
     def characters_of(self, tokens: float) -> float:
-        """Return the `characters` at which the count reaches `tokens`."""
+        """Return the number of `characters` at which the estimated count reaches `tokens`."""
         return (tokens - self._known) * CHARACTERS_PER_TOKEN
 
     @property

@@ -93,7 +93,7 @@ def _make_both(
 
 
 class Feeder(Protocol[T_in, R_out]):
-    """An object for `lift`, such as a decoder."""
+    """An object that handles the items of one subscription to `lift`, such as a decoder."""
 
     def feed(self, item: T_in, /) -> Iterable[R_out]: ...
 
@@ -101,7 +101,7 @@ class Feeder(Protocol[T_in, R_out]):
 
 
 def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R]]:
-    """Feed each item to an object and emit its results.
+    """Feed each item to an object, and emit the items that the object returns.
 
     ::
 
@@ -279,11 +279,11 @@ _EVENTS_OF: dict[type[Any], str] = {
     ChatResult: "stream",
     Turn: "session.stream_start",
 }
-"""The function that returns events instead of each result."""
+"""For each class of results, the function that returns the events instead."""
 
 
 def shared(operator: Callable[[Observable[T]], Stream[R]]) -> Callable[[Observable[T]], Stream[R]]:
-    """Mark an operator with shared state, which ``rxllm.cluster`` cannot send."""
+    """Mark an operator whose state is shared by all calls, because ``rxllm.cluster`` cannot send that state."""
     vars(operator)["is_shared"] = True
     return operator
 
@@ -292,14 +292,14 @@ F = TypeVar("F", bound=Feeder[Event, Event])
 
 
 class Agents(defaultdict[str, F]):
-    """One feeder for each agent in a chat, by tool call id."""
+    """The feeder of each agent in a chat, by the id of the tool call that runs the agent."""
 
     def feed(self, event: Nested) -> list[Event]:
         id, inner = unnest(event)
         return [nest(id, result) for result in self[id].feed(inner)]
 
     def close(self, *ids: str) -> list[Event]:
-        """Return the last events of these agents, or of all agents."""
+        """Return the remaining events of these agents, or of all agents if no `ids` are given."""
         return [nest(id, result) for id in ids or self for result in self[id].close()]
 
 

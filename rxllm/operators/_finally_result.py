@@ -30,10 +30,10 @@ Fold = Callable[[Observable[Event]], Observable[R]]
 log = logging.getLogger("rxllm")
 
 SECONDS = 30.0
-"""Seconds after which an asynchronous function is cancelled."""
+"""The number of seconds after which an asynchronous function is cancelled."""
 
 _running = set[asyncio.Task[None]]()
-"""Running tasks. An event loop holds only weak references."""
+"""The running tasks. They are kept here because an event loop holds only weak references to its tasks."""
 
 
 @overload
@@ -134,10 +134,10 @@ class _FoldSubscription(Generic[R]):
 
 
 class _Ending:
-    """Notify `fn` of the first end of one subscription.
+    """Call `fn` once, at the first end of one subscription.
 
-    Completion, an error and disposal can race on different threads. The first acquires `_ended`. The interpreter
-    disposes the subscription at exit, like a call.
+    Completion, an error and disposal can race on different threads. The first acquires `_ended`. When the interpreter
+    exits, it disposes the subscription as it does a model call.
     """
 
     emitted, read = 1, True  # expected by the portal
@@ -204,14 +204,14 @@ class _Ending:
             self._call_soon("failed" if self._has_failed else "cancelled", lambda: None)
 
     def _take_end(self) -> bool:
-        """Return whether this is the first end, and hold the reader."""
+        """Return whether this is the first end. If it is, the reader waits until `fn` is done."""
         is_first = self._ended.acquire(blocking=False)
         if is_first and self._endings is not None:
             self._release_reader = self._endings.begin()
         return is_first
 
     def _call_soon(self, outcome: Outcome, notify: Callable[[], None]) -> None:
-        """Call the function on the call's event loop, from any thread."""
+        """Call `fn` on the call's event loop. This method can be called on any thread."""
 
         def call() -> None:
             try:

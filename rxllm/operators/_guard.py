@@ -168,7 +168,7 @@ class _Check(msgspec.Struct, eq=False):
 
 
 class _Guard(abc.DisposableBase):
-    """One subscription. It makes its source wait, unlike a `Backlog`."""
+    """One subscription to `guard`. Unlike a `Backlog`, it can make its source wait."""
 
     def __init__(
         self, settings: _Settings, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None

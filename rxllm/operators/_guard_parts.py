@@ -43,10 +43,10 @@ LONGEST = 1024
 """The maximum length of a sentence in characters."""
 
 CONTEXT = 2048
-"""The maximum length of a check's `before` text."""
+"""The maximum number of characters of earlier text that a check receives with a part."""
 
 _PASSING = frozenset({Custom, PartAdded, SourceAdded, ToolExecutionStarted, ToolProgress, UsageUpdated})
-"""Events that do not end a sentence."""
+"""The types of events that may occur within a sentence without ending it."""
 
 
 class Part(msgspec.Struct):
@@ -83,7 +83,7 @@ class GuardParts:
         self._before: dict[type[Event], str] = {TextDelta: "", ThinkingDelta: ""}
 
     def feed(self, event: Event) -> Iterable[tuple[Event, int]]:
-        """Cut `event` where parts end. Return each piece and the number of parts before it."""
+        """Cut `event` into pieces where parts end. Return each piece with the number of parts before it."""
         if type(event) not in EVENTS:
             raise not_an_event("guard", event)
         match event:
@@ -111,7 +111,7 @@ class GuardParts:
         return ((event, self.count),)
 
     def take(self) -> Iterable[Part]:
-        """Yield the ended parts up to the first open part."""
+        """Yield the parts that have ended, up to the first part that is still open."""
         numbers = self._numbers
         while (part := numbers.ended.pop(numbers.taken + 1, None)) is not None:
             numbers.taken += 1
@@ -223,7 +223,7 @@ class _Cutter:
         self._length = 0  # the length of the open part
 
     def feed(self, text: str) -> Iterable[tuple[str, bool]]:
-        """Yield pieces of `text`, and whether each ends a part."""
+        """Yield the pieces of `text`, each with a flag that is True if a part ends after the piece."""
         while text:
             room = self._longest - self._length
             piece, text = text[:room], text[room:]

@@ -138,7 +138,7 @@ class _Growing:
         node.end = at
 
     def _value(self) -> Node | None:
-        """Return the root, or the field `value` that wraps the answer."""
+        """Return the root, or its field `value` if the answer is wrapped in an object."""
         root = self._root
         if root is None or not self._is_wrapped or root.kind != "{":
             return root
@@ -237,7 +237,7 @@ def items(type: Any = None, /, *path: str) -> Callable[[Observable[Event]], Stre
 
     An element that cannot be parsed as `type` ends the stream with ``ValidationError("invalid_output")``. The error's
     metadata holds the element's text and `index`. The stream also fails if the complete answer is not JSON or has no
-    array there. The metadata then holds the whole text.
+    array at `path`. The metadata then holds the whole text.
 
     Raises ``ValidationError("invalid_option")`` if `type` or `path` is invalid.
     """

@@ -40,7 +40,7 @@ from rxllm.values.json_text import unescaped
 from rxllm.wire.framing import JSONArrayDecoder
 
 _FENCE = re.compile(r"\s*(?:```(?:json)?\s*)?", re.IGNORECASE)
-"""White space and the Markdown fence that small models add."""
+"""A pattern for the white space and the Markdown fence that small models put before JSON."""
 
 _LONGEST_HEAD = 64
 _SPACE = " \t\r\n"
@@ -68,7 +68,7 @@ class Sink(Protocol):
         ...
 
     def on_text(self, raw: str) -> None:
-        """Handle a piece of the open string. Escapes stay whole and encoded."""
+        """Handle a piece of the open string. Its escape sequences are not decoded, and none is split."""
         ...
 
     def on_close(self, at: int) -> None:
@@ -77,7 +77,7 @@ class Sink(Protocol):
 
 
 class PathMatch:
-    """Match open values against a path. None matches any key."""
+    """Compare the keys of the open values with a path in which None matches any key."""
 
     def __init__(self, path: Sequence[Key | None]) -> None:
         self._wanted = ("", *path)
@@ -102,7 +102,7 @@ class PathMatch:
 
 
 class JSONScanner:
-    """Call `sink` for each value. `at` counts scanned characters."""
+    """Call the methods of `sink` for each value. `at` is the number of characters scanned so far."""
 
     def __init__(self, sink: Sink) -> None:
         self.at = 0
@@ -122,7 +122,7 @@ class JSONScanner:
         self.at += len(text) - len(self._pending)
 
     def close(self) -> None:
-        """Close an outermost number or word, which has no end mark."""
+        """End the outermost value if it is a number or a word such as ``true``, because no character marks its end."""
         if self._state == self._in_scalar and not self._containers:
             self._end_scalar(self.at)
 

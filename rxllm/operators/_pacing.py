@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 FRAME = 1 / 60
-"""The maximum number of seconds between releases."""
+"""The maximum number of seconds between two releases of text."""
 
 _LONG = 64  # in characters; long pieces are not joined
 
@@ -69,9 +69,9 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
 
 
 class _Smoother(Backlog[Event, Event]):
-    """One subscription. Only text in `_waiting` has a finite due time.
+    """One subscription to `smooth`. Of the events in `_waiting`, only text has a finite due time.
 
-    Completion waits until every event has been emitted.
+    The stream completes after every event has been emitted.
     """
 
     def __init__(self, observer: abc.ObserverBase[Event], lag: float, scheduler: abc.SchedulerBase | None) -> None:
@@ -199,7 +199,7 @@ def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Respon
 
 
 class _Snapshots(Backlog[Event, Response[Any]]):
-    """One subscription. A snapshot is pending while `_state` differs from `_emitted`."""
+    """One subscription to `snapshots`. A snapshot is due if `_state` differs from `_emitted`."""
 
     def __init__(
         self, observer: abc.ObserverBase[Response[Any]], period: float, scheduler: abc.SchedulerBase | None
@@ -276,7 +276,7 @@ def gate(
 
 
 class _Gated:
-    """One subscription. `_gate` holds items and slows the source. A `Backlog` cannot pause its source."""
+    """One subscription to `gate`. `_gate` holds items and can pause the source, which a `Backlog` cannot do."""
 
     def __init__(
         self, observer: abc.ObserverBase[Any], maxsize: int, limit: int, scheduler: abc.SchedulerBase | None

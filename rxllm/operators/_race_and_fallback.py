@@ -277,7 +277,7 @@ def _verdict(error: Exception) -> Verdict:
 
 
 class _Permit:
-    """A permit for one call, a trial until its first content."""
+    """The permit for one call. For a trial call, `is_trial` is True until its first content."""
 
     def __init__(self, is_trial: bool) -> None:
         self.is_trial = is_trial
@@ -328,7 +328,7 @@ class Circuit:
         return permit
 
     def record_content(self, permit: _Permit) -> None:
-        """Close the circuit at a trial's first content."""
+        """Close the circuit when the trial call receives its first content."""
         with self._guard:
             before = self._state
             permit.is_trial = False
@@ -337,7 +337,7 @@ class Circuit:
         self._announce_change(before)
 
     def report(self, permit: _Permit, verdict: Verdict, now: float) -> None:
-        """Record a call's outcome. Only its first report counts."""
+        """Record the outcome of a call. Later outcomes of the same call are ignored."""
         with self._guard:
             if permit.is_reported:
                 return

@@ -52,12 +52,12 @@ from rxllm.values.argument_checks import check, explains_call, invalid_option, i
 T = TypeVar("T")
 
 MAX_HOLD = 600.0
-"""The maximum number of seconds that a failure delays calls."""
+"""The maximum number of seconds for which a failed call delays the others."""
 
 MINUTE = 60.0
 
 RESOLUTION = 1e-6
-"""Virtual times closer than this, in seconds, are equal."""
+"""The number of seconds below which two virtual times count as equal."""
 
 
 @overload
@@ -152,7 +152,7 @@ def _operator(make: Callable[..., _Call], needs_call: bool) -> Operator:
 
 
 class _Call:
-    """One subscription. Tokens are counted only for an engine's `call`."""
+    """One subscription to a rate-limited source. Its tokens are counted only if an engine makes the `call`."""
 
     def __init__(
         self,
@@ -286,7 +286,7 @@ class _QueuedCall(_Call):
         timer.disposable = self._clock.schedule(lambda scheduler, state: self._context.run(self.begin_later))
 
     def alarm(self) -> abc.SchedulerBase:
-        """Return a scheduler for the alarm. The call's own loop could close while other calls wait."""
+        """Return a scheduler for the queue's alarm. The call's own loop is not used, as it may close earlier."""
         return self._clock if self._is_virtual else LoopScheduler(portal().loop)
 
     def hold_back(self, seconds: float) -> None:
@@ -366,7 +366,7 @@ class _Queue:
             return at - now
 
     def _take_first(self) -> tuple[_QueuedCall, float] | None:
-        """Return the first call and its wait, dequeued if it can start."""
+        """Return the first call in the queue and how long it must wait. If it can start, it leaves the queue."""
         with self._guard:
             while self._waiting and next(iter(self._waiting)).is_lost:
                 self._waiting.popitem(last=False)
@@ -404,7 +404,7 @@ class _Queue:
 
 
 Entry = list[float]
-"""A time and an amount, corrected once the usage is known."""
+"""A time and the amount used then. The amount is corrected once the usage is known."""
 
 
 class _RateWindow:
@@ -416,7 +416,7 @@ class _RateWindow:
         self._total = 0.0
 
     def earliest(self, amount: float, at: float) -> float:
-        """Return the earliest time from `at` that allows `amount`."""
+        """Return the earliest time, not before `at`, at which the limit has room for `amount`."""
         excess = self._total + amount - self._limit
         for time, used in self._entries:
             if time + MINUTE > at + RESOLUTION:
@@ -440,7 +440,7 @@ class _RateWindow:
         return entry
 
     def correct(self, entry: Entry, amount: float, now: float) -> None:
-        """Replace the amount of `entry`. Excess counts from `now`."""
+        """Correct the amount of `entry`. If the new amount is larger, the difference counts from `now`."""
         if amount > entry[1]:
             self.add(amount - entry[1], now, now)
         elif any(entry is other for other in self._entries):

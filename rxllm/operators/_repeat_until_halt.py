@@ -211,7 +211,7 @@ class _Chat:
         fail(self._observer, error)
 
     def _run(self, following: Observable[Event]) -> None:
-        """Run `following`, and the next steps if steps end synchronously."""
+        """Run `following`. While steps end synchronously, run the step after each."""
         step: Observable[Event] | None = following
         try:
             while step is not None:
@@ -220,7 +220,7 @@ class _Chat:
             fail(self._observer, error)
 
     def _subscribe(self, step: Observable[Event], on_next: Callable[[Event], None]) -> Observable[Event] | None:
-        """Subscribe to `step`. Return the next step after a synchronous end."""
+        """Subscribe to `step`. If it ends synchronously, return the next step."""
         self._last = None
         following: Observable[Event] | None = None
         thread: int | None = get_ident()  # meaningful only until `subscribe` returns

@@ -1,4 +1,4 @@
-"""Turn errors into events and back, retry and restart."""
+"""Operators that turn errors into events and back, and that retry or restart a stream."""
 
 from __future__ import annotations
 

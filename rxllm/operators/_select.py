@@ -282,7 +282,7 @@ class TextPieces:
 
 
 class AnswerText(Generic[R]):
-    """Feed each message's text to a reader, until a tool call."""
+    """Feed the text of each message, up to its first tool call, to a reader."""
 
     def __init__(self, name: str, make: Callable[[], Feeder[str, R]]) -> None:
         self._name = name

@@ -38,7 +38,7 @@ from rxllm.values import EngineError, StreamError
 from rxllm.values.argument_checks import check_seconds
 
 MOST = 1024
-"""Beyond this many waiting events, those that folds ignore are dropped."""
+"""The number of waiting events above which events that folds ignore are dropped."""
 
 
 def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Event]]:
@@ -234,11 +234,11 @@ class Watcher:
         self._waits_for_gate = False
 
     def add(self, event: Event) -> None:
-        """Add an event. Hold the lock, and call `deliver` afterwards."""
+        """Add an event. The caller must hold the lock, and call `deliver` after releasing it."""
         self._waiting.add(event)
 
     def finish(self, error: Exception | None) -> None:
-        """Record the end. Hold the lock, and call `deliver` afterwards."""
+        """Record the end. The caller must hold the lock, and call `deliver` after releasing it."""
         self._has_ended, self._error = True, error
 
     def deliver(self, clock: abc.SchedulerBase) -> None:
@@ -256,7 +256,7 @@ class Watcher:
         self._wake.dispose()
 
     def _begin(self, clock: abc.SchedulerBase) -> list[Event] | None:
-        """Return the events to deliver now. None means wait."""
+        """Return the events to deliver now, or None if they have to wait."""
         with self._lock:
             if self._is_delivering or self.has_left or not (self._waiting or self._has_ended):
                 return None
@@ -297,8 +297,8 @@ class Watcher:
 class JoinedEvents:
     """The events waiting for a watcher, joined where possible.
 
-    Adjacent deltas of a block are joined. The last of adjacent usage updates is kept. Each agent is a separate chat
-    here.
+    Adjacent deltas of a block are joined. Of adjacent usage updates, only the last is kept. Each agent's events are
+    joined as if they were a separate chat.
     """
 
     def __init__(self, events: Iterable[Event]) -> None:

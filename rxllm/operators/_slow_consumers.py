@@ -101,9 +101,9 @@ def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
 
 
 class _WhileBusy(Backlog[T, T]):
-    """Hold items in a subclass while the consumer is busy.
+    """Base class that holds items while the consumer is busy.
 
-    `_count` is the number of waiting items. At `_most`, they are emitted anyway.
+    `_count` is the number of waiting items. Once it reaches `_most`, they are emitted anyway.
     """
 
     _most: float = HELD_BACK

@@ -46,7 +46,7 @@ class Steering(abc.DisposableBase):
         self._subscriptions = CompositeDisposable(self._messages, self._failure)
 
     def start(self, fail: Callable[[Exception], None], scheduler: abc.SchedulerBase | None) -> None:
-        """Collect messages. ``fail(error)`` runs on the chat's event loop."""
+        """Collect the messages that `steer` emits. If it fails, ``fail(error)`` is called on the chat's event loop."""
         if self._steer is None:
             return
         loop, context = clock(scheduler), call_context()
@@ -80,7 +80,7 @@ class Steering(abc.DisposableBase):
         return settled
 
     def settle(self, journal: RecallingJournal, path: Sequence[str], key: str) -> None:
-        """Choose this step's messages, the same in every run."""
+        """Choose the messages of this step. Every run of the stream chooses the same ones."""
         events = journal.recall(path, key)
         if events is None:
             events = [Steered(message) for message in self.take()]

@@ -51,8 +51,8 @@ class StepTools(abc.DisposableBase):
     """Runs the tool calls of one step. Each call runs once. After `void`, a call with the same id is a new call.
 
     ``deliver(event)`` emits an event. ``veto(call)`` is called when a tool fails or halts while the model is still
-    writing its call, ``done()`` when the response and all tools have ended, and ``fail(error)`` if the caller's code is
-    at fault.
+    writing its call. ``done()`` is called once the response and all tools have ended. ``fail(error)`` is called if the
+    caller's code is at fault.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class StepTools(abc.DisposableBase):
                 self._deliver(event)
 
     def cut(self, vetoed: ToolCall, message: str) -> list[Event]:
-        """Stop the other tools with incomplete calls, and drop their outcomes. Return the ends of all these tools."""
+        """Stop the other tools with incomplete calls, and drop their outcomes. Return the events that end them."""
         self._incomplete.discard(vetoed.id)
         self._running.pop(vetoed.id, None)
         ends = [self._outcomes[vetoed.id].pop(0)]
@@ -141,7 +141,7 @@ class StepTools(abc.DisposableBase):
         return ends
 
     def void(self, message: str) -> list[Event]:
-        """Stop all tools, and drop their outcomes. Return an end for each tool that was running."""
+        """Stop all tools, and drop their outcomes. Return an event that ends each tool that was running."""
         running = list(self._running.values())
         if self._calls:
             self.dispose()
@@ -223,7 +223,7 @@ class EarlyRecord:
         """Whether tools may start early. If an earlier run has started some, a later run starts none."""
 
     def recall(self) -> Observable[Event] | None:
-        """Return the response that an earlier run kept last, or None if its response was recorded, or it kept none."""
+        """Return the last response that an earlier run kept, or None if it kept none or recorded the response."""
         if self._journal is None:
             return None
         key, last, is_used = recalled_key("eager", self._thread), None, False
@@ -236,7 +236,7 @@ class EarlyRecord:
         return from_iterable(last)
 
     def keep(self, call: ToolCall, state: StreamCollector) -> None:
-        """Keep the response so far, whose last event completes `call`. The tool starts after this."""
+        """Keep the response so far before the tool of `call` starts. The response's last event completes the call."""
         if self._journal is not None:
             self._void_discarded(self._journal)
             events = [*replace(state, executions={}).to_events(), *close_response(state, INTERRUPTED)]
@@ -273,7 +273,7 @@ def recalled_key(kind: str, thread: Thread) -> str:
 def close_response(state: StreamCollector, reason: str, vetoed: ToolCall | None = None) -> list[Event]:
     """Return events that end the response so far, as if the model had written nothing more.
 
-    The call `vetoed` keeps the arguments that its tool has received whole. `reason` is the raw finish reason.
+    The call `vetoed` keeps only the arguments that its tool has received in full. `reason` is the raw finish reason.
     """
     unfinished = Unfinished()
     events = replace(state, executions={}).to_events()

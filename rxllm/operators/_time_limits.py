@@ -26,11 +26,11 @@ from rxllm.values.argument_checks import check, check_function, is_positive
 RESOLUTION = 1e-6
 """The rounding error of the schedulers, in seconds.
 
-A timer may fire this early. Setting it again for the remainder would repeat endlessly.
+A timer may fire too early by this much. If it were set again for the rest of the time, this could repeat endlessly.
 """
 
 BUSY_SECONDS = 0.01
-"""The delay in seconds if the timer fires during a delivery."""
+"""The number of seconds after which the timer tries again if it fires during a delivery."""
 
 
 def time_limits(
@@ -101,7 +101,7 @@ def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[
 
 
 class _Watch:
-    """Watch the clock while events pass."""
+    """Base class that measures time while events pass, and can end the stream."""
 
     def __init__(self, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None) -> None:
         self._observer = observer
@@ -122,11 +122,11 @@ class _Watch:
     def see(self, event: Event) -> None: ...
 
     def due(self) -> float | None:
-        """Return when to `act`, or None to ask again at the next event."""
+        """Return the time at which to call `act`, or None if this depends on the next event."""
         raise NotImplementedError
 
     def act(self) -> Iterable[Event] | BaseException | None:
-        """Return the last events or an error, if the stream ends."""
+        """Return the events or the error that the stream must end with, or None if it continues."""
         raise NotImplementedError
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:

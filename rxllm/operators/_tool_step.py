@@ -192,7 +192,7 @@ class ToolStep(abc.DisposableBase):
         self._observer.on_next(event)
 
     def _start_early(self, event: ToolCallCompleted) -> None:
-        """Start the tool that `event` calls now, if it may start before the response has ended."""
+        """Start the tool that `event` calls, unless it has to wait for the end of the response."""
         tool = self._settings.tools_by_name.get(event.name)
         if tool is None or event.id in self._eager or not self._may_start_early(tool, event):
             return

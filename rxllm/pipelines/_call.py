@@ -56,7 +56,7 @@ from rxllm.values.request_keys import undescribed
 
 
 def model_events(setup: Setup, request: Request) -> Stream[Event]:
-    """Return the events of the answer, one call per subscription."""
+    """Return the events of the answer. Each subscription is a new call."""
 
     def make() -> Stream[Event]:
         scope, call = current_scope.get(), setup.call(request_id(setup.options))
@@ -81,7 +81,7 @@ def model_events(setup: Setup, request: Request) -> Stream[Event]:
 
 
 def source(setup: Setup, sent: Request, call: Call) -> Observable[Event]:
-    """Return the adapter's events, one attempt per subscription."""
+    """Return the adapter's events. Each subscription is a new attempt."""
     adapter = as_adapter(setup.engine.adapter)
     return Deferred(lambda: adapter.stream(sent, current_scope.get().attempt(call)))
 
@@ -156,7 +156,7 @@ def _use_journal(request: Request, provider: str, events: Observable[Event]) -> 
 
 
 def budget_counter(setup: Setup, requests: Sequence[Request]) -> Callable[[int, Hashable, Response[Any] | None], None]:
-    """Return a function that charges budgets for journaled answers."""
+    """Return a function that counts a journaled answer against the budgets."""
     scope, call = current_scope.get(), setup.call("")
     budgets = [share.budget for share in scope.under(setup.engine.operators, None).shares]
 

@@ -146,7 +146,7 @@ Ask = Callable[[Thread], Stream[Event]]
 
 
 def ask_functions(setup: Setup, thread: Thread) -> tuple[Ask, Ask | None]:
-    """Return functions that run a step and the final step.
+    """Return the function that runs a step, and the one that runs the final step (None if there is none).
 
     Raises ``ValidationError("invalid_request")`` if the final step would have no schema.
     """

@@ -69,7 +69,7 @@ class ImageOptions(TypedDict, total=False):
 describe(ImageOptions)
 
 _FIELDS = ("model", "n", "size", "quality", "style", "background", "response_format")
-"""The options that replace a field instead of merging."""
+"""The options that replace a field of the request instead of being merged with it."""
 
 
 @with_options(ImageOptions)

@@ -211,7 +211,7 @@ def _response(setup: Setup, index: int, request: Request, journal: Journal | Non
 
 
 class _Queue:
-    """Requests that may wait for room in the spending limit."""
+    """A queue of requests that may have to wait until the spending limit has room for them."""
 
     def __init__(self) -> None:
         self._running = 0

@@ -211,7 +211,7 @@ def compact_thread(
 
 
 class _Summary(msgspec.Struct, frozen=True):
-    """A summary of the first `messages` messages except system messages."""
+    """A summary of the first messages. `messages` is their number, not counting system messages."""
 
     messages: int = 0
     digest: str = ""
@@ -298,7 +298,7 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
 
 
 def _last_results(messages: Sequence[Message]) -> dict[int, int]:
-    """Map each message that calls tools to its last result.
+    """Return a mapping from each message that calls tools to the message with its last result.
 
     Messages are represented by their indexes. A missing result counts as the end of the thread.
     """

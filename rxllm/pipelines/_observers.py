@@ -91,7 +91,7 @@ Clock = Callable[[], float]
 
 
 class Observers:
-    """An engine's observers during a call. Each observer's first error is logged, and the call continues."""
+    """The observers that are notified during a call. The first error of each is logged, and the call continues."""
 
     def __init__(self, functions: Iterable[Callable[[Telemetry], object]]) -> None:
         self._functions = tuple(functions)
@@ -100,7 +100,7 @@ class Observers:
         self._failed: set[int] = set()
 
     def notify(self, value: Telemetry, content: Callable[[], Any] | None = None) -> None:
-        """Pass `value` to each observer, and ``content()`` to tracers that want it."""
+        """Pass `value` to each observer. Tracers with ``content=True`` also receive the result of ``content()``."""
         whole = replace(value, content=content()) if content is not None and self._shows_content else value
         for index, function in enumerate(self._functions):
             shown = whole if isinstance(function, Tracer) and function.content else value
@@ -145,7 +145,8 @@ def watch_stream(
 ) -> Stream[Event]:
     """Return `source` with a span around each subscription.
 
-    Spans that begin inside it are its children. With `is_shared`, calls inside it use its request id.
+    Spans that begin within the subscription are children of its span. With `is_shared`, model calls made within it
+    share its request id.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -198,7 +199,7 @@ _PORTS = {"https": 443, "http": 80}
 
 
 def details(request: Request | ImageRequest, adapter: Any) -> CallDetails:
-    """Return a call's details. Must run in the call's scope."""
+    """Return the details of a call. This function must be called in the call's scope."""
     values = {name: getattr(request, name, None) for name in _PARAMETERS}
     values |= {name: request.options.get(name) for name in _PASSED_THROUGH}
     parameters = {name: value for name, value in values.items() if value not in (None, ())}
@@ -242,7 +243,7 @@ def _bare(call: ToolCall) -> ToolCall:
 
 
 _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, FileAdded})
-"""Events that add to the answer instead of repeating it."""
+"""The types of events that count as chunks. They add to the answer, whereas completions repeat it."""
 
 
 class Span:
@@ -282,7 +283,7 @@ class _SpanWithAttempts(Span):
         self._chunks: list[float] = []
 
     def begin_attempt(self, call: Call) -> Call:
-        """Count an attempt, and return `call` with the tracers' headers."""
+        """Count an attempt, and return `call` with the headers that the tracers add."""
         self._attempts += 1
         self._attempt_began = self._now()
         self._chunks.clear()
@@ -309,7 +310,7 @@ class CallSpan(_SpanWithAttempts):
         observers.notify(started, lambda: request_content(request))
 
     def begin_attempt(self, call: Call) -> Call:
-        """Count an attempt, and report its dropped connections."""
+        """Count an attempt, and notify the observers of every dropped connection."""
         return dataclasses.replace(super().begin_attempt(call), on_reattached=self._reattached, on_lost=self._lost)
 
     def _reattached(self, seconds: float, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""Change, refuse or check a request.
+"""The stage of a call that changes, refuses or checks the request.
 
 A check can run alongside the answer:
 
@@ -41,7 +41,7 @@ Answer = Callable[[Request], Stream[Event]]
 
 
 def prepare_request(functions: Sequence[Prepare], request: Request, answer: Answer, index: int = 0) -> Stream[Event]:
-    """Apply `functions` from `index` on, and return the answer."""
+    """Apply the functions from `index` on to `request`, and return the answer to the result."""
     if index == len(functions):
         return answer(request)
     function = functions[index]
@@ -76,7 +76,7 @@ def _await_result(value: Any, answer_result: Callable[[Any], Observable[Event]])
 
 
 def annotate_answer(answer: Observable[Event], prepared: Prepared) -> Stream[Event]:
-    """Add the contents of `prepared` to the events of `answer`.
+    """Add the metadata, event and usage of `prepared` to the events of `answer`.
 
     ::
 
@@ -98,7 +98,7 @@ def _with_usage(error: Exception, usage: Usage) -> Exception:
 
 
 class _Annotator:
-    """Annotate one answer, which a ``StepRestarted`` starts over."""
+    """Add the contents of a `Prepared` to one answer. After a ``StepRestarted``, the answer starts over."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
@@ -150,7 +150,8 @@ def _hold_back(check: Observable[Any], answer: Observable[Event]) -> Stream[Even
 class _HeldBack:
     """One subscription to a check and the answer that waits for it.
 
-    A `Backlog` cannot pause the answer. An error of the answer waits for the check too.
+    This class is not a `Backlog`, because that could not pause the answer. An error of the answer waits for the check
+    too.
     """
 
     def __init__(self, observer: abc.ObserverBase[Event]) -> None:

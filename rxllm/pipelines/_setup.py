@@ -242,7 +242,7 @@ _LEFT_OUT = (
     "structured_finalize",
     "on_event",
 )
-"""Options that depend on the provider or are in the request."""
+"""The options that another engine does not take over, as they depend on the provider or are in the request."""
 
 
 def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:

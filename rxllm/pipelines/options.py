@@ -105,8 +105,9 @@ class PlainOptions(TypedDict, total=False):
     """The policy for retrying a call that fails before any content: a `RetryPolicy`, a mapping of its fields, True for
     the default policy, or False for no retries. Default: the engine's, which makes up to three attempts."""
     timeout: float | Timeouts | None
-    """The seconds that may pass without model output, or a `Timeouts`. A number also limits the time between bytes. So
-    does a `Timeouts` with `first` and `idle`. Default: only the connection's limit of 600 seconds without a byte."""
+    """The number of seconds that may pass without model output, or a `Timeouts`. A number also limits the time between
+    bytes. So does a `Timeouts` with `first` and `idle`. Default: only the connection's limit of 600 seconds without a
+    byte."""
     emit_text_deltas: bool | None
     """Whether event streams include `TextDelta` events. Results are the same either way. Default: ``True``."""
     emit_tool_deltas: bool | None

@@ -47,7 +47,7 @@ class AgentTool(Tool):
 
 
 class AgentCall(msgspec.Struct, frozen=True):
-    """One run of an agent. `settings` are those of the step that called it.
+    """One run of an agent. `settings` are the calling step's settings.
 
     To continue an earlier run, pass its thread as `halted`, and the caller's `answers`.
     """

@@ -116,7 +116,7 @@ class WaitingCalls:
             self._notes.pop(event.id, None)
 
     def of(self, calls: Iterable[ToolCall]) -> dict[str, Any]:
-        """Return a step's metadata that lists those of its `calls` that wait for approval."""
+        """Return a step's metadata that lists the `calls` that wait for approval."""
         notes = self._notes
         waiting = tuple(
             replace(call, metadata={**call.metadata, **notes[call.id]}) for call in calls if call.id in notes

@@ -357,7 +357,7 @@ def open_ids(thread: Thread) -> Iterator[str]:
 
 
 def open_questions(thread: Thread) -> Iterator[str]:
-    """Yield the ids of open questions. The questions of inner agents come first."""
+    """Yield the ids of open questions. The questions of inner agents are first."""
     for id, agent in open_agents(thread).items():
         yield from (nested_id(id, inner) for inner in open_questions(agent))
     if (question_id := _own_question_id(thread)) is not None:

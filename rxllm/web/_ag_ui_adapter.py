@@ -194,7 +194,7 @@ class AGUIDecoder(FrameDecoder):
 
 
 def _without(usage: Usage, agents: Usage) -> Usage:
-    """Return the usage of a run, not counting that of its inner agents."""
+    """Return the usage of a run without its inner agents."""
     counts = {name: (getattr(usage, name), getattr(agents, name) or 0) for name in COUNTS.values()}
     return replace(usage, **{name: max(0, all - own) for name, (all, own) in counts.items() if all is not None and own})
 

@@ -152,7 +152,7 @@ def _failed(error: Exception, _: Observable[ev.Event]) -> Observable[ev.Event]:
 
 
 class _Client:
-    """Filters the events of a stream, including those of its inner agents."""
+    """Filters the events of a stream, including its inner agents' events."""
 
     def __init__(self) -> None:
         self._fold = ClientFold()

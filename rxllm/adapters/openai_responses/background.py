@@ -13,8 +13,8 @@ higher                   Fail with ``StreamError("truncated")``, because frames 
 
 The first connection reads every frame. A gap in its numbers prevents resuming.
 
-A connection may also bring a JSON document instead of frames. It ends the answer, unless its status is that of an
-incomplete answer. Then the provider is asked again.
+A connection may also bring a JSON document instead of frames. It ends the answer, unless the answer is still
+incomplete. Then the provider is asked again.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class BackgroundDecoder(ResponsesDecoder):
         return is_open and self.id is not None and self.last is not None and self._counts_by_one
 
     def reopen(self, id: str | None) -> None:
-        """Expect all frames of the answer `id`, or those of a new answer if it is None."""
+        """Expect all frames of the answer `id`, or of a new answer if it is None."""
         self.id, self.last, self._is_resumed = id, None if id is None else -1, id is not None
 
     def drop_partial(self) -> None:
