@@ -70,7 +70,7 @@ class HaltedStep(msgspec.Struct, frozen=True):
         return cls(thread if question is None else thread[:-1], calls, question) if calls or question else None
 
     def completed(self, state: StreamCollector, waiting: WaitingCalls) -> StepResult:
-        """Return the step's result, with the results in `state`."""
+        """Return the step's result, including the tool results in `state`."""
         thread = with_results(self.thread, {result.tool_call_id or "": result for result in state.tool_results})
         calling = (message for message in reversed(thread.messages) if not all(map(is_server, message.tool_calls)))
         message = next(calling, Message("assistant"))
@@ -129,7 +129,7 @@ class Answers(msgspec.Struct, frozen=True):
     results: Mapping[str, Any]
 
     def check(self, halted: HaltedStep | None, settings: ToolSettings) -> None:
-        """Raise if an answer matches no call, or is missing."""
+        """Raise an error if an answer matches no call, or if a call has no answer."""
         calls, agents = (halted.calls, halted.agents) if halted else ((), {})
         self._refuse_unknown(calls, agents)
         waiting = list(self._waiting(calls, agents, settings, lambda call: call))
@@ -188,9 +188,9 @@ class Answers(msgspec.Struct, frozen=True):
         return _is_replied(agent) and call.id in self.approvals and not _is_denial(self.approvals[call.id])
 
     def _begun(self, call: ToolCall, thread: Thread, settings: ToolSettings) -> Tool:
-        """Return the tool that `call` has started.
+        """Return the tool of a call that has already started.
 
-        It is an agent with the chat `thread`, or a tool whose question starts `thread`.
+        It is an agent whose chat is `thread`, or a tool whose question is the first message of `thread`.
         """
         tool = settings.tools_by_name.get(call.name)
         if isinstance(tool, AgentTool) or (tool is not None and is_question(thread[0])):

@@ -130,7 +130,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
     def reserve(self, tokens: int, usd: float | None) -> Reservation:
         """Reserve `tokens` and `usd` for a call.
 
-        Raises ``StreamError("budget_exceeded")``.
+        Raises ``StreamError("budget_exceeded")`` if too little of the budget is left.
         """
         tokens = tokens if self.reserves else 0
         with self._lock:
@@ -176,7 +176,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return reservation
 
     def grow(self, reservation: Reservation, tokens: int, usd: float | None) -> bool:
-        """Raise a reservation, and return whether the budget suffices."""
+        """Increase a reservation, and return whether the budget suffices."""
         with self._lock:
             if reservation in self._running:
                 reservation.tokens = max(reservation.tokens, tokens)
@@ -185,7 +185,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return has_tokens and (self._usd is None or usd is None or self._committed_usd() <= self._usd)
 
     def slack(self) -> float:
-        """Return how many tokens may arrive before `grow`."""
+        """Return how many tokens may arrive before `grow` must be called."""
         if self.reserves and self._usd is None:
             return 0
         with self._lock:
@@ -241,14 +241,14 @@ class Reservation(msgspec.Struct, eq=False):
 
 
 class Share(msgspec.Struct, eq=False):
-    """A budget for model sources to apply."""
+    """A budget that model sources apply to their calls."""
 
     budget: Budget
     is_taken: bool = False
 
 
 class HoldsBudget:
-    """Base class of operators with a budget."""
+    """Base class of operators that apply a budget."""
 
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
         """Return the shared budget, or the one in `chat`."""

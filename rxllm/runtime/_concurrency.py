@@ -18,7 +18,7 @@ class Bounded(abc.DisposableBase, Generic[T]):
     ``on_next(index, item)`` gets each item. ``on_end(index, error)`` is called when a source ends, and ``on_done()``
     when all have. An error that is not an ``Exception`` disposes all sources, and goes to ``on_fatal``.
 
-    While `is_open` is True, more sources can follow. Call `start` for each one, and after setting it to False.
+    While `is_open` is True, more sources can follow. Call `start` for each one, and again after you set it to False.
     """
 
     def __init__(

@@ -73,11 +73,11 @@ class Backlog(ABC, Generic[T, R]):
 
     @abstractmethod
     def _release(self) -> None:
-        """Deliver the items that are due, under the lock."""
+        """Deliver the items that are due. The caller holds the lock."""
 
     @abstractmethod
     def _take_all(self) -> Iterable[R]:
-        """Remove and return the waiting items, under the lock."""
+        """Remove and return the waiting items. The caller holds the lock."""
 
     def _deliver(self, item: R) -> None:
         self._delivering = True
@@ -250,9 +250,9 @@ def behind(gate: Gate | None) -> Generator[None]:
 
 
 def noting_times(source: Observable[T]) -> Stream[T]:
-    """Let `source` record the times of lost attempts.
+    """Let `source` record the times of attempts that failed or lost a race.
 
-    Times differ between runs, so only readers of times get them.
+    Times differ between runs, so they are recorded only for a reader that wants them.
     """
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:

@@ -291,7 +291,7 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
 async def last(source: Observable[T]) -> T:
     """Return the last item of `source`. Cancelling disposes the subscription.
 
-    Raises ``EngineError("wrong_loop")`` without an asyncio loop, as under trio.
+    Raises ``EngineError("wrong_loop")`` if no asyncio loop is running, as under trio.
     """
     loop = awaiting_loop()
     source = getattr(source, "_whole", source)
@@ -318,7 +318,7 @@ async def last(source: Observable[T]) -> T:
 
 
 class _Waiter(abc.ObserverBase[T]):
-    """Keeps the last item or error, and calls `wake`."""
+    """Observer that keeps the last item or error, and calls `wake` when the stream ends."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.awaited = True

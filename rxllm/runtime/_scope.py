@@ -70,7 +70,7 @@ class Journal(Protocol):
     """
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
-        """Return the recorded answer, or emit and record `events`.
+        """Return the recorded answer. If there is none, return `events` and record them.
 
         Each subscription calls this once. Calls with equal keys have the same order in every run. `key` is like
         ``rxllm.values.request_key``, but ignores tools' descriptions.
@@ -86,7 +86,7 @@ class Journal(Protocol):
         ...
 
     async def finish(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
-        """Record a tool's outcome before it is emitted. Errors end the stream."""
+        """Record a tool's outcome before it is emitted. If this fails, the stream ends with the error."""
         ...
 
 
@@ -99,7 +99,7 @@ class RecallingJournal(Journal, Protocol):
         ...
 
     def recall(self, path: Sequence[str], key: str) -> Sequence[Event] | None:
-        """Return events that an earlier run kept, or None."""
+        """Return the events that an earlier run kept, or None if it kept none."""
         ...
 
     def keep(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
@@ -174,7 +174,7 @@ def engine_call() -> EngineCall | None:
 
 
 def applying_operators(call: EngineCall) -> Setting[EngineCall | None]:
-    """Set the `EngineCall` for operators in a block."""
+    """Set the `EngineCall` for the operators that are applied in a ``with`` block."""
     return Setting(current_engine_call, call)
 
 
@@ -187,8 +187,8 @@ class Scope(msgspec.Struct, frozen=True):
     """The chat, step and tool call of a subscription.
 
     `path` is the ids of the enclosing tool calls, outermost first. `tool_key` returns the innermost call's idempotency
-    key. ``before_retry(error, seconds)`` returns the shortest wait that it allows. `queued` is how many seconds the
-    call waited.
+    key. Each function in `before_retry` gets the error and the planned wait in seconds, and returns the minimum wait.
+    `queued` is how many seconds the call waited.
     """
 
     request_id: str | None = None
@@ -228,7 +228,7 @@ class Scope(msgspec.Struct, frozen=True):
         return replace(self, shares=(*(Share(budget) for budget in budgets if budget not in known), *self.shares))
 
     def attempt(self, call: Call) -> Call:
-        """Record an attempt, and return the call to make."""
+        """Record an attempt, and return the `Call` with its settings."""
         return call if self.begin_attempt is None else self.begin_attempt(call)
 
     def of_tool(self, tool_call_id: str, tool_key: Callable[[], str]) -> Scope:

@@ -96,7 +96,7 @@ class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
             self._hand_over(self._observer.on_completed)
 
     def fail(self, error: BaseException) -> None:
-        """End the subscription with the subscriber's own error."""
+        """End the subscription with an exception that the subscriber or a timer raised."""
         self.subscription.dispose()
         if self._observer.is_stopped:
             report_unheard(error)

@@ -58,7 +58,7 @@ def conclude(observer: abc.ObserverBase[T], items: Iterable[T] = ()) -> None:
 
 
 def fail(observer: abc.ObserverBase[Any], error: BaseException) -> None:
-    """End with `error`, and report what ``on_error`` raises."""
+    """End the stream with `error`, and report any exception that ``on_error`` raises."""
     if isinstance(error, Exception):
         try:
             observer.on_error(error)

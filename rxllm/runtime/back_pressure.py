@@ -62,7 +62,7 @@ class Endings:
             await asyncio.wait(map(asyncio.wrap_future, running), timeout=60)
 
     def wait_blocking(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Block until the functions return, for up to two minutes."""
+        """Block until the functions have returned, but for two minutes at most."""
         if self._is_expected and running_loop() is not loop:
             # `take` wakes the reader just before it disposes its source.
             has_turned = threading.Event()
@@ -152,7 +152,7 @@ class Gate:
         start()
 
     def when_requested(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once the reader wants an item; see `when_open`."""
+        """Call `wake` as soon as the reader wants an item; see `when_open`."""
         self._add(self._suppliers, wake)
         if self._is_requested():
             self._wake(self._suppliers)

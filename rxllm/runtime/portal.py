@@ -96,7 +96,7 @@ class Portal:
 
 
 def has_ended(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether `loop` is closed or in the parent process."""
+    """Return whether `loop` is closed or belongs to the parent process."""
     return loop.is_closed() or loop in _parent_loops
 
 
@@ -160,7 +160,7 @@ def call_context() -> contextvars.Context:
 
 
 class Starts:
-    """Functions to call at the end of subscribing."""
+    """The functions to call once subscribing has ended."""
 
     def __init__(self) -> None:
         self.is_subscribing = True
@@ -213,7 +213,7 @@ def start_on(
 
 @contextlib.contextmanager
 def on_portal() -> Generator[Portal]:
-    """Run the block's calls on the portal's loop.
+    """Run the calls that a ``with`` block makes on the portal's loop.
 
     Raises ``RuntimeError`` on the portal's own thread.
     """
@@ -234,7 +234,7 @@ def on_portal() -> Generator[Portal]:
 def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:
     """Warn if this thread blocks its running loop.
 
-    `instead` is the code to write.
+    `instead` is the code that the warning recommends.
     """
     if running_loop() is not None and not _in_notebook():
         message = f"{what} this thread's event loop until the stream ends; in a coroutine, write: {instead}"

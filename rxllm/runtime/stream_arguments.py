@@ -33,7 +33,7 @@ def check_streams(name: str, streams: Sequence[Any]) -> None:
 def check_operators(operators: Iterable[Any]) -> None:
     """Raise ``ValidationError("invalid_option")`` unless all are operators.
 
-    ``ops.text`` makes an operator, but is none itself.
+    ``ops.text`` makes an operator, but is not an operator itself.
     """
     for place, operator in enumerate(operators):
         fault = _fault(operator)
@@ -44,7 +44,7 @@ def check_operators(operators: Iterable[Any]) -> None:
 class OperatorMaker:
     """Wraps another package's function that makes an operator.
 
-    A ``TypeError`` names the package, with ``about()``.
+    A ``TypeError`` names the package, which ``about()`` describes.
     """
 
     def __init__(self, name: str, make: Callable[..., Any], about: Callable[[], str]) -> None:
