@@ -125,7 +125,7 @@ def stream_resume(
 def unchecked_resume(
     engine: Any, thread: Thread, approvals: Any, results: Any, opts: Mapping[str, Any]
 ) -> Stream[Event]:
-    """Return the same as `stream_resume`, but check answers per subscription."""
+    """Do the same as `stream_resume`, but check the answers only when a subscription starts."""
     setup = Setup.of(engine, ChatOptions, opts)
     return setup.drop_hidden(resumed_events(setup, thread, _answers(approvals, results)))
 

@@ -44,7 +44,7 @@ class Bounded(abc.DisposableBase, Generic[T]):
         self._filling = False
 
     def start(self, scheduler: abc.SchedulerBase | None) -> None:
-        """Subscribe until `limit` sources are running."""
+        """Subscribe to more sources, until `limit` of them are running."""
         if self._filling:  # a source ended at once, so the outer loop continues
             return
         self._filling = True

@@ -146,7 +146,7 @@ class Hold(Gate):
         return self._is_idle() and (self._reader is None or self._reader.requested)
 
     def let_through(self) -> None:
-        """Open the gate. If it is idle, wake the waiting sources."""
+        """Set `closed` to False. If no item is waiting, wake the waiting sources."""
         self.closed = False
         self._wake_if_idle()
 

@@ -144,7 +144,7 @@ class Pump(abc.DisposableBase, Generic[T]):
         self._holding = True
 
     def release(self) -> None:
-        """End a hold, and cancel a disposed task."""
+        """End the hold, and cancel the task if it was disposed in the meantime."""
         self._holding = False
         if self.disposed:
             self._cancel()

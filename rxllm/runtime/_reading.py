@@ -117,7 +117,7 @@ class Buffer(abc.ObserverBase[T]):
         self._wake()
 
     def failure(self) -> BaseException | None:
-        """Return the error that ended the stream, once."""
+        """Return the error that ended the stream. Later calls return None."""
         error, self.error = self.error, None
         if error is not None:
             shorten_traceback(error)

@@ -92,7 +92,7 @@ class Attempts:
         return [*self._plan.opens(self._count), *events]
 
     def again(self, error: Exception) -> bool:
-        """Schedule the next attempt, or return False."""
+        """Schedule the next attempt, or return False if there is none."""
         try:
             with within(self._scope):
                 seconds = self._plan.again(error, self._count)

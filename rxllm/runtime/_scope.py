@@ -111,9 +111,9 @@ class RecallingJournal(Journal, Protocol):
 class EagerJournal(RecallingJournal, Protocol):
     """A `RecallingJournal` that can also drop records.
 
-    With other journals, tools wait for the end of the response. A response that was recorded whole replaces its
-    beginning, which was kept under a key that starts with "eager". Later runs then recall an empty list last. A
-    beginning that was kept twice is not replaced.
+    With other journals, tools wait for the end of the response. The beginning of a response is kept under a key that
+    starts with "eager". Once the whole response is recorded, it replaces its beginning, and the last list that later
+    runs recall is empty. A beginning that was kept twice is not replaced.
     """
 
     def void(self, path: Sequence[str], key: str) -> None:
@@ -122,7 +122,7 @@ class EagerJournal(RecallingJournal, Protocol):
 
 
 class Bookmark(Protocol):
-    """A journal's place for the id of a kept answer."""
+    """A journal's note of the id under which the provider keeps an answer."""
 
     def take(self) -> str | None:
         """Return an earlier process's note, once."""
@@ -146,9 +146,9 @@ class Ask(Protocol):
 class EngineCall(msgspec.Struct, frozen=True):
     """The engine call whose operators are being applied.
 
-    `request` has all options, and `call` has the settings outside a request. `provider` is the adapter's name. `before`
-    is the usage of earlier steps, and `chat` has the chat's budgets. ``ask(engine)`` returns another engine's answer,
-    as a cold Observable.
+    `request` has all options, and `call` has the settings that are not part of a request. `provider` is the adapter's
+    name. `before` is the usage of earlier steps, and `chat` has the chat's budgets. ``ask(engine)`` returns another
+    engine's answer, as a cold Observable.
     """
 
     request: Request
@@ -166,7 +166,7 @@ current_engine_call: contextvars.ContextVar[EngineCall | None] = contextvars.Con
 
 
 def engine_call() -> EngineCall | None:
-    """Return the current engine call, or None in a pipe.
+    """Return the current engine call, or None for an operator in a pipe.
 
     Closures use this, because cloudpickle cannot pickle context variables.
     """
@@ -268,9 +268,9 @@ class Setting(Generic[T]):
 class ScopedObserver(abc.ObserverBase[Any]):
     """Calls `observer` in the scope in which it subscribed.
 
-    Operators such as ``repeat`` and ``retry`` start a call when another ends. It must not belong to the call that has
-    ended. At an end or ``ErrorEvent``, `observer` gets the whole scope, because it may subscribe again. Other events
-    get the fields that a model source passes on.
+    Operators such as ``repeat`` and ``retry`` start a call when another ends. The new call must not belong to the
+    one that has ended. At an end or ``ErrorEvent``, `observer` gets the whole scope, because it may subscribe again.
+    Other events get the fields that a model source passes on.
     """
 
     __slots__ = ("_observer", "_of_events", "_scope")

@@ -73,13 +73,13 @@ class Endings:
 
 
 MAX_WAITING = 64
-"""The default number of items before a source waits."""
+"""The default number of unread items at which a source waits."""
 
 HELD_BACK = 1024
 """The default maximum number of held-back items."""
 
 LIMIT = 65_536
-"""The default limit for a source that cannot wait."""
+"""The default number of unread items at which a source that cannot wait is cut off."""
 
 
 class Gate:

@@ -101,7 +101,7 @@ def has_ended(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def live_on(loop: asyncio.AbstractEventLoop) -> Live | None:
-    """Return the portal's calls and timers, or None.
+    """Return the portal's calls and timers, or None if `loop` is not the portal's.
 
     Interpreter exit waits only for these.
     """
@@ -175,9 +175,9 @@ class Starts:
 
 
 def subscribing() -> contextlib.AbstractContextManager[None]:
-    """Delay calls on other loops until the block ends.
+    """Delay the start of calls on other loops until the ``with`` block ends.
 
-    Otherwise, events could arrive before the disposable does.
+    Otherwise, events could arrive before the subscriber has the disposable.
     """
     place = current_place.get()
     outer = place.starts

@@ -82,7 +82,7 @@ def _hint(name: str) -> str:
 class Origin(NamedTuple):
     """The call that returned a Stream.
 
-    `items` is a name, such as ``"events"``, or the class of the only item.
+    `items` says what the Stream emits: a word such as ``"events"``, or the class of its only item.
     """
 
     function: str = ""
