@@ -151,7 +151,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return usd or (self._tokens is not None and self._committed() > self._tokens)
 
     def catch_up(self, usage: Usage) -> None:
-        """Raise the spent amounts to those in `usage`."""
+        """Increase the spent amounts to those in `usage`, if these are higher."""
         with self._lock:
             if usage.total > self._settled.tokens:
                 self._settled = replace(self._settled, tokens=usage.total)
@@ -159,9 +159,9 @@ request is not sent; raise the budget, or pass a smaller max_tokens
                 self._settled = replace(self._settled, usd=usage.total_cost)
 
     def count_journaled(self, key: Hashable, spent: Callable[[], Spending] | None = None) -> None:
-        """Count the journal's answer under `key` once.
+        """Count the journal's answer under `key`, unless it has been counted.
 
-        Without `spent`, only mark it as counted.
+        If `spent` is None, only mark the answer as counted.
         """
         with self._lock:
             if key not in self._journaled and spent is not None:
@@ -192,7 +192,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return AHEAD if self._tokens is None else min(AHEAD, self._tokens - self._committed())
 
     def settle(self, reservation: Reservation, used: Spending) -> Spending:
-        """Replace a reservation with the amounts `used`, once."""
+        """Replace a reservation with the amounts `used`. Later calls change nothing."""
         with self._lock:
             if self._running.pop(reservation, reservation) is None:
                 self._settled = _sum(self._settled, used)

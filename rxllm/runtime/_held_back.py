@@ -209,7 +209,7 @@ class Hold(Gate):
 
 
 class _ReaderObserver(abc.ObserverBase[Any]):
-    """Calls `observer` with its own subscription's `Reader`."""
+    """Calls `observer` with the `Reader` that was current when it subscribed."""
 
     __slots__ = ("_observer", "_reader")
 

@@ -150,7 +150,7 @@ class Pump(abc.DisposableBase, Generic[T]):
             self._cancel()
 
     def interrupt(self) -> bool:
-        """Cancel the body's wait, unless it is held or ending."""
+        """Cancel the body's task, unless it is held, is delivering items or has been disposed."""
         if self._task is None or self._holding or self.disposed or self._delivering:
             return False
         return self._task.cancel()

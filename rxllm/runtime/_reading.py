@@ -266,8 +266,8 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
     It works in scripts, threads and notebooks. It warns if it blocks a running event loop, except in notebooks. Ctrl-C
     disposes the subscription and closes its connections.
 
-    Raises the stream's error, or ``SequenceContainsNoElementsError`` without items. Raises ``RuntimeError`` on rxllm's
-    own loop. Raises ``ValidationError("invalid_option")`` if `source` is not an Observable.
+    Raises the stream's error, or ``SequenceContainsNoElementsError`` if there are no items. Raises ``RuntimeError`` on
+    rxllm's own loop. Raises ``ValidationError("invalid_option")`` if `source` is not an Observable.
     """
     check_source(source, "run")
     source = getattr(source, "_whole", source)
@@ -339,7 +339,7 @@ class _Waiter(abc.ObserverBase[T]):
         self.take_error(error)
 
     def take_error(self, error: BaseException) -> bool:
-        """Keep the first error. Return False if no caller waits."""
+        """Keep the first error. Return False if no caller is waiting for it."""
         if self.awaited and self._error is None:
             self._error = error
             self._wake()

@@ -40,7 +40,7 @@ class Plan(Protocol):
     """A subscription's retry plan. Attempts count from 1."""
 
     late: bool
-    """Whether `again` also sees failures after content."""
+    """Whether `again` is also called for failures after the first content."""
 
     def source(self, attempt: int) -> Observable[Event]: ...
 

@@ -179,7 +179,7 @@ def applying_operators(call: EngineCall) -> Setting[EngineCall | None]:
 
 
 def provider_name(adapter: Any) -> str:
-    """Return the adapter's provider, or else its own name."""
+    """Return the name of the adapter's provider. If there is none, return the adapter's own name."""
     return getattr(adapter, "provider", None) or getattr(adapter, "__name__", None) or type(adapter).__name__
 
 
@@ -247,9 +247,9 @@ def within(scope: Scope) -> Setting[Scope]:
 
 
 class Setting(Generic[T]):
-    """Sets a context variable in a block.
+    """Context manager that sets a context variable.
 
-    It is three times faster than a generator.
+    It is three times faster than one that is made from a generator.
     """
 
     __slots__ = ("_token", "_value", "_variable")

@@ -394,5 +394,5 @@ def returned_by(
 
 
 def call_of(stream: Observable[Any]) -> tuple[Any, Mapping[str, Any]] | None:
-    """Return the engine and options behind `stream`, or None."""
+    """Return the engine and options that `stream` was made with, or None if they are unknown."""
     return stream._origin.call if isinstance(stream, Stream) else None  # pyright: ignore[reportPrivateUsage]

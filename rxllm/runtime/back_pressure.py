@@ -33,14 +33,14 @@ from rxllm.runtime.portal import running_loop
 
 
 class Endings:
-    """Functions that a reader waits for after reading."""
+    """The functions that a reader waits for when it has stopped reading."""
 
     def __init__(self) -> None:
         self._running: dict[Future[None], None] = {}
         self._is_expected = False
 
     def expect(self) -> None:
-        """Record that a function may run on disposal."""
+        """Record that a function may run when the subscription is disposed."""
         self._is_expected = True
 
     def begin(self) -> Callable[[], None]:
@@ -142,7 +142,7 @@ class Gate:
             self.open()
 
     def when_idle(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once no item is waiting; see `when_open`."""
+        """Call `wake` as soon as no item is waiting; see `when_open`."""
         self._add(self._idlers, wake)
         if self._is_idle():
             self._wake(self._idlers)

@@ -61,7 +61,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 ErrorListener = Callable[[BaseException], bool]
-"""Receives an unhandled error, and returns whether a reader waits."""
+"""Receives an unhandled error, and returns whether a reader is waiting for it."""
 
 
 class Reader(msgspec.Struct, frozen=True):

@@ -141,7 +141,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 def awaiting_loop() -> asyncio.AbstractEventLoop:
     """Return the running asyncio loop for an await.
 
-    Raises ``EngineError("wrong_loop")`` without one, as under trio.
+    Raises ``EngineError("wrong_loop")`` if there is none, as under trio.
     """
     if (loop := running_loop()) is not None:
         return loop
@@ -151,7 +151,7 @@ def awaiting_loop() -> asyncio.AbstractEventLoop:
 
 
 def call_context() -> contextvars.Context:
-    """Copy the context, without its chosen loop."""
+    """Return a copy of the context in which no event loop is chosen."""
     context = contextvars.copy_context()
     place = context.get(current_place)
     if place is not None and place.loop is not None:

@@ -227,7 +227,7 @@ class Drain:
         await _wait_for(tasks, CLOSE_SECONDS)
 
     def wait(self, done: futures.Future[None]) -> None:
-        """Wait outside the loop's thread. Give up if it hangs."""
+        """Wait for `done` outside the loop's thread. Give up if the loop hangs."""
         ticks = -1
         while not futures.wait((done,), FIRST_SECONDS).done:
             if ticks == self._ticks:
