@@ -49,7 +49,7 @@ from rxllm.values.sessions import nested_call, nested_id, open_agents, open_ids,
 
 
 def is_over(thread: Thread) -> bool:
-    """Whether the model has answered and nothing is open."""
+    """Whether the model has answered, and no tool call or question is unanswered."""
     last = thread.last
     return last is not None and last.role == "assistant" and HaltedStep.of(thread) is None
 
@@ -163,7 +163,8 @@ class Answers(msgspec.Struct, frozen=True):
     ) -> Iterator[tuple[ToolCall, ToolCall, Answers, ToolSettings]]:
         """Yield each call that needs an answer, including calls inside agents.
 
-        The first call has the caller's id, the second its own chat's id. The answers and settings for that chat follow.
+        Each item has the call with the id that the caller sees, and the same call with its id in its own chat. Then it
+        has the answers and the settings for that chat.
         """
         for call in calls:
             if call.id not in agents or self._decides(call):
@@ -184,7 +185,7 @@ class Answers(msgspec.Struct, frozen=True):
         return call.id in self.results or call.id in self.approvals
 
     def _calls_again(self, call: ToolCall, agent: Thread) -> bool:
-        """Whether an approval re-runs a tool after its question's reply."""
+        """Whether the approval of `call` runs its tool again, now that its question has a reply."""
         return _is_replied(agent) and call.id in self.approvals and not _is_denial(self.approvals[call.id])
 
     def _begun(self, call: ToolCall, thread: Thread, settings: ToolSettings) -> Tool:

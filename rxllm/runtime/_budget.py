@@ -48,7 +48,7 @@ from rxllm.values.argument_checks import (
 )
 
 AHEAD = 32
-"""The most unreserved answer tokens between two checks."""
+"""The maximum number of answer tokens that may arrive unreserved between two checks."""
 
 
 class Budget:

@@ -61,7 +61,7 @@ class Bounded(abc.DisposableBase, Generic[T]):
             self._on_done()
 
     def stop(self, index: int) -> None:
-        """Dispose a source if it is running. Its place is free from the next `start` on; `on_end` is not called."""
+        """Dispose a source if it is running, without calling `on_end`. The next `start` can use its place."""
         if (subscription := self._live.pop(index, None)) is not None:
             self._running -= 1
             subscription.dispose()

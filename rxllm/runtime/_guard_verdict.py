@@ -36,7 +36,7 @@ _LONGEST_REASON = 400
 
 
 def result_of(function: Callable[[], Any]) -> Stream[Any]:
-    """Return a stream of the result of ``function()``."""
+    """Return a stream that emits the result of ``function()``."""
 
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         value = function()

@@ -105,7 +105,7 @@ class Pump(abc.DisposableBase, Generic[T]):
             start_on(self._loop, self._begin, context)
 
     def emit(self, items: Sequence[T]) -> bool:
-        """Deliver `items`. Return False after dispose."""
+        """Deliver `items`. Return False if the subscription has been disposed."""
         on_next = self._observer.on_next
         self.emitted += len(items)
         self._delivering = True
@@ -123,7 +123,7 @@ class Pump(abc.DisposableBase, Generic[T]):
 
     @property
     def behind(self) -> bool:
-        """Whether the consumer is behind, so `ready` waits."""
+        """Whether the consumer is behind, so that `ready` waits."""
         return self._gate is not None and self._gate.full
 
     async def ready(self) -> None:

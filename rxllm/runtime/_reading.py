@@ -99,7 +99,7 @@ class Buffer(abc.ObserverBase[T]):
         self.take_error(error)
 
     def take_error(self, error: BaseException) -> bool:
-        """Keep an unhandled error. Return False after the end."""
+        """Keep an unhandled error. Return False if the stream has already ended."""
         if self.ended:
             return False
         self.error = error
@@ -353,7 +353,7 @@ class _Waiter(abc.ObserverBase[T]):
         return self._error is not None
 
     def failure(self) -> BaseException:
-        """Return the error, and drop it to avoid a cycle."""
+        """Return the error, and forget it to avoid a reference cycle."""
         error, self._error = cast(BaseException, self._error), None
         shorten_traceback(error)
         return error

@@ -280,7 +280,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 
 _SPENT = ("insufficient_quota", "billing_error", "payment_required")
-"""Codes for an account without credit."""
+"""The error codes that mean that an account has no credit."""
 
 _SECONDS = ("base_delay", "max_delay", "jitter", "max_retry_after")
 _REASONS = AdapterError.REASONS | StreamError.REASONS

@@ -82,7 +82,7 @@ class Journal(Protocol):
         ...
 
     async def begin(self, path: Sequence[str], key: str, call: ToolCall) -> None:
-        """Record a tool's start before it starts. Errors end the stream."""
+        """Record a tool's start before it starts. If this fails, the stream ends with the error."""
         ...
 
     async def finish(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
@@ -103,7 +103,7 @@ class RecallingJournal(Journal, Protocol):
         ...
 
     def keep(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
-        """Record `events`, before anything recorded later."""
+        """Record `events` ahead of everything that is recorded later."""
         ...
 
 
@@ -125,7 +125,7 @@ class Bookmark(Protocol):
     """A journal's note of the id under which the provider keeps an answer."""
 
     def take(self) -> str | None:
-        """Return an earlier process's note, once."""
+        """Return the note that an earlier process kept. Later calls return None."""
         ...
 
     def put(self, note: str) -> None:
@@ -219,7 +219,7 @@ class Scope(msgspec.Struct, frozen=True):
         )
 
     def under(self, operators: Iterable[Any], chat: dict[Any, Budget] | None) -> Scope:
-        """Add the budgets of `operators`. `chat` has the chat's own."""
+        """Return the scope with the budgets of `operators` added. `chat` has the chat's own budgets."""
         holders = [operator for operator in operators if isinstance(operator, HoldsBudget)]
         if not holders:
             return self

@@ -57,7 +57,7 @@ class Endings:
         return end
 
     async def wait(self) -> None:
-        """Wait up to a minute for the functions."""
+        """Wait up to a minute for the functions to return."""
         if running := list(self._running):
             await asyncio.wait(map(asyncio.wrap_future, running), timeout=60)
 

@@ -120,7 +120,7 @@ class Origin(NamedTuple):
         return f"{fault}: {advice('Stream', 'item', call=call)}"
 
     def _result_with(self, name: str) -> tuple[str, str]:
-        """Return a call whose result has `name`, and the path."""
+        """Return the code of a call whose result has `name`, and the path to `name` in the result."""
         call = f"{self.function}(...)"
         if self.items == "events":
             folds = {Response: "to_response", ChatResult: "to_chat_result", StepResult: "to_step_result"}
