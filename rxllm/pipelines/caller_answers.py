@@ -49,7 +49,7 @@ from rxllm.values.sessions import nested_call, nested_id, open_agents, open_ids,
 
 
 def is_over(thread: Thread) -> bool:
-    """Whether the model has answered and nothing is open."""
+    """Whether the model has answered, and no tool call or question is unanswered."""
     last = thread.last
     return last is not None and last.role == "assistant" and HaltedStep.of(thread) is None
 
@@ -63,14 +63,14 @@ class HaltedStep(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, thread: Thread) -> HaltedStep | None:
-        """Return the halted step, or None if nothing is open."""
+        """Return the halted step, or None if no tool call or question is unanswered."""
         last = thread.last
         question = last if last is not None and last.metadata.get("ask_user") else None
         calls = unanswered(thread)
         return cls(thread if question is None else thread[:-1], calls, question) if calls or question else None
 
     def completed(self, state: StreamCollector, waiting: WaitingCalls) -> StepResult:
-        """Return the step's result, with the results in `state`."""
+        """Return the step's result, including the tool results in `state`."""
         thread = with_results(self.thread, {result.tool_call_id or "": result for result in state.tool_results})
         calling = (message for message in reversed(thread.messages) if not all(map(is_server, message.tool_calls)))
         message = next(calling, Message("assistant"))
@@ -110,7 +110,7 @@ def agent_setup(tool: AgentTool, settings: ToolSettings, **ids: str) -> Setup:
 
 
 def agent_ids(call: AgentCall) -> dict[str, str]:
-    """Return the ids for the agent's chat."""
+    """Return the options ``request_id`` and ``session_id`` for an agent's chat."""
     ids: dict[str, str] = {}
     if call.request_id is not None:
         ids["request_id"] = f"{call.request_id}/{call.call.id}"
@@ -129,7 +129,7 @@ class Answers(msgspec.Struct, frozen=True):
     results: Mapping[str, Any]
 
     def check(self, halted: HaltedStep | None, settings: ToolSettings) -> None:
-        """Raise if an answer matches no call, or is missing."""
+        """Raise an error if an answer matches no call, or if a call has no answer."""
         calls, agents = (halted.calls, halted.agents) if halted else ((), {})
         self._refuse_unknown(calls, agents)
         waiting = list(self._waiting(calls, agents, settings, lambda call: call))
@@ -144,7 +144,7 @@ class Answers(msgspec.Struct, frozen=True):
                 answers._edited_call(answers._approved_tool(call, settings, outer.id), call, outer.id)
 
     def replied(self, thread: Thread) -> tuple[Thread, Answers]:
-        """Answer questions, even inside agents. Return the remaining answers."""
+        """Add the replies to questions to `thread`, even inside agents. Return it and the remaining answers."""
         replies = {id: self.results[id] for id in open_questions(thread) if id in self.results}
         known = Counter(open_ids(thread))
         for id, reply in replies.items():
@@ -163,7 +163,8 @@ class Answers(msgspec.Struct, frozen=True):
     ) -> Iterator[tuple[ToolCall, ToolCall, Answers, ToolSettings]]:
         """Yield each call that needs an answer, including calls inside agents.
 
-        The first call has the caller's id, the second its own chat's id. The answers and settings for that chat follow.
+        Each item has the call with the id that the caller sees, and the same call with its id in its own chat. Then it
+        has the answers and the settings for that chat.
         """
         for call in calls:
             if call.id not in agents or self._decides(call):
@@ -184,13 +185,13 @@ class Answers(msgspec.Struct, frozen=True):
         return call.id in self.results or call.id in self.approvals
 
     def _calls_again(self, call: ToolCall, agent: Thread) -> bool:
-        """Whether an approval re-runs a tool after its question's reply."""
+        """Whether the approval of `call` runs its tool again, now that its question has a reply."""
         return _is_replied(agent) and call.id in self.approvals and not _is_denial(self.approvals[call.id])
 
     def _begun(self, call: ToolCall, thread: Thread, settings: ToolSettings) -> Tool:
-        """Return the tool that `call` has started.
+        """Return the tool of a call that has already started.
 
-        It is an agent with the chat `thread`, or a tool whose question starts `thread`.
+        It is an agent whose chat is `thread`, or a tool whose question is the first message of `thread`.
         """
         tool = settings.tools_by_name.get(call.name)
         if isinstance(tool, AgentTool) or (tool is not None and is_question(thread[0])):

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 def complete_step(setup: Setup, halted: HaltedStep, answers: Answers, settings: ToolSettings) -> Stream[Event]:
-    """Return the answers' events, ending with ``StepCompleted``."""
+    """Return the events that result from the answers. The last one is ``StepCompleted``."""
 
     def make() -> Stream[Event]:
         scope, agents = replace(current_scope.get(), request_id=request_id(setup.options)), halted.agents
@@ -125,7 +125,7 @@ def stream_resume(
 def unchecked_resume(
     engine: Any, thread: Thread, approvals: Any, results: Any, opts: Mapping[str, Any]
 ) -> Stream[Event]:
-    """Return the same as `stream_resume`, but check answers per subscription."""
+    """Do the same as `stream_resume`, but check the answers only when a subscription starts."""
     setup = Setup.of(engine, ChatOptions, opts)
     return setup.drop_hidden(resumed_events(setup, thread, _answers(approvals, results)))
 

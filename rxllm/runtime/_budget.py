@@ -48,7 +48,7 @@ from rxllm.values.argument_checks import (
 )
 
 AHEAD = 32
-"""The most unreserved answer tokens between two checks."""
+"""The maximum number of answer tokens that may arrive unreserved between two checks."""
 
 
 class Budget:
@@ -130,7 +130,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
     def reserve(self, tokens: int, usd: float | None) -> Reservation:
         """Reserve `tokens` and `usd` for a call.
 
-        Raises ``StreamError("budget_exceeded")``.
+        Raises ``StreamError("budget_exceeded")`` if too little of the budget is left.
         """
         tokens = tokens if self.reserves else 0
         with self._lock:
@@ -151,7 +151,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return usd or (self._tokens is not None and self._committed() > self._tokens)
 
     def catch_up(self, usage: Usage) -> None:
-        """Raise the spent amounts to those in `usage`."""
+        """Increase the spent amounts to those in `usage`, if these are higher."""
         with self._lock:
             if usage.total > self._settled.tokens:
                 self._settled = replace(self._settled, tokens=usage.total)
@@ -159,9 +159,9 @@ request is not sent; raise the budget, or pass a smaller max_tokens
                 self._settled = replace(self._settled, usd=usage.total_cost)
 
     def count_journaled(self, key: Hashable, spent: Callable[[], Spending] | None = None) -> None:
-        """Count the journal's answer under `key` once.
+        """Count the journal's answer under `key`, unless it has been counted.
 
-        Without `spent`, only mark it as counted.
+        If `spent` is None, only mark the answer as counted.
         """
         with self._lock:
             if key not in self._journaled and spent is not None:
@@ -176,7 +176,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return reservation
 
     def grow(self, reservation: Reservation, tokens: int, usd: float | None) -> bool:
-        """Raise a reservation, and return whether the budget suffices."""
+        """Increase a reservation, and return whether the budget suffices."""
         with self._lock:
             if reservation in self._running:
                 reservation.tokens = max(reservation.tokens, tokens)
@@ -185,14 +185,14 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return has_tokens and (self._usd is None or usd is None or self._committed_usd() <= self._usd)
 
     def slack(self) -> float:
-        """Return how many tokens may arrive before `grow`."""
+        """Return how many tokens may arrive before `grow` must be called."""
         if self.reserves and self._usd is None:
             return 0
         with self._lock:
             return AHEAD if self._tokens is None else min(AHEAD, self._tokens - self._committed())
 
     def settle(self, reservation: Reservation, used: Spending) -> Spending:
-        """Replace a reservation with the amounts `used`, once."""
+        """Replace a reservation with the amounts `used`. Later calls change nothing."""
         with self._lock:
             if self._running.pop(reservation, reservation) is None:
                 self._settled = _sum(self._settled, used)
@@ -241,14 +241,14 @@ class Reservation(msgspec.Struct, eq=False):
 
 
 class Share(msgspec.Struct, eq=False):
-    """A budget for model sources to apply."""
+    """A budget that model sources apply to their calls."""
 
     budget: Budget
     is_taken: bool = False
 
 
 class HoldsBudget:
-    """Base class of operators with a budget."""
+    """Base class of operators that apply a budget."""
 
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
         """Return the shared budget, or the one in `chat`."""

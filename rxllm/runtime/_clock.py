@@ -66,7 +66,7 @@ class LoopScheduler(PeriodicScheduler):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the loop has ended, so nothing can run."""
+        """Whether the loop has ended, so that nothing can run on it."""
         return has_ended(self._loop)
 
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
@@ -122,7 +122,7 @@ class LoopScheduler(PeriodicScheduler):
 
 
 class PacedScheduler(LoopScheduler):
-    """Makes sources such as ``range`` wait for an iterator."""
+    """Scheduler on which sources such as ``range`` wait while an iterator's gate is full."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, gate: Gate) -> None:
         super().__init__(loop)
@@ -143,7 +143,7 @@ class PacedScheduler(LoopScheduler):
 
 
 class CallScheduler(LoopScheduler):
-    """Like reactivex's default, but with timers on the loop."""
+    """Like reactivex's default scheduler, but runs timers on the event loop."""
 
     def __init__(self, fail: Callable[[BaseException], object] = report_unheard) -> None:
         super().__init__(chosen_loop(), fail)

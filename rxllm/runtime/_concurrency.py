@@ -18,7 +18,7 @@ class Bounded(abc.DisposableBase, Generic[T]):
     ``on_next(index, item)`` gets each item. ``on_end(index, error)`` is called when a source ends, and ``on_done()``
     when all have. An error that is not an ``Exception`` disposes all sources, and goes to ``on_fatal``.
 
-    While `is_open` is True, more sources can follow. Call `start` for each one, and after setting it to False.
+    While `is_open` is True, more sources can follow. Call `start` for each one, and again after you set it to False.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Bounded(abc.DisposableBase, Generic[T]):
         self._filling = False
 
     def start(self, scheduler: abc.SchedulerBase | None) -> None:
-        """Subscribe until `limit` sources are running."""
+        """Subscribe to more sources, until `limit` of them are running."""
         if self._filling:  # a source ended at once, so the outer loop continues
             return
         self._filling = True
@@ -61,7 +61,7 @@ class Bounded(abc.DisposableBase, Generic[T]):
             self._on_done()
 
     def stop(self, index: int) -> None:
-        """Dispose a source if it is running. Its place is free from the next `start` on; `on_end` is not called."""
+        """Dispose a source if it is running, without calling `on_end`. The next `start` can use its place."""
         if (subscription := self._live.pop(index, None)) is not None:
             self._running -= 1
             subscription.dispose()

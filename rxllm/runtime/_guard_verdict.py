@@ -36,7 +36,7 @@ _LONGEST_REASON = 400
 
 
 def result_of(function: Callable[[], Any]) -> Stream[Any]:
-    """Return a stream of the result of ``function()``."""
+    """Return a stream that emits the result of ``function()``."""
 
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         value = function()
@@ -72,7 +72,7 @@ def _close_unstarted(value: Any) -> None:
 
 
 def verdict_error(check: Any, verdict: Any) -> StreamError | None:
-    """Return the error for a check's verdict, if any."""
+    """Return the error for a check's verdict, or None if the check passed."""
     name = _name_of(check)
     if verdict is None or verdict is True:
         return None
@@ -88,7 +88,7 @@ def verdict_error(check: Any, verdict: Any) -> StreamError | None:
 
 
 def check_failed(check: Any, error: Exception) -> StreamError:
-    """Return the error for a check that raised."""
+    """Return the error for a check that raised an exception."""
     name = _name_of(check)
     description = shorten(f"{type(error).__name__}: {error}", _LONGEST_REASON)
     failure = StreamError("guard_failed", f"the guard {name!r} raised {description}", metadata={"guard": name})

@@ -73,11 +73,11 @@ class Backlog(ABC, Generic[T, R]):
 
     @abstractmethod
     def _release(self) -> None:
-        """Deliver the items that are due, under the lock."""
+        """Deliver the items that are due. The caller holds the lock."""
 
     @abstractmethod
     def _take_all(self) -> Iterable[R]:
-        """Remove and return the waiting items, under the lock."""
+        """Remove and return the waiting items. The caller holds the lock."""
 
     def _deliver(self, item: R) -> None:
         self._delivering = True
@@ -146,7 +146,7 @@ class Hold(Gate):
         return self._is_idle() and (self._reader is None or self._reader.requested)
 
     def let_through(self) -> None:
-        """Open the gate. If it is idle, wake the waiting sources."""
+        """Set `closed` to False. If no item is waiting, wake the waiting sources."""
         self.closed = False
         self._wake_if_idle()
 
@@ -209,7 +209,7 @@ class Hold(Gate):
 
 
 class _ReaderObserver(abc.ObserverBase[Any]):
-    """Calls `observer` with its own subscription's `Reader`."""
+    """Calls `observer` with the `Reader` that was current when it subscribed."""
 
     __slots__ = ("_observer", "_reader")
 
@@ -250,9 +250,9 @@ def behind(gate: Gate | None) -> Generator[None]:
 
 
 def noting_times(source: Observable[T]) -> Stream[T]:
-    """Let `source` record the times of lost attempts.
+    """Let `source` record the times of attempts that failed or lost a race.
 
-    Times differ between runs, so only readers of times get them.
+    Times differ between runs, so they are recorded only for a reader that wants them.
     """
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:

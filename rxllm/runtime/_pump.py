@@ -106,7 +106,7 @@ class Pump(abc.DisposableBase, Generic[T]):
             start_on(self._loop, self._begin, context)
 
     def emit(self, items: Sequence[T]) -> bool:
-        """Deliver `items`. Return False after dispose."""
+        """Deliver `items`. Return False if the subscription has been disposed."""
         on_next = self._observer.on_next
         self.emitted += len(items)
         self._delivering = True
@@ -124,7 +124,7 @@ class Pump(abc.DisposableBase, Generic[T]):
 
     @property
     def behind(self) -> bool:
-        """Whether the consumer is behind, so `ready` waits."""
+        """Whether the consumer is behind, so that `ready` waits."""
         return self._gate is not None and self._gate.full
 
     async def ready(self) -> None:
@@ -145,13 +145,13 @@ class Pump(abc.DisposableBase, Generic[T]):
         self._holding = True
 
     def release(self) -> None:
-        """End a hold, and cancel a disposed task."""
+        """End the hold, and cancel the task if it was disposed in the meantime."""
         self._holding = False
         if self.disposed:
             self._cancel()
 
     def interrupt(self) -> bool:
-        """Cancel the body's wait, unless it is held or ending."""
+        """Cancel the body's task, unless it is held, is delivering items or has been disposed."""
         if self._task is None or self._holding or self.disposed or self._delivering:
             return False
         return self._task.cancel()

@@ -33,7 +33,7 @@ _ENDS = frozenset({MessageCompleted, StepCompleted, ChatCompleted})
 
 
 def race(*streams: Observable[Event]) -> Stream[Event]:
-    """Emit the stream with the first content, and dispose the others.
+    """Emit the stream that is first to produce content, and dispose the others.
 
     ::
 
@@ -53,7 +53,7 @@ def race(*streams: Observable[Event]) -> Stream[Event]:
     Timed events (see ``ops.timed``) add the times of the other streams. The usage leaves out the other streams. In a
     pipe, write ``a.pipe(ops.race(b))``.
 
-    Raises ``ValidationError("invalid_option")`` without streams, or if one is not an Observable.
+    Raises ``ValidationError("invalid_option")`` if there are no streams, or if one is not an Observable.
     """
     check_streams("streams", streams)
     return _race_sources("race", streams, [0.0] * len(streams))
@@ -89,7 +89,7 @@ def _race_sources(name: str, sources: Sequence[Observable[Event]], delays: Seque
 
 
 class _Race:
-    """Emits the first source with content, and disposes the rest.
+    """Emits the source that is first to produce content, and disposes the others.
 
     Source k starts after ``delays[k]`` seconds, or once all running sources have failed. `name` is the race's key in
     the metadata.

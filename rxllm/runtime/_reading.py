@@ -99,7 +99,7 @@ class Buffer(abc.ObserverBase[T]):
         self.take_error(error)
 
     def take_error(self, error: BaseException) -> bool:
-        """Keep an unhandled error. Return False after the end."""
+        """Keep an unhandled error. Return False if the stream has already ended."""
         if self.ended:
             return False
         self.error = error
@@ -117,7 +117,7 @@ class Buffer(abc.ObserverBase[T]):
         self._wake()
 
     def failure(self) -> BaseException | None:
-        """Return the error that ended the stream, once."""
+        """Return the error that ended the stream. Later calls return None."""
         error, self.error = self.error, None
         if error is not None:
             shorten_traceback(error)
@@ -266,8 +266,8 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
     It works in scripts, threads and notebooks. It warns if it blocks a running event loop, except in notebooks. Ctrl-C
     disposes the subscription and closes its connections.
 
-    Raises the stream's error, or ``SequenceContainsNoElementsError`` without items. Raises ``RuntimeError`` on rxllm's
-    own loop. Raises ``ValidationError("invalid_option")`` if `source` is not an Observable.
+    Raises the stream's error, or ``SequenceContainsNoElementsError`` if there are no items. Raises ``RuntimeError`` on
+    rxllm's own loop. Raises ``ValidationError("invalid_option")`` if `source` is not an Observable.
     """
     check_source(source, "run")
     source = getattr(source, "_whole", source)
@@ -291,7 +291,7 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
 async def last(source: Observable[T]) -> T:
     """Return the last item of `source`. Cancelling disposes the subscription.
 
-    Raises ``EngineError("wrong_loop")`` without an asyncio loop, as under trio.
+    Raises ``EngineError("wrong_loop")`` if no asyncio loop is running, as under trio.
     """
     loop = awaiting_loop()
     source = getattr(source, "_whole", source)
@@ -318,7 +318,7 @@ async def last(source: Observable[T]) -> T:
 
 
 class _Waiter(abc.ObserverBase[T]):
-    """Keeps the last item or error, and calls `wake`."""
+    """Observer that keeps the last item or error, and calls `wake` when the stream ends."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.awaited = True
@@ -339,7 +339,7 @@ class _Waiter(abc.ObserverBase[T]):
         self.take_error(error)
 
     def take_error(self, error: BaseException) -> bool:
-        """Keep the first error. Return False if no caller waits."""
+        """Keep the first error. Return False if no caller is waiting for it."""
         if self.awaited and self._error is None:
             self._error = error
             self._wake()
@@ -353,7 +353,7 @@ class _Waiter(abc.ObserverBase[T]):
         return self._error is not None
 
     def failure(self) -> BaseException:
-        """Return the error, and drop it to avoid a cycle."""
+        """Return the error, and forget it to avoid a reference cycle."""
         error, self._error = cast(BaseException, self._error), None
         shorten_traceback(error)
         return error

@@ -1,6 +1,6 @@
 """Retry calls that fail before their first content.
 
-An attempt's events are held back until then.
+An attempt's events are held back until its first content arrives.
 
 ::
 
@@ -40,12 +40,12 @@ class Plan(Protocol):
     """A subscription's retry plan. Attempts count from 1."""
 
     late: bool
-    """Whether `again` also sees failures after content."""
+    """Whether `again` is also called for failures after the first content."""
 
     def source(self, attempt: int) -> Observable[Event]: ...
 
     def again(self, error: Exception, attempt: int) -> float | None:
-        """Return the seconds until the next attempt, or None."""
+        """Return the seconds until the next attempt, or None if there is none."""
         ...
 
     def opens(self, attempt: int) -> Iterable[Event]:
@@ -62,7 +62,7 @@ class Plan(Protocol):
 
 
 class Attempts:
-    """Makes the attempts of `plan`. `start` returns the disposable."""
+    """Makes the attempts of `plan`. `start` returns a disposable that ends them."""
 
     def __init__(
         self, plan: Plan, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
@@ -85,14 +85,14 @@ class Attempts:
         return CompositeDisposable(self._source, self._timer)
 
     def events_to_emit(self, events: list[Event]) -> list[Event]:
-        """Return an attempt's events once it has content or fails."""
+        """Return the events to emit when an attempt has its first content or fails."""
         if self.begun and isinstance(events[-1], ErrorEvent):
             return events[-1:]  # the earlier attempt's events stay valid
         self.begun = True
         return [*self._plan.opens(self._count), *events]
 
     def again(self, error: Exception) -> bool:
-        """Schedule the next attempt, or return False."""
+        """Schedule the next attempt, or return False if there is none."""
         try:
             with within(self._scope):
                 seconds = self._plan.again(error, self._count)
@@ -280,7 +280,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 
 _SPENT = ("insufficient_quota", "billing_error", "payment_required")
-"""Codes for an account without credit."""
+"""The error codes that mean that an account has no credit."""
 
 _SECONDS = ("base_delay", "max_delay", "jitter", "max_retry_after")
 _REASONS = AdapterError.REASONS | StreamError.REASONS
@@ -353,7 +353,7 @@ _NEVER = RetryPolicy(max_attempts=1)
 def retrying(
     make: Callable[[], Observable[Event]], rules: RetryPolicy, on_retry: OnRetry | None = None
 ) -> Stream[Event]:
-    """Emit the events of ``make()``, with retries.
+    """Emit the events of ``make()``, and call it again if they fail.
 
     ``on_retry(attempt, delay, error)`` is called before each wait.
     """

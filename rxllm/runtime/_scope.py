@@ -70,7 +70,7 @@ class Journal(Protocol):
     """
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
-        """Return the recorded answer, or emit and record `events`.
+        """Return the recorded answer. If there is none, return `events` and record them.
 
         Each subscription calls this once. Calls with equal keys have the same order in every run. `key` is like
         ``rxllm.values.request_key``, but ignores tools' descriptions.
@@ -82,11 +82,11 @@ class Journal(Protocol):
         ...
 
     async def begin(self, path: Sequence[str], key: str, call: ToolCall) -> None:
-        """Record a tool's start before it starts. Errors end the stream."""
+        """Record a tool's start before it starts. If this fails, the stream ends with the error."""
         ...
 
     async def finish(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
-        """Record a tool's outcome before it is emitted. Errors end the stream."""
+        """Record a tool's outcome before it is emitted. If this fails, the stream ends with the error."""
         ...
 
 
@@ -99,11 +99,11 @@ class RecallingJournal(Journal, Protocol):
         ...
 
     def recall(self, path: Sequence[str], key: str) -> Sequence[Event] | None:
-        """Return events that an earlier run kept, or None."""
+        """Return the events that an earlier run kept, or None if it kept none."""
         ...
 
     def keep(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
-        """Record `events`, before anything recorded later."""
+        """Record `events` ahead of everything that is recorded later."""
         ...
 
 
@@ -111,9 +111,9 @@ class RecallingJournal(Journal, Protocol):
 class EagerJournal(RecallingJournal, Protocol):
     """A `RecallingJournal` that can also drop records.
 
-    With other journals, tools wait for the end of the response. A response that was recorded whole replaces its
-    beginning, which was kept under a key that starts with "eager". Later runs then recall an empty list last. A
-    beginning that was kept twice is not replaced.
+    With other journals, tools wait for the end of the response. The beginning of a response is kept under a key that
+    starts with "eager". Once the whole response is recorded, it replaces its beginning, and the last list that later
+    runs recall is empty. A beginning that was kept twice is not replaced.
     """
 
     def void(self, path: Sequence[str], key: str) -> None:
@@ -122,10 +122,10 @@ class EagerJournal(RecallingJournal, Protocol):
 
 
 class Bookmark(Protocol):
-    """A journal's place for the id of a kept answer."""
+    """A journal's note of the id under which the provider keeps an answer."""
 
     def take(self) -> str | None:
-        """Return an earlier process's note, once."""
+        """Return the note that an earlier process kept. Later calls return None."""
         ...
 
     def put(self, note: str) -> None:
@@ -150,9 +150,9 @@ class Ask(Protocol):
 class EngineCall(msgspec.Struct, frozen=True):
     """The engine call whose operators are being applied.
 
-    `request` has all options, and `call` has the settings outside a request. `provider` is the adapter's name. `before`
-    is the usage of earlier steps, and `chat` has the chat's budgets. ``ask(engine)`` returns another engine's answer,
-    as a cold Observable.
+    `request` has all options, and `call` has the settings that are not part of a request. `provider` is the adapter's
+    name. `before` is the usage of earlier steps, and `chat` has the chat's budgets. ``ask(engine)`` returns another
+    engine's answer, as a cold Observable.
     """
 
     request: Request
@@ -170,7 +170,7 @@ current_engine_call: contextvars.ContextVar[EngineCall | None] = contextvars.Con
 
 
 def engine_call() -> EngineCall | None:
-    """Return the current engine call, or None in a pipe.
+    """Return the current engine call, or None for an operator in a pipe.
 
     Closures use this, because cloudpickle cannot pickle context variables.
     """
@@ -178,12 +178,12 @@ def engine_call() -> EngineCall | None:
 
 
 def applying_operators(call: EngineCall) -> Setting[EngineCall | None]:
-    """Set the `EngineCall` for operators in a block."""
+    """Set the `EngineCall` for the operators that are applied in a ``with`` block."""
     return Setting(current_engine_call, call)
 
 
 def provider_name(adapter: Any) -> str:
-    """Return the adapter's provider, or else its own name."""
+    """Return the name of the adapter's provider. If there is none, return the adapter's own name."""
     return getattr(adapter, "provider", None) or getattr(adapter, "__name__", None) or type(adapter).__name__
 
 
@@ -191,8 +191,8 @@ class Scope(msgspec.Struct, frozen=True):
     """The chat, step and tool call of a subscription.
 
     `path` is the ids of the enclosing tool calls, outermost first. `tool_key` returns the innermost call's idempotency
-    key. ``before_retry(error, seconds)`` returns the shortest wait that it allows. `queued` is how many seconds the
-    call waited.
+    key. Each function in `before_retry` gets the error and the planned wait in seconds, and returns the minimum wait.
+    `queued` is how many seconds the call waited.
     """
 
     request_id: str | None = None
@@ -223,7 +223,7 @@ class Scope(msgspec.Struct, frozen=True):
         )
 
     def under(self, operators: Iterable[Any], chat: dict[Any, Budget] | None) -> Scope:
-        """Add the budgets of `operators`. `chat` has the chat's own."""
+        """Return the scope with the budgets of `operators` added. `chat` has the chat's own budgets."""
         holders = [operator for operator in operators if isinstance(operator, HoldsBudget)]
         if not holders:
             return self
@@ -232,7 +232,7 @@ class Scope(msgspec.Struct, frozen=True):
         return replace(self, shares=(*(Share(budget) for budget in budgets if budget not in known), *self.shares))
 
     def attempt(self, call: Call) -> Call:
-        """Record an attempt, and return the call to make."""
+        """Record an attempt, and return the `Call` with its settings."""
         return call if self.begin_attempt is None else self.begin_attempt(call)
 
     def of_tool(self, tool_call_id: str, tool_key: Callable[[], str]) -> Scope:
@@ -251,9 +251,9 @@ def within(scope: Scope) -> Setting[Scope]:
 
 
 class Setting(Generic[T]):
-    """Sets a context variable in a block.
+    """Context manager that sets a context variable.
 
-    It is three times faster than a generator.
+    It is three times faster than one that is made from a generator.
     """
 
     __slots__ = ("_token", "_value", "_variable")
@@ -272,9 +272,9 @@ class Setting(Generic[T]):
 class ScopedObserver(abc.ObserverBase[Any]):
     """Calls `observer` in the scope in which it subscribed.
 
-    Operators such as ``repeat`` and ``retry`` start a call when another ends. It must not belong to the call that has
-    ended. At an end or ``ErrorEvent``, `observer` gets the whole scope, because it may subscribe again. Other events
-    get the fields that a model source passes on.
+    Operators such as ``repeat`` and ``retry`` start a call when another ends. The new call must not belong to the
+    one that has ended. At an end or ``ErrorEvent``, `observer` gets the whole scope, because it may subscribe again.
+    Other events get the fields that a model source passes on.
     """
 
     __slots__ = ("_observer", "_of_events", "_scope")

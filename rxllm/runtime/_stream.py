@@ -96,7 +96,7 @@ class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
             self._hand_over(self._observer.on_completed)
 
     def fail(self, error: BaseException) -> None:
-        """End the subscription with the subscriber's own error."""
+        """End the subscription with an exception that the subscriber or a timer raised."""
         self.subscription.dispose()
         if self._observer.is_stopped:
             report_unheard(error)
@@ -394,5 +394,5 @@ def returned_by(
 
 
 def call_of(stream: Observable[Any]) -> tuple[Any, Mapping[str, Any]] | None:
-    """Return the engine and options behind `stream`, or None."""
+    """Return the engine and options that `stream` was made with, or None if they are unknown."""
     return stream._origin.call if isinstance(stream, Stream) else None  # pyright: ignore[reportPrivateUsage]

@@ -21,7 +21,7 @@ T = TypeVar("T", covariant=True)
 
 
 _hinted: set[str] = set()
-"""Methods with a warning already logged."""
+"""The methods whose warning has already been logged."""
 
 
 def hint_at_error_events(method: str) -> Callable[[Observable[Any]], Observable[Any]]:

@@ -46,7 +46,7 @@ _INTERNAL = tuple(os.path.join(os.path.dirname(file), "") for file in (os.path.d
 def conclude(observer: abc.ObserverBase[T], items: Iterable[T] = ()) -> None:
     """Emit `items`, then complete.
 
-    If the subscriber raises, call ``on_error``.
+    If the subscriber raises an exception, pass it to ``on_error``.
     """
     try:
         for item in items:
@@ -58,7 +58,7 @@ def conclude(observer: abc.ObserverBase[T], items: Iterable[T] = ()) -> None:
 
 
 def fail(observer: abc.ObserverBase[Any], error: BaseException) -> None:
-    """End with `error`, and report what ``on_error`` raises."""
+    """End the stream with `error`, and report any exception that ``on_error`` raises."""
     if isinstance(error, Exception):
         try:
             observer.on_error(error)
@@ -100,7 +100,7 @@ def shown_frames(error: BaseException) -> tuple[type[BaseException], BaseExcepti
 
 
 def log_hidden(error: LLMError, text: str, *arguments: object) -> None:
-    """Log an error that the client will not see, once."""
+    """Log an error that the client will not see, unless it has already been logged."""
     if error.is_logged:
         return
     error.is_logged = True

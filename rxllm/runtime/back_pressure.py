@@ -33,14 +33,14 @@ from rxllm.runtime.portal import running_loop
 
 
 class Endings:
-    """Functions that a reader waits for after reading."""
+    """The functions that a reader waits for when it has stopped reading."""
 
     def __init__(self) -> None:
         self._running: dict[Future[None], None] = {}
         self._is_expected = False
 
     def expect(self) -> None:
-        """Record that a function may run on disposal."""
+        """Record that a function may run when the subscription is disposed."""
         self._is_expected = True
 
     def begin(self) -> Callable[[], None]:
@@ -57,12 +57,12 @@ class Endings:
         return end
 
     async def wait(self) -> None:
-        """Wait up to a minute for the functions."""
+        """Wait up to a minute for the functions to return."""
         if running := list(self._running):
             await asyncio.wait(map(asyncio.wrap_future, running), timeout=60)
 
     def wait_blocking(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Block until the functions return, for up to two minutes."""
+        """Block until the functions have returned, but for two minutes at most."""
         if self._is_expected and running_loop() is not loop:
             # `take` wakes the reader just before it disposes its source.
             has_turned = threading.Event()
@@ -73,13 +73,13 @@ class Endings:
 
 
 MAX_WAITING = 64
-"""The default number of items before a source waits."""
+"""The default number of unread items at which a source waits."""
 
 HELD_BACK = 1024
 """The default maximum number of held-back items."""
 
 LIMIT = 65_536
-"""The default limit for a source that cannot wait."""
+"""The default number of unread items at which a source that cannot wait is cut off."""
 
 
 class Gate:
@@ -142,7 +142,7 @@ class Gate:
             self.open()
 
     def when_idle(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once no item is waiting; see `when_open`."""
+        """Call `wake` as soon as no item is waiting; see `when_open`."""
         self._add(self._idlers, wake)
         if self._is_idle():
             self._wake(self._idlers)
@@ -152,7 +152,7 @@ class Gate:
         start()
 
     def when_requested(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once the reader wants an item; see `when_open`."""
+        """Call `wake` as soon as the reader wants an item; see `when_open`."""
         self._add(self._suppliers, wake)
         if self._is_requested():
             self._wake(self._suppliers)

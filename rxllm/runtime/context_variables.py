@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 class Place(msgspec.Struct, frozen=True):
     """A subscription's event loop, and stand-ins for process-wide objects.
 
-    `is_read` is True if a user's thread reads it. Nothing can run on `blocked_loops`.
+    `is_read` is True if a user's thread reads the stream. Nothing can run on `blocked_loops`.
     """
 
     loop: AbstractEventLoop | None = None
@@ -61,13 +61,13 @@ class Place(msgspec.Struct, frozen=True):
 
 
 ErrorListener = Callable[[BaseException], bool]
-"""Receives an unhandled error, and returns whether a reader waits."""
+"""Receives an unhandled error, and returns whether a reader is waiting for it."""
 
 
 class Reader(msgspec.Struct, frozen=True):
     """A subscription's gate, error listener and `Endings`.
 
-    If `is_timed` is True, the reader keeps times.
+    If `is_timed` is True, the reader wants the times of attempts.
     """
 
     gate: Gate | None = None

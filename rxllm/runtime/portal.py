@@ -96,12 +96,12 @@ class Portal:
 
 
 def has_ended(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether `loop` is closed or in the parent process."""
+    """Return whether `loop` is closed or belongs to the parent process."""
     return loop.is_closed() or loop in _parent_loops
 
 
 def live_on(loop: asyncio.AbstractEventLoop) -> Live | None:
-    """Return the portal's calls and timers, or None.
+    """Return the portal's calls and timers, or None if `loop` is not the portal's.
 
     Interpreter exit waits only for these.
     """
@@ -141,7 +141,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 def awaiting_loop() -> asyncio.AbstractEventLoop:
     """Return the running asyncio loop for an await.
 
-    Raises ``EngineError("wrong_loop")`` without one, as under trio.
+    Raises ``EngineError("wrong_loop")`` if there is none, as under trio.
     """
     if (loop := running_loop()) is not None:
         return loop
@@ -151,7 +151,7 @@ def awaiting_loop() -> asyncio.AbstractEventLoop:
 
 
 def call_context() -> contextvars.Context:
-    """Copy the context, without its chosen loop."""
+    """Return a copy of the context in which no event loop is chosen."""
     context = contextvars.copy_context()
     place = context.get(current_place)
     if place is not None and place.loop is not None:
@@ -160,7 +160,7 @@ def call_context() -> contextvars.Context:
 
 
 class Starts:
-    """Functions to call at the end of subscribing."""
+    """The functions to call once subscribing has ended."""
 
     def __init__(self) -> None:
         self.is_subscribing = True
@@ -175,9 +175,9 @@ class Starts:
 
 
 def subscribing() -> contextlib.AbstractContextManager[None]:
-    """Delay calls on other loops until the block ends.
+    """Delay the start of calls on other loops until the ``with`` block ends.
 
-    Otherwise, events could arrive before the disposable does.
+    Otherwise, events could arrive before the subscriber has the disposable.
     """
     place = current_place.get()
     outer = place.starts
@@ -213,7 +213,7 @@ def start_on(
 
 @contextlib.contextmanager
 def on_portal() -> Generator[Portal]:
-    """Run the block's calls on the portal's loop.
+    """Run the calls that a ``with`` block makes on the portal's loop.
 
     Raises ``RuntimeError`` on the portal's own thread.
     """
@@ -234,7 +234,7 @@ def on_portal() -> Generator[Portal]:
 def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:
     """Warn if this thread blocks its running loop.
 
-    `instead` is the code to write.
+    `instead` is the code that the warning recommends.
     """
     if running_loop() is not None and not _in_notebook():
         message = f"{what} this thread's event loop until the stream ends; in a coroutine, write: {instead}"

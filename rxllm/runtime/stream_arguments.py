@@ -33,7 +33,7 @@ def check_streams(name: str, streams: Sequence[Any]) -> None:
 def check_operators(operators: Iterable[Any]) -> None:
     """Raise ``ValidationError("invalid_option")`` unless all are operators.
 
-    ``ops.text`` makes an operator, but is none itself.
+    ``ops.text`` makes an operator, but is not an operator itself.
     """
     for place, operator in enumerate(operators):
         fault = _fault(operator)
@@ -44,7 +44,7 @@ def check_operators(operators: Iterable[Any]) -> None:
 class OperatorMaker:
     """Wraps another package's function that makes an operator.
 
-    A ``TypeError`` names the package, with ``about()``.
+    A ``TypeError`` names the package, which ``about()`` describes.
     """
 
     def __init__(self, name: str, make: Callable[..., Any], about: Callable[[], str]) -> None:
@@ -82,7 +82,7 @@ def _hint(name: str) -> str:
 class Origin(NamedTuple):
     """The call that returned a Stream.
 
-    `items` is a name, such as ``"events"``, or the class of the only item.
+    `items` says what the Stream emits: a word such as ``"events"``, or the class of its only item.
     """
 
     function: str = ""
@@ -120,7 +120,7 @@ class Origin(NamedTuple):
         return f"{fault}: {advice('Stream', 'item', call=call)}"
 
     def _result_with(self, name: str) -> tuple[str, str]:
-        """Return a call whose result has `name`, and the path."""
+        """Return the code of a call whose result has `name`, and the path to `name` in the result."""
         call = f"{self.function}(...)"
         if self.items == "events":
             folds = {Response: "to_response", ChatResult: "to_chat_result", StepResult: "to_step_result"}

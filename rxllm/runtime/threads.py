@@ -85,7 +85,7 @@ class DaemonThreads(ThreadPoolExecutor):
         return future
 
     def leave(self, job: Future[Any], what: str) -> None:
-        """Stop waiting for `job`, named `what` in the log."""
+        """Stop waiting for `job`, which the log calls `what`."""
         if job.cancel():  # it had not started yet
             return
         with self._guard:
@@ -170,7 +170,7 @@ async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
 SILENT_SECONDS = 5.0
 FIRST_SECONDS = 30.0
 CLOSE_SECONDS = 1.0
-"""The maximum number of seconds to close cancelled calls."""
+"""The maximum number of seconds that closing cancelled calls may take."""
 
 TICK_SECONDS = 0.02
 
@@ -200,7 +200,7 @@ class Drain:
         self._ticks = 0
 
     async def run(self) -> None:
-        """Wait for calls and timers, and close silent ones."""
+        """Wait for calls and timers, and close calls that are silent for too long."""
         _name_current_task()
         for call in tuple(self._live.calls):
             if call.read:
@@ -227,7 +227,7 @@ class Drain:
         await _wait_for(tasks, CLOSE_SECONDS)
 
     def wait(self, done: futures.Future[None]) -> None:
-        """Wait outside the loop's thread. Give up if it hangs."""
+        """Wait for `done` outside the loop's thread. Give up if the loop hangs."""
         ticks = -1
         while not futures.wait((done,), FIRST_SECONDS).done:
             if ticks == self._ticks:
