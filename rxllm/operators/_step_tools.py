@@ -129,9 +129,13 @@ class StepTools(abc.DisposableBase):
         """Stop the other tools with incomplete calls, and drop their outcomes. Return the events that end them."""
         self._incomplete.discard(vetoed.id)
         self._running.pop(vetoed.id, None)
-        ends = [self._outcomes[vetoed.id].pop(0)]
+        return [self._outcomes[vetoed.id].pop(0), *self.stop_incomplete(message)]
+
+    def stop_incomplete(self, message: str) -> list[Event]:
+        """Stop the tools with incomplete calls, and drop their outcomes. Return the ends of the running tools."""
+        ends: list[Event] = []
         for index, call in enumerate(self._calls):
-            if call.id in self._incomplete:
+            if call.id in self._incomplete and call.id not in self._stopped:
                 self._stopped.add(call.id)
                 self._bounded.stop(index)
                 self._close_feed(call.id)

@@ -269,6 +269,8 @@ class ToolStep(abc.DisposableBase):
         elif unknown:
             self._deliver(ErrorEvent(self._unknown_tools(unknown)))
         if runs:
+            for event in self._step_tools().stop_incomplete("the call was never completed, so the tool was stopped"):
+                self._deliver(event)
             self._schedule(partial(self._run_calls, calls))
         else:
             self._void("the response's tool calls do not run")

@@ -240,6 +240,26 @@ def test_a_veto_at_the_end_of_the_response_gives_one_result(turns: int) -> None:
     assert [call.id for call in step.thread[-2].tool_calls] == ["c1"]
 
 
+def test_a_call_that_the_response_leaves_open_is_dropped() -> None:
+    """The adapter breaks the rule that every call is completed. Its other calls run."""
+
+    async def model(request: Any, call: Any) -> AsyncIterator[Event]:
+        yield ToolCallStarted("c1", "save")
+        yield ToolCallDelta("c1", '{"path": "a", "text": "x')
+        for event in called("look"):
+            yield event
+        await asyncio.sleep(0)
+
+    @tool(eager=True)
+    async def save(path: str, text: rxllm.Stream[str]) -> None:
+        async for _ in text:
+            pass
+        raise NO
+
+    step = rxllm.step(model, "Hi", tools=[save, look()], timeout=5).run()
+    assert contents(step) == {"look": "seen"}
+
+
 def test_presentation_options_change_no_result() -> None:
     def step(**options: Any) -> StepResult:
         return rxllm.step(Dictation(TextDelta("So.")).write, "Hi", tools=[refusing(NO)], **options).run()
