@@ -424,8 +424,8 @@ def chat(*texts: str) -> list[bytes]:
 def endless(make: Callable[[int], bytes] | None = None, every: float = 0.0) -> Iterator[bytes | Pause]:
     """Yield frames forever, with `every` seconds between them.
 
-    Without a pause, the client sets the pace. ``make(i)`` returns the next frame. The default texts are ``"0 "``,
-    ``"1 "``, ``"2 "`` and so on. An iterator can be used only once, so call this function for each reply.
+    Without a pause, the client sets the pace. ``make(i)`` returns the next frame. By default, the texts
+    are ``"0 "``, ``"1 "``, ``"2 "`` and so on. An iterator can be used only once, so call this function for each reply.
     """
     make = make or (lambda i: chat_chunk(f"{i} "))
     for i in itertools.count():
