@@ -94,7 +94,7 @@ class Connection(ABC):
 
     @abstractmethod
     def needs_cancel(self, version: str) -> bool:
-        """Whether the server must be told when a request is disposed."""
+        """Whether to notify the server when a request is disposed."""
 
     async def aclose(self) -> None:
         """Close the connection. The next request reopens it."""
