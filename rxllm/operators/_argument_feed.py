@@ -28,8 +28,7 @@ from contextlib import suppress
 from typing import Any
 
 from rxllm.operators._json_scanner import JSONScanner, Key
-from rxllm.runtime import Stream, from_async_iter
-from rxllm.tools import READ_TWICE
+from rxllm.runtime import READ_TWICE, Stream, from_async_iter
 from rxllm.values import FunctionTool, ToolCall, ToolError, described
 from rxllm.values.json_text import faults_of, unescaped
 from rxllm.values.partials import Pieces

@@ -54,7 +54,7 @@ from rxllm.runtime._scope import (
     tool_id,
     within,
 )
-from rxllm.runtime._stream import Deferred, Stream, call_of, returned_by
+from rxllm.runtime._stream import READ_TWICE, Deferred, Stream, call_of, returned_by
 from rxllm.runtime._unhandled import conclude, fail, log_hidden, report_unheard, shorten_traceback, shown_frames
 from rxllm.runtime.back_pressure import LIMIT, MAX_WAITING, Gate, read_by
 from rxllm.runtime.context_variables import current_gate, current_place
@@ -65,6 +65,7 @@ __all__ = [
     "LIMIT",
     "MAX_WAITING",
     "NO_SCOPE",
+    "READ_TWICE",
     "AsyncItems",
     "Backlog",
     "Bookmark",

@@ -25,7 +25,7 @@ from collections.abc import Callable, Generator, Mapping
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
-from reactivex import Observable, abc, throw
+from reactivex import Observable, abc, from_iterable, throw
 from reactivex.disposable import SingleAssignmentDisposable
 from reactivex.observer import AutoDetachObserver
 
@@ -139,6 +139,9 @@ _UNKNOWN = Origin()
 _NOT_ENCODABLE = NotEncodable()
 
 
+READ_TWICE = "the arguments of a call can be read only once; keep what you have read"
+
+
 class Stream(StreamMethods[T]):
     """A cold Observable. Nothing happens until you subscribe or run it.
 
@@ -149,11 +152,17 @@ class Stream(StreamMethods[T]):
     """
 
     _origin = _UNKNOWN
-    _takes_argument = True  # `values` recognizes a tool's parameters by it
 
     def __init__(self, subscribe: abc.Subscription[T] | None = None) -> None:
         self._not_encodable = _NOT_ENCODABLE
         super().__init__(subscribe)
+
+    @staticmethod
+    def _of_argument(argument: Any) -> Stream[Any]:
+        """Return a stream of a tool's whole argument, for one read. `values` recognizes a tool's streams by it."""
+        items = [argument] if isinstance(argument, str) and argument else argument
+        unread = [from_iterable(items)]
+        return Deferred(lambda: unread.pop() if unread else throw(RuntimeError(READ_TWICE)))
 
     @classmethod
     def of(cls, source: Observable[_A]) -> Stream[_A]:

@@ -6,7 +6,6 @@ from rxllm.tools._caller import idempotency_key
 from rxllm.tools._execution import execution, failed, is_halting
 from rxllm.tools._settings import (
     PROMPT,
-    READ_TWICE,
     Approval,
     Approve,
     Encoder,
@@ -19,7 +18,6 @@ from rxllm.tools._settings import (
 __all__ = [
     "PROMPT",
     "QUESTION",
-    "READ_TWICE",
     "WAITING",
     "AgentCall",
     "AgentChat",

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, Literal, TypeGuard, cast
 
 import msgspec
-from reactivex import Observable, from_iterable
 
-from rxllm.runtime import Deferred, Stream
 from rxllm.values import FunctionTool, Tool, ToolCall, ToolContext, ToolError, ValidationError, described, schema_faults
 from rxllm.values.argument_checks import check, invalid_option, is_count, is_positive, must_be, shown
 from rxllm.values.errors import Path
@@ -37,8 +34,6 @@ True approves it. A mapping approves it with new arguments. False or a reason de
 """
 
 TOO_DEEP = "nested too deeply"
-
-READ_TWICE = "the arguments of a call can be read only once; keep what you have read"
 
 RESERVED_HALTS = frozenset(
     {
@@ -120,13 +115,9 @@ class ToolSettings(msgspec.Struct, frozen=True):
         if self.executor is not None:
             executor = self.executor
             return lambda: executor(tool, call.arguments, context)
-        if not isinstance(tool, FunctionTool) or not tool.streams:
-            return tool.bind(call.arguments, context)
-        if streams:
+        if isinstance(tool, FunctionTool):
             return tool.bind(call.arguments, context, streams)
-        bound = cast("partial[Any]", tool.bind(call.arguments, context))  # checks the whole arguments
-        whole = {name: _stream_of(bound.keywords[name]) for name in tool.streams}
-        return partial(bound, **whole)
+        return tool.bind(call.arguments, context)
 
     def streams_arguments(self, tool: Tool) -> TypeGuard[FunctionTool[..., Any]]:
         """Whether `tool` can read arguments while the model writes."""
@@ -167,21 +158,6 @@ class ToolSettings(msgspec.Struct, frozen=True):
             return self.encode({"error": text}, call)
         except ToolError:
             return encode_result({"error": text})
-
-
-def _stream_of(argument: Any) -> Stream[Any]:
-    """Return a stream of `argument`, which is already complete. The stream can be read only once."""
-    items = [argument] if isinstance(argument, str) and argument else argument
-    is_read = False
-
-    def read() -> Observable[Any]:
-        nonlocal is_read
-        if is_read:
-            raise RuntimeError(READ_TWICE)
-        is_read = True
-        return from_iterable(items)
-
-    return Deferred(read)
 
 
 def _not_encoded(call: ToolCall, why: str) -> ToolError:

@@ -43,6 +43,8 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
     hint: Any
     default: Default | None = None
     adapter: Any = None
+    make_stream: Callable[[Any], Any] | None = None
+    """Makes a stream of a whole argument, for a ``Stream`` parameter."""
 
     @classmethod
     def of(cls, hint: Any, default: Any = Signed.empty) -> Parameter:
@@ -124,7 +126,8 @@ def argument_streams(
             raise TypeError(f"the tool {name!r} has a parameter annotated with Stream; write async def")
         (item,) = get_args(inner)
         whole: Any = str if item is str else list[item]
-        streams[signed.name] = Parameter.of(item)
+        make_stream = (get_origin(inner) or inner)._of_argument
+        streams[signed.name] = msgspec.structs.replace(Parameter.of(item), make_stream=make_stream)
         plain.append((signed, Annotated[(whole, *metadata)] if metadata else whole))
     return streams, plain
 
@@ -138,7 +141,7 @@ def refuse_bounds(name: str, streams: Iterable[str], schema: Mapping[str, Any]) 
 
 
 def _is_stream(hint: Any) -> bool:
-    return getattr(get_origin(hint) or hint, "_takes_argument", False)
+    return hasattr(get_origin(hint) or hint, "_of_argument")
 
 
 def _has_stream(hint: Any) -> bool:

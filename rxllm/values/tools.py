@@ -253,7 +253,7 @@ class FunctionTool(Tool, Generic[P, R]):
     ) -> Callable[[], Any]:
         """Return a function that calls the tool's own function with the converted `arguments`.
 
-        `streams` contains the ``Stream`` arguments that the model is still writing. Raises
+        `streams` are the ``Stream`` arguments that the model is still writing. All others are in `arguments`. Raises
         ``ToolError("invalid_arguments")`` if an argument is missing or has the wrong type.
         """
         streams = streams or {}
@@ -263,6 +263,9 @@ class FunctionTool(Tool, Generic[P, R]):
             message = f"the arguments do not fit: {shorten(described(list(error.errors)), 400)}"
             call_id = context.tool_call.id
             raise ToolError("invalid_arguments", message, tool_name=self.name, tool_call_id=call_id) from error
+        for name in self.streams.keys() - streams.keys():
+            make_stream = cast(Callable[[Any], Any], self.streams[name].make_stream)
+            keywords[name] = make_stream(keywords[name])
         keywords |= {**dict.fromkeys(self.context, context), **streams}
         return partial(cast(Callable[..., Any], self.handler), **keywords)
 

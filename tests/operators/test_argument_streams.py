@@ -590,3 +590,13 @@ def test_a_waiting_tool_does_not_hold_up_the_one_before_it() -> None:
             yield ToolCallCompleted(id, "save", {"text": text}, json.dumps({"text": text}))
 
     assert contents(result(stepped(model, save, max_concurrency=1))) == {"c1": "0", "c2": "500"}
+
+
+def test_an_executor_can_bind_the_tool_itself() -> None:
+    @tool(eager=True)
+    async def save(path: str, text: rxllm.Stream[str], rows: rxllm.Stream[int]) -> list[Any]:
+        return [path, [piece async for piece in text], [row async for row in rows]]
+
+    model = rxllm.Fake([rxllm.ToolCall("c1", "save", {"path": "a", "text": "bc", "rows": [1, 2]})])
+    step = rxllm.step(model, "Hi", tools=[save], tool_executor=lambda tool, given, context: tool.bind(given, context)())
+    assert contents(step.run()) == {"c1": '["a",["bc"],[1,2]]'}

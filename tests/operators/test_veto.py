@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +31,9 @@ from rxllm.events import (
     ToolExecutionCompleted,
     ToolHalt,
     ToolResultEncoded,
+    UsageUpdated,
 )
+from rxllm.testing import Cassette
 from rxllm.values import Message, StepResult, Tool, ToolCall, ToolError
 from tests.operators.journal import KeepingJournal
 from tests.operators.test_argument_streams import kinds, result, stepped
@@ -406,6 +410,20 @@ def test_a_budget_counts_what_has_arrived() -> None:
         Engine(Dictation().write, operators=[ops.budget(budget)]), "Hi", tools=[refusing(NO)], max_tokens=100
     ).run()
     assert 0 < budget.spent.tokens < 200
+
+
+def test_the_usage_has_no_cost() -> None:
+    model = Dictation(UsageUpdated(rxllm.Usage(input_tokens=10)))
+    priced = Engine(model.write, operators=[ops.cost(price=lambda usage: replace(usage, total_cost=1.0))])
+    usage = rxllm.step(priced, "Hi", tools=[refusing(NO)]).run().usage
+    assert (usage.input_tokens, usage.total_cost) == (10, None)
+
+
+def test_a_cassette_asks_the_model_again(tmp_path: Path) -> None:
+    models = [Dictation(), Dictation()]
+    for model in models:
+        rxllm.chat(Cassette(tmp_path / "tape.jsonl", model.write), "Hi", tools=[refusing(NO)]).run()
+    assert all(model.is_closed for model in models)
 
 
 def test_an_agents_tool_vetoes_in_its_own_response() -> None:
