@@ -42,6 +42,8 @@ def measure(effort: Effort) -> list[Table]:
         else:
             for name, column in (("the local model: characters dictated", 0), ("the local model: seconds", 1)):
                 speed.rows.append([name, *(run[column] for run in local)])
+            waits = [connected_locally(eager) for eager in (False, None)]
+            speed.rows.append(["the local model: a chat with three tools that take 1 s to connect, s", *waits])
     return [speed]
 
 
@@ -129,3 +131,22 @@ def dictated_locally(eager: bool | None) -> tuple[int, float]:
         if isinstance(event, ToolCallDelta):
             characters += len(event.arguments_delta)
     return characters, time.perf_counter() - began
+
+
+@tool(eager=True, timeout=None)
+async def send(text: rxllm.Stream[str]) -> str:
+    """Send a text to a friend."""
+    await asyncio.sleep(1.0)  # while a connection is made
+    async for _ in text:
+        pass
+    return "sent"
+
+
+def connected_locally(eager: bool | None) -> float:
+    """Return the seconds of a chat in which the local model calls a slow tool three times, once for each message."""
+    thread, began = rxllm.Thread(), time.perf_counter()
+    for topic in ("a fox", "the sea", "a train"):
+        prompt = thread + rxllm.user(f"Send a long story about {topic}.")
+        thread = rxllm.chat("local", prompt, tools=[send], eager=eager, temperature=0.0, max_tokens=120).run().thread
+    assert [message.text for message in thread.messages if message.role == "tool"] == ["sent"] * 3
+    return time.perf_counter() - began
