@@ -86,7 +86,7 @@ class Compatible(OpenAIChat):
         self.profile = PROFILES[provider]
         self.provider = provider
         self.default_base_url = self.profile.base_url
-        self.base_url_variable = None  # it applies to OpenAI only
+        self.base_url_variable = None  # ``OPENAI_BASE_URL`` applies to OpenAI only
         self.key_variable = self.profile.key_variable
         self.needs_key = self.key_variable is not None
         self.thoughts_field = self.profile.thoughts_field

@@ -217,7 +217,7 @@ class _KeptDecoder:
         self._on_reattached = call.on_reattached
         self._is_timed = current_reader.get().is_timed
         self._dropped: tuple[float, LLMError] | None = None
-        self._gaps: list[tuple[float, float, str]] = []  # start, end and error of each
+        self._gaps: list[tuple[float, float, str]] = []  # the start, end and error of each gap
 
     def note_drop(self, error: LLMError) -> None:
         self._dropped = self._dropped or (time.monotonic(), error)

@@ -75,7 +75,7 @@ class AzureChat(AzureKeys, OpenAIChat):
     """
 
     def _is_openai(self) -> bool:
-        return True  # even behind a gateway with its own address
+        return True  # even if the base URL is the address of a gateway
 
 
 class AzureResponses(AzureKeys, OpenAIResponses):

@@ -62,7 +62,7 @@ class HTTPBase(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # The variable must not redirect a subclass with its own address.
+        # The environment variable must not redirect a subclass that defines its own address.
         if "default_base_url" in vars(cls) and "base_url_variable" not in vars(cls):
             cls.base_url_variable = None
 
@@ -84,7 +84,7 @@ class HTTPBase(ABC):
         self._clients = Clients(client)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A pickle holds only settings, without keys and clients.
+        # A pickle contains the settings, but no keys or clients.
         own = self._own_secrets()
         secret = (*self.secret_arguments, *self._left_behind)
         return {
@@ -315,7 +315,7 @@ def _public_part(wrong_url: str) -> str:
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:
-    # The transport's error would show the header, perhaps a key.
+    # The transport's own error would show the header, which may contain a key.
     unsendable = [name for name, text in headers.items() if not (_NAME.fullmatch(name) and _TEXT.fullmatch(text))]
     if unsendable:
         errors = [(("headers", name), "has characters that are not allowed in a header") for name in unsendable]

@@ -143,7 +143,7 @@ class HTTPImageAdapter(HTTPBase):
                 self.refuse(request)
                 self._check_model(request.model)
                 call_with_key = await self.with_key(call)
-                self.key(call_with_key)  # fail without a key before fetching anything
+                self.key(call_with_key)  # if there is no key, this fails before anything is fetched
                 client = await self._clients.get()
                 with in_use(client):
                     return await self._exchange(request, call_with_key, Fetcher(client, pump, self.provider))
@@ -187,7 +187,7 @@ class HTTPImageAdapter(HTTPBase):
         return replace(request, input_images=tuple(images), mask=await load(request.mask) if request.mask else None)
 
     async def _convert(self, image: Image, source: Literal["binary", "base64", "url"], fetcher: Fetcher) -> Image:
-        if source in (image.source, "url"):  # keep bytes that were sent instead of a URL
+        if source in (image.source, "url"):  # if bytes were sent instead of a URL, they are kept
             return image
         if image.source == "url":
             image = await fetcher.fetch(image)

@@ -170,7 +170,7 @@ class Vertex(HTTPAdapter):
     def _find_key(self, call: Call) -> ApiKey | None:
         if {name.lower() for name in (*self.headers, *call.headers)} & {"authorization", "x-goog-api-key"}:
             return None
-        # An API key in the environment is for express mode.
+        # An API key from the environment is meant for express mode, in which there is no project.
         if keys.source(self.provider) in ("environment", "dotenv") and self._setting("project", is_claude=True):
             return call.api_key or self._api_key or default_token
         return super()._find_key(call) or default_token

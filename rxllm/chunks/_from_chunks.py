@@ -183,7 +183,7 @@ class ChunkFeeder:
         opaque = {key: value for key, value in metadata.items() if key != "signature"}
         if signature or opaque:
             self._blocks.sign(signature, opaque)
-        if signature or (opaque and not text):  # it belongs to all earlier thinking
+        if signature or (opaque and not text):  # the signature belongs to all thinking before it
             self._blocks.close_block()
 
     def _read_meta(self, metadata: Mapping[str, Any]) -> None:
@@ -228,7 +228,7 @@ class ChunkFeeder:
 
     def _read_part(self, part: Any) -> bool:
         """Add a complete message part. Return False if `part` is anything else."""
-        if not isinstance(part, SourcePart):  # can arrive in a text block
+        if not isinstance(part, SourcePart):  # a source can arrive in the middle of a text block
             self._blocks.close_block()
         match part:
             case TextPart():
@@ -259,7 +259,7 @@ class _LiveCall:
     def __init__(self, position: int, call: CallRecord) -> None:
         self.position = position
         self.call = call
-        self.opened = False  # a fragment was more than whitespace
+        self.opened = False  # True once a fragment contained more than whitespace
         self.leading_space = ""
         self.has_fragments = False  # any fragment has arrived
 
@@ -272,7 +272,7 @@ class _LiveCalls:
         self._before = before
         self._calls: list[_LiveCall] = []
         self._latest: dict[Index, _LiveCall] = {}
-        # Both can arrive before their call.
+        # Fragments and metadata can arrive before the call that they belong to.
         self._early_fragments: dict[Index, list[str]] = {}
         self._early_updates: dict[Index, dict[str, Any]] = {}
 

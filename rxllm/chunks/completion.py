@@ -192,7 +192,7 @@ class _Call:
 class _CompletionFold:
     def __init__(self) -> None:
         self._content: list[str] = []
-        self._calls: dict[int, _Call] = {}  # by index, without memory for gaps
+        self._calls: dict[int, _Call] = {}  # by index; in a dict, gaps need no memory
         self._final = CompletionChunk()
 
     def feed(self, chunk: CompletionChunk) -> None:

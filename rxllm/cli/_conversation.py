@@ -210,7 +210,7 @@ class _Conversation:
         try:
             rxllm.show(events.pipe(ops.tap(seen.append)).map(lambda event: _without_shown(event, seen)))
         except KeyboardInterrupt:
-            pass  # folded into a cancelled turn
+            pass  # the events in `seen` become a cancelled turn
         except Exception as error:
             raise ShownError from error
         finally:
@@ -223,7 +223,7 @@ class _Conversation:
                     seen.append(event)
                     self._screen.draw(event)
         except KeyboardInterrupt:
-            self._screen.interrupt()  # folded into a cancelled turn
+            self._screen.interrupt()  # the events in `seen` become a cancelled turn
         finally:
             self._screen.end_lines()
 

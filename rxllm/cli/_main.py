@@ -52,10 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed by the shell or a service manager
+        if getattr(sys, name) is None:  # if a shell or a service manager has closed the stream
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
         if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # the encoding may lack characters
+            stream.reconfigure(errors="replace")  # the stream's encoding may not have all characters
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -136,7 +136,7 @@ def list_providers(options: Namespace) -> int:
 def _row(name: str) -> tuple[str, str, str, str]:
     try:
         adapter: Any = Engine.from_model(name if name == "local" else f"{name}:model").adapter
-    except LLMError as error:  # a plugin that does not load
+    except LLMError as error:  # if a plugin cannot be loaded
         return name, "-", "-", plain(error.message)[:100]
     provider, needs_key = getattr(adapter, "provider", name), getattr(adapter, "needs_key", False)
     variable = getattr(adapter, "key_variable", None)
@@ -173,7 +173,7 @@ def provider_name(name: str) -> str:
         raise ArgumentTypeError(f"there is already a provider named {name}; choose another name")
     adapter = renamed("Cohere", name)
     words = {word for source in _sources() for word in re.findall(r"\w+", source.read_text(encoding="utf-8"))}
-    if adapter.startswith("Test") or adapter in words - {"Cohere"}:  # collected by pytest, or in use
+    if adapter.startswith("Test") or adapter in words - {"Cohere"}:  # if pytest would collect it, or it is in use
         raise ArgumentTypeError(
             f"{name} gives the class name {adapter}, which is taken; choose another name, such as the-{name}"
         )

@@ -168,7 +168,7 @@ async def _responses(
 class _Workers:
     def __init__(self, lanes: Lanes, adapter: Any) -> None:
         name = getattr(adapter, "__name__", None) or type(adapter).__name__
-        self.provider = getattr(adapter, "provider", None) or name  # part of a journal's keys
+        self.provider = getattr(adapter, "provider", None) or name  # the keys of a journal contain this name
         self._lanes = lanes
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
@@ -204,7 +204,7 @@ def _own_engine(engine: Engine, lanes: Lanes, usd: float | None) -> Engine:
     names, retry = _worker_options(engine), engine.retry if _retries_here(engine) else False
     params = {name: value for name, value in engine.params.items() if name not in names}
     limits = tuple(filter(_is_shared, engine.operators))
-    operators = (*limits, lanes.place) if limits or usd else ()  # without limits, requests wait in the lanes
+    operators = (*limits, lanes.place) if limits or usd else ()  # if there are no limits, requests wait in the lanes
     return replace(engine, adapter=workers, params=params, operators=operators, prepare=(), observers=(), retry=retry)
 
 

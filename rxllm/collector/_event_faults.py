@@ -105,7 +105,7 @@ def _raw_fault(event: RawChunk) -> str | None:
     """Return what is wrong with a ``RawChunk`` in an obsolete form, or None if nothing is wrong."""
     try:
         current = current_form(event)
-    except TypeError:  # the fold itself raises for unknown counters
+    except TypeError:  # the fold itself raises an error if a counter is unknown
         return None
     fault = None if current is event else event_fault(current)
     return fault and f"data is malformed: {fault}"

@@ -101,7 +101,7 @@ def _fold_message(events: Iterable[Event]) -> Message:
                 blocks.add(SourcePart(dict(event.source)))
             case FileAdded():
                 blocks.add(FilePart(dict(event.file)))
-            case PartAdded(part=part) | RawChunk(data=ProviderPart() as part):  # RawChunk is the older form
+            case PartAdded(part=part) | RawChunk(data=ProviderPart() as part):  # older logs have a RawChunk instead
                 blocks.add(part)
             case MessageStarted(message=message) | MessageCompleted(message=message):
                 metadata |= message.metadata

@@ -160,7 +160,7 @@ def _halt_for(step: StepResult, waiting: Mapping[str, ChatResult]) -> StepResult
     thread = with_open_agents(step.thread, {id: result.thread for id, result in waiting.items()})
     nested, own = _waiting_metadata(waiting), step.metadata
     if "pending_question" in nested and own.get("halted_reason") == "ask_user":
-        # The step's own question ends the thread, so it is last.
+        # The question of the step itself must be the last message in the thread.
         thread += question(own["pending_question"], own["pending_tool_call_id"], own)
         return replace(step, thread=thread, metadata=joined(nested, own))
     return replace(step, thread=thread, metadata=joined(own, nested))

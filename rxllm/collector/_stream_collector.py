@@ -317,7 +317,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return Thread()
 
     def _halted_reason(self) -> str:
-        reason = self.metadata.get("halted_reason")  # set by an operator that cut off the stream
+        reason = self.metadata.get("halted_reason")  # set if an operator cut off the stream
         return reason if isinstance(reason, str) else "cancelled"
 
     def to_events(self) -> list[Event]:

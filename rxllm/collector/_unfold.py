@@ -45,7 +45,7 @@ def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[E
     end = completed[-1] if completed else len(events)
     folded = reduce(complete, (event for event in events if isinstance(event, MessageCompleted)), restart_step(summary))
     if summary.error is not None and (summary.error, summary.finish_reason) != (folded.error, folded.finish_reason):
-        # An unknown tool's error precedes the executions. Any other is last.
+        # The error of an unknown tool precedes the tool executions. Any other error is the last event.
         behind = end + 1 if summary.error.reason == "unknown_tool" else len(events)
         events.insert(behind, ErrorEvent(summary.error))
     if summary.usage != Usage():
@@ -59,7 +59,7 @@ class _Call(msgspec.Struct):
     """The events of one tool call."""
 
     id: str
-    delta_first: bool = False  # a delta precedes the start
+    delta_first: bool = False  # True if a delta arrived before the start of the call
     pieces: list[str] = msgspec.field(default_factory=list[str])
     started: ToolCallStarted | None = None
     completed: ToolCallCompleted | None = None

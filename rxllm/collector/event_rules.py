@@ -144,7 +144,7 @@ class EventRules:
                 if id not in self._started and self._phase == "message":
                     raise BrokenRule("tool_started", f"tool call {id!r} is not running")
                 agent = self._agents.pop(id, None)
-                if agent is not None and error is None:  # a failed agent may end anywhere
+                if agent is not None and error is None:  # an agent that failed may end in any phase
                     agent.check_end(id)
             case ev.ErrorEvent():
                 self.cut(event)

@@ -123,7 +123,7 @@ class ChatPanel(abc.DisposableBase):
 
     def _keep(self, turn: Turn, outcome: Outcome) -> None:
         after = turn.session
-        if after.thread != self._session.thread:  # else nothing was received: keep the session
+        if after.thread != self._session.thread:  # if nothing was received, the session stays as it was
             self._session = replace(after, status="idle") if after.status == "error" else after
         self._end()
 

@@ -87,7 +87,7 @@ class MarbleDiagram:
         return {"text/plain": str(self), "image/svg+xml": self.svg}
 
     def _ipython_display_(self) -> None:
-        if self._drawn_in is None or self._drawn_in != _cell():  # else the cell already shows it
+        if self._drawn_in is None or self._drawn_in != _cell():  # otherwise the cell already shows the diagram
             sys.modules["IPython"].display.display(self._repr_mimebundle_(), raw=True)
         self._drawn_in = None
 

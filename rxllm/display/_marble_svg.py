@@ -55,7 +55,7 @@ _STYLE = """.rxm{font:12px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monosp
 .rxm .middle,.rxm .code{text-anchor:middle}.rxm .end{text-anchor:end}
 .rxm .card{fill:none}.rxm:root{color:#1f2328}.rxm:root .card{fill:#fff}
 @media(prefers-color-scheme:dark){.rxm:root{color:#e6edf3}.rxm:root .card{fill:#0d1117}}"""
-# A file has no page to take colours from, so it draws a card.
+# A standalone file has no page to take colours from, so it draws a card behind the diagram.
 
 _SHAPES = {
     "text": ("text", "", "m-7 0a7 7 0 1 0 14 0a7 7 0 1 0-14 0z"),
@@ -138,7 +138,7 @@ class _Line:
     def __init__(self, row: Row, limits: tuple[int, int]) -> None:
         self.row, self.span = row, row.span
         self.title = row.title
-        if row.lane.is_operator and row.number == 1:  # its label is in a box
+        if row.lane.is_operator and row.number == 1:  # the operator's label is drawn in a box instead
             self.title = row.ordinal if len(row.lane.spans) > 1 else ""
         most, self._length = limits
         self.is_dense = len(self.span.marks) > most
@@ -223,7 +223,7 @@ class _Chart:
 
     def __init__(self, rows: list[Row], now: float, limits: tuple[int, int], width: float, levels: int) -> None:
         self.lines = [_Line(row, limits) for row in rows]
-        self.duration = now = max([now, *(row.span.latest for row in rows)])  # marks may have arrived since
+        self.duration = now = max([now, *(row.span.latest for row in rows)])  # more marks may have arrived after `now`
         self._left = 30 + max((_width(line.title) for line in self.lines), default=0.0)
         self._scale = width / (now or 1.0)
         self.is_exact = True

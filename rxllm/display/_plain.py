@@ -81,7 +81,7 @@ class Plain(Screen):
 
     def __init__(self, *, text_only: bool) -> None:
         self._text_only = text_only
-        # The latest path and kind, and the tool names by path.
+        # The path and kind of the latest text, and the name of the tool at each path.
         self._latest: tuple[Path, str] | None = None
         self._names: dict[Path, str] = {}
 

@@ -142,7 +142,7 @@ class _TerminalLine:
     def _release(self) -> None:
         guarded, self._guarded = self._guarded, []
         for owner, name, guard, stream in guarded:
-            if getattr(owner, name) is guard:  # else the program has replaced the guard
+            if getattr(owner, name) is guard:  # otherwise the program has replaced the guard
                 setattr(owner, name, stream)
 
 

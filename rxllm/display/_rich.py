@@ -50,7 +50,7 @@ class Terminal(Screen):
         self._console = console or Console()
         self._live = Live(console=self._console, auto_refresh=False, transient=True, vertical_overflow="visible")
         self._printed: list[Any] = []
-        self._start = ""  # the part of the next text already printed
+        self._start = ""  # the part of the next text that has already been printed
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
         self._live.start()
@@ -133,7 +133,7 @@ def _settled_text(text: str) -> str:
     >>> _settled_text("One.\\n\\n* two\\n* three")
     'One.\\n\\n'
     """
-    # An unfinished "2" may become "2.", an item of the list above.
+    # An unfinished line "2" may still become "2.", which starts another item of the list above.
     starts = [token.map[0] for token in _PARSER.parse(text) if token.level == 0 and token.map]
     lines = text.split("\n")
     starts = [start for start in starts if start < len(lines) - 1]

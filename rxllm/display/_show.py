@@ -154,7 +154,7 @@ class Showing(abc.DisposableBase, Generic[T]):
         self._stopped = False
         self._ended = self._begun
         self._future: Future[T] = Future()
-        # Cancelling a task that awaits must dispose the stream.
+        # If a task that awaits this object is cancelled, it must dispose the stream, not cancel the future.
         self._future.set_running_or_notify_cancel()
 
     def run(self) -> T:
@@ -169,7 +169,7 @@ class Showing(abc.DisposableBase, Generic[T]):
         return self
 
     def _start_thread(self) -> None:
-        context = contextvars.copy_context()  # notebooks find an output's cell through the context
+        context = contextvars.copy_context()  # notebooks find the cell of an output through context variables
         target = partial(context.run, self._settle, self._future)
         self._screen.thread(target=target, name="rxllm-show", daemon=True).start()
 
@@ -253,7 +253,7 @@ class Showing(abc.DisposableBase, Generic[T]):
         if isinstance(inner, Labelled):
             labelled = cast(Labelled[Any], inner)
             label, inner = labelled.label, labelled.item
-            cards.pop(None, None)  # drop the card without a label
+            cards.pop(None, None)  # the initial card has no label and is not needed
         cards[label] = (cards.get(label) or Card(self._begun)).add(inner, time.monotonic())
         self._cards = cards
         self._screen.add(item)
@@ -301,7 +301,7 @@ class Stopped(KeyboardInterrupt):
 def suppress_repr(value: T) -> T:
     """Return `value`, and keep IPython from showing it again."""
     shell, hook = ipython_shell(), cast(Any, sys.displayhook)
-    # IPython's own hook changes with each cell, which removes ours.
+    # IPython changes the hook before and after each cell, so ours lasts for one cell only.
     if shell is not None and (hook is shell.displayhook or isinstance(hook, _Hook)):
         sys.displayhook = _Hook(hook, value)
     return value

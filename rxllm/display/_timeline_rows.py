@@ -66,7 +66,7 @@ _CONTENT: dict[type[Any], Kind | None] = {
     ToolCallStarted: "call",
     ToolCallDelta: "call",
     ToolCallCompleted: "call",
-    SourceAdded: None,  # content that continues the bar
+    SourceAdded: None,  # None means that the current bar continues
     FileAdded: None,
     PartAdded: None,
 }

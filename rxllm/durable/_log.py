@@ -66,8 +66,8 @@ class Log:
     def __init__(self, store: Store, id: str) -> None:
         self._store, self._id = store, id
         self._ends: dict[int, _End] = {}
-        self._last: dict[tuple[str, ...], int] = {}  # The latest end's event number, by agent path.
-        self._at = 0.0  # The time of the latest event read.
+        self._last: dict[tuple[str, ...], int] = {}  # The number of each agent's latest end event, by path.
+        self._at = 0.0  # The time of the latest event that was read.
 
     async def page(self, after: int) -> list[Timed[Event]]:
         """Return up to `PAGE` events after number `after`.
@@ -222,7 +222,7 @@ class Tail:
 
     def __init__(self, store: Store, id: str) -> None:
         self.watchers = 0
-        self.run: Run | None = None  # set once the ended run has been read completely
+        self.run: Run | None = None  # set once the run has ended and all its events have been read
         self._store, self._id, self._log = store, id, Log(store, id)
         self._start = self._end = -1
         self._is_at_end = False  # whether the last read reached the end of the log
@@ -238,7 +238,7 @@ class Tail:
                 return await self._log.page(number)
             if self.run is not None:
                 return ()
-            if number > self._end:  # the tail follows its foremost watcher
+            if number > self._end:  # the tail follows the watcher that is furthest ahead
                 self._start = self._end = number
                 self._events = []
             if self._reading is None or self._reading.done():

@@ -76,7 +76,7 @@ class Producer:
         self._writer = Writer(store, lease, flush_after)
         self._loop = asyncio.get_running_loop()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
-        self._to_drop = 0  # how many more logged ends to drop
+        self._to_drop = 0  # how many of the logged ends the stream has yet to repeat
         self._input, self._name = b"", ""
         # The last end in the log, and the `Steered` events after it.
         self._last: StepCompleted | ChatCompleted | None = None
@@ -146,7 +146,7 @@ class Producer:
             for task in (reading, writing, renewing):
                 task.cancel()
             await asyncio.wait({reading, writing, renewing})
-            for task in (reading, writing, renewing):  # mark their errors as retrieved; they share a cause
+            for task in (reading, writing, renewing):  # otherwise asyncio would log these errors, which share a cause
                 if not task.cancelled():
                     task.exception()
 
@@ -363,7 +363,7 @@ class Suspects:
         self._waiting.append(rank)
         try:
             while True:
-                await asyncio.sleep(LOOK_SECONDS)  # wait first, to compare runs recovered together
+                await asyncio.sleep(LOOK_SECONDS)  # sleep first, so that runs recovered together are compared
                 if self._take(rank, is_alone):
                     return
         finally:

@@ -31,7 +31,7 @@ class Producers:
         self.is_closed = False
         self._store, self._options = store, (flush_after, max_attempts, Suspects())
         self._producers: dict[str, Producer] = {}
-        self._claims: dict[asyncio.Task[bool], Future[None]] = {}  # the futures end with the pending claims
+        self._claims: dict[asyncio.Task[bool], Future[None]] = {}  # each future is completed when its claim ends
 
     @property
     def ids(self) -> tuple[str, ...]:

@@ -98,7 +98,7 @@ class RedisStore:
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
         found: list[str] = []
         async for ids in self._pages("open", "-inf", await self._now()):
-            _, rows = await self._rows(ids, "factory")  # only the factories, because inputs can be large
+            _, rows = await self._rows(ids, "factory")  # reads only each run's factory, because inputs can be large
             wanted = {factory.encode() for factory in factories}
             found += [id for id, (factory,) in zip(ids, rows, strict=True) if factory in wanted]
             if len(found) >= limit:
@@ -125,7 +125,7 @@ class RedisStore:
         entries = [msgspec.msgpack.encode(record) for record in records]
         token = token or uuid4().hex
         holder = lease.run_id, *_holder(lease)
-        # If the store has none of these tokens, it lost commits.
+        # If the store knows none of these tokens, it has lost commits.
         tokens = self._tokens.get(holder)
         known = json.dumps([*tokens]) if tokens else ""
         if tokens:
@@ -262,7 +262,7 @@ class RedisStore:
                 self._by_loop[loop] = connections
                 await connections.open()
             async with asyncio.timeout(CALL_SECONDS), connections.places:
-                self._check_open()  # after waiting for a free connection
+                self._check_open()  # the store may have been closed while this call waited
                 try:
                     yield connections
                 finally:

@@ -53,7 +53,7 @@ redis.call('HDEL', run, 'owner')
 lease(now)
 return 1
 """,
-        # From C: seconds, token, ending, its error, known tokens, count, events, records.
+        # Arguments from `C` on: the seconds, token, ending, its error, known tokens, number of events, events, records.
         "append": """
 if not is_holder() then return -1 end
 if get('token') == D then return tonumber(get('is_cancelled')) end

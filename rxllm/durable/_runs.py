@@ -302,7 +302,7 @@ class Runs:
         """
         _check_factory(name, factory)
         check("name", name, name not in self._factories, "a name that no other factory has")
-        self._factories = {**self._factories, name: factory}  # another thread may be reading the old one
+        self._factories = {**self._factories, name: factory}  # another thread may be reading the old dict
 
     def get(self, id: str) -> Stream[Run]:
         """Emit the run with this id and its current status. Fails with ``RunError("unknown_run")``."""

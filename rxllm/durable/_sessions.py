@@ -79,7 +79,7 @@ async def delete_session(store: Store, id: str) -> None:
         if saved.run is not None:
             raise _open_turn(id)
         version = saved.version
-    if version:  # old turns of the deleted session must conflict
+    if version:  # a turn that begins with the deleted session must cause a conflict
         await store.write(_key(id), version, b"")
 
 

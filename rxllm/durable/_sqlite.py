@@ -47,7 +47,7 @@ CREATE INDEX records_of_run ON records (run);
 CREATE TABLE documents (key TEXT PRIMARY KEY, version INTEGER NOT NULL, data BLOB NOT NULL) WITHOUT ROWID;
 """
 
-# A lease that ends too late has expired: the clock was set back.
+# If a lease ends later than any lease can, the clock was set back, so the lease counts as expired.
 _IS_LEASED = f"(owner IS NOT NULL AND leased_until > {_NOW} AND leased_until <= {_NOW} + {LONGEST_LEASE})"
 _STATUS = f"coalesce(ending, CASE WHEN {_IS_LEASED} THEN 'running' ELSE 'waiting' END)"
 _RUN = (
@@ -55,8 +55,8 @@ _RUN = (
 )
 _HELD = "id = ? AND owner = ? AND epoch = ? AND ending IS NULL"
 
-# SQLite would make the file readable by all, so we create it. Closing it drops our process's SQLite locks, so this lock
-# keeps other threads out.
+# SQLite would make the file readable by all users, so `_connect` creates it. Closing the file drops the SQLite locks of
+# the whole process, so this lock keeps its other threads out.
 _creating = threading.Lock()
 
 _FAULTS = {
@@ -325,7 +325,7 @@ def _open(db: sqlite3.Connection, unavailable: Callable[[str], RunError]) -> Non
         try:
             mode = _rows(db, "PRAGMA journal_mode = WAL")[0][0]
             break
-        except sqlite3.OperationalError as error:  # SQLite does not wait while others open a new file
+        except sqlite3.OperationalError as error:  # SQLite does not wait while another connection opens the new file
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
@@ -337,7 +337,7 @@ def _open(db: sqlite3.Connection, unavailable: Callable[[str], RunError]) -> Non
     db.execute("COMMIT")
     if not has_tables:
         db.execute("BEGIN IMMEDIATE")
-        if not _has_tables(db, unavailable):  # another connection may have created them
+        if not _has_tables(db, unavailable):  # another connection may have created the tables
             pragmas = f"PRAGMA application_id = {APPLICATION}", f"PRAGMA user_version = {VERSION}"
             for statement in (*_SCHEMA.split(";")[:-1], *pragmas):
                 db.execute(statement)

@@ -215,7 +215,7 @@ def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = Fals
     _add_instructions(turns, instructions, entries=entries)
     for turn in turns:
         content: list[Block] = turn["content"]
-        content.sort(key=lambda block: block["type"] != "tool_result")  # tool results go to the front, in order
+        content.sort(key=lambda block: block["type"] != "tool_result")  # tool results move to the front, in their order
     if turns and turns[-1]["role"] == "assistant" and turns[-1]["content"][-1]["type"] == "text":
         turns[-1]["content"][-1]["text"] = turns[-1]["content"][-1]["text"].rstrip()
     return [{**turn, "content": _simplify(turn["content"])} for turn in turns]
@@ -225,7 +225,7 @@ def _add_instructions(turns: list[Block], instructions: list[Block], *, entries:
     if not instructions:
         return
     follows_user = bool(turns) and turns[-1]["role"] == "user"
-    # A server-tool call at the end pauses a turn.
+    # A turn that ends with a server-tool call is paused.
     is_paused = bool(turns) and turns[-1]["content"][-1]["type"] in SERVER_CALLS
     if entries and (follows_user or is_paused):
         turns.append({"role": "system", "content": instructions})

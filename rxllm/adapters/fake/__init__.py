@@ -34,7 +34,7 @@ from rxllm.wire.tool_calls import CallTracker
 __all__ = ["Fake"]
 
 Piece = str | ToolCall | Usage | BaseException | Event | tuple[str, Any]
-Turn = Piece | Sequence[Piece]  # A list. The type is wider for type checkers.
+Turn = Piece | Sequence[Piece]  # the sequence must be a list, but `list[Piece]` would reject a `list[str]`
 
 _WORDS = ("text", "thinking", "tool_call", "tool_call_delta", "usage", "raw_chunk", "delay", "error", "finish")
 _DELTA_FIELDS = {"id", "name", "arguments_delta"}
@@ -158,7 +158,7 @@ class _Play:
         self._disposed = True
 
     def _schedule(self) -> None:
-        # take(1) needs its disposable before the first event.
+        # ``take(1)`` must have its disposable before the first event arrives.
         scheduler = self._scheduler or CurrentThreadScheduler.singleton()
         self._wait_for(lambda: scheduler.schedule(self._play))
 
@@ -175,7 +175,7 @@ class _Play:
         async def sleep(pump: Pump[Any]) -> None:
             await asyncio.sleep(seconds)
 
-        # A task ends with its loop, unlike a timer.
+        # Unlike a timer, a task is cancelled when its event loop ends.
         waiting = pumped(sleep)
         return waiting.subscribe(on_error=self._observer.on_error, on_completed=self._play, scheduler=scheduler)
 
@@ -203,7 +203,7 @@ class _Play:
             self._observer.on_completed()
 
 
-# The script language, described in `Fake`'s docstring
+# These functions read the script language that `Fake`'s docstring describes.
 
 
 def pieces_of(turn: Any) -> list[Piece]:
@@ -259,7 +259,7 @@ def _fits(cls: Callable[..., Any], fields: Mapping[str, Any]) -> bool:
 
 
 def _call_of(name: str, id: str = "", **fields: Any) -> ToolCall:
-    return ToolCall(id, name, **fields)  # it gets an id later, as in real adapters
+    return ToolCall(id, name, **fields)  # if the id is empty, the call gets one later, as in real adapters
 
 
 def perform(pieces: list[Any], request: Request) -> Iterator[list[Event] | float]:

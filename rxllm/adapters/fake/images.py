@@ -17,7 +17,7 @@ from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResp
 from rxllm.values.argument_checks import is_seconds, shown
 
 Piece = Image | ImageUsage | ImageResponse | BaseException | tuple[str, Any]
-Turn = Piece | Sequence[Piece]  # A list. The type is wider for type checkers.
+Turn = Piece | Sequence[Piece]  # the sequence must be a list, but `list[Piece]` would reject a `list[Image]`
 
 
 class FakeImages:
@@ -164,7 +164,7 @@ def _response(pieces: list[Piece], request: ImageRequest) -> ImageResponse:
                 raise piece
             case ("error", reason):
                 raise ImageAdapterError(reason, provider="fake")
-            case _:  # a delay, which has already passed
+            case _:  # the piece is a delay that has already passed
                 pass
     metadata = {**request.metadata, **response.metadata}
     if response.images and not images:

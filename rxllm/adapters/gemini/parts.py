@@ -208,7 +208,7 @@ class PartialArguments:
 
     def _feed_text(self, path: str, text: str, *, continues: bool) -> None:
         if path not in self._open:
-            _assign(self._arguments, path, text)  # reserves its place among the keys
+            _assign(self._arguments, path, text)  # the key takes its place before later keys arrive
             if not continues:
                 return
         texts = self._open.setdefault(path, [])

@@ -253,7 +253,7 @@ def _tool_call(call: ToolCall) -> list[dict[str, Any]]:
 
 
 def _tool_result(message: Message, call: ToolCall | None) -> dict[str, Any]:
-    # Without ids, Gemini matches by name and order.
+    # If calls have no ids, Gemini matches their results by name and order.
     name = call.name if call else message.name or message.tool_call_id
     result: dict[str, Any] = {"name": name, "response": _response(message)}
     own: dict[str, Any] = (call.metadata.get(PROVIDER) or {}) if call else {}

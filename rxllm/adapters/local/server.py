@@ -49,7 +49,7 @@ class Server:
 
 
 _servers: dict[tuple[Path, int], Future[Server]] = {}
-_running: list[Any] = []  # a server stops without its reference
+_running: list[Any] = []  # a server stops as soon as nothing refers to it
 _guard = threading.Lock()
 
 
@@ -126,7 +126,7 @@ def _knows_tools(url: str) -> bool:
 
 @atexit.register
 def _end_servers() -> None:
-    # Their threads end promptly only while the interpreter runs.
+    # The threads of the servers end promptly only while the interpreter is still running.
     _servers.clear()
     _running.clear()
 

@@ -54,7 +54,7 @@ ANSWERS = (
 ANSWER_TOKENS = 200
 """The default `max_tokens` for a model that might never stop by itself."""
 
-# A model that repeats itself would never close a string.
+# Without these limits, a model that repeats itself might never end a string or an array.
 MAX_LENGTH = 200
 MAX_ITEMS = 8
 
@@ -230,7 +230,7 @@ class CallDecoder:
         self._id = f"call_{sum(len(message.tool_calls) for message in request.messages)}"
         self._name: str | None = None
         self._text = ""
-        self._begun = False  # True after the first arguments
+        self._begun = False  # True once the first arguments have been reported
 
     def feed(self, data: bytes) -> list[Event]:
         return self._convert(self._inner.feed(data))

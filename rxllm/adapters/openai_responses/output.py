@@ -47,10 +47,10 @@ class Output:
         self._slots: list[Slot] = []
         self._by_id: dict[str, Slot] = {}
         self._by_index: dict[int, Slot] = {}
-        self._calls: dict[str, Slot] = {}  # By `wire_id`.
-        self._open: tuple[str, int, int] | None = None  # The last delta's kind, slot and part.
+        self._calls: dict[str, Slot] = {}  # The slot of each call, by `wire_id`.
+        self._open: tuple[str, int, int] | None = None  # The kind, slot and part of the last delta.
         self._open_id = ""
-        self._begun: Counter[str] = Counter()  # blocks with each id, ignoring suffixes
+        self._begun: Counter[str] = Counter()  # how many blocks have each id, not counting suffixes
         self._sources: set[str] = set()
 
     def finish(self, items: Sequence[Item]) -> None:
@@ -182,7 +182,7 @@ class Output:
             self._by_id[slot.id] = slot
         if is_call(item):
             self._begin_call(slot, item)
-        elif "call_id" in item:  # the item is a result
+        elif "call_id" in item:  # if the item is the result of a call
             slot.call = self._calls.get(slot.wire_id)
         elif slot.kind == "message" and item.get("phase"):
             # The next request must contain the phase.
@@ -309,7 +309,7 @@ class Slot:
                 rest, streamed = text[len(streamed) :], ""
             elif any("".join(texts[later:]).startswith(streamed) for later in range(place, len(texts))):
                 rest = text
-            else:  # the deltas had it, perhaps worded differently
+            else:  # the deltas contained this text, perhaps in other words
                 streamed = streamed.partition(text)[2] or streamed
             rests.append(rest)
         return rests
