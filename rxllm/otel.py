@@ -121,7 +121,7 @@ TOOL_DURATION, AGENT_DURATION = "gen_ai.execute_tool.duration", "gen_ai.invoke_a
 SECONDS, AGENT_SECONDS = [0.01 * 2**n for n in range(14)], [0.1 * 2**n for n in range(13)]
 COUNTS = [float(4**n) for n in range(14)]
 
-_FINISH = {"tool_calls": "tool_call", None: "error"}  # a truncated response has no reason
+_FINISH = {"tool_calls": "tool_call", None: "error"}  # a truncated response has no finish reason
 LATEST = 256
 """The maximum number of ended spans that are kept, in case a child span starts later."""
 _BODY = "rxllm.otel/body"
@@ -180,7 +180,7 @@ class Traces(rxllm.telemetry.Tracer):
         self._metrics = _Metrics(metrics.get_meter("rxllm", rxllm.__version__, settings["meter_provider"]))
         self._wire = TraceContextTextMapPropagator()  # omits baggage, which providers must not see
         self._open: dict[str, _Open] = {}
-        self._ended: OrderedDict[str, Context] = OrderedDict()  # a child can start later, in another thread
+        self._ended: OrderedDict[str, Context] = OrderedDict()  # another thread may start a child span later
         self._handlers: dict[type[Any], Callable[[Any], object]] = {
             rxllm.telemetry.CallStarted: self._start_call,
             rxllm.telemetry.CallFinished: self._end_call,
@@ -346,7 +346,7 @@ class Traces(rxllm.telemetry.Tracer):
         opened = self._open.get(value.id)
         if opened is None:
             return None
-        # Add it before removing it: a child may start in another thread.
+        # Add the ended span before removing the open span, because another thread may start a child in between.
         light = trace.NonRecordingSpan(opened.span.get_span_context())
         self._ended[value.id] = trace.set_span_in_context(light, opened.context)
         if len(self._ended) > LATEST:
@@ -396,7 +396,7 @@ def _body(here: Context) -> _Body | None:
 def _around(value: Any) -> Context:
     """Return the context that `value` belongs to."""
     here = context.get_current()
-    # The next step starts in the context of the last tool.
+    # After tool calls, the next step starts in the context of the tool that ended last.
     while (body := _body(here)) is not None and body.depth > len(value.path):
         here = body.around
     return here
@@ -430,7 +430,7 @@ class _Metrics:
         chunks = value.details.chunks
         if chunks:
             self._first_chunk.record(chunks[0], labels, where)
-        nowhere = Context()  # an exemplar for every chunk would double the cost
+        nowhere = Context()  # an exemplar for every chunk would double the cost of recording
         for earlier, later in pairwise(chunks):
             self._per_chunk.record(later - earlier, labels, nowhere)
         if cost is not None:
@@ -464,7 +464,7 @@ def _attribute(value: Any) -> Any:
 
 def _fits_otlp(entry: Any) -> bool:
     """Whether exporters accept `entry`."""
-    # They drop text that is not UTF-8, and longer integers.
+    # Exporters drop text that is not UTF-8, and integers of more than 64 bits.
     if isinstance(entry, str):
         return entry.isascii() or entry.encode("utf-8", "replace").decode() == entry
     return entry is None or isinstance(entry, float) or (isinstance(entry, int) and -(2**63) <= entry < 2**63)
@@ -483,7 +483,7 @@ def _price(value: rxllm.telemetry.CallFinished | rxllm.telemetry.ImagesFinished)
     return None
 
 
-# Content, as JSON in the conventions' format
+# Message contents, as JSON in the format of the semantic conventions
 
 
 def _request_content(request: rxllm.Request | None) -> dict[str, Any]:
@@ -511,7 +511,7 @@ def _parts(message: Message) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = [
         {"type": "text", "content": part.text}
         if isinstance(part, TextPart)
-        else {"type": type(part).__name__.removesuffix("Part").lower()}  # without the contents of files
+        else {"type": type(part).__name__.removesuffix("Part").lower()}  # only the kind of a file, not its content
         for part in message.parts
     ]
     return [*parts, *map(_call, message.tool_calls)]

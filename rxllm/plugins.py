@@ -130,7 +130,7 @@ def _join(parts: Iterable[str]) -> str:
 def _points(group: Group) -> Iterable[EntryPoint]:
     try:
         return entry_points(group=group)
-    except Exception:  # one unreadable package is enough to fail
+    except Exception:  # a single package that cannot be read makes this fail
         return [point for point in _readable_packages() if point.group == group]
 
 
@@ -138,7 +138,7 @@ def _readable_packages() -> Iterable[EntryPoint]:
     seen: set[str] = set()
     for package in distributions():
         name = _identity(package)[0]
-        if name in seen:  # imports use the first copy, too
+        if name in seen:  # Python imports only the first copy of a package
             continue
         seen |= {name} - {""}
         try:

@@ -104,7 +104,7 @@ class Writer:
     async def keep_lease(self) -> None:
         """Keep renewing the lease, and watch for cancel requests. Raises ``RunError`` if either fails."""
         while True:
-            # Start waiting first, so that no cancel request is missed. The renewal reports any earlier ones.
+            # Start waiting before renewing, so that no cancel request is missed. The renewal reports earlier requests.
             batches = self._batches
             waiting = asyncio.create_task(self._store.wait(self._lease.run_id, FOREVER, self._lease.seconds / 3))
             waiting.add_done_callback(lambda task: task.cancelled() or task.exception())  # ignore failures
@@ -112,7 +112,8 @@ class Writer:
                 await asyncio.sleep(0)
                 self._note(await self._retry(partial(self._store.renew, self._lease)))
                 await waiting
-                if self._batches != batches:  # our own append ended the wait, and checked for cancel requests
+                # The wait was ended by our own append, which has checked for cancel requests.
+                if self._batches != batches:
                     await asyncio.sleep(APPENDING_SECONDS)
             except RunError as error:
                 if error.reason != "store_unavailable" or self._loop.time() > self._until:

@@ -82,7 +82,7 @@ def _in_loop(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     return future.result(2 * SECONDS)
 
 
-# Type checkers see every method here. At runtime there is none.
+# For type checkers, this base class has every method. At runtime, it has none.
 _Base: Any = Any if TYPE_CHECKING else object
 
 Hook = Callable[[str, tuple[Any, ...]], "Awaitable[object] | object"]

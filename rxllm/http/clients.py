@@ -71,7 +71,7 @@ def aiohttp_client() -> httpx.AsyncClient:
     from urllib.request import getproxies
 
     httpx_aiohttp = imported("aiohttp")
-    if any(url.startswith("socks") for url in getproxies().values()):  # aiohttp would use it as an HTTP proxy
+    if any(url.startswith("socks") for url in getproxies().values()):  # aiohttp takes any proxy for an HTTP proxy
         message = "the environment sets a SOCKS proxy, which aiohttp cannot use; use the transport 'httpx' instead"
         raise EngineError("invalid_engine", message)
     # For aiohttp, 0 means no limit, and None means 100.
@@ -99,7 +99,7 @@ def _new_client(make: Callable[[], httpx.AsyncClient]) -> httpx.AsyncClient:
         is_import = isinstance(error, ImportError)
         if not is_import and not isinstance(error, ValueError) and type(error).__name__ != "InvalidURL":
             raise
-        # The environment sets only proxies. Hide the URL's password.
+        # Only a proxy from the environment can be at fault. Do not show its URL, which may contain a password.
         message = f"a proxy set in the environment cannot be used ({type(error).__name__}); check {_PROXIES}"
         raise EngineError("missing_dependency" if is_import else "invalid_engine", message) from error
 
@@ -136,7 +136,7 @@ _prepared: set[str] = set()
 async def prepare(modules: tuple[str, ...]) -> None:
     """Import `modules` and load the certificates, both in a background thread."""
     if not _prepared.issuperset(modules):
-        await asyncio.shield(asyncio.wrap_future(_preparing(modules)))  # other calls wait for it too
+        await asyncio.shield(asyncio.wrap_future(_preparing(modules)))  # shielded because other calls wait for it too
 
 
 @functools.cache
@@ -237,7 +237,7 @@ class Clients:
 
     def __init__(self, client: Any = None) -> None:
         self._client: httpx.AsyncClient | None = None if callable(client) else client
-        # None means rxllm's own clients.
+        # If neither a client nor a transport is set, rxllm creates the clients.
         self._transport = Transport(cast("Callable[[], httpx.AsyncClient]", client)) if callable(client) else None
         self._by_loop: dict[asyncio.AbstractEventLoop, Pools] = {}
         self._owner: weakref.ref[asyncio.AbstractEventLoop] | None = None
@@ -283,6 +283,7 @@ class Clients:
     def _claim(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._owner is None:
             self._owner = weakref.ref(loop)
-        elif self._owner() is not loop:  # the client holds that loop's connections, even if it is gone
+        # The client still holds connections of that loop, even if the loop is gone.
+        elif self._owner() is not loop:
             message = "this client belongs to another event loop; pass a factory instead, client=lambda: ..."
             raise EngineError("wrong_loop", message)

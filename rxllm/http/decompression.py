@@ -91,5 +91,5 @@ class _Decompressor:
 
 
 def _has_head(data: bytes) -> bool:
-    # Some servers omit the header of RFC 1950.
+    # Some servers leave out the zlib header, which RFC 1950 requires.
     return data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:_HEAD_BYTES], "big") % 31 == 0

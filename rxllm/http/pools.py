@@ -54,7 +54,7 @@ _loads: weakref.WeakKeyDictionary[Any, Load] = weakref.WeakKeyDictionary()
 @contextlib.contextmanager
 def in_use(client: httpx.AsyncClient) -> Generator[None]:
     """Count the block as a running call on `client`."""
-    load = _loads.get(client) or Load()  # nothing reads the load of a user's own client
+    load = _loads.get(client) or Load()  # a client that the user passed has no load, so this one is thrown away
     load.calls += 1
     try:
         yield
@@ -155,6 +155,6 @@ class Pools:
 
 
 def _call_close(fn: Callable[..., object], *args: Any, **_: Any) -> None:
-    # A closed loop has no next turn, so a transport closes now.
+    # The loop is closed and has no next turn, so let a transport close right now.
     if isinstance(getattr(fn, "__self__", None), asyncio.BaseTransport):
         fn(*args)

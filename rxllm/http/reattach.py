@@ -200,7 +200,7 @@ async def stop_answer(
     is_cancelled = False
     problem: object = "the event loop ended"
     with pump.holding():
-        for _ in range(3):  # retried if it is cancelled or the client is closed
+        for _ in range(3):  # try again if the request is cancelled or its client is closed
             try:
                 async with asyncio.timeout(STOP_SECONDS):
                     client = await exchange.client() if client.is_closed else client

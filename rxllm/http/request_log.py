@@ -98,5 +98,5 @@ class _Watched:
 
 
 def _named(error: Exception) -> str:
-    # The message might contain content or a key.
+    # The message might contain a prompt or an API key.
     return f"{type(error).__name__} {error.reason}" if isinstance(error, LLMError) else type(error).__name__

@@ -142,13 +142,13 @@ async def discreetly(discreet: Callable[[LLMError], LLMError], work: Awaitable[T
         return await work
     except LLMError as error:
         redacted = discreet(error)
-    raise redacted  # outside ``except``, so that the key is not in the context
+    raise redacted  # outside ``except``, so that the error with the key is not its context
 
 
 async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
     client, request = await exchange.open()
     logged = request_log(exchange.request_id, request, exchange.provider, exchange.model)
-    with in_use(client), logged as note:  # a kept answer needs the client between connections too
+    with in_use(client), logged as note:  # a kept answer also needs the client between two connections
         await _exchange(exchange, client, request, pump, note)
 
 
@@ -239,24 +239,24 @@ async def opened(
 async def _send(
     client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any], options: Mapping[str, Any]
 ) -> httpx.Response:
-    # httpcore reports its progress to "trace".
+    # httpcore calls the "trace" extension to report its progress.
     user_trace: Callable[[str, Any], Awaitable[None]] | None = request.extensions.get("trace")
     is_whole = False
 
     async def trace(name: str, info: Any) -> None:
         nonlocal is_whole
-        if name in _CANCELLABLE:  # occurs again after a redirect
+        if name in _CANCELLABLE:  # each of these steps occurs again after a redirect
             is_whole = False
             pump.grace = 0.0 if pump.disposed else pump.grace  # nothing has been sent yet, so nothing must be stopped
             pump.release()
         elif name.endswith("response_closed.started"):
             pump.hold()  # httpcore closes a response itself after a read timeout
             if pump.disposed and not is_whole and name.startswith("http2."):
-                log.warning(_LEFT_OPEN, address(request))  # httpcore 1.0.9 and httpcore2 2.16 never reset a stream
+                log.warning(_LEFT_OPEN, address(request))  # httpcore 1.0.9 and httpcore2 2.16 never send a reset
         elif name == "http2.receive_response_body.complete":
             is_whole = True
         elif pump.disposed and name == "connection.connect_tcp.started":
-            pump.release()  # the call has its pool slot and need not connect
+            pump.release()  # the pool has counted this connection, so the call can be cancelled
         if user_trace is not None:
             await user_trace(name, info)
 
@@ -328,7 +328,7 @@ async def _deliver(
 
 
 def _take_read_timeout(request: httpx.Request) -> float | None:
-    # httpcore reads it again for the body. aiohttp does not.
+    # httpcore reads this timeout again for the body, but aiohttp does not.
     limits: Mapping[str, float | None] = request.extensions.get("timeout", {})
     request.extensions["timeout"] = {**limits, "read": None}
     return limits.get("read")

@@ -138,7 +138,7 @@ class Connection(ABC):
         except AdapterError as error:
             if error.status != 404 or session is None:
                 raise
-        with self._guard:  # start one new session for the one that is gone
+        with self._guard:  # start a single new session in place of the lost session
             if self.session == session:
                 self._version = self.session = None
         return await self._ask(await self.version(), method, params, seconds, headers, on_message)
@@ -175,7 +175,7 @@ class Connection(ABC):
             if isinstance(error, LLMError):
                 future.set_exception(error)
             else:
-                future.cancel()  # a waiting caller negotiates instead
+                future.cancel()  # callers that wait for this future negotiate themselves
             raise
         future.set_result(version)
         return version
@@ -274,7 +274,7 @@ def _may_be_older(error: LLMError) -> bool:
     return error.status is not None and 400 <= error.status < 500 and error.status not in (401, 403, 429)
 
 
-# JSON-RPC 2.0 messages, in both eras
+# JSON-RPC 2.0 messages of the modern and the older protocol versions
 
 
 def request(version: str, id: int | str | None, method: str, params: Json) -> Json:

@@ -152,7 +152,7 @@ class _Decoder(FrameDecoder):
         for message in messages_in(payload):
             is_answer = self._id is not None and is_response_to(message, self._id)
             if is_answer and not has_result(message):
-                self.fail(error_of(message))  # emitted, so that keys are redacted
+                self.fail(error_of(message))  # emitted rather than raised, so that keys in it are redacted
                 return
             self.blocks.raw("message", message)
             if is_answer:

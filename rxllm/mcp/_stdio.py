@@ -168,7 +168,7 @@ class Process(asyncio.SubprocessProtocol):
         self.failure: LLMError | None = None
         self.finalizer: weakref.finalize[..., Any] | None = None
         self._command, self._cwd, self._secrets = command, cwd, secrets
-        self._mark = uuid.uuid4().hex  # the server's descendants inherit this
+        self._mark = uuid.uuid4().hex  # every process that the server starts inherits this mark
         self._env = {**env, "RXLLM_MCP_PROCESS": self._mark}
         self._lock = threading.Lock()
         self._inboxes: dict[Any, Inbox] = {}
@@ -300,11 +300,12 @@ class Process(asyncio.SubprocessProtocol):
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == 1:
-            self._loop.call_later(0.1, self._fail, "has closed its output")  # an exit code may follow
+            # Wait a little, because the process's exit code may still arrive.
+            self._loop.call_later(0.1, self._fail, "has closed its output")
 
     def process_exited(self) -> None:
         self._has_exited.set()
-        # Wait for earlier output. A descendant may keep it open.
+        # Allow time to read earlier output. Do not wait for its end, because a descendant may keep the pipe open.
         code = self._transport.get_returncode()
         self._loop.call_later(0.05, self._fail, "has ended" if code is None else f"has ended with exit code {code}")
 
@@ -323,7 +324,8 @@ class Process(asyncio.SubprocessProtocol):
             inbox = self._inboxes.get(key) if "method" in message else self._inboxes.pop(key, None)
             return [] if inbox is None else [inbox]
         calls = [inbox for key, inbox in self._inboxes.items() if isinstance(key, int)]
-        if "id" in message:  # a request does not name its call, so only one may run
+        # A request does not name its call, so the call is known only if it is the only running one.
+        if "id" in message:
             return calls if len(calls) == 1 else []
         return [inbox for inbox in self._inboxes.values() if inbox not in calls]
 

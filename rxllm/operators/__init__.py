@@ -124,8 +124,8 @@ def _no_operator(name: str) -> AttributeError:
     return no_attribute("module 'rxllm.operators'", name, __all__, remedy)
 
 
-if not TYPE_CHECKING:  # A type checker would accept any name with __getattr__.
-    # Each file is imported on first use.
+if not TYPE_CHECKING:  # With `__getattr__`, a type checker would accept any name.
+    # Each file is imported when one of its names is first used.
     __getattr__ = lazy_exports(
         __name__,
         {

@@ -52,7 +52,7 @@ class ArgumentFeed:
         self._call: ToolCall | None = None  # the whole call, once it is complete
         self._use: Callable[[ToolCall], None] | None = None
         self._has_stream = self._is_over = False
-        self.has_started = False  # True as well while the tool waits for others to end
+        self.has_started = False  # also True while the tool waits for other tools to end
         self.is_running = False
 
     @property
@@ -187,7 +187,8 @@ class _Items:
     def close(self) -> None:
         self._is_closed = True
         self.waiting.clear()
-        on_room, self._on_room = self._on_room, lambda: None  # it refers to the step, and a cycle delays clean-up
+        # `_on_room` refers to the step, and a reference cycle would delay clean-up.
+        on_room, self._on_room = self._on_room, lambda: None
         on_room()
 
     async def read(self) -> AsyncIterator[Any]:

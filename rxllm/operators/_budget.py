@@ -197,9 +197,10 @@ class _Operator(HoldsBudget):
         scope, budget = current_scope.get(), self._make()
         if self._shared is None and budget.usd is None:
             return _Meter(observer, self._make).start(source, scheduler, scope)
-        # Count events only if no upstream model call counts itself.
+        # Count events here only if no model call upstream counts its own.
         share = Share(budget)
-        below = scoped(source, replace(scope, shares=(*scope.shares, share)))  # Leave out the subscriber's own calls.
+        # Calls that the subscriber makes itself do not count.
+        below = scoped(source, replace(scope, shares=(*scope.shares, share)))
         return _Meter(observer, lambda: budget, share).start(below, scheduler, scope)
 
 

@@ -187,7 +187,7 @@ def _check_usage(usage: Any) -> Usage:
 def _answering_model(metadata: Mapping[str, Any]) -> str | None:
     match metadata:
         case {"fallback": {"answered_by": str(name)}}:
-            return name if ":" in name else ":"  # The provider of a stream is unknown.
+            return name if ":" in name else ":"  # the name of a stream does not reveal its provider
         case _:
             return None
 
@@ -213,7 +213,7 @@ class ResponseCount:
     def __init__(self, request: Estimate = NOTHING) -> None:
         self._request = request
         self._limit = math.inf if request.limit is None else request.limit
-        self._void = Spending()  # spent before the last restart
+        self._void = Spending()  # what was spent before the last restart
         self._reset()
 
     def begin(self) -> None:

@@ -189,7 +189,7 @@ def extract(
                 return
             try:
                 results = read(event)
-            except Exception as error:  # Raw usage with unknown keys may raise.
+            except Exception as error:  # raised if the event's raw usage has unknown keys
                 on_error(error)
                 return
             for result in results:
@@ -220,7 +220,7 @@ def fold_events(
                 return
             try:
                 fold.add(event)
-            except Exception as error:  # Raw usage with unknown keys may raise.
+            except Exception as error:  # raised if the event's raw usage has unknown keys
                 observer.on_error(error)
 
         def on_completed() -> None:
@@ -242,7 +242,7 @@ class Fold:
     def __init__(self, name: str, thread: Thread | None = None) -> None:
         self._name = name
         self._state = StreamCollector(thread)
-        self.deltas: list[Any] = []  # Since the last other event; never replaced.
+        self.deltas: list[Any] = []  # The deltas since the last other event, always in this same list.
         self.timed: list[Timed[Any]] = []  # All events, if the source is `timed`.
 
     def add(self, event: Event | Timed[Any]) -> None:
@@ -308,7 +308,7 @@ def with_agents(message: Message, change: Callable[[str, Thread], Thread]) -> Me
     threads: Any = message.metadata.get(AGENTS)
     if not isinstance(threads, dict):
         return message
-    entries = cast(dict[str, Any], threads).items()  # a user may have stored something else
+    entries = cast(dict[str, Any], threads).items()  # a user may have stored something else under this key
     changed = {id: change(id, entry) if isinstance(entry, Thread) else entry for id, entry in entries}
     return replace(message, metadata={**message.metadata, AGENTS: changed})
 

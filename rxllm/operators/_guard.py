@@ -181,8 +181,8 @@ class _Guard(abc.DisposableBase):
         self._scheduler = scheduler
         self._lock = RLock()
         self._queue: deque[_Waiting] = deque()
-        self._checks: deque[_Check] = deque()  # From the first part that has not passed.
-        self._pending: deque[_Check] = deque()  # Checks that have not begun.
+        self._checks: deque[_Check] = deque()  # The checks from the first part on that has not passed.
+        self._pending: deque[_Check] = deque()  # The checks that have not begun.
         self._running: list[_Check] = []
         self._passed = 0  # The number of the last part that passed.
         self._released = 0  # The number of the last part released, checked or not.
@@ -234,7 +234,7 @@ class _Guard(abc.DisposableBase):
         self._enqueue_last(self._complete)
 
     def _before_tools(self, start: Callable[[], None]) -> None:
-        # Run tools in the context of ``run_tools``.
+        # Start the tools in the current context, whatever context the last check ends in.
         self._enqueue_last(partial(copy_context().run, start))
 
     def _enqueue_last(self, item: Callable[[], None]) -> None:
@@ -295,7 +295,7 @@ class _Guard(abc.DisposableBase):
         while (step := self._next()) is not None:
             try:
                 step()
-            except BaseException as error:  # The subscriber raised, and our caller may be unable to report it.
+            except BaseException as error:  # The subscriber raised an error that our caller may be unable to report.
                 self.dispose()
                 fail(self._observer, error)
 
@@ -304,7 +304,7 @@ class _Guard(abc.DisposableBase):
             self._time = max(self._time, self._now())
             self._take_parts()
             if len(self._queue) >= HELD_BACK and not self._checks:
-                self._parts.close()  # Only ending the open part can make room.
+                self._parts.close()  # Close the open part, because nothing else can make room.
                 self._take_parts()
             step = None if self._ended else self._step()
             if step is None:
@@ -331,7 +331,7 @@ class _Guard(abc.DisposableBase):
                 return partial(self._release, waiting)
         if self._tripped:
             number, error = next((check.part.number, check.error) for check in self._checks if check.error is not None)
-            # Unless text may be released unchecked, all earlier text must pass.
+            # If unchecked text may not be released, wait until all earlier text has passed.
             return partial(self._cut, error) if self._may_release or number == self._checks[0].part.number else None
         while self._pending and self._pending[0].is_done:
             self._pending.popleft()
@@ -378,7 +378,7 @@ class _Guard(abc.DisposableBase):
 
         if self._settings.max_lag is not None and not self._may_release:
             check.due = self._now() + self._max_lag
-        # Without a gate, because the source may be waiting for this check.
+        # Subscribe without a gate, because the source may be waiting for this check.
         result = paced(result_of(partial(self._settings.verdict, check.part)), None)
         check.subscription.disposable = result.subscribe(on_next, on_error, on_completed, scheduler=self._scheduler)
 

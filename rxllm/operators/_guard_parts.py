@@ -97,7 +97,7 @@ class GuardParts:
             case ThinkingDelta():
                 return self._delta(event) if self._thinking else ((event, self.count),)
             case RawChunk():
-                return ()  # Its frame repeats unchecked text.
+                return ()  # The chunk's frame would repeat text that has not been checked.
             case ToolExecutionCompleted():
                 if event.id in self._agents:
                     self._agents[event.id].close()

@@ -83,7 +83,7 @@ class _Partials(Generic[T]):
     def close(self) -> Iterable[Partial[T]]:
         response = final_answer(self._fold.state)
         value = parsed_value(response, self._read)
-        if str(self._growing.text) != response.output_text:  # The completed text differs from its deltas.
+        if str(self._growing.text) != response.output_text:  # The deltas do not add up to the completed text.
             list(self._begin().feed(response.output_text))
         return (self._growing.done(value),)
 

@@ -111,8 +111,8 @@ class JSONScanner:
         self._containers: list[str] = []
         self._counts: list[int] = []  # the number of elements in each open container
         self._key: Key = ""
-        self._pending = ""  # An incomplete head or escape.
-        self._parts: list[str] = []  # Pieces of the open key or scalar.
+        self._pending = ""  # Text that is read again when more arrives, such as half an escape.
+        self._parts: list[str] = []  # The pieces of the key or scalar that is being read.
 
     def feed(self, text: str) -> None:
         text, self._pending = self._pending + text, ""

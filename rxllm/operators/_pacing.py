@@ -82,7 +82,7 @@ class _Smoother(Backlog[Event, Event]):
         self._waiting: deque[tuple[Event, float]] = deque()
         self._pieces = 0  # The number of pieces of text in `_waiting`.
         self._armed = False  # Whether the timer is running.
-        self._share = 0.0  # How many pieces are due, with a fraction.
+        self._share = 0.0  # The number of pieces that are due, including a fraction.
         self._gap = lag  # The expected seconds between bursts.
         self._burst = -math.inf  # The time at which the last burst began.
         self._clock_time = self._set_back = 0.0
@@ -216,7 +216,7 @@ class _Snapshots(Backlog[Event, Response[Any]]):
                 if type(event) not in EVENTS:
                     raise not_an_event("snapshots", event)
                 self._state = self._state.apply_event(event)
-            except Exception as error:  # Raw usage with unknown keys may raise.
+            except Exception as error:  # raised if the event's raw usage has unknown keys
                 self._observer.on_error(error)
                 return
             if not self._armed:
@@ -298,7 +298,7 @@ class _Gated:
 
     def start(self, source: Observable[Any], while_open: Observable[bool]) -> abc.DisposableBase:
         subscriptions = CompositeDisposable(self._wake)
-        switch = paced(while_open, None)  # A slow consumer must not delay the switch.
+        switch = paced(while_open, None)  # A slow consumer must not delay opening or closing the gate.
         subscriptions.add(
             switch.subscribe(self._on_switch, self._fail, self._on_switch_completed, scheduler=self._scheduler)
         )
@@ -356,7 +356,7 @@ class _Gated:
         with self._lock:
             try:
                 self._release()
-            except BaseException as error:  # The subscriber raised, and no caller can report it.
+            except BaseException as error:  # The subscriber raised an error that no caller can report.
                 fail(self._observer, error)
             else:
                 self._end()
@@ -370,7 +370,7 @@ class _Gated:
                 return
             self._deliver(self._gate.waiting[0])
             if not self._over:
-                self._gate.take()  # The gate must not look idle during the delivery.
+                self._gate.take()  # Take the item only now, because the gate must not look idle during the delivery.
 
     def _reader_is_open(self) -> None:
         self._waits_for_reader = False

@@ -312,7 +312,7 @@ class Circuit:
         self._trial: _Permit | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Clocks differ between processes, so a copy starts closed.
+        # A pickled circuit starts closed in its new process, because clocks differ between processes.
         return Circuit, (self._limit, self._within, self._cooldown, self._on_change)
 
     def enter(self, now: float) -> _Permit | AdapterError:

@@ -246,7 +246,7 @@ class _PermittedCall(_Call):
             name, remedy = type(self._limiter).__name__, "write async def acquire(self, tokens)"
             raise TypeError(f"{name}.acquire must return an awaitable, not {shown(acquiring)}; {remedy}")
         permit = await acquiring
-        # A disposed call never starts, but its permit is settled.
+        # If the call has been disposed, this settles the permit at once.
         self._permit.disposable = Disposable(lambda: self._limiter.settle(permit, self.used))
 
     def hold_back(self, seconds: float) -> None:
@@ -260,9 +260,9 @@ class _QueuedCall(_Call):
     def __init__(self, queue: _Queue, *subscription: Any) -> None:
         super().__init__(*subscription)
         self._queue = queue
-        self.entry: Entry | None = None  # reserved tokens, once the call begins
+        self.entry: Entry | None = None  # the tokens that the call has reserved, or None before it begins
         self._clock = clock(self.scheduler)
-        self._context = contextvars.copy_context()  # another call's end may start this call
+        self._context = contextvars.copy_context()  # needed because the end of another call may start this call
         self._is_virtual = isinstance(self.scheduler, VirtualTimeScheduler)
         # Times of different calls must use one clock.
         self.now = stopwatch(self.scheduler if self._is_virtual else None)
@@ -282,7 +282,8 @@ class _QueuedCall(_Call):
 
     def begin_on_loop(self) -> None:
         """Schedule the call on its own loop. Raises ``RuntimeError`` if the loop is closed."""
-        timer = self.running.disposable = SingleAssignmentDisposable()  # set first, as it may fire on another thread
+        # Set it first, because the timer may fire at once on another thread.
+        timer = self.running.disposable = SingleAssignmentDisposable()
         timer.disposable = self._clock.schedule(lambda scheduler, state: self._context.run(self.begin_later))
 
     def alarm(self) -> abc.SchedulerBase:
@@ -412,7 +413,7 @@ class _RateWindow:
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
-        self._entries: list[Entry] = []  # sorted by time, including future retries
+        self._entries: list[Entry] = []  # sorted by time, which is in the future for a planned retry
         self._total = 0.0
 
     def earliest(self, amount: float, at: float) -> float:

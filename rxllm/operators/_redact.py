@@ -203,7 +203,7 @@ class Redactor:
 
 
 _LOOKS_AHEAD = re.compile(r"\(\?[=!]")
-_AT_THE_END = re.compile(r"\$|\\B")  # a partial match does not cover these
+_AT_THE_END = re.compile(r"\$|\\B")  # partial matching ignores that more text can change how these match
 
 
 class _Redacting:
@@ -334,7 +334,8 @@ class _Mapping:
     def __init__(self, fn: Callable[[str], str]) -> None:
         self._fn = fn
         self._steps: list[tuple[StepResult, StepResult]] = []  # Each original step and its replacement.
-        self._places: defaultdict[int, list[int]] = defaultdict(list)  # Indexes in `_steps`, by thread length.
+        # The indexes in `_steps`, by the length of a step's thread.
+        self._places: defaultdict[int, list[int]] = defaultdict(list)
         self._agents = Agents(lambda: _Mapping(fn))
         self._begin()
 
@@ -409,7 +410,7 @@ class _Mapping:
                 return new
         candidates.append(len(self._steps))
         new = replace(step, response=self._response(step.response))
-        self._steps.append((step, new))  # read by `thread`, called next
+        self._steps.append((step, new))  # needed by `thread`, which is called next
         new = replace(new, thread=self.thread(step.thread))
         self._steps[-1] = (step, new)
         return new
@@ -438,7 +439,7 @@ class _Mapping:
 
 
 def _without_agents(message: Message) -> Message:
-    # Only the chat's thread holds the threads of halted agents.
+    # Ignore the threads of halted agents, which only messages in the chat's thread contain.
     if AGENTS not in message.metadata:
         return message
     return replace(message, metadata={key: value for key, value in message.metadata.items() if key != AGENTS})

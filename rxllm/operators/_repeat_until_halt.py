@@ -183,7 +183,7 @@ class _Chat:
         self._scheduler = scheduler
         self._gate = current_gate()
         scope = current_scope.get()
-        self._outside = scope.below_model()  # the scope of the user's functions
+        self._outside = scope.below_model()  # the scope in which the user's functions are called
         self._steering = Steering(steer)
         self._interrupt = self._steering.waits if cuts and steer is not None else None
         journal = scope.journal
@@ -194,8 +194,8 @@ class _Chat:
         self._source: list[Event] = []  # The source's events.
         self._last: Event | None = None  # The current step's last event.
         self._steps: list[StepResult] = []
-        self._thread = Thread()  # The last step's thread and the user's later messages.
-        self._usage = Usage()  # The total of all steps.
+        self._thread = Thread()  # The thread of the last step, followed by the user's later messages.
+        self._usage = Usage()  # The total usage of all steps.
         self._turns = 0
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
@@ -271,7 +271,8 @@ class _Chat:
 
     def _end(self, result: ChatResult) -> list[Event]:
         self._steering.dispose()
-        unused = (*self._steering.take(), *self._steering.take())  # settled messages, then later ones
+        # The messages that were chosen for this step, then later messages.
+        unused = (*self._steering.take(), *self._steering.take())
         if unused:
             result = dataclasses.replace(result, metadata={**result.metadata, "unused_steering": unused})
         return [*(Steered(message, used=False) for message in unused), ChatCompleted(result)]
@@ -377,7 +378,7 @@ class _Chat:
                 return _only(step, "manual_tool_calls", "approval_tool_calls")
             case "completed" | "error":
                 return {}
-            case _:  # ask_user, tool_error, or a tool's own reason
+            case _:  # a tool halted with ask_user, with tool_error, or with a reason of its own
                 return {name: value for name, value in step.items() if name != "halted_reason"}
 
     def _passes(self, reason: str) -> dict[str, Any]:

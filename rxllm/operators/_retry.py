@@ -167,7 +167,7 @@ class _Restarting:
         self._source = source
         self._rules = rules
         self._events: list[Event] = []  # The current attempt's events.
-        self._standing: list[Event] | None = None  # The latest attempt's events that had content.
+        self._standing: list[Event] | None = None  # The events of the latest attempt that produced content.
         self._reason = ""
 
     def source(self, attempt: int) -> Observable[Event]:
@@ -196,4 +196,4 @@ class _Restarting:
         return f"attempt {attempt}"
 
     def note(self, times: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {}  # the `StepRestarted` announces the attempt
+        return {}  # the `StepRestarted` event announces the attempt

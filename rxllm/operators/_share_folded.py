@@ -103,7 +103,7 @@ class _Shared:
         self._clock: abc.SchedulerBase | None = None  # the first watcher's clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscription = SingleAssignmentDisposable()
-        self._timer = SerialDisposable()  # The grace period without watchers.
+        self._timer = SerialDisposable()  # The timer for the grace period, which begins when the last watcher leaves.
         self._has_failed = False  # Watchers often leave after an ErrorEvent.
         self._has_ended = False
         self._error: Exception | None = None
@@ -153,7 +153,7 @@ class _Shared:
                 watchers = tuple(self._watchers)
                 for watcher in watchers:
                     watcher.add(event)
-        except Exception as error:  # Raw usage with unknown keys may raise.
+        except Exception as error:  # raised if the event's raw usage has unknown keys
             self._end(error)
             self._subscription.dispose()
         else:
@@ -244,7 +244,7 @@ class Watcher:
     def deliver(self, clock: abc.SchedulerBase) -> None:
         while (events := self._begin(clock)) is not None:
             self._context.run(self._deliver, events)
-            with self._lock:  # Another thread may use the context from here.
+            with self._lock:  # From here on, another thread may use the context.
                 self._is_delivering = False
 
     def deliver_soon(self, clock: abc.SchedulerBase) -> None:
@@ -339,7 +339,7 @@ class _Entry(msgspec.Struct):
 
 
 def _join(latest: list[_Entry], event: Event, text: str) -> bool:
-    # Providers may mix usage updates with deltas. Folds ignore their order.
+    # Providers may send usage updates between deltas. Folding does not depend on their order.
     for entry in reversed(latest):
         if continues(entry.event, event):
             entry.texts.append(text)
@@ -354,7 +354,8 @@ def _is_usage(event: Event) -> bool:
 
 
 def _is_kept(event: Event) -> bool:
-    if type(innermost(event)) is ToolExecutionCompleted:  # Its start is missing, so an empty state ignores it.
+    # An empty state ignores this event, because it lacks the tool's start.
+    if type(innermost(event)) is ToolExecutionCompleted:
         return True
     state = StreamCollector()
     return state.apply_event(event) is not state

@@ -39,7 +39,7 @@ class Steering(abc.DisposableBase):
     def __init__(self, steer: Steer | None) -> None:
         self._steer = steer
         self._waiting = deque[Message]()
-        self._settled: list[Message] | None = None  # the next `take` returns these, unless None
+        self._settled: list[Message] | None = None  # if this is not None, the next `take` returns it
         self._messages = SingleAssignmentDisposable()
         self._error: Exception | None = None
         self._failure = SerialDisposable()
@@ -144,7 +144,7 @@ class _UntilSentence:
     def _begin(self) -> None:
         self._seen: list[Event] = []  # the events before the first tool call
         self._has_calls = False
-        self._is_after_text = False  # Whether the last block to end was text.
+        self._is_after_text = False  # Whether the block that ended last was text.
         self._sentences: Segmenter | None = None  # Splits the open block into sentences.
         self._rest = 0  # The length of the unfinished sentence.
 
@@ -209,7 +209,7 @@ class _UntilSentence:
         self._seen += last
         closing = self._unfinished().close()
         end = MessageCompleted(fold_message([*self._seen, *closing]), "stop", STEERED)
-        self._keep([*self._seen, *closing, end])  # before disposing, which a journal also records
+        self._keep([*self._seen, *closing, end])  # must precede the disposal, which a journal also records
         self._end([*last, *closing, end])
 
     def _end(self, events: Sequence[Event]) -> None:

@@ -235,7 +235,7 @@ class EarlyRecord:
             is_used, last, self.is_possible = events == last, events, False
         if not last:
             return None
-        if not is_used:  # kept twice, it is not replaced by any response
+        if not is_used:  # keeping it twice marks it as used
             self._journal.keep(self._scope.path, key, last)
         return from_iterable(last)
 

@@ -107,17 +107,17 @@ class _Watch:
         self._observer = observer
         self._scheduler = scheduler
         self._now = stopwatch(scheduler)
-        self._began = self._last = self._now()  # `_last`: when the silence began
+        self._began = self._last = self._now()  # `_last` is the time at which the silence began
         self._events = 0
         self._has_content = False
-        self._is_complete = False  # from a response's end until the next event
+        self._is_complete = False  # whether a response has ended and no event has followed
         self._gate = current_gate()
         self._is_behind = False  # whether the consumer is behind
         self._source = SingleAssignmentDisposable()
         self._timer = SerialDisposable()
         self._armed = False
         self._ended = False
-        self._guard = threading.RLock()  # timer and source may use different threads
+        self._guard = threading.RLock()  # the timer and the source may run on different threads
 
     def see(self, event: Event) -> None: ...
 

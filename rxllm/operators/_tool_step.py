@@ -86,7 +86,8 @@ class ToolStep(abc.DisposableBase):
         self._source = SingleAssignmentDisposable()
         self._scheduled = CompositeDisposable()
         self._gate = current_gate()
-        self._tools: StepTools | None = None  # created late: it refers to this object, and a cycle delays clean-up
+        # The tools refer to this object, and a reference cycle delays clean-up, so they are created only when needed.
+        self._tools: StepTools | None = None
         self._early = EarlyRecord(self._scope, thread, settings.session_id)
         self._hold: Hold | None = None
         self._feeds: dict[str, ArgumentFeed] = {}  # the calls whose arguments the model is still writing, by id
@@ -110,7 +111,8 @@ class ToolStep(abc.DisposableBase):
         self._eager.clear()
         self._feeds.clear()
         self._source.dispose()
-        self._early.settle(is_used=False)  # only after disposing the source, because a journal records that first
+        # The source is disposed first, because a journal then records the response.
+        self._early.settle(is_used=False)
         self._scheduled.dispose()
         self._dispose_tools()
 
@@ -162,13 +164,14 @@ class ToolStep(abc.DisposableBase):
             feed.end(ToolCall(event.id, event.name, dict(event.arguments), event.raw_arguments, dict(event.metadata)))
             self._step_tools().complete(event.id)
         else:
-            if feed is not None:  # all arguments are here, so the tool gets them at once
+            if feed is not None:  # all arguments have arrived, so the tool gets them at once
                 self._eager.pop(event.id, None)
             self._start_early(event)
 
     def _may_stream(self, tool: Tool) -> TypeGuard[FunctionTool[..., Any]]:
         """Whether `tool` can start while the model is still writing its arguments."""
-        # A journal identifies a call by its whole arguments. Under virtual time, no loop can run the tool.
+        # A journal identifies a call by its whole arguments. Under virtual time, there is no event loop that could run
+        # the tool.
         is_possible = self._scope.journal is None and not isinstance(self._scheduler, VirtualTimeScheduler)
         return self._settings.streams_arguments(tool) and self._settings.is_eager(tool) and is_possible
 

@@ -104,7 +104,7 @@ class Segmenter:
         self._context = ""  # the end of the pending segment
         self._pending: list[str] = []
         self._length = 0  # The length of the pending segment.
-        self._has_text = False  # Whether non-white text is pending.
+        self._has_text = False  # Whether the pending segment contains more than white space.
 
     def feed(self, text: str) -> list[str]:
         # Search only the pending segment's end, to keep the cost constant.
@@ -147,7 +147,7 @@ class Segmenter:
         return segment
 
 
-_CONTEXT = 40  # longer than any abbreviation with closing marks
+_CONTEXT = 40  # no abbreviation is longer, even with its closing marks
 
 
 def _context_of(text: str) -> str:

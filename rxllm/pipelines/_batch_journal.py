@@ -101,7 +101,7 @@ class Journal:
         self._is_closed = False
         self._size = 0
         self._synced_at = 0.0
-        # `_lines` holds each request's line without the response. `_places` holds the start and the size of each line
+        # `_lines` holds the line of each request, but no responses. `_places` holds the start and the size of each line
         # in the file, by request index.
         self._lines: list[_Line] = []
         self._places: dict[int, tuple[int, int]] = {}
@@ -283,7 +283,8 @@ if sys.platform == "win32":
     import msvcrt
 
     def _is_locked_by_us(file: FileIO) -> bool:
-        file.seek(1 << 40)  # far beyond the end, because other processes cannot read locked bytes
+        # Lock a byte far beyond the end of the file, because other processes cannot read locked bytes.
+        file.seek(1 << 40)
         with contextlib.suppress(OSError):
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
             return True

@@ -111,11 +111,11 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
     if current_scope.get().journal is not None:
         yield "journal", partial(_use_journal, sent, engine_call.provider)
 
-    # A budget counts at the model call, whatever its position.
+    # A budget counts at the model call, wherever it stands among the operators.
     shares = current_scope.get().shares
     operators = [operator for operator in engine.operators if not isinstance(operator, HoldsBudget)]
     if shares and operators:
-        # Another operator's own calls are not part of this answer.
+        # Calls that another operator makes itself do not count as part of this answer.
         yield "scope", scoped
     for share in shares:
         share.is_taken = True

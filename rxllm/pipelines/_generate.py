@@ -159,7 +159,7 @@ def ask_functions(setup: Setup, thread: Thread) -> tuple[Ask, Ask | None]:
         validate.capabilities(replace(request, tools=()), model)  # checked before the first tool runs
     final = setup.without(_without_tools(setup.engine), "structured_finalize", "tools", "tool_choice")
     nudge = setup.options.get("structured_finalize_nudge", NUDGE)
-    # A failed chat can run again, because its thread has no nudge.
+    # The nudge is not in the chat's own thread, so that a chat that failed can run again.
     return (
         partial(step_events, setup.without(setup.engine, "structured_finalize", "response_format")),
         lambda thread: step_events(final, thread.add_user(nudge) if nudge else thread),

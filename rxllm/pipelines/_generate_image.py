@@ -159,7 +159,7 @@ def _response(
     def ask() -> Observable[Any]:
         return Deferred(lambda: adapter.generate(request, current_scope.get().attempt(call))).map(add_request_id)
 
-    # There are no events to hold back. The response is the content.
+    # An image response has no events to hold back, because the whole response is content.
     rules = policy(opts.get("retry", engine.retry), engine.retry)
     if observers is None:
         return cast(Any, retrying(ask, rules))
@@ -174,7 +174,7 @@ def _as_image_engine(value: Any) -> Engine:
     if not isinstance(value, str):
         return as_engine(value)
     if current_place.get().engine is not None:
-        return replace(as_engine(value), adapter=None)  # without an adapter, `model` names an image model
+        return replace(as_engine(value), adapter=None)  # if there is no adapter, `model` names an image model
     provider, _, model = value.partition(":")
     if provider in BUILT_IN:
         return Engine(image_adapter=getattr(image_adapters, BUILT_IN[provider])(), model=model or None)
@@ -182,7 +182,7 @@ def _as_image_engine(value: Any) -> Engine:
 
 
 def _complete_request(engine: Engine, request: ImageRequest, opts: Mapping[str, Any]) -> ImageRequest:
-    # A chat adapter's model would be a chat model.
+    # If the engine has a chat adapter, its model is a chat model.
     default = engine.model if engine.adapter is None else None
     return replace(
         request,
@@ -207,7 +207,7 @@ def _check_options(opts: Mapping[str, Any]) -> dict[str, Any]:
     try:
         validate.image_request(ImageRequest(**fields))
     except ValidationError as error:
-        # Report only the options' faults, because the request is incomplete.
+        # Report only faults in the options, because the rest of the request is missing.
         faults = [
             (path, f"{fault}: {shown(fields[str(path[0])])}") for path, fault in error.errors if path[0] in fields
         ]

@@ -201,7 +201,7 @@ def _response(setup: Setup, index: int, request: Request, journal: Journal | Non
         if read is not None and not response.tool_calls:
             try:
                 response = replace(response, parsed=read(response.output_text))
-            except ValidationError:  # the type's validation has changed since
+            except ValidationError:  # the type's validation has changed since the response was journaled
                 journal.forget(index)
                 return scoped(Deferred(ask), scope)
         return result_of(lambda: response)
@@ -243,9 +243,9 @@ class _Queue:
     def end(self) -> None:
         self._running -= 1
         ask = None
-        if not self._is_waking:  # The loop below is already running.
+        if not self._is_waking:  # otherwise, the loop below is already running in an outer call
             self._is_waking = True
-            while self._waiting and self._waiting[0] is not ask:  # stop once one is put back
+            while self._waiting and self._waiting[0] is not ask:  # stop as soon as a request is put back
                 ask = self._waiting.pop(0)
                 ask()
             self._is_waking = False

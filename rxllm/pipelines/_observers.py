@@ -176,7 +176,7 @@ def watch_stream(
         below = replace(scope, request_id=id, parent_id=ids.id, begin_attempt=span.begin_attempt)
         with within(below):
             subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
-        # The inner spans finish first.
+        # Dispose the source first, so that the inner spans finish before this span.
         return CompositeDisposable(subscription, Disposable(lambda: finish("cancelled")))
 
     return Stream(subscribe)
@@ -186,7 +186,7 @@ def notify_retry(
     observers: Observers, request_id: str, provider: str, model: str | None, session_id: str | None = None
 ) -> Callable[[int, float, LLMError], None]:
     def on_retry(attempt: int, delay: float, error: LLMError) -> None:
-        scope = current_scope.get()  # set by the call's span
+        scope = current_scope.get()  # the scope that the call's span has set
         ids = Ids(request_id, scope.parent_id or "", None, scope.path, session_id)
         observers.notify(RetryAttempt(request_id, provider, model, attempt, delay, error, **ids.keywords))
 
@@ -320,7 +320,7 @@ class CallSpan(_SpanWithAttempts):
         self._observers.notify(RetryAttempt(*self._about, 0, 0.0, error, **self._ids.keywords))
 
     def see(self, event: Event) -> None:
-        with suppress(Exception):  # The caller's own fold also raises for raw usage with unknown keys.
+        with suppress(Exception):  # The caller's own fold raises the same error, so none is raised here.
             self._state = self._state.apply_event(event)
         if type(event) is MessageCompleted or type(event) is ErrorEvent:
             self._has_ended = True

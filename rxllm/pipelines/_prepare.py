@@ -160,7 +160,7 @@ class _HeldBack:
         self._lock = threading.Lock()
         self._waiting: deque[Event] | None = deque()  # None once all events have been released
         self._gate = Hold(is_full=self._is_full)
-        self._end: Callable[[], None] | None = None  # set if the answer ends while it waits
+        self._end: Callable[[], None] | None = None  # ends the subscription, set if the answer ends before the check
         self._answer = SingleAssignmentDisposable()
 
     def start(
@@ -202,7 +202,7 @@ class _HeldBack:
         try:
             while (event := self._next()) is not None:  # more events may arrive during this loop
                 self._observer.on_next(event)
-        except BaseException as error:  # The subscriber raised, and no caller would report it.
+        except BaseException as error:  # The subscriber raised an error that no caller would report.
             self._answer.dispose()
             fail(self._observer, error)
         else:

@@ -209,7 +209,7 @@ def with_options(options: type[Any]) -> Callable[[F], F]:
                 shorten_traceback(error)
                 raise
             except TypeError as error:
-                if call_fault(function, *args, **kwargs) is None:  # the function itself raised it
+                if call_fault(function, *args, **kwargs) is None:  # the function itself raised the error
                     raise
                 known = {*options.__annotations__, *(p.name for p in named)}
                 unknown = [name for name in kwargs if name not in known]

@@ -80,7 +80,7 @@ def _merge_outcomes(sources: Iterable[Observable[Event]], limit: float) -> Strea
                 return
             try:
                 observer.on_next(event)
-            except BaseException as error:  # The subscriber raised, and no caller would report it.
+            except BaseException as error:  # The subscriber raised an error that no caller would report.
                 fail(observer, error)
 
         def finish() -> None:
