@@ -377,7 +377,7 @@ def result_events(result: Any, call: ToolCall, settings: ToolSettings) -> list[E
         outcome = _outcome(result, call, settings)
     except ToolError as error:
         if error.reason == "encoding_failed":
-            log.warning("%s", error.message)  # the model is not told these details
+            log.warning("%s", error.message)  # the model is not given these details
             error.is_logged = True
         return failed(error, call, settings)
     if isinstance(result, Halt):
