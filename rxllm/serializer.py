@@ -252,7 +252,7 @@ def _writer(cls: type[Event], field: str) -> Writer:
 
 
 def _write_result(item: Any) -> Any:
-    # A tool can report or return a stream's events.
+    # A tool can report the events of a stream, or return them.
     return _write_event(item) if type(item) in EVENT_CLASSES else encode_result(item)
 
 
@@ -260,7 +260,7 @@ def _read_root(data: Any, expected: Any) -> Any:
     if isinstance(data, list) and (expected is None or get_origin(expected) is list):
         read = partial(_read_root, expected=next(iter(get_args(expected)), None))
         return decode_each(count(), cast(list[Any], data), repeat(read))
-    expected = get_origin(expected) or expected  # Response[City] is read as a Response
+    expected = get_origin(expected) or expected  # the type Response[City] is read as a Response
     if expected is not None and not _is_known(expected):
         raise wrong("unknown_type_tag", f"{expected!r} is not the class of a value, an error or an event", "format")
     if not isinstance(data, dict):
@@ -309,7 +309,7 @@ def _read_event(cls: type[Event], data: dict[str, Any]) -> Event:
         return event
     try:
         return current_form(event)
-    except TypeError:  # unknown counters fail only when the event is folded
+    except TypeError:  # an unknown counter raises an error only when its event is folded
         return event
 
 
@@ -335,6 +335,6 @@ def _refuse_constant(constant: str) -> Never:
     raise ValueError(f"{constant} is not JSON")
 
 
-# ``json.dumps`` and ``json.loads`` would create these on every call.
+# ``json.dumps`` and ``json.loads`` would create a new encoder or decoder on every call.
 _write_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _read_text = json.JSONDecoder(parse_constant=_refuse_constant).decode

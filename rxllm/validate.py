@@ -437,7 +437,7 @@ def number_faults(name: str, value: Any, is_allowed: Callable[[float], bool], fa
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
         yield (name,), "wrong_type"
-    elif value != value or not is_allowed(value):  # only NaN differs from itself; math.isnan raises for huge integers
+    elif value != value or not is_allowed(value):  # a test for NaN that, unlike math.isnan, accepts huge integers
         yield (name,), fault
 
 

@@ -136,7 +136,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
         with self._lock:
             if self._tokens is not None and (used := self._committed()) + tokens > self._tokens:
                 raise _refusal("tokens", self._tokens, used, tokens)
-            # A request with an unknown price needs some dollars left.
+            # If the price is unknown, at least some of the dollars must be left.
             if self._usd is not None:
                 spent = self._committed_usd()
                 if spent >= self._usd if usd is None else spent + usd > self._usd:
@@ -205,7 +205,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
         return (self._settled.usd or 0.0) + self._reserved_usd()
 
     def _reserved_usd(self) -> float:
-        # A running total of floats would not return to 0.
+        # A running total of floats might not return to exactly 0.
         return math.fsum(entry.usd for entry in self._running)
 
     def __repr__(self) -> str:

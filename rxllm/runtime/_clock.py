@@ -44,7 +44,7 @@ class LoopScheduler(PeriodicScheduler):
     ) -> None:
         super().__init__()
         self.chosen = loop
-        self._fail = fail  # called with any exception that an action raises
+        self._fail = fail  # receives every exception that an action raises
 
     @cached_property
     def _loop(self) -> asyncio.AbstractEventLoop:
@@ -105,7 +105,7 @@ class LoopScheduler(PeriodicScheduler):
         return subscription
 
     def _cancel(self, handle: asyncio.TimerHandle) -> None:
-        # A timer in the loop would keep its action in memory.
+        # A timer that stayed in the loop would keep its action in memory.
         def cancel() -> None:
             handle.cancel()
             self._timers.discard(handle)
@@ -150,7 +150,7 @@ class CallScheduler(LoopScheduler):
 
     @cached_property
     def _timers(self) -> set[asyncio.TimerHandle]:
-        return set()  # not awaited at exit, because an `interval` never ends
+        return set()  # exit does not wait for these timers, because an `interval` never ends
 
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
         return CurrentThreadScheduler.singleton().schedule(action, state)

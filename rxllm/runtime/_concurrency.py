@@ -45,7 +45,7 @@ class Bounded(abc.DisposableBase, Generic[T]):
 
     def start(self, scheduler: abc.SchedulerBase | None) -> None:
         """Subscribe to more sources, until `limit` of them are running."""
-        if self._filling:  # a source ended at once, so the outer loop continues
+        if self._filling:  # a source ended at once, inside the loop below
             return
         self._filling = True
         while self._running < self._limit and not self._exhausted and not self._disposed:

@@ -42,7 +42,7 @@ def result_of(function: Callable[[], Any]) -> Stream[Any]:
         value = function()
         if isinstance(value, Observable):
             value = cast(Observable[Any], value).pipe(rx_ops.last_or_default(None))
-            if not isinstance(scheduler, LoopScheduler | None):  # a scheduler with virtual time
+            if not isinstance(scheduler, LoopScheduler | None):  # a scheduler whose time is virtual
                 return value.subscribe(observer, scheduler=scheduler)
             value = Stream.of(value)
         elif not inspect.isawaitable(value):
@@ -58,7 +58,7 @@ def result_of(function: Callable[[], Any]) -> Stream[Any]:
         async def body(pump: Pump[Any]) -> None:
             pump.emit((await value,))
 
-        # The pump emits on the call's loop, in its context.
+        # The pump emits on the loop of the call and in its context.
         subscription = pumped(body).subscribe(observer, scheduler=scheduler)
         return CompositeDisposable(subscription, Disposable(partial(_close_unstarted, value)))
 
@@ -66,7 +66,7 @@ def result_of(function: Callable[[], Any]) -> Stream[Any]:
 
 
 def _close_unstarted(value: Any) -> None:
-    # Python would warn about a coroutine that never ran.
+    # Otherwise, Python would warn about a coroutine that never ran.
     if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
         value.close()
 

@@ -63,7 +63,7 @@ class Backlog(ABC, Generic[T, R]):
         with self._lock:
             try:
                 self._release()
-            except BaseException as error:  # no caller would pass it to `on_error`
+            except BaseException as error:  # there is no caller that would pass the error to `on_error`
                 self._timer.dispose()
                 fail(self._observer, error)
 
@@ -178,7 +178,7 @@ class Hold(Gate):
     def _wake_when_both(
         self, is_ready: Callable[[], bool], at_gate: _Listen, at_reader: _Listen, wake: Callable[[], None]
     ) -> None:
-        # One gate can change during the wait for the other.
+        # While one gate is waited for, the other can change again.
         def recheck() -> None:
             if is_ready():
                 at_reader(finish)

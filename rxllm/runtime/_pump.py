@@ -96,7 +96,7 @@ class Pump(abc.DisposableBase, Generic[T]):
         self._holding = False
         self._hold_timer: asyncio.TimerHandle | None = None
         self._cancelled = False
-        self._delivering = False  # stays True if the subscriber raises
+        self._delivering = False  # stays True if the subscriber raises an error
 
     def start(self) -> None:
         context = call_context()
@@ -163,7 +163,7 @@ class Pump(abc.DisposableBase, Generic[T]):
         if running_loop() is self._loop:
             self._cancel()
         else:
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and so has the task
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so its task has ended too
                 self._loop.call_soon_threadsafe(self._cancel)
 
     def _begin(self) -> None:
@@ -192,7 +192,7 @@ class Pump(abc.DisposableBase, Generic[T]):
         try:
             await self._body(self)
         except asyncio.CancelledError:
-            if not self.disposed:  # the ending loop has cancelled the task
+            if not self.disposed:  # the loop has cancelled the task because it is ending
                 self._finish(StreamError("cancelled", "the event loop ended the call"))
                 raise
         except BaseException as error:

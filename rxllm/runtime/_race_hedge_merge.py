@@ -111,11 +111,11 @@ class _Race:
         self._observer = observer
         self._scheduler = scheduler
         self._scope = current_scope.get()
-        self._guard = threading.Lock()  # for decisions only; never held while emitting
+        self._guard = threading.Lock()  # held while deciding, but never while emitting
         self._entries: dict[int, SingleAssignmentDisposable] = {}  # The sources that are still in the race.
         self._timers: dict[int, SingleAssignmentDisposable] = {}  # The sources that have not started.
         self._winner: int | None = None
-        self._delivering = False  # new events must wait during a release
+        self._delivering = False  # while this is true, new events wait and are not emitted
         self._end: Callable[[], None] | None = None
         self._errors: list[str] = []
         self._is_timed = current_reader.get().is_timed
@@ -145,7 +145,7 @@ class _Race:
     def _begin_safely(self, index: int) -> None:
         try:
             self._begin(index)
-        except BaseException as error:  # no caller would pass it to `on_error`
+        except BaseException as error:  # there is no caller that would pass the error to `on_error`
             fail(self._observer, error)
 
     def _begin(self, index: int) -> None:
@@ -177,7 +177,7 @@ class _Race:
             else:
                 self._lose(index, None, lambda: conclude(self._observer, waiting))
 
-        with within(self._scope):  # a failure of another source can start this one
+        with within(self._scope):  # this source may start because another one failed
             entry.disposable = self._sources[index].subscribe(receive, on_failure, complete, scheduler=self._scheduler)
 
     def _win(self, index: int, waiting: deque[Event]) -> None:

@@ -305,7 +305,7 @@ async def last(source: Observable[T]) -> T:
 
     waiter: _Waiter[T] = _Waiter(wake)
     subscription = waiter.subscribe_to(source, LoopScheduler(loop))
-    del source  # thousands of sources would slow the garbage collector
+    del source  # keeping thousands of sources would slow down the garbage collector
     try:
         await ended.wait()
     finally:
@@ -328,7 +328,7 @@ class _Waiter(abc.ObserverBase[T]):
         self._error: BaseException | None = None
 
     def subscribe_to(self, source: Observable[T], scheduler: abc.SchedulerBase) -> abc.DisposableBase:
-        # The gate of a tool's reader must not delay it.
+        # The gate of a tool's reader must not delay this source.
         with read_by(None, self.take_error, self.endings):
             return source.subscribe(self, scheduler=scheduler)
 
@@ -359,4 +359,4 @@ class _Waiter(abc.ObserverBase[T]):
         return error
 
     def result(self) -> T:
-        return self._last[0] if self._last is not None else empty().run()  # reactivex raises its own error
+        return self._last[0] if self._last is not None else empty().run()  # this raises reactivex's own error

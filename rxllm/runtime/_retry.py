@@ -87,7 +87,7 @@ class Attempts:
     def events_to_emit(self, events: list[Event]) -> list[Event]:
         """Return the events to emit when an attempt has its first content or fails."""
         if self.begun and isinstance(events[-1], ErrorEvent):
-            return events[-1:]  # the earlier attempt's events stay valid
+            return events[-1:]  # the events of the earlier attempt stay valid
         self.begun = True
         return [*self._plan.opens(self._count), *events]
 
@@ -112,8 +112,8 @@ class Attempts:
         self._count += 1
         self._began = self._seconds()
         attempt = _Attempt(self, self._plan.late)
-        subscription = self._source.disposable = SingleAssignmentDisposable()  # Assigned before the source can fail.
-        with within(self._scope):  # A retry starts in the failed attempt's context.
+        subscription = self._source.disposable = SingleAssignmentDisposable()  # Must be set before the source can fail.
+        with within(self._scope):  # Otherwise, a retry would start in the failed attempt's scope.
             source = self._plan.source(self._count)
             source = source.map(self._annotate) if self._count > 1 else source
             subscription.disposable = source.subscribe(
@@ -133,7 +133,7 @@ class Attempts:
     def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         try:
             self._subscribe()
-        except BaseException as error:  # no caller would pass it to `on_error`
+        except BaseException as error:  # there is no caller that would pass the error to `on_error`
             fail(self.observer, error)
 
 
@@ -150,8 +150,8 @@ class _Attempt:
         self._pass: Callable[[Event], object] = self._pass_late if late else self._observer.on_next
         self._releasing = False
         self._failed = False
-        self._delivering = False  # Stays True if the subscriber raises.
-        self._end: Callable[[], None] | None = None  # An end that arrived during the release.
+        self._delivering = False  # This stays True if the subscriber raises an error.
+        self._end: Callable[[], None] | None = None  # This is set if the end arrived during the release.
 
     def on_next(self, event: Event) -> None:
         if self._pending is None:
@@ -222,7 +222,7 @@ def attempting(make: Callable[[], Plan]) -> Stream[Event]:
     return Stream(subscribe)
 
 
-# The policy, and the stream that applies it
+# The retry policy, and a stream that follows it
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
@@ -320,7 +320,7 @@ def policy_argument(argument: Any) -> RetryPolicy:
     """
     try:
         return policy(argument)
-    except ValidationError as error:  # its paths begin with the option's name
+    except ValidationError as error:  # the paths in its errors begin with the option's name
         errors = [(("policy", *path[1:]), fault) for path, fault in error.errors]
         raise ValidationError(error.reason, errors=errors) from None
 
@@ -338,7 +338,7 @@ def _reasons(value: Any) -> frozenset[Any]:
     try:
         return frozenset((value,) if isinstance(value, str) else value)
     except TypeError:
-        return frozenset((value,))  # the check then reports an unknown reason
+        return frozenset((value,))  # the check then reports it as an unknown reason
 
 
 def _unknown_reasons(reasons: Iterable[Any]) -> str:

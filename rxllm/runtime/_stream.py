@@ -63,10 +63,10 @@ class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
         self._observer = observer
         self._emit = observer.on_next
         loop = running_loop()
-        # `run` blocks the running loop, and uses another.
+        # `run` blocks the running loop, and runs the stream on another one.
         self._loop = loop if chosen_loop() is loop else None
-        self._thread = get_ident()  # Finding the running loop is slower on Python 3.11.
-        self._waiting: deque[Callable[[], None]] = deque()  # An item stays first until it is delivered.
+        self._thread = get_ident()  # On Python 3.11, this is faster than finding the running loop.
+        self._waiting: deque[Callable[[], None]] = deque()  # An item stays at the front until it is delivered.
 
     @property
     def entry(self) -> abc.ObserverBase[S]:
@@ -113,7 +113,7 @@ class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
 
     def _hand_over(self, call: Callable[[], None]) -> None:
         self._waiting.append(call)
-        with contextlib.suppress(RuntimeError):  # the closed loop ends the subscription too
+        with contextlib.suppress(RuntimeError):  # the loop is closed, which has ended the subscription too
             cast(AbstractEventLoop, self._loop).call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
@@ -319,11 +319,11 @@ class Stream(StreamMethods[T]):
     def __repr__(self) -> str:
         return self._origin.describe()
 
-    if not TYPE_CHECKING:  # a type checker reports unknown attributes itself
+    if not TYPE_CHECKING:  # type checkers report unknown attributes by themselves
 
         def __getattr__(self, name: str) -> Any:
             methods = (method for method in dir(type(self)) if not method.startswith("_"))
-            # With `obj`, Python would append its own suggestion.
+            # If the error were given `obj`, Python would append its own suggestion.
             raise AttributeError(self._origin.missing_attribute(name, methods), name=name)
 
     if not TYPE_CHECKING:

@@ -66,7 +66,7 @@ def fail(observer: abc.ObserverBase[Any], error: BaseException) -> None:
             report_unheard(unhandled)
     elif not _pass_to_caller(error):
         _log(error)
-        with contextlib.suppress(BaseException):  # operators must still release their resources
+        with contextlib.suppress(BaseException):  # the error makes the operators release their resources
             observer.on_error(cast(Exception, error))
 
 
@@ -83,7 +83,7 @@ def _pass_to_caller(error: BaseException) -> bool:
 
 def _log(error: BaseException) -> None:
     loop = call_loop()
-    if loop.get_exception_handler() is None:  # asyncio's default handler would log it again
+    if loop.get_exception_handler() is None:  # asyncio's default handler would log the error a second time
         remedy = "pass an on_error to subscribe(), or read the stream with run(), await or for"
         log.error("unhandled error: %r; %s", error, remedy, exc_info=shown_frames(error))
     else:

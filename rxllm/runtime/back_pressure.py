@@ -46,7 +46,7 @@ class Endings:
     def begin(self) -> Callable[[], None]:
         """Make the reader wait until the returned function is called."""
         ending = Future[None]()
-        # A running future is not cancelled with the reader's wait.
+        # If the reader's wait is cancelled, a running future is not cancelled with it.
         ending.set_running_or_notify_cancel()
         self._running[ending] = None
 
@@ -138,7 +138,7 @@ class Gate:
         Any thread may call `wake`, even before this returns.
         """
         self._add(self._sleepers, wake)
-        if self._has_room():  # checked after `_add`, so that no `take` is missed
+        if self._has_room():  # checked after `_add`, so that no call of `take` is missed
             self.open()
 
     def when_idle(self, wake: Callable[[], None]) -> None:
@@ -167,7 +167,7 @@ class Gate:
         return self._requested and not self.waiting
 
     def _add(self, sleepers: list[Callable[[], None]], wake: Callable[[], None]) -> None:
-        # A source must wake in its own context.
+        # A source must be woken in its own context.
         wake_in_context = partial(contextvars.copy_context().run, wake)
         with self._guard:
             sleepers.append(wake_in_context)

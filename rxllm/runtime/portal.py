@@ -74,18 +74,18 @@ class Portal:
         try:
             self.loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as error:
-            # asyncio stops a loop for these two classes.
+            # If a task raises one of these two errors, asyncio stops the loop.
             logging.getLogger("rxllm").error("a task on rxllm's loop raised %r", error, exc_info=error)
             return False
         return True
 
     def _close(self) -> None:
-        if self is not _portal:  # the portal belongs to this fork's parent
+        if self is not _portal:  # this process is a fork, and the portal belongs to its parent
             return
         drain = Drain(self.live)
         try:
             if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not hasattr(sys, "ps1"):
-                raise KeyboardInterrupt  # Ctrl-C ended the program, and ends its calls too
+                raise KeyboardInterrupt  # Ctrl-C ended the program, so it ends the program's calls too
             drain.wait(asyncio.run_coroutine_threadsafe(drain.run(), self.loop))
         except KeyboardInterrupt:
             with contextlib.suppress(TimeoutError):
@@ -168,7 +168,7 @@ class Starts:
 
     def release(self) -> None:
         self.is_subscribing = False
-        # Copied contexts keep this object, but not the calls.
+        # Copied contexts keep this object alive, but they must not keep the functions.
         waiting, self.waiting = self.waiting, []
         for start in waiting:
             start()
@@ -182,7 +182,7 @@ def subscribing() -> contextlib.AbstractContextManager[None]:
     place = current_place.get()
     outer = place.starts
     if (outer is not None and outer.is_subscribing) or (place.loop is None and running_loop() is not None):
-        return _NOTHING_HELD  # the usual case in a pipe
+        return _NOTHING_HELD  # this is the usual case in a pipe
     return _hold_starts(place)
 
 

@@ -142,11 +142,11 @@ class NotEncodable:
     """
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__wrapped__":  # doctest and inspect look for it in every class
+        if name == "__wrapped__":  # doctest and inspect look for this attribute in every class
             raise AttributeError(name)
         raise TypeError(advice("Stream", "json"))
 
 
 def _operator_names() -> Iterable[str]:
-    operators = sys.modules.get("rxllm.operators")  # a higher layer, so it is not imported here
+    operators = sys.modules.get("rxllm.operators")  # the operators are in a higher layer, so they are not imported here
     return getattr(operators, "__all__", ())

@@ -86,11 +86,11 @@ class DaemonThreads(ThreadPoolExecutor):
 
     def leave(self, job: Future[Any], what: str) -> None:
         """Stop waiting for `job`, which the log calls `what`."""
-        if job.cancel():  # it had not started yet
+        if job.cancel():  # the job had not started yet
             return
         with self._guard:
             self.left += 1
-        job.add_done_callback(self._on_returned)  # called at once if the job is done
+        job.add_done_callback(self._on_returned)  # called at once if the job is already done
         logging.getLogger("rxllm").warning(
             "%s was cancelled or timed out, but keeps running, because Python cannot stop a thread "
             "(such threads still running: %d)",
@@ -164,7 +164,7 @@ async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
         raise
 
 
-# Waiting for calls at interpreter exit
+# Waiting for running calls when the interpreter exits
 
 
 SILENT_SECONDS = 5.0

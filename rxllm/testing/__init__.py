@@ -114,7 +114,7 @@ __all__ = [
 
 _MODULES = ("loopback", "marbles", "strategies")
 
-# Some modules need hypothesis or httpx, so import on first use.
+# Some modules need hypothesis or httpx, so each is imported on its first use.
 if not TYPE_CHECKING:  # with `__getattr__`, type checkers would accept any name
     _load = lazy_exports(
         __name__,

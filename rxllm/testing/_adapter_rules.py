@@ -122,7 +122,7 @@ def assert_adapter(
     broken: list[BrokenRule] = []
     for rule in ADAPTER_RULES.broken(run, names, catch=Exception):
         broken.append(rule)
-        if rule.name in ("adapter", "answers"):  # the other rules would fail for the same reason
+        if rule.name in ("adapter", "answers"):  # the other rules would only fail for the same reason
             break
     report(broken)
 
@@ -237,7 +237,7 @@ def _apart(run: AdapterRun) -> None:
 
 @ADAPTER_RULES.rule("left", "a disposed call does not affect the next one")
 def _left(run: AdapterRun) -> None:
-    _ = run.observed  # A disposed call might affect later calls.
+    _ = run.observed  # Make this call first, because a disposed call might affect it.
     first = run.observe(Stream.of(run.stream().take(1)))
     expect((len(first.events), first.completed) == (1, 1), f"take(1) received {clip(first)}")
     run.expect_as_before("the next call", run.observe(run.stream()))
@@ -320,7 +320,7 @@ def _check_sent(rule: str, run: AdapterRun) -> None:
         return
     try:
         before, after = (run.sends(**changes) or () for changes in VARIATIONS[rule])
-    except LLMError:  # the adapter may refuse an option that it cannot send
+    except LLMError:  # the adapter may reject an option that it cannot send
         return
     plain, varied = ([(request.path, request.body) for request in requests] for requests in (before, after))
     expect(plain != varied, f"the request is the same with and without the setting: {shorten(str(varied), 120)}")

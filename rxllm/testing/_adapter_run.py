@@ -139,7 +139,7 @@ MESSAGES = (
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "string", "description": canary("sends_tool_schema")}}}
 
-# The other name appears only if the tools are sent.
+# The other tool's name appears only if the tools are sent.
 TOOLS = (Tool("f", "A tool."), Tool(canary("sends_tool_name"), canary("sends_tool_description"), SCHEMA))
 
 OPTIONS = {"canary": canary("sends_options")}
@@ -147,7 +147,7 @@ OPTIONS = {"canary": canary("sends_options")}
 
 PICTURE = user("Look!", Image.from_base64("iVBORw0KGgpjYW5hcnk=", "image/png"))
 
-# Wire formats differ, so check only that the request changes.
+# Wire formats differ, so a rule checks only that the request changes.
 VARIATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sends_max_tokens": ({}, {"max_tokens": 4321}),
     "sends_stop": ({}, {"stop": (canary("sends_stop"),)}),
@@ -179,7 +179,7 @@ def expect_sent(rule: str, requests: Sequence[Sent]) -> None:
             expect(canary(rule) in heads + body, f"{canary(rule)!r} is not in {shorten(body, 120)}")
 
 
-# The adapter under test, and calls to it
+# The adapter under test, and the calls that are made to it
 
 
 def says_something(events: Iterable[Event]) -> bool:

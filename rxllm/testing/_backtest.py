@@ -284,7 +284,7 @@ class Run:
             subscription = stream.subscribe(self._next, self._fail, self._complete, scheduler=self._scheduler)
             if self.ended_at is None:
                 self._scheduler.advance_to(length + PATIENCE)
-        except Exception as error:  # raised by a timer of an operator
+        except Exception as error:  # raised by a timer that an operator started
             self._fail(error)
         else:
             self._is_over = True
@@ -335,7 +335,7 @@ class Run:
         number, has_ended = len(self.usages), False
         self.usages.append(Usage())
         events = Subject[Any]()
-        # This fails for items without usage, which is harmless.
+        # This fails harmlessly for items that carry no usage.
         at_once = CurrentThreadScheduler.singleton()
         note = partial(self.usages.__setitem__, number)
         events.pipe(ops.usage()).subscribe(note, lambda _: None, scheduler=at_once)
@@ -379,7 +379,7 @@ class Run:
                 self._pieces.append(text)
             case ErrorEvent(error=error):
                 self.error = self.error or error
-            case _ if hasattr(item, "output_text"):  # a snapshot, or the response
+            case _ if hasattr(item, "output_text"):  # a snapshot, or the whole response
                 self._pieces = [item.output_text]
             case _:
                 pass

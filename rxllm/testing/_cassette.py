@@ -135,7 +135,7 @@ class Cassette:
             return self._choose_source(request, call).subscribe(observer, scheduler=scheduler)
 
         stream = Stream(subscribe)
-        # If the request names a model, the pipeline adds the costs later.
+        # If the request names a model, the pipeline adds the costs afterwards.
         return stream if is_named else add_costs(stream, self.provider, request.model)
 
     def _choose_source(self, request: Request, call: Call) -> Stream[Event]:
@@ -239,7 +239,7 @@ class _Take(Recording):
 
     def end(self, kind: str, json: str) -> Exception | None:
         with self._lock:
-            if kind == "disposed" and self._is_answer:  # unsubscribed after receiving the complete answer
+            if kind == "disposed" and self._is_answer:  # the subscriber left after the complete answer
                 kind = "completed"
             self._is_kept = self._keeps_all or (kind == "completed" and self._is_answer)
             return super().end(kind, json)
@@ -260,7 +260,7 @@ def read_cassette(path: Path) -> list[Recorded]:
 
 def _append(path: Path, entry: bytes) -> None:
     with path.open("ab", buffering=0) as file:
-        # The empty line also ends an entry cut short by a crash.
+        # The empty line also ends an entry that a crash cut short.
         data = b"\n" + entry if file.tell() else entry
         if file.write(data) != len(data):
             raise OSError(f"{path}: only part of the recording could be written")
@@ -284,7 +284,7 @@ def _require_bare(engine: Engine) -> Engine:
     return bare
 
 
-def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  # renaming this would break pickles
+def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  # pickles refer to it by this name
     return Cassette(path, engine, mode, speed=speed)
 
 

@@ -120,7 +120,7 @@ def assert_operator(
 
 
 def _refuse_operator(make: Any) -> None:
-    # Calling `make` might raise a TypeError for other reasons.
+    # If it were called, `make` might raise a TypeError for another reason.
     if call_fault(make) is not None:
         remedy = "pass a function that makes the operator, as in assert_operator(lambda: my_operator(5))"
         raise TypeError(f"{make!r} cannot be called without arguments: {remedy}")
@@ -274,7 +274,7 @@ def _apart(tested: Tested) -> None:
     _expect_same("the second of two concurrent subscriptions", alone, runs[2].notes)
 
 
-# Rules for unusual sources and subscribers
+# Rules for sources and subscribers that behave unusually
 
 
 @OPERATOR_RULES.rule("at_once", "a source that emits everything at once gives the same items, and take(1) releases it")

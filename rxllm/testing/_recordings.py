@@ -159,7 +159,7 @@ def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callabl
             recording = begin(stopwatch(scheduler))
             if (endings := current_reader.get().endings) is not None:
                 endings.expect()
-            delivering = False  # true in on_error only if the subscriber raised the error
+            delivering = False  # in on_error, this is true only if the subscriber raised the error
 
             def on_next(item: T) -> None:
                 nonlocal delivering
@@ -352,7 +352,7 @@ def _split_entries(path: Path, lines: Iterable[bytes]) -> Iterator[Recorded]:
 def _decode(line: bytes, type: type[T]) -> T:
     try:
         return msgspec.json.decode(line, type=type)
-    except msgspec.DecodeError as error:  # half a surrogate pair, or a number out of range
+    except msgspec.DecodeError as error:  # the line contains half a surrogate pair or a number out of range
         try:
             data: Any = json.loads(line)
         except ValueError:

@@ -76,7 +76,7 @@ class RuleTable(dict[str, str]):
             try:
                 call(lambda name=name: self.checks[name](subject))
             except catch as error:
-                failed = isinstance(error, AssertionError)  # otherwise the subject raised it
+                failed = isinstance(error, AssertionError)  # otherwise, the tested object itself raised the error
                 how, cause = (error, error.__cause__) if failed else (f"it raised {error!r}", error)
                 yield BrokenRule(name, f"{name}: {self[name]}, but {how}", error, cause)
 
@@ -146,7 +146,7 @@ def clip(value: Any) -> str:
     return shorten(repr(value), WIDTH)
 
 
-# Observe streams with a time limit, from any thread or loop
+# Observe streams with a time limit, from any thread or event loop
 
 
 SECONDS = 30.0
@@ -247,7 +247,7 @@ def observe_all(
         for source, observed in zip(sources, all_observed, strict=True):
             subscriptions.append(observed.subscribe(source, scheduler, on_next))
 
-    _in_thread(subscribe)  # without an event loop here, streams use the portal's loop
+    _in_thread(subscribe)  # that thread runs no event loop, so streams use the portal's loop
     if not all(observed.ended.wait(max(0.0, deadline - time.monotonic())) for observed in all_observed):
         for subscription in subscriptions:
             subscription.dispose()

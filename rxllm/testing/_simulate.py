@@ -121,7 +121,7 @@ def simulate(
 
     def repeat(kinds: Collection[str]) -> Simulation:
         run = functools.partial(contextvars.copy_context().run, _Run(app, seed, kinds, cancel, limit).run)
-        # A thread can run only one loop, and notebooks have one.
+        # A thread can run only one loop, and in a notebook one is already running.
         return run() if running_loop() is None else daemon_threads().submit(run).result()
 
     try:
@@ -138,14 +138,14 @@ def _drop_faults(failed: SimulationError, kinds: list[str], run: Callable[..., o
         try:
             run(fewer)
         except SimulationError as error:
-            if error.problems[0].partition("(")[0] == failed.problems[0].partition("(")[0]:  # the same kind of error
+            if error.problems[0].partition("(")[0] == failed.problems[0].partition("(")[0]:  # an error of the same kind
                 kinds, failed = fewer, error
     return failed
 
 
 @functools.cache
 def _import_modules(modules: tuple[str, ...]) -> None:
-    # Importing during the first run would make it differ from later runs.
+    # An import during the first run would make that run differ from later ones.
     daemon_threads().submit(asyncio.run, prepare(modules)).result()
 
 
@@ -291,7 +291,7 @@ class _Run:
 
 @contextlib.contextmanager
 def _without_collector() -> Generator[None]:
-    # The collector would run finalizers at unpredictable times.
+    # The garbage collector would run finalizers at unpredictable times.
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -50,7 +50,7 @@ class Faults:
     def __init__(self, seed: int, kinds: Collection[str]) -> None:
         self.random = Random(seed)
         self.injected: list[Moment] = []
-        # Draw for all kinds, so later draws are independent of `kinds`.
+        # Every kind draws a number, so that later draws do not depend on `kinds`.
         drawn = {kind: self.random.random() < ENABLED for kind in FAULTS}
         self.enabled = {kind for kind in FAULTS if drawn[kind] and kind in kinds}
         self.reorders = "reorder" in self.enabled
@@ -168,7 +168,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._sockets: dict[socket.socket, int] = {}
         self._numbers = 0
         self._now = 0.0
-        self._delayed: list[asyncio.Handle] = []  # handles that run in the next turn
+        self._delayed: list[asyncio.Handle] = []  # handles that the loop runs in its next turn
         self._target: NumberedTask | None = None
         self._cancel_at = -1
         self._clock_resolution = 1e-6

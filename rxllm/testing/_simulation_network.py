@@ -44,7 +44,7 @@ async def connect(loop: VirtualLoop, factory: Callable[[], Any], port: int) -> t
         await asyncio.sleep(min(fault.seconds, 1e5))
     if listener is None:
         fault = f"no server in this simulation has port {port}"
-        loop.note(who, fault)  # clients' errors often omit this
+        loop.note(who, fault)  # clients often leave this text out of their errors
         raise ConnectionRefusedError(errno.ECONNREFUSED, fault)
     if faults.strikes("refuse"):
         loop.inject(who, "refuse: the connection is refused")
@@ -227,4 +227,4 @@ class _Socket:
 
 @functools.cache
 def _never_readable() -> int:
-    return os.pipe()[0]  # the write end stays open until the process ends
+    return os.pipe()[0]  # the write end of the pipe stays open until the process ends

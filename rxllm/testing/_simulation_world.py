@@ -102,7 +102,7 @@ class SimulatedServer(Loopback):
         return [connection for connection in self.connections if connection.closed_at is None]
 
     def __enter__(self) -> Self:
-        return self  # code for a Loopback uses a with block
+        return self  # code that was written for a Loopback enters it in a with block
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -142,11 +142,11 @@ def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]
             (time, "time_ns", lambda: int((EPOCH + loop.time()) * 1e9)),
             (time, "sleep", loop.sleep),
             (os, "urandom", bytes_of),
-            (random, "_urandom", bytes_of),  # used by SystemRandom and secrets
+            (random, "_urandom", bytes_of),  # SystemRandom and secrets call this function
             (reactivex.scheduler.scheduler, "default_now", lambda: datetime.fromtimestamp(EPOCH + loop.time(), UTC)),
             (TimeoutScheduler, "singleton", lambda: scheduler),
             (threading.Thread, "start", refuse_thread),
-            (CancelScope, "__hash__", hash_scope),  # anyio iterates over sets of scopes
+            (CancelScope, "__hash__", hash_scope),  # anyio iterates over sets of these scopes
             (pool, "handle_async_request", pools.wrap_handler(pool.handle_async_request)),
         ):
             stack.callback(_replace_function(owner, name, stand_in))
@@ -178,7 +178,7 @@ def _replace_function(owner: Any, name: str, stand_in: Callable[..., Any]) -> Ca
     function = getattr(owner, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        # Modules imported during a simulation may keep this function.
+        # A module that is imported during a simulation may keep a reference to this function.
         return getattr(_here, key, function)(*args, **kwargs)
 
     def restore() -> None:

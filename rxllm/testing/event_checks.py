@@ -182,7 +182,7 @@ class _ChatChecker:
 
     def _begin_step(self, *events: Event) -> None:
         self._events: list[Event] = [*events]
-        self._open: dict[Any, list[str]] = {}  # deltas of open blocks, by kind and id
+        self._open: dict[Any, list[str]] = {}  # the deltas of the open blocks, by kind and id
         self._closed: set[Any] = set()
         self._names: dict[str, str] = {}  # tool names, by tool call id
 

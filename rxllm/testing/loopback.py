@@ -167,7 +167,7 @@ class Loopback:
 
     def __enter__(self) -> Self:
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=2048)
-        # Accepted sockets inherit this option. Without it, each frame would wait 40 ms.
+        # Accepted sockets inherit this option. Without it, each frame would be delayed by 40 ms.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = self._socket.getsockname()[1]
         self._loop = asyncio.new_event_loop()
@@ -271,7 +271,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._writable = asyncio.Event()
         self._writable.set()
-        transport.set_write_buffer_limits(high=1)  # with 0, asyncio's TLS would never resume
+        transport.set_write_buffer_limits(high=1)  # with a limit of 0, asyncio's TLS would never resume writing
         self.accepted_at = time.monotonic()
         self._on_open(self)
 

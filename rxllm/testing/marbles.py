@@ -117,7 +117,7 @@ def check(
     unsubscribed = _unsubscribed(subscribed)
     wanted = list(parse(expected, values))
     disposed = unsubscribed if not any(end in expected for end in "|X") else None
-    for time in ("first", "second")[: 2 if resubscribe else 1]:  # no state may be left over
+    for time in ("first", "second")[: 2 if resubscribe else 1]:  # the first subscription must leave no state behind
         scheduler = TestScheduler()
         played = cold(scheduler, source, values)
         notes = record(scheduler, lambda played=played: _applied(operator, played), disposed)

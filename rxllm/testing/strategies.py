@@ -99,7 +99,7 @@ usages = st.builds(
 tool_calls = st.builds(va.ToolCall, id=ids, name=texts, arguments=maps, raw_arguments=st.none() | texts, metadata=maps)
 images = st.builds(
     va.Image,
-    source=st.sampled_from(["binary", "base64", "url"]),  # JSON may contain "file" only with `local_files`
+    source=st.sampled_from(["binary", "base64", "url"]),  # JSON may contain "file" only if `local_files` is true
     data=st.binary(max_size=8) | texts,
     mime_type=st.none() | texts,
     width=st.none() | st.integers(1, 4096),
@@ -247,7 +247,7 @@ def _event(cls: type[ev.Event]) -> st.SearchStrategy[Any]:
     special: dict[type[ev.Event], dict[str, st.SearchStrategy[Any]]] = {
         ev.StepCompleted: {"result": step_results},
         ev.ChatCompleted: {"result": chat_results},
-        ev.RawChunk: {"kind": texts.filter(lambda kind: kind != "usage")},  # "usage" is read as a UsageUpdated
+        ev.RawChunk: {"kind": texts.filter(lambda kind: kind != "usage")},  # the kind "usage" is read as a UsageUpdated
         ev.PartAdded: {"part": st.builds(va.ProviderPart, texts, maps)},
     }
     return st.builds(cls, **{**fields, **special.get(cls, {})})
@@ -332,7 +332,7 @@ def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event
         message = fold_message(step)
         ended = [*step, ev.MessageCompleted(message, "tool_calls" if message.tool_calls else "stop")]
         calls = reduce(StreamCollector.apply_event, ended, state).to_response().tool_calls
-        halts = ends == "approval" and number == 1 and bool(calls)  # the last call stays open
+        halts = ends == "approval" and number == 1 and bool(calls)  # the last call is left unanswered
         executions: dict[str, list[ev.Event]] = {}
         for call in calls:
             kind = "open" if halts and call is calls[-1] else draw(st.sampled_from(["tool", "agent", "broken"]))
@@ -362,7 +362,7 @@ def _early(
         if isinstance(event, ev.ToolCallCompleted) and event.id in executions and draw(st.booleans()):
             running.append(executions[event.id])
         if isinstance(event, ev.ToolCallDelta) and draw(st.booleans()):
-            begun = executions.get(event.id, [])[:1]  # a tool can read arguments while they are written
+            begun = executions.get(event.id, [])[:1]  # a tool can read its arguments while the model writes them
             if begun and isinstance(begun[0], ev.ToolExecutionStarted):
                 step += begun
                 del executions[event.id][:1]

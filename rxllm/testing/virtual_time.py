@@ -145,7 +145,7 @@ class OperatorRun:
         self.notes: list[Note] = []
         self.left_over: str | None = None
         self.escaped: Exception | None = None
-        self._before_dispose: int | None = None  # the number of notifications before disposal
+        self._before_dispose: int | None = None  # the number of notifications that arrived before disposal
         self._stream = stream
         self._clock = clock
         self._on_item = on_item
@@ -191,7 +191,7 @@ class OperatorRun:
     def _pass_time(self) -> None:
         try:
             self._clock.advance_to(float(self._start + LIMIT))
-        except Exception as error:  # raised by a timer; a Stream would end, too
+        except Exception as error:  # raised by a timer, which would end a Stream too
             if self.ends or self._before_dispose is not None:
                 raise
             self._clock.stop()
@@ -211,7 +211,7 @@ class OperatorRun:
 
     def _record_end(self, kind: str, error: Exception | None) -> None:
         self.notes.append((self._clock.tick - self._start, kind, error))
-        self._clock.at(self._clock.tick, self._record_left_over)  # every subscriber must receive the end first
+        self._clock.at(self._clock.tick, self._record_left_over)  # runs after every subscriber has received the end
 
     def _record_left_over(self) -> None:
         threads = sorted(thread.name for thread in set(threading.enumerate()) - self._threads)

@@ -59,7 +59,7 @@ class Caller(abc.DisposableBase):
         self._call = call
         self._scheduler = scheduler
         self._cancelled = cancelled
-        self._progress = progress  # receives a plain generator's items
+        self._progress = progress  # receives the items of a plain generator
         self._on_failure = on_failure
         self._running = SerialDisposable()
         self._loop = None if isinstance(scheduler, VirtualTimeScheduler) else call_loop()
@@ -112,7 +112,7 @@ class Caller(abc.DisposableBase):
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
         """Pass each item to `on_item`, and the last to `done`."""
-        if self._running.is_disposed:  # another thread may have disposed it
+        if self._running.is_disposed:  # another thread may have disposed of it already
             return
         last: Any = None if self.is_approved else NO_ANSWER
         subscription = self._running.disposable = SingleAssignmentDisposable()
@@ -178,7 +178,7 @@ def _start_fault() -> str:
 def _replace_stop_iteration(fn: Callable[[], Any]) -> Any:
     try:
         return fn()
-    except StopIteration as error:  # a future cannot hold it
+    except StopIteration as error:  # a future cannot hold a StopIteration
         raise RuntimeError(f"the function raised StopIteration({error})") from error
 
 

@@ -155,7 +155,7 @@ class ToolExecution(abc.DisposableBase):
     def _complete(self, call: ToolCall) -> None:
         self._call = self._models_call = call
         self._is_whole = True
-        # The tool may already have the context.
+        # The tool may already hold this context, so it is changed in place.
         object.__setattr__(self._context, "tool_call", copy_for_user(call))
 
     def _make_key(self) -> str:
@@ -260,7 +260,7 @@ class ToolExecution(abc.DisposableBase):
 
     def _time_out(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         self._context.cancelled.set()
-        self._caller.stop()  # before the failure is emitted
+        self._caller.stop()  # the tool must stop before the failure is emitted
         option = "tool_timeout" if self._tool.timeout == "default" else "its timeout"
         seconds = self._settings.timeout_of(self._tool)
         message = f"the tool {self._tool.name!r} did not finish within {seconds} s ({option})"
@@ -326,7 +326,7 @@ class ToolExecution(abc.DisposableBase):
 class AgentExecution(ToolExecution):
     def _run(self) -> None:
         agent = cast(AgentTool, self._tool)
-        self._journal = None  # its own calls and tools are recorded
+        self._journal = None  # the agent's own calls and tools are recorded instead
         if len(self._caller.scope.path) > MOST_DEEP:
             message = f"the agent {agent.name!r} is nested in {MOST_DEEP} tool calls, the maximum"
             self._fail(tool_error(self._call, "handler_raised", f"{message}; nest fewer agents"))
@@ -377,7 +377,7 @@ def result_events(result: Any, call: ToolCall, settings: ToolSettings) -> list[E
         outcome = _outcome(result, call, settings)
     except ToolError as error:
         if error.reason == "encoding_failed":
-            log.warning("%s", error.message)  # the model is not given the details
+            log.warning("%s", error.message)  # the model is not given these details
             error.is_logged = True
         return failed(error, call, settings)
     if isinstance(result, Halt):
@@ -400,7 +400,7 @@ def _apply_policy(error: ToolError, call: ToolCall, settings: ToolSettings) -> E
                 return _outcome(decision, call, settings)
         except Exception as raised:
             decision = "halt"
-            if raised is not error:  # raising the tool's own error means halt
+            if raised is not error:  # to halt the chat, the function may raise the tool's own error
                 metadata["on_tool_error_exception"] = {"type": type(raised).__name__, "message": str(raised)}
     if decision == "continue":
         return ToolResultEncoded(call.id, content)

@@ -58,7 +58,7 @@ def no_attribute(owner: str, name: str, known: Iterable[str], remedy: str = "") 
         hint = f"; write {remedy}"
     else:
         hint = "" if name.startswith("_") else did_you_mean(name, (other for other in known if other[:1] != "_"))
-    # Python would add its own suggestion if given the object.
+    # If the error were given the object, Python would append its own suggestion.
     return AttributeError(f"{owner} has no attribute {name!r}{hint}", name=name)
 
 
@@ -108,7 +108,7 @@ def explains_options(place: str) -> Callable[[Callable[Concatenate[S, P], None]]
 
 
 def _misfit(cls: str, place: str, init: Callable[..., Any], options: dict[str, Any]) -> str:
-    from inspect import signature  # slow to import, and needed only for errors
+    from inspect import signature  # inspect is slow to import, and only errors need it
 
     parameters = [*signature(init).parameters.values()][1:]
     names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL]
@@ -149,7 +149,7 @@ _SYSTEM = "pass the system prompt as a message: `[rxllm.system(...), rxllm.user(
 _PASS_ON = "to pass {it} to the provider unchanged, write `options={'{name}': {data}}`"
 
 ADVICE: dict[str, dict[str, str]] = {
-    # Each text names an attribute, or an expression to write instead.
+    # Each text names the attribute to use, or gives an expression to write instead.
     "Response": {
         "text output choices": "`output_text`",
         "content": "`output_text`, or `message.parts` to get images and thinking too",
@@ -281,7 +281,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "tokens deltas to_texts": "`text()`",
         "merge_labelled merge_labeled": "`rxllm.merge_labelled(...)`",
     },
-    # A single name is rxllm's name for the option.
+    # If the text is a single name, it is the name that rxllm uses for the option.
     "call": {
         "openai_api_key anthropic_api_key google_api_key": "api_key",
         "extra_headers": "headers",
@@ -308,7 +308,7 @@ ADVICE: dict[str, dict[str, str]] = {
             "write `retry={'max_attempts': {attempts}}`, which includes the first attempt, or `retry=False`"
         ),
         "max_attempts": "write `retry={'max_attempts': {count}}`, which includes the first attempt, or `retry=False`",
-        "top_k top_a": _PASS_ON,  # rxllm's `top_p` means something else
+        "top_k top_a": _PASS_ON,  # rxllm's `top_p` is a different option
         "system system_prompt system_message system_instruction instructions": (
             f"{_SYSTEM}; for an agent, write `engine.as_tool(name=..., system=...)`"
         ),
@@ -441,7 +441,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "parameters input_schema args_schema inputSchema": "schema",
         "function func fn callback": "handler",
     },
-    # For streams used as results, without ``.run()``.
+    # For streams that are used as if they were results, without a call of ``.run()``.
     "Stream": {
         "result": (
             "it is a call that has not run yet; write `{call}.run().{attribute}`, or "

@@ -39,7 +39,7 @@ def shown(value: object) -> str:
     """Return the repr of `value`, truncated and without secrets."""
     try:
         text = repr(masked(value))
-    except Exception as error:  # a huge int, or a user's own ``__repr__``
+    except Exception as error:  # raised for a huge int, or by a user's own ``__repr__``
         return f"a {type(value).__name__} that cannot be shown ({error})"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
@@ -134,7 +134,7 @@ def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeE
         signature(function).bind(*args, **kwargs)
     except TypeError as error:
         return error
-    except ValueError:  # many functions written in C
+    except ValueError:  # many functions that are written in C have no signature
         pass
     return None
 

@@ -79,7 +79,7 @@ class Value(DataClassJsonMixin):
     def __delattr__(self, name: str) -> None:
         raise FrozenInstanceError(f"cannot delete field {name!r}")
 
-    if not TYPE_CHECKING:  # type checkers report unknown attributes
+    if not TYPE_CHECKING:  # type checkers report unknown attributes by themselves
 
         def __getattr__(self, name: str) -> Any:
             raise no_field(self, name, dir(self))
@@ -113,7 +113,7 @@ def value(cls: type[T]) -> type[T]:
 def _written_field(cls: Any, spec: Field[Any]) -> WrittenField:
     write = encode_sequence if spec.name in cls._sequence_fields else encode
     field = WrittenField.of(spec, cls._encoders.get(spec.name, write))
-    # A user's own dataclass can contain this value.
+    # If a user's own dataclass contains this value, it needs this metadata.
     if not spec.metadata:
         own = config(encoder=field.encode, exclude=field.is_default)  # pyright: ignore[reportUnknownVariableType]
         spec.metadata = MappingProxyType(own)  # pyright: ignore[reportUnknownArgumentType]

@@ -203,7 +203,7 @@ def decode(data: Any) -> Any:
 
     Raises ``ValidationError("invalid_request")`` if `encode` cannot have made `data`.
     """
-    # Uses fewer frames than `encode`, so it reads equally deep data.
+    # This uses fewer stack frames than `encode`, so it can read data of the same depth.
     match data:
         case list():
             return decode_each(count(), cast(list[Any], data), repeat(decode))

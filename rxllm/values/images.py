@@ -100,7 +100,7 @@ class Image(Value):
             case str() if self.source == "base64":
                 try:
                     return base64.b64decode(self.data, validate=True)
-                except ValueError as error:  # not ASCII, or not base64
+                except ValueError as error:  # the data is not ASCII, or not valid base64
                     raise self._invalid("invalid_base64") from error
             case _:
                 raise self._invalid("remote_source")
@@ -123,7 +123,7 @@ class Image(Value):
 
     @classmethod
     def _check_decoded(cls, arguments: Mapping[str, Any]) -> None:
-        # Untrusted JSON could make the program send any local file.
+        # Without this check, untrusted JSON could make the program send any local file.
         if arguments["source"] == "file" and not may_name_files.get():
             remedy = "if you trust this JSON, read it with serializer.from_json(text, local_files=True)"
             message = f"the image is a file on this machine, {arguments['data'][:80]!r}; {remedy}"
@@ -149,7 +149,7 @@ class Image(Value):
                 return {self.mime_type: base64.b64encode(self.to_binary()).decode(), **plain}
             address = str(self.data) if self.source == "url" else self.to_data_uri()
         except (ValidationError, OSError, binascii.Error):
-            return plain  # unreadable images have a repr too
+            return plain  # an image that cannot be read has a repr too
         import html
 
         return {"text/html": f'<img src="{html.escape(address)}">', **plain}

@@ -239,7 +239,7 @@ def parts_of(hint: Any, seen: set[int] | None = None) -> Iterator[Any]:
     children = list(get_args(hint))
     if _has_fields(cls) and id(cls) not in seen:
         seen.add(id(cls))
-        with suppress(Exception):  # making the schema reports this
+        with suppress(Exception):  # an error here is reported when the schema is made
             children += get_type_hints(cls, include_extras=True).values()
     for child in children:
         yield from parts_of(child, seen)

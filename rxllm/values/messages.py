@@ -325,7 +325,7 @@ def _url_part(url: str) -> Part:
     name = unquote(path.rpartition("/")[2])
     mime_type = mime_type_of(b"", name)
     if mime_type is None:
-        # User name and query can contain secrets.
+        # The user name and the query of a URL can contain secrets.
         place = shown(re.sub(r"(?<=//)[^/]*@", "", url.partition("?")[0]))
         remedy = 'write Image.from_url(url) or FilePart({"mime_type": "...", "url": url})'
         raise _wrong(f"must be a URL that ends with a file extension, such as .png or .pdf, not {place}; {remedy}")
@@ -385,7 +385,7 @@ def mime_type_of(data: bytes, name: str) -> str | None:
     import mimetypes  # slow to import
 
     guessed, encoding = mimetypes.guess_type(name, strict=False)
-    # Before Python 3.14, this type has its old name.
+    # Before Python 3.14, this type is guessed by its old name.
     return "audio/wav" if guessed == "audio/x-wav" else guessed if encoding is None else None
 
 

@@ -174,7 +174,7 @@ def _read_source(item: Any) -> SourcePart:
 def _read_call(item: Any) -> ToolCall:
     call = cast(dict[str, Any], item) if isinstance(item, dict) else {}
     for name in call:
-        if name not in ("id", "type", "function", "index"):  # some programs keep the index of a streamed call
+        if name not in ("id", "type", "function", "index"):  # some programs keep the index that a streamed call had
             raise wrong(f"has {shown(name)}, which is not supported in a tool call")
     match call:
         case {"id": str(id), "function": {"name": str(name), "arguments": str(text)}}:

@@ -61,7 +61,7 @@ class Partial(Generic[T]):
         self._text = text
         self._node = node
         self._shape = shape
-        self._at = at  # the end of the visible text
+        self._at = at  # the position at which the visible text ends
         self._state: PartialState = state
         self._value = value
 
@@ -97,7 +97,7 @@ class Partial(Generic[T]):
         if node is None or not self:
             return None
         start, end, closing = node.start, node.start, ""
-        while node.shows(shape, self._at):  # only the newest child is incomplete
+        while node.shows(shape, self._at):  # only the newest child can be incomplete
             end = min(node.end, self._at)
             if node.end <= self._at:
                 break
@@ -211,13 +211,13 @@ class Node:
     __slots__ = ("_positions", "children", "end", "keys", "kind", "start")
 
     def __init__(self, kind: str, start: int) -> None:
-        self.kind = kind  # {, [, " or "" for other values
+        self.kind = kind  # the opening bracket or quote, or "" for other values
         self.start = start
         self.end = sys.maxsize
-        # Strings and numbers share these, to save memory.
+        # Strings and numbers share these objects, to save memory.
         self.children: list[Node] = [] if kind in _CONTAINERS else _NO_CHILDREN
         self.keys: list[str] = [] if kind == "{" else _NO_KEYS
-        self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # indexes of children, by name
+        self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # the children's indexes, by name
 
     def add(self, child: Node, key: str | int, name: str | int) -> None:
         """Add a child. `name` is the name of the field with the JSON key `key`."""
@@ -305,7 +305,7 @@ class Shape:
         try:
             self._decode = self._decode or decoder(self.hint)
             return self._decode(raw)
-        except Exception:  # no match, or no decoder
+        except Exception:  # the type has no decoder, or the text does not match it
             return plain(raw)
 
     def _add(self, option: Any) -> None:

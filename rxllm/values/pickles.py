@@ -87,12 +87,12 @@ def by_value(value: Any, what: str, reason: Exception | str) -> Any:
         raise NotPortable(f"{what} cannot be pickled: {reason}; {remedy}")
     try:
         return _ByValue(cloudpickle.dumps(value))
-    except NotPortable as error:  # from an object inside `value`
+    except NotPortable as error:  # raised for an object inside `value`
         raise error if str(error).startswith(what) else NotPortable(f"{what}: {error}") from None
     except Exception as error:
         if isinstance(error.__cause__ or error, RecursionError):  # a function can refer to its own tool
             raise NotPortable(f"{what} cannot be pickled: it refers to itself; define it in a module") from None
-        # Objects shared between calls already suggest a remedy.
+        # An error about an object shared between calls already suggests a remedy.
         remedy = "" if "; " in str(error) else "; leave it out, or create it in the process that uses it"
         raise NotPortable(f"{what} cannot be pickled: {error}{remedy}") from error
 

@@ -79,7 +79,7 @@ def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]
     checked = _compiled(json_bytes(schema))
     try:
         return checked.faults(data)
-    except ValueError:  # bytes, numeric keys or lone surrogates
+    except ValueError:  # raised for bytes, numeric keys or lone surrogates
         try:
             return checked.faults(decode_json(json_bytes(data)))
         except (ValidationError, *UNREADABLE) as error:
@@ -163,7 +163,7 @@ class _Checked(msgspec.Struct, frozen=True):
 def _size(data: Any) -> int:
     try:
         return len(json_bytes(data))
-    except ValidationError:  # a number is too long to write
+    except ValidationError:  # a number has too many digits to be written
         return MAX_COPIED + 1
 
 

@@ -145,7 +145,7 @@ def is_wrapped(hint: Any) -> bool:
     """Whether an answer of this type must be wrapped in an object with the single field ``value``."""
     try:
         schema = _own_schema(hint)
-    except ValidationError:  # readable, but without a schema
+    except ValidationError:  # the type can be read, but has no schema
         return False
     return bool(schema) and schema.get("type") != "object"
 
@@ -165,7 +165,7 @@ def _format_of(hint: Any) -> dict[str, Any]:
 def _own_schema(hint: Any) -> dict[str, Any]:
     try:
         return _inline_root(_schema_of(hint))
-    except Exception as error:  # from msgspec or pydantic, or a NameError
+    except Exception as error:  # raised by msgspec or pydantic, or a NameError
         fault = f"{hint!r} has no JSON schema: {str(error).splitlines()[-1]}"
         remedy = "write a @dataclass, a TypedDict or a pydantic model, with fields that JSON can express"
         raise invalid_option("response_format", f"{fault}; {remedy}") from None
@@ -259,13 +259,13 @@ def _read_answer(decode: Callable[[str], Any], text: str) -> Any:
     """Decode an answer. It may be wrapped in an object with the single field ``value``."""
     try:
         wrapped = msgspec.json.decode(unfenced(text), type=_Wrapped)
-    except Exception:  # a lone surrogate raises another error
+    except Exception:  # a lone surrogate raises a different error
         return decode(text)
     try:
         return decode(bytes(wrapped.value).decode())
     except ValidationError as error:
         try:
-            return decode(text)  # for a class with the single field `value`
+            return decode(text)  # for a class whose only field is called `value`
         except ValidationError:
             raise error from error.__cause__
 
@@ -323,7 +323,7 @@ def _is_for_pydantic(hint: Any) -> bool:
         return False
     try:
         cached_adapter(hint)
-    except Exception:  # not installed, or not supported
+    except Exception:  # pydantic is not installed, or does not support the type
         return False
     return True
 
@@ -333,6 +333,6 @@ def _is_union_of_objects(hint: Any, parts: list[Any]) -> bool:
         return False
     try:
         _msgspec_decoder(hint)
-    except Exception:  # from msgspec, or a NameError
+    except Exception:  # raised by msgspec, or a NameError
         return True
     return False

@@ -51,7 +51,7 @@ def mapped(
     memo, key = {} if memo is None else memo, id(cast(object, value))
     if key in memo:
         return memo[key][1]
-    memo[key] = value, TOO_DEEP  # keeps `value` alive, so its id stays unique
+    memo[key] = value, TOO_DEEP  # holds a reference to `value`, so that its id stays unique
     if not depth:
         return TOO_DEEP
 

@@ -291,7 +291,7 @@ def _text_of(id: str, content: str | Mapping[str, Any]) -> str:
         raise not_serializable(error.message, id) from error
 
 
-# An agent is open while its chat is halted.
+# An agent stays open while its chat is halted.
 
 
 def question(text: str, tool_call_id: str | None, metadata: Mapping[str, Any]) -> Message:

@@ -109,7 +109,7 @@ class Thread(Value):
             return replace(self, messages=self.messages[index])
         return self.messages[index]
 
-    if TYPE_CHECKING:  # `messages` can be a list
+    if TYPE_CHECKING:  # `messages` may be given as a list
 
         def __init__(self, messages: Sequence[Message] = (), metadata: dict[str, Any] = ...) -> None: ...
 
@@ -152,7 +152,7 @@ def as_messages(value: object) -> tuple[Message, ...]:
 
 
 def _is_single(value: object) -> bool:
-    # Iterating over these would yield fields or run a Stream.
+    # Iterating over one of these would yield its fields, or run a Stream.
     return isinstance(value, Message | Response | Mapping | bytes) or _is_dumpable(value) or _is_stream(value)
 
 

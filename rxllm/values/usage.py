@@ -42,7 +42,7 @@ class Usage(Value):
         if not isinstance(other, Usage):  # pyright: ignore[reportUnnecessaryIsInstance]
             return NotImplemented
         summed = {spec.name: _sum(getattr(self, spec.name), getattr(other, spec.name)) for spec in fields(self)}
-        if summed["total_tokens"] is not None:  # one may have no total
+        if summed["total_tokens"] is not None:  # one of the two may have no total
             summed["total_tokens"] = self.total + other.total
         return Usage(**summed)
 
@@ -87,7 +87,7 @@ def _iterations(usage: Usage) -> list[Usage]:
     try:
         parts = [Usage(**fields) for fields in usage.extra.get("iterations") or ()]
         total = sum(parts, Usage())
-    except TypeError:  # a field that `Usage` lacks
+    except TypeError:  # `Usage` has no such field
         return []
     is_sum = (total.input_tokens, total.output_tokens) == (usage.input_tokens, usage.output_tokens)
     return parts if is_sum else []

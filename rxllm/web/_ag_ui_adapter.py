@@ -74,9 +74,9 @@ class AGUIDecoder(FrameDecoder):
         super().__init__(SSEDecoder(), blocks, msgspec.json.Decoder(dict[str, Any]), provider=PROVIDER, raw=raw)
         self._client_tools = {tool.name for tool in request.tools}
         self._chunks = Chunks()
-        self._agents = Decoder()  # decodes the inner agents' frames
+        self._agents = Decoder()  # decodes the frames of the inner agents
         self._calls: dict[str, int] = {}
-        # These calls could still turn out to be the agent's own.
+        # These calls may still turn out to be calls of the agent itself.
         self._undecided: set[str] = set()
         self._thinking: str | None = None  # the message id of the latest thinking block
 

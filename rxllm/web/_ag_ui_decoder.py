@@ -91,7 +91,7 @@ class Lanes:
         # Each entry is a number, an agent's path and a message.
         self.messages: list[tuple[int, Path, Frame]] = []
         self.count = 0
-        self._by_id: dict[str, Frame] = {}  # the same messages, by id
+        self._by_id: dict[str, Frame] = {}  # the same messages, keyed by their ids
         self._prefix = ""
 
     def read(self, frame: Frame) -> list[ev.Event]:
@@ -153,7 +153,7 @@ class Lane:
     def __init__(self, lanes: Lanes, path: Path = (), run: str | None = None) -> None:
         self.path = path
         self.run = run
-        # Keys are (kind, message id) and the call id on the wire.
+        # Blocks are keyed by (kind, message id), and calls by their id on the wire.
         self.blocks: dict[tuple[str, str], Block] = {}
         self.calls: dict[str, Call] = {}
         self.names: dict[str, str] = {}
@@ -164,7 +164,7 @@ class Lane:
         self.parent: str | None = None
         self._lanes = lanes
         self._prefix = "".join(f"{id}/" for id in path)
-        self._ended: Block | None = None  # the next frame may be this thinking block's signature
+        self._ended: Block | None = None  # a thinking block whose signature may be in the next frame
 
     def wire_id(self, call: str) -> str:
         return self._prefix + call
@@ -296,7 +296,7 @@ class ForeignRun:
         self._open = open
         self._agents: dict[str, ForeignRun] = {}  # the inner agents, by run id
         self._has_response = False
-        self._has_results = False  # the latest response has ended, but not its step
+        self._has_results = False  # the latest response has ended, but its step has not
 
     def read(self, kind: str, frame: Frame, events: Iterable[ev.Event]) -> Iterator[ev.Event]:
         if "subagentRunId" in frame and kind != "SUBAGENT_STARTED":
@@ -364,7 +364,7 @@ class ForeignRun:
     def _end_step(self) -> Iterator[ev.Event]:
         if self._has_results:
             self._has_results = False
-            is_done = not self._fold.state.to_response().tool_calls  # calls without a result are for the client
+            is_done = not self._fold.state.to_response().tool_calls  # a call that has no result is left to the client
             yield self._fold.filled(ev.StepCompleted(StepResult(Thread(), Response(), done=is_done)))
 
     def _chat(self, outcome: Frame) -> ev.Event:

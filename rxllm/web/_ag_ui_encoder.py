@@ -241,7 +241,7 @@ class Encoder:
             return
         messages = [*self._history, *(message for _, _, message in kept)]
         if not any(message.get("role") == "reasoning" for message in messages):
-            # Only a reasoning message makes clients delete old ones.
+            # Clients delete old reasoning messages only if the snapshot contains one.
             thoughts = [message for _, _, message in noted if message["role"] == "reasoning"]
             messages += [{**message, "content": ""} for message in thoughts[:1]]
         yield {"type": "MESSAGES_SNAPSHOT", "messages": messages}

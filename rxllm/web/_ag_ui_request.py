@@ -163,7 +163,7 @@ def ag_ui_id(data: Any) -> str:
 def _history(entries: list[_Message]) -> list[Message]:
     results = {entry.tool_call_id: entry for entry in entries if entry.role == "tool"}
     messages: list[Message] = []
-    answer: list[_Message] = []  # clients may split an answer into several messages
+    answer: list[_Message] = []  # a client may split one answer into several messages
     ids: set[str] = set()
     for i, entry in enumerate(entries):
         if entry.role in ("assistant", "reasoning"):
@@ -204,7 +204,7 @@ def _parts(item: _Part, *path: str | int) -> list[Part]:
     value, mime_type = item.source.value, item.source.mime_type or f"{item.type}/*"
     path = (*path, "source", "value")
     if item.type not in ("image", "audio", "video", "document") or item.source.type == "file":
-        return []  # a file id could refer to another user's file
+        return []  # a file id could refer to a file of another user
     if item.source.type == "data":
         if item.source.mime_type is None:
             raise wrong("must have a mimeType", *path[:-1])

@@ -113,14 +113,14 @@ class ClientFold:
 
 METADATA = frozenset(
     {
-        # Messages and responses, then tool calls.
+        # Entries of messages and responses, then those of tool calls.
         *("id", "model", "logprobs", "budget", "partial"),
         *("server", "error", "vetoed", "interrupted"),
         # Steps and chats.
         *("mode", "halted_reason", "halt_tool_call_id", "halt_result", "pending_tool_call_id", "pending_question"),
         *("ask_user_opts", "manual_tool_calls", "approval_tool_calls"),
         *("max_turns", "halt_when_step_index", "manual_turn_index", "structured_finalize"),
-        # Messages that the client has sent.
+        # Entries that hold messages which the client itself sent.
         "unused_steering",
     }
 )
@@ -156,8 +156,8 @@ class _Client:
 
     def __init__(self) -> None:
         self._fold = ClientFold()
-        self._failed: dict[tuple[ClientFold, str], str] = {}  # the error reason of each failed call
-        self._requested: set[str] = set()  # ids of calls whose approval was requested
+        self._failed: dict[tuple[ClientFold, str], str] = {}  # the error reason of each call that failed
+        self._requested: set[str] = set()  # the ids of the calls whose approval was requested
 
     def feed(self, event: ev.Event) -> Iterable[ev.Event]:
         if type(event) not in _EVENTS:
@@ -197,13 +197,13 @@ class _Client:
             case Nested(path=path, event=inner) if path:
                 kept = self._seen(inner, fold.agent(path))
                 return kept and Nested(path, kept)
-            case Nested():  # malformed: its path is empty
+            case Nested():  # a Nested event whose path is empty is malformed
                 return None
             case ev.ToolExecutionCompleted(id=id, error=error) if error is not None:
                 self._failed[fold, id] = error.reason
                 return _kept(event)
             case ev.ToolResultEncoded(id=id) if (fold, id) in self._failed:
-                # The original content quotes the exception.
+                # The original content contains the text of the exception.
                 return changed(event, content=json.dumps({"error": self._failed.pop((fold, id))}))
             case _:
                 return _kept(event)

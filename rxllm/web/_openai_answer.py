@@ -122,18 +122,18 @@ class Answer:
         self._names = {tool.name for tool in chat.tools}
         self._with_usage = chat.include_usage
         self._holds = holds
-        # The role is sent with the first delta. `_deltas` and `_earlier` are unsent.
+        # The role is sent with the first delta. `_deltas` and `_earlier` have not been sent yet.
         self._role: Frame = {"role": "assistant"}
         self._deltas: list[Frame] = []
         self._earlier: list[Frame] = []
         self._sent = False
-        # The open blocks' delta classes, and the number of sources.
+        # The delta class of each open block, and the number of sources that were cited.
         self._open = set[type[ev.Event]]()
         self._cited = 0
-        # Whether this step or an earlier one has text.
+        # Whether this step has text, and whether an earlier step had any.
         self._has_text = False
         self._had_text = False
-        # Client calls' indexes, and the calls without sent arguments.
+        # The index of each client call, and the ids of the calls whose arguments have not been sent.
         self._indexes: dict[str, int] = {}
         self._unsent = set[str]()
         self._counted = Subject[ev.Event]()
@@ -248,7 +248,7 @@ class Answer:
             message = "the model restarted its answer after part of it was sent; retry without stream: true"
             raise RefusedError(502, message, "restarted")
         self._deltas.clear()
-        self._indexes.clear()  # client calls end the chat, so all are from this step
+        self._indexes.clear()  # a client's call ends the chat, so all of these belong to this step
         self._unsent.clear()
         self._open.clear()
         self._has_text = False
@@ -273,7 +273,7 @@ class Answer:
             self._had_text, self._has_text = self._had_text or self._has_text, False
             self._add_text(result.pending_question)
         for call in result.pending_tool_calls:
-            if call.id not in self._indexes:  # a call to the engine's own manual tool
+            if call.id not in self._indexes:  # a call of a manual tool that belongs to the engine
                 self._begin_call(call.id, call.name)
                 self._add_arguments(call.id, _arguments_text(call))
         self.finish_reason = _finish_reason(result)

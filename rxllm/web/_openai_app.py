@@ -168,7 +168,7 @@ class _App:
 
     def _authorize(self, headers: Mapping[str, bytes]) -> None:
         if self._key is None:
-            if "origin" in headers:  # any web page can make browsers call local servers
+            if "origin" in headers:  # any web page can make a browser call a local server
                 message = "requests from web pages are rejected unless the server has a key: openai_app(..., key=...)"
                 raise RefusedError(403, message, "origin_not_allowed")
             return

@@ -113,7 +113,7 @@ def _check_size(data: Any) -> None:
 
 def _most_values(text: bytes) -> int:
     """Return an upper bound on the number of values in a JSON text."""
-    most_quotes = 4 * MAX_VALUES  # two around a value's key and two around the value
+    most_quotes = 4 * MAX_VALUES  # two quotes around the key of a value and two around the value itself
     pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', most_quotes)
     return most_quotes if len(pieces) > most_quotes else sum(map(b"".join(pieces[::2]).count, b",[{"))
 
@@ -139,7 +139,7 @@ def convert_to(data: Any, cls: type[T], *path: str | int) -> T:
     """Convert `data` to `cls`. `path` locates `data` in the request."""
     try:
         return msgspec.convert(data, cls)
-    except UnicodeEncodeError:  # msgspec raises this for a field name
+    except UnicodeEncodeError:  # msgspec raises this for a lone surrogate in a field's name
         raise wrong("has a field name with a lone surrogate", *path) from None
     except msgspec.ValidationError as error:
         fault, _, place = str(error).partition(" - at `$")
@@ -164,7 +164,7 @@ class StoredConversation:
     def __init__(self, stored: Stored | Load, client_tools: Collection[str], id: object, *path: str) -> None:
         self.id = ""
         if not isinstance(stored, Stored | type) and callable(stored):
-            # A conversation without a stored copy is new.
+            # If there is no stored copy, the conversation is new.
             self.id = check_id(id, *path)
             copy = stored(self.id)
             stored = Thread() if copy is None else copy
@@ -179,7 +179,7 @@ class StoredConversation:
         self.pending = {call.id: call for call in waiting}
         self.known = {call.id for message in self.thread for call in message.tool_calls} | self.pending.keys()
         question = None if is_thread else stored.pending_tool_call_id
-        self.question = question or next(open_questions(self.thread), None)  # the call that asks it
+        self.question = question or next(open_questions(self.thread), None)  # the id of the call that asks the question
         self.approvals: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
         self._client_tools = client_tools
@@ -232,9 +232,9 @@ class StoredConversation:
     def _drop_repeated(self, new: list[Message]) -> list[Message]:
         """Return `new` without the messages that repeat unanswered ones at the end of the thread."""
         unanswered = [*takewhile(lambda message: message.role == "user", reversed(self.thread))][::-1]
-        # The Knuth-Morris-Pratt prefix function; long threads would take seconds.
+        # This is the prefix function of Knuth, Morris and Pratt. A plain search would take seconds in long threads.
         items = [*(message.content for message in new), object(), *(message.content for message in unanswered)]
-        borders = [0]  # the longest proper prefix of `items[: i + 1]` that is its suffix
+        borders = [0]  # [i] is the length of the longest proper prefix of `items[: i + 1]` that is also its suffix
         for item in items[1:]:
             n = borders[-1]
             while n and items[n] != item:

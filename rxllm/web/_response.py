@@ -35,7 +35,7 @@ from rxllm.web._codec import Encoder, encoder
 from rxllm.web._for_client import for_client
 from rxllm.web._frames import sse
 
-Message = Any  # every framework has a different mapping type for it
+Message = Any  # every framework uses a different mapping type for messages
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Fields = list[tuple[bytes, bytes]]
@@ -177,7 +177,7 @@ class Client:
         self._send = send
         self._lock = asyncio.Lock()  # only one message can be sent at a time
         self._now = asyncio.get_running_loop().time
-        self._since = self._now()  # when the current send began or the last one ended
+        self._since = self._now()  # the time at which the current send began or the last one ended
 
     async def begin(self) -> None:
         """Send the status and headers if they have not been sent yet."""

@@ -117,7 +117,7 @@ def from_ui(
     thread = conversation.thread
     places = [i for i, message in enumerate(thread) if message.role == "user"]
     is_regenerated = request.trigger == "regenerate-message"
-    if is_regenerated and places:  # otherwise the request's messages are new
+    if is_regenerated and places:  # otherwise, the messages of the request are new
         return Incoming(thread[: places[-1] + 1], id=conversation.id)
     if messages[-1][1].role == "assistant":
         _take_answers(conversation, *messages[-1])

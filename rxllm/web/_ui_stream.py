@@ -57,9 +57,9 @@ class Encoder:
         self._decoder = Decoder()
         self._minted = 0
         self._is_started = False
-        # "open", "reset" until the step starts again, or None
+        # This is "open", "reset" until the step starts again, or None.
         self._step: str | None = None
-        self._counters: dict[str, None] = {}  # the usage counters sent so far
+        self._counters: dict[str, None] = {}  # the usage counters that have been sent so far
 
     def feed(self, event: ev.Event) -> list[Frame]:
         """Return the frames for `event`. Raises ``ValidationError("not_serializable")`` if it has no JSON form."""
@@ -181,7 +181,7 @@ class Encoder:
     def _usage(self, usage: Usage) -> Frame:
         """Return message metadata that contains the usage."""
         counters = {name: value for name, value in serializer.to_data(usage).items() if name not in ("$", "v")}
-        # Browsers merge metadata, so missing counters must be None.
+        # Browsers merge the metadata, so a missing counter must be sent as None.
         data = {**self._counters, **counters}
         self._counters |= dict.fromkeys(name for name, value in counters.items() if not isinstance(value, dict))
         return {"usage": data}
@@ -212,11 +212,11 @@ class Encoder:
 class Decoder:
     def __init__(self) -> None:
         self.fold = ClientFold()
-        self.blocks: dict[tuple[str, str], Block] = {}  # open blocks, by kind and name
-        self.calls: dict[str, list[str]] = {}  # argument pieces of open calls, by call id
+        self.blocks: dict[tuple[str, str], Block] = {}  # the open blocks, by kind and name
+        self.calls: dict[str, list[str]] = {}  # the pieces of each open call's arguments, by call id
         self.names: dict[str, str] = {}  # the tool name of every call, by call id
-        self.unanswered: set[str] = set()  # ids of complete calls without a result
-        self._covered = 0  # the number of next frames without events
+        self.unanswered: set[str] = set()  # the ids of the complete calls that have no result yet
+        self._covered = 0  # how many of the next frames yield no events
         self._is_ended = False
         self._is_finished = False
 

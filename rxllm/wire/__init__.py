@@ -35,7 +35,7 @@ __all__ = [
     "SSEDecoder",
 ]
 
-# Lazy imports. Type checkers must not see `__getattr__`.
+# The names are imported lazily. Type checkers must not see `__getattr__`.
 if not TYPE_CHECKING:
     __getattr__ = lazy_exports(
         __name__,

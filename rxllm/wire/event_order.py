@@ -64,7 +64,7 @@ class BlockIds:
     """
 
     def __init__(self) -> None:
-        self._ids: dict[str, str] = {}  # block ids, by the provider's ids
+        self._ids: dict[str, str] = {}  # the ids of the blocks, by the ids that the provider uses
         self._minted: set[str] = set()
         self._numbers = count()
 
@@ -107,12 +107,12 @@ class Blocks:
         self._folded: list[Event] = []  # folded into the message
         self._open: Literal["text", "thinking"] | None = None
         self._reported_id: str | None = None
-        self._id = ""  # the open block's id in its events
+        self._id = ""  # the id that the open block has in its events
         self._ids = BlockIds()
         self._pieces: list[str] = []
         self._signature: str | None = None
         self._provider_data: Mapping[str, Any] | None = None
-        self._waiting: list[Event] = []  # emitted once the open block is complete
+        self._waiting: list[Event] = []  # these are emitted once the open block is complete
         self._usage: Usage | None = None
         self._finish: tuple[FinishReason | None, str | None] | None = None
         self._failure: LLMError | None = None  # behind the finish reason

@@ -73,7 +73,7 @@ class FrameDecoder(ABC):
         self._decode: Callable[[bytes], Any] = typed.decode
         self._shape: Any = typed.type
         self._whole = False
-        self._half = b""  # half an escaped surrogate pair
+        self._half = b""  # half of an escaped surrogate pair, until the other half arrives
 
     def feed(self, data: bytes) -> list[Event]:
         try:
@@ -126,7 +126,7 @@ class FrameDecoder(ABC):
                 continue
             try:
                 self.read(kind, payload, frame)
-            except UnicodeDecodeError:  # in a field that the typed decoder skipped
+            except UnicodeDecodeError:  # the invalid bytes are in a field that the typed decoder skipped
                 self.read_plain(kind, frame.decode(errors="replace"))
 
     def _break_off(self, error: Exception) -> None:

@@ -103,7 +103,7 @@ class PendingFrame:
 
 BOM = b"\xef\xbb\xbf"
 DONE = b"[DONE]"
-_CR = 13  # searching bytes for an int is faster
+_CR = 13  # searching bytes for an integer is faster
 _NAMED = re.compile(rb"^event: ([^\n]++)\ndata: ([^\n]++)\n\n", re.MULTILINE)
 
 Frame = tuple[str, bytes]
@@ -126,7 +126,7 @@ class SSEDecoder(PendingFrame):
         self.is_json = False  # see rule 4
         self._event = "message"
         self._data: list[bytes] = []
-        self._size = 0  # bytes in `_data`, if several lines
+        self._size = 0  # the number of bytes in `_data` if it holds several lines
         self._started = False
         self._after_cr = False
 
@@ -174,7 +174,7 @@ class SSEDecoder(PendingFrame):
     def _read(self, text: bytes) -> list[Frame]:
         if self._data or self._event != "message" or len(text) > self.max_frame:
             return self._read_lines(text.split(b"\n")[:-1])
-        # Shortcuts for events with a single data line.
+        # These are shortcuts for events that have a single data line.
         if text.find(b"\n") == len(text) - 2 > 6 and text.startswith(b"data: "):
             return [("message", text[6:-2])]
         if text.startswith(b"event: ") and text.endswith(b"\n\n"):
@@ -186,7 +186,7 @@ class SSEDecoder(PendingFrame):
         return self._read_lines(text.split(b"\n")[:-1])
 
     def _read_named(self, text: bytes) -> list[Frame]:
-        # Nearly every named event is one event line and one data line.
+        # Nearly every named event consists of one event line and one data line.
         single = _NAMED.fullmatch(text)
         if single:
             return [(_name(single[1]), single[2])]
@@ -300,9 +300,9 @@ class NDJSONFraming:
 
 _SPACE = b" \t\r\n,"
 _BEFORE = re.compile(rb"[^\[]*\[")
-# Matches a string up to its closing quote or a trailing backslash.
+# Matches the rest of a string, up to its closing quote or a trailing backslash.
 _TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-# Matches up to the next bracket outside a complete string.
+# Matches text and complete strings up to the next bracket or incomplete string.
 _PLAIN = re.compile(rb'(?:[^"{}\[\]]++|"%b")*+' % _TEXT.pattern, re.DOTALL)
 _OPENING, _CLOSING = (b"{", b"["), (b"}", b"]")
 _ODD = re.compile(rb"[,\]]")
@@ -387,7 +387,7 @@ class JSONArrayDecoder(PendingFrame):
     def _end_of_element(self, data: bytes, at: int) -> int:
         if self._in_string:
             at = self._end_of_text(data, at)
-            if not self._depth:  # the element is a string
+            if not self._depth:  # the element itself is a string
                 return at
         while at < len(data) and not self._in_string:
             plain = _PLAIN.match(data, at)
