@@ -112,7 +112,7 @@ _BY_CODE = {
 }
 _REASONS = {code: reason for reason, codes in _BY_CODE.items() for code in codes}
 LONGEST_WAIT = 366 * 86_400.0
-"""The upper limit for ``retry_after``, in seconds. More would overflow timers."""
+"""The upper limit for ``retry_after``, in seconds. Larger values would overflow timers."""
 _SPECIFIC = ("context_length_exceeded", "content_filter")
 
 

@@ -45,7 +45,7 @@ CLAUDE_VERSION = "vertex-2023-10-16"
 class GoogleToken:
     """Returns an access token for google-auth `credentials`.
 
-    Without them, it loads the application default credentials.
+    If `credentials` is None, it loads the application default credentials.
     """
 
     def __init__(self, credentials: Any = None) -> None:

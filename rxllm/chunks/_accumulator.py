@@ -139,9 +139,9 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     def finalize_tool_calls_for_response(self) -> list[dict[str, Any]]:
         """Return the tool calls in order of arrival.
 
-        Each has ``id``, ``name`` and ``arguments``. Some also have ``builtin?`` and ``metadata``. ``arguments`` is the
-        JSON value in the fragments, of any type. Without fragments, it is the call's own arguments. A missing id
-        becomes ``call_<position>``.
+        Each call has ``id``, ``name`` and ``arguments``. Some calls also have ``builtin?`` and ``metadata``.
+        ``arguments`` is the JSON value in the fragments, of any type. If there are no fragments, it is the call's own
+        arguments. A missing id becomes ``call_<position>``.
 
         If fragments are not JSON or never arrived, the call keeps its own arguments. Its ``metadata["error"]`` is then
         ``("args_lost", reason)``. The logger ``"rxllm"`` logs the number of lost bytes.

@@ -246,7 +246,7 @@ def read_call_metadata(entry: Any) -> tuple[Index, dict[str, Any]] | None:
 
 
 def merge_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge counters. The larger number wins."""
+    """Merge two sets of counters. If both contain a counter, the larger number is kept."""
     merged = dict(usage)
     for name, value in more.items():
         known = merged.get(name)

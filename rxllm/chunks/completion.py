@@ -149,8 +149,8 @@ def collect_completion() -> Callable[[Observable[CompletionChunk]], Stream[Compl
     >>> of(CompletionChunk.text("H"), CompletionChunk.text("i"), final).pipe(collect_completion()).run()
     CompletionResponse(content='Hi', usage=Usage(input_tokens=2, output_tokens=1))
 
-    Each call gets its latest id and name, and its joined arguments. The last final chunk gives the usage and the finish
-    reason. By default, all counts are zero and the reason is ``"stop"``.
+    For each call, the arguments are joined, and the latest id and name are kept. The last final chunk gives the usage
+    and the finish reason. By default, all counts are zero and the reason is ``"stop"``.
 
     If the source fails with an ``LLMError``, the error keeps its class and reason. Any other error becomes the cause of
     a ``StreamError("adapter_error")``. An invalid item causes a ``StreamError("malformed_event")``. The error's

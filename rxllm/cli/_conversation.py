@@ -184,7 +184,7 @@ class _Conversation:
     def reply(self, message: Message) -> ChatResult:
         """Show the answer and return its result, or raise its error.
 
-        Ask the user if a tool needs approval.
+        If a tool needs approval, the user is asked.
         """
         result = self._show(session.stream_reply(self._engine, self._session, message))
         while result.halted_reason == "approval":

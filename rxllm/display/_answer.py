@@ -64,8 +64,9 @@ class Answer(Screen):
 class WidgetCell(Answer):
     """A notebook cell whose output is a widget.
 
-    A stop button is shown while the stream runs. While the chat waits, buttons approve or deny tool calls, and fields
-    take results. At the end, plain HTML replaces the widget, so that the notebook saves it.
+    A stop button is shown while the stream runs. While the chat waits, the user can approve or deny tool calls with
+    buttons, and type results into text fields. At the end, plain HTML replaces the widget, so that the notebook saves
+    it.
     """
 
     listens = True
@@ -114,7 +115,7 @@ _BUTTON = {"width": "96px"}
 
 
 class Questions:
-    """Controls for the pending tool calls. ``answered()`` is called once all are answered."""
+    """Controls for the pending tool calls. ``answered()`` is called when the user has answered all of them."""
 
     def __init__(self, widgets: Any, answered: Callable[[], None]) -> None:
         self.widget: Any = widgets.VBox()

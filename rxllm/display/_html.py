@@ -131,7 +131,7 @@ def _indented(text: str) -> str:
 
 
 def _error(error: Exception) -> str:
-    """Return the HTML of an error. All lines of its message after the first are folded."""
+    """Return the HTML of an error. Only the first line of the error's message is shown unfolded."""
     sentence, _, more = error_text(error).partition("\n")
     fields = error.fields() if isinstance(error, LLMError) else {}
     found = [form.format(str(fields[name]).replace("_", " ")) for name, form in _FACTS.items() if name in fields]

@@ -103,7 +103,7 @@ class Terminal(Screen):
 
 
 def _shortened(rows: Sequence[Row]) -> list[Row]:
-    """Return `rows` with clean text. A short note replaces all thinking except the latest."""
+    """Return `rows` with clean text, and with a note in place of thinking that is not in the last row."""
     shown: list[Row] = []
     for row in rows:
         if isinstance(row, TextPart):

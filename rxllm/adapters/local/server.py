@@ -42,7 +42,7 @@ _log = logging.getLogger("rxllm")
 
 @dataclass(frozen=True)
 class Server:
-    """A running server. `knows_tools` means that its chat template supports tools."""
+    """A running server. `knows_tools` is True if the model's chat template supports tools."""
 
     url: str
     knows_tools: bool
