@@ -90,10 +90,10 @@ default_token = GoogleToken()
 class Vertex(HTTPAdapter):
     """An adapter for Gemini and Claude on Vertex AI.
 
-    Name the model as in ``"vertex:gemini-2.5-pro"`` or ``"vertex:claude-sonnet-4-5"``. The default `project` is in
-    ``GOOGLE_CLOUD_PROJECT`` or the credentials. The default `location` is in ``GOOGLE_CLOUD_LOCATION``, or else
-    ``"global"``. It can be a region, ``"us"``, ``"eu"`` or ``"global"``. For Claude, ``ANTHROPIC_VERTEX_PROJECT_ID``
-    and ``CLOUD_ML_REGION`` are read first.
+    Name the model as in ``"vertex:gemini-2.5-pro"`` or ``"vertex:claude-sonnet-4-5"``. The default `project` is read
+    from ``GOOGLE_CLOUD_PROJECT`` or the credentials. The default `location` is read from ``GOOGLE_CLOUD_LOCATION``, or
+    else is ``"global"``. The location can be a region, ``"us"``, ``"eu"`` or ``"global"``. For Claude,
+    ``ANTHROPIC_VERTEX_PROJECT_ID`` and ``CLOUD_ML_REGION`` are read first.
 
     Create `credentials` with google-auth, which ``rxllm[vertex]`` installs. The default is the application default
     credentials. You can pass an access token or an API key as `api_key` instead. Without a project, an API key selects

@@ -55,7 +55,7 @@ T_in = TypeVar("T_in", contravariant=True)
 
 
 _ARGUMENT_MARKS = frozenset({"raw_arguments", "invalid_arguments", "unparseable_arguments"})
-"""The metadata keys that are ignored, because the joined fragments may be valid JSON after all."""
+"""The metadata keys about unparsed arguments. They are ignored, because the joined fragments may be valid JSON."""
 _IGNORED = frozenset({"terminal?", "keepalive?", "done_at_unix_nano", "builtin_tool_started", "response_id", "model"})
 _NOTED = frozenset({"reasoning_details", "logprobs"})
 

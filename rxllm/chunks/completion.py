@@ -244,9 +244,9 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
     >>> [type(event).__name__ for event in chunks.pipe(from_completion_chunks())]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
-    `messages` is the thread that the response answers. A call without an id gets one that is unique in the thread. Any
-    chunk can contain usage or a finish reason. Each counter keeps its largest value. After a final chunk, the default
-    reason is ``"stop"``. Without one, the response ends with ``StreamError("truncated")``.
+    `messages` is the thread that the response answers. A call without an id is given one that is unique in the thread.
+    Any chunk can contain usage or a finish reason. Each counter keeps its largest value. If no chunk gives a reason, a
+    final chunk implies ``"stop"``. If there is no final chunk, the response ends with ``StreamError("truncated")``.
 
     If the source fails, all blocks and calls are completed, and an ``ErrorEvent`` follows. An ``LLMError`` before the
     first chunk goes to ``on_error`` instead.

@@ -146,7 +146,7 @@ def with_answers_so_far(thread: Thread, state: StreamCollector) -> Thread:
 
 
 def with_agents(step: StepResult, executions: Executions) -> StepResult:
-    """Add the usage of the step's agents, the tool calls that they wait for, and their first question."""
+    """Add to the step the usage of its agents, the tool calls that they wait for, and their first question."""
     if not executions:
         return step
     step = replace(step, agent_usage=agent_usage(executions))
@@ -204,7 +204,7 @@ PAUSE = "pause_turn"
 """The raw finish reason of a paused message."""
 
 STEERED = "steered"
-"""The raw finish reason of a response cut short by the user."""
+"""The raw finish reason of a response that the user cut short."""
 
 VETOED = "vetoed"
 """The raw finish reason of a response that was cut short by a tool, while the model wrote the tool's arguments."""
@@ -233,7 +233,7 @@ def answer(response: Response[Any]) -> tuple[Message, ...]:
 
 
 def without_cut_text(call: ToolCall) -> ToolCall:
-    """Return `call` without the text of arguments that a veto has cut off: it is not JSON, so providers reject it."""
+    """Return `call` without its argument text if a veto cut it off, because providers reject text that is not JSON."""
     return replace(call, raw_arguments=None) if call.metadata.get("vetoed") else call
 
 

@@ -58,7 +58,7 @@ class MarbleDiagram:
         self._drawn_in: object = None
 
     def lane(self, label: str) -> Callable[[Observable[T]], Stream[T]]:
-        """Return an operator that adds a lane. It leaves the stream unchanged."""
+        """Return an operator that adds a lane and leaves the stream unchanged."""
         check_instance("label", label, str, "a string")
         return self._add(Lane(label))
 

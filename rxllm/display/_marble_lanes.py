@@ -139,7 +139,7 @@ def rows_of(lanes: Sequence[Lane]) -> list[Row]:
 
 
 def join_marks(marks: Iterable[Mark], gap: float, most: int) -> list[Mark]:
-    """Join marks of the same kind that are at most `gap` apart. If more than `most` marks are left, join any kinds."""
+    """Join marks of the same kind that are at most `gap` apart. If over `most` are left, also join different kinds."""
     result: list[Mark] = []
     for mark in marks:
         last = result[-1] if result else mark

@@ -121,8 +121,8 @@ def _math(state: Any, silent: bool) -> bool:
 def _math_block(state: Any, start: int, end: int, silent: bool) -> bool:
     """Keep multi-line LaTeX as it was written.
 
-    A block ends at its closing delimiter, or before an empty line. A delimiter that is never closed also begins one,
-    because a later line must not change a finished block.
+    A block ends at its closing delimiter, or before an empty line. A delimiter that is never closed also begins a
+    block, because a later line must not change a finished block.
     """
 
     def line(number: int) -> str:

@@ -169,7 +169,7 @@ def _stack(rows: Sequence[Row], below: Row | None = None) -> list[RenderableType
 
 
 class _Status:
-    """The status line. Narrow windows break it between texts."""
+    """The status line. In a narrow window, it is broken between two of its texts."""
 
     def __init__(self, card: Card, texts: list[str], now: float) -> None:
         self._texts = [clean(text) for text in texts]

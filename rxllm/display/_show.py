@@ -44,7 +44,7 @@ SHARE = 150
 """The minimum ratio of the pause after a draw to the CPU time of the draw."""
 
 TICK_SECONDS = 0.1
-"""The pause before draws that update only the running time."""
+"""The pause before a draw that updates only the running time."""
 
 WAKE_SECONDS = 0.1
 

@@ -134,7 +134,8 @@ def _end_servers() -> None:
 def find_weights(model: str | Path | None = None) -> Path:
     """Return the GGUF file to load.
 
-    It may fetch the default weights. Raises ``EngineError("invalid_engine")`` or ``EngineError("missing_dependency")``.
+    If the default weights are needed and missing, they are fetched. Raises ``EngineError("invalid_engine")`` or
+    ``EngineError("missing_dependency")``.
     """
     if model is not None:
         return _check_weights(Path(model).expanduser(), "model")

@@ -12,7 +12,7 @@ from rxllm.values.usage import whole
 
 PROVIDER = "ollama"
 OWN = {"provider": PROVIDER}
-"""Marks unsigned thinking as Ollama's, so that it is sent back."""
+"""The data that marks unsigned thinking as Ollama's, so that the thinking is sent back."""
 
 
 class Function(msgspec.Struct, gc=False):
