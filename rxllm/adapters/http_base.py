@@ -190,7 +190,7 @@ class HTTPBase(ABC):
     def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
         """Build a POST request with `body` as JSON.
 
-        `path` follows the base URL. A whole URL replaces it.
+        `path` is appended to the base URL. If `path` is a complete URL, the base URL is not used.
         """
         sent = {"content-type": "application/json", **headers}
         return self._build("POST", path, call, sent, content=json_bytes(body))

@@ -256,7 +256,7 @@ class _AssembledCall(msgspec.Struct):
     metadata: dict[str, Any]
 
     def record(self) -> dict[str, Any]:
-        """Return the call as an entry of ``ChunkAccumulator.tool_calls``."""
+        """Return the call as it appears in ``ChunkAccumulator.tool_calls``."""
         call = self.call
         flags = {"builtin?": call.builtin, "expects_arg_fragments": call.expects_fragments}
         optional = {**flags, "metadata": self.metadata}

@@ -81,8 +81,8 @@ def from_chunks(
     Response('I will.', calls=[add(a=1)], tool_calls, 0 tokens)
 
     A mapping of a chunk's fields is accepted too. `messages` is the thread that the response answers. A call without an
-    id gets one that is unique in the thread. ``metadata["error"]`` marks a call whose arguments never arrived or are
-    not a JSON object. Unknown keys and types become ``RawChunk``s. The default finish reason is ``stop``.
+    id is given one that is unique in the thread. ``metadata["error"]`` marks a call whose arguments never arrived or
+    are not a JSON object. Unknown keys and types become ``RawChunk``s. The default finish reason is ``stop``.
 
     If the source fails, or a meta chunk has an ``error``, all blocks and calls are completed. An ``ErrorEvent`` then
     ends the stream. An ``LLMError`` before the first chunk goes to ``on_error`` instead.

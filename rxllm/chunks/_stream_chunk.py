@@ -256,7 +256,7 @@ def merge_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[st
 
 
 def latest_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge counters. The later number wins, unless it is 0."""
+    """Merge two sets of counters. The later number is kept, unless it is 0."""
     updates = {name: n for name, n in more.items() if n is not None and not (n == 0 and usage.get(name))}
     return {**usage, **updates}
 
@@ -306,7 +306,7 @@ def as_json(arguments: Any) -> str | None:
 
 
 def is_stream_only(chunk: StreamChunk) -> bool:
-    """Whether `chunk` is shown, but not part of the message."""
+    """Whether `chunk` is shown but is not part of the message."""
     return mapping(chunk.metadata).get("stream_only?") is True
 
 

@@ -170,7 +170,7 @@ class _Conversation:
             self._engine = self._engine.with_operators(ops.cost())
 
     def run_command(self, name: str) -> None:
-        """Run a command such as ``/help``. Raise ``EOFError`` to leave."""
+        """Run a command such as ``/help``. The command ``/quit`` raises ``EOFError``."""
         match name:
             case "/help":
                 print(_HELP)

@@ -40,7 +40,7 @@ _GRACE = 3.0
 """The seconds to wait for pending calls when a run ends."""
 
 _DEATHS = 3
-"""A request fails once this many workers have died while running it."""
+"""The number of workers that must die while running a request before the request fails."""
 
 
 @asynccontextmanager

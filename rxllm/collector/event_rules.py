@@ -379,7 +379,7 @@ def check_arguments(event: ev.ToolCallCompleted, pieces: Iterable[str]) -> None:
 
 
 def without_deltas(events: Iterable[ev.Event]) -> list[ev.Event]:
-    """Return `events` without deltas, which fold to the same message."""
+    """Return `events` without deltas. They still fold to the same message."""
     return [event for event in events if type(event) not in DELTAS]
 
 

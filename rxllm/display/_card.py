@@ -403,7 +403,7 @@ def _ending(card: Card) -> tuple[Look, str] | None:
 
 
 def chat_ending(chat: ChatResult) -> tuple[Look, str]:
-    """Return the state to draw for an ended chat, and its text. A completed chat uses its last response."""
+    """Return the state and the text to draw for an ended chat. A completed chat is drawn like its last response."""
     last = chat.final_response
     return ending(last.finish_reason if last is not None and chat.halted_reason == "completed" else chat.halted_reason)
 

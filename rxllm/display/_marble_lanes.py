@@ -198,7 +198,7 @@ TICKS = (
     *(1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 18_000.0, 43_200.0),
     *(86_400.0 * 10**power for power in range(6)),
 )
-"""The possible seconds between labels on a time axis."""
+"""The possible distances between labels on a time axis, in seconds."""
 
 
 def time_label(value: float) -> str:

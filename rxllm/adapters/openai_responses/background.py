@@ -174,7 +174,7 @@ class BackgroundAnswer:
         self._decoder.reopen(id)
 
     def refuse(self) -> None:
-        """Do nothing: without an id, there is no answer."""
+        """Do nothing, because there is no answer if the provider has not sent an id."""
 
     def drop_partial(self) -> None:
         self._decoder.drop_partial()
