@@ -327,7 +327,7 @@ def _check_headers(headers: Mapping[str, str]) -> None:
 
 
 def missing_model(provider: str, adapter: HTTPBase | None = None) -> EngineError:
-    """Return the error for a call without a model."""
+    """Return the error for a call that does not name a model."""
     remedy = f'model="...", or "{provider}:..." as the engine'
     if adapter is not None and adapter.base_url != adapter.default_base_url and type(adapter).provider == provider:
         remedy = f'model="..." in the call, or Engine({type(adapter).__name__}(...), model="...")'

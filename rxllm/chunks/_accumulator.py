@@ -264,7 +264,7 @@ class _AssembledCall(msgspec.Struct):
         return record | {name: value for name, value in optional.items() if value}
 
     def for_response(self, *, warn: bool = True) -> dict[str, Any]:
-        """Return an entry of ``finalize_tool_calls_for_response``."""
+        """Return the call as ``finalize_tool_calls_for_response`` returns it."""
         arguments, metadata, lost = self.call.arguments, self.metadata, None
         if self.text is None and self.call.expects_fragments:
             lost = "missing_fragments"

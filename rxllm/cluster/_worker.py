@@ -15,7 +15,7 @@ import rxllm
 from rxllm import Engine, EngineError, Event, LLMError, Request
 
 Job = tuple[int, bytes | None]
-"""A number and a pickled request, or None to stop the request."""
+"""The number of a request, and the pickled request to start it or None to stop it."""
 
 Outcome = tuple[list[Event], Exception | None]
 

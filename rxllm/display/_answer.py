@@ -15,7 +15,7 @@ from rxllm.values import ChatResult, ToolCall
 class Answer(Screen):
     """A card for an answer. Its `questions` are the controls for the pending tool calls.
 
-    The answer continues on the same card once all calls are decided.
+    When the user has answered all calls, the answer continues on the same card.
     """
 
     def __init__(self, drawn: Any, questions: Questions, ended: Callable[[], None]) -> None:
@@ -125,7 +125,7 @@ class Questions:
         self._widgets, self._answered = widgets, answered
 
     def ask(self, calls: Sequence[ToolCall], approvable: Container[str]) -> None:
-        """Ask for approval of the `approvable` calls, and for other results."""
+        """Ask the user to approve the `approvable` calls, and to type the results of the other calls."""
         self.calls, self.approvals, self.results = {call.id: call for call in calls}, {}, {}
         lines = [self._approval(call) if call.id in approvable else self._result(call) for call in calls]
         for line in self.widget.children:

@@ -378,7 +378,7 @@ def _used(card: Card) -> Usage:
 
 
 def usage_texts(usage: Usage) -> list[str]:
-    """Return the number of tokens and the cost, if known."""
+    """Return texts for the number of tokens and the cost. An unknown number has no text."""
     tokens = [f"{usage.total:,} tokens"] if usage.total else []
     return tokens + ([f"cost {usage.total_cost:.4g}"] if usage.total_cost is not None else [])
 

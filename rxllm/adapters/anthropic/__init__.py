@@ -30,7 +30,7 @@ _TAKES_BEARER = re.compile(r"https://bedrock-mantle\.[^/]+\.api\.aws(:\d+)?(/|$)
 VERSION = "2023-06-01"
 """The default API version.
 
-A newer one does not support a temperature.
+Newer versions do not support a temperature.
 """
 
 
