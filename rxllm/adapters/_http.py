@@ -243,7 +243,7 @@ class _KeptDecoder:
             self._on_reattached(now - began, error)
 
     def _with_gaps(self, event: MessageCompleted) -> MessageCompleted:
-        """Add the gaps between connections to the metadata, with times counted back from `event`."""
+        """Add the gaps between connections to the event's metadata. Their times are counted back from this event."""
         now = time.monotonic()
         gaps = [
             {"before": round(now - began, 6), "seconds": round(ended - began, 6), "error": error}

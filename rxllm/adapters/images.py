@@ -214,7 +214,7 @@ class Fetcher:
         self._provider = provider
 
     async def send(self, request: httpx.Request, limit: int, seconds: float | None = None, **options: Any) -> Answer:
-        """Send `request` and return the answer. The client gets `options`.
+        """Send `request` and return the answer. `options` are passed to the client.
 
         Raises ``AdapterError`` if the request fails or takes too long, or if the answer is too large.
         """

@@ -384,4 +384,4 @@ def without_deltas(events: Iterable[ev.Event]) -> list[ev.Event]:
 
 
 class BrokenRule(Exception):  # noqa: N818 `EventRules` turns it into a StreamError
-    """An event breaks a rule. Its `args` are the rule's name and the reason."""
+    """Raised when an event breaks a rule. The `args` are the rule's name and the reason."""

@@ -81,8 +81,8 @@ class Run(msgspec.Struct, frozen=True):
 class ToolRow(msgspec.Struct, frozen=True):
     """A tool call with its state and result.
 
-    `rows` and `facts` are an agent's rows, models and usage. If the result only repeats the agent's text, `result` is
-    None.
+    If the tool is an agent, `rows` contains the agent's rows, and `facts` contains its models and usage. If the result
+    only repeats the agent's text, `result` is None.
     """
 
     call: ToolCall

@@ -192,7 +192,7 @@ class _Line:
             self.edges[: slot.level] = [max(edge, x + 3) for edge in self.edges[: slot.level]]
 
     def put_bar(self, mark: Mark, x: float, until: float, has_label: bool) -> None:
-        """Add a tick or bar to a dense row."""
+        """Add a tick or a bar to a dense row."""
         slot = _Slot("several", f"{mark.size} x" if has_label else "", bar=until - x)
         if self._spot(slot, (x + until) / 2)[0]:
             slot.label = ""
@@ -206,7 +206,7 @@ class _Line:
         return slots[index], sum(2 * slot.radius + 2 for slot in slots[:index]) + slots[index].radius
 
     def _spot(self, slot: _Slot, x: float) -> tuple[float, bool, int, float]:
-        """Return the slot's shift, whether the label moves, its level, and its left edge."""
+        """Return the slot's shift, whether the label moves, the label's level, and the label's left edge."""
         width = _width(slot.label)
         cover = min(6.0, width / 2)
         wish = max(min(x - width / 2, self.limit - width), x + cover - width)

@@ -33,7 +33,7 @@ from rxllm.display._plain import Cards, Screen, quote
 from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart
 
 THINKING = 300
-"""The maximum number of characters of the thinking that are shown while it streams."""
+"""The maximum number of characters of thinking to show while the thinking is streamed."""
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 

@@ -53,7 +53,7 @@ class Delta(msgspec.Struct, gc=False):
 class AzureMessage(Delta, gc=False):
     """A message in an older "On Your Data" answer of Azure.
 
-    The tool's message has the citations.
+    The tool's message contains the citations.
     """
 
     role: str | None = None
