@@ -123,7 +123,7 @@ class HTTPImageAdapter(HTTPBase):
             raise missing_model(self.provider, self)
 
     def needs_bytes(self, image: Image) -> bool:
-        """Whether the provider does not accept the image's URL."""
+        """Whether the image must be sent as bytes, because the provider rejects its URL."""
         return image.source == "url"
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:

@@ -149,7 +149,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return [call.for_response() for call in _assemble_calls(self._chunks())]
 
     def finalize_message(self) -> Message | None:
-        """Return the assistant message without thinking, or None if empty.
+        """Return the assistant message without thinking, or None if the message is empty.
 
         Each call's `raw_arguments` is the text of its arguments. If fragments are lost, the call keeps its own
         arguments, without a warning. ``metadata["server"]`` marks the provider's own calls.

@@ -221,7 +221,7 @@ class Lanes:
         task.add_done_callback(self._tasks.discard)
 
     def place(self, source: Observable[Event]) -> Stream[Event]:
-        """Subscribe to `source` once a worker has room."""
+        """Subscribe to `source` as soon as a worker has room."""
 
         async def events() -> AsyncGenerator[Event]:
             async with self._room(), to_async_iter(source) as items:

@@ -55,8 +55,8 @@ T = TypeVar("T")
 def fold_message(events: Iterable[Event]) -> Message:
     """Return one response's message, with the parts in order.
 
-    One text followed only by tool calls becomes plain text. Without parts, the message of ``MessageCompleted`` is
-    returned. Malformed events are omitted.
+    A single text that is followed only by tool calls becomes plain text. If there are no parts, the message of
+    ``MessageCompleted`` is returned. Malformed events are omitted.
     """
     return without_faults(_fold_message, events if isinstance(events, list) else list(events))
 

@@ -78,7 +78,7 @@ Executions = Mapping[str, Execution]
 def execute(
     executions: Executions, event: Nested | ToolExecutionStarted | ToolExecutionCompleted, start: StreamCollector
 ) -> Executions:
-    """Return the executions updated with `event`. The state of a new agent is `start`."""
+    """Return the executions updated with `event`. A new agent begins with the state `start`."""
     id = event.path[0] if isinstance(event, Nested) else event.id
     before = executions.get(id)
     execution = before or Execution(start)

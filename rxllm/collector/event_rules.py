@@ -249,7 +249,7 @@ _FAULTS = {
     "lost": ("chat_completed", "only ChatCompleted can follow a step that failed to begin", "chat_completed"),
     "chat": ("chat_completed", "nothing can follow ChatCompleted", ""),
 }
-"""The rule that a misplaced event breaks in each phase, the reason, and the rule that a missing event breaks."""
+"""For each phase, the rule that a misplaced event breaks, the reason, and the rule that a missing event breaks."""
 
 
 def _asks_alone(event: ev.ChatCompleted) -> bool:

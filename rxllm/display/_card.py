@@ -388,7 +388,7 @@ def _look_and_words(card: Card) -> tuple[Look, str]:
 
 
 def _ending(card: Card) -> tuple[Look, str] | None:
-    """Return the state to draw for an ended stream and its text, or None if the stream has not ended."""
+    """Return the state and the text to draw for an ended stream, or None if the stream has not ended."""
     state = card.state
     if card.end == "stopped":
         return "stopped", "stopped"

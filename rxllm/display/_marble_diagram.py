@@ -74,7 +74,7 @@ class MarbleDiagram:
     def svg(self) -> str:
         """The diagram as self-contained SVG.
 
-        It has the colours of the surrounding page. Saved as a file, it has its own light or dark background.
+        It uses the colours of the surrounding page. If it is saved as a file, it has its own light or dark background.
         """
         return draw_svg(self._lanes, self._end())
 

@@ -17,7 +17,7 @@ MAX_LABEL = 80
 """The maximum length of a label, in characters."""
 
 UNUSED = "unused"
-"""The outcome that a lane gets if nothing ever subscribed to it."""
+"""The outcome of a lane to which nothing has ever subscribed."""
 
 QUIET = ("start", "complete")
 """Events that only begin or complete something. They have no label."""

@@ -1,7 +1,7 @@
 """`show` draws a running stream in a notebook or on a terminal.
 
-One thread reads the stream, and another draws it. Draws are not queued. Each one shows everything received so far, also
-after the end.
+One thread reads the stream, and another draws it. Draws are not queued. Each draw shows everything that has been
+received so far. The last draw comes after the end of the stream.
 """
 
 from __future__ import annotations

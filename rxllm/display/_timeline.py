@@ -97,7 +97,7 @@ class Timeline:
 
     @property
     def error(self) -> str:
-        """The first line of the run's error, or ""."""
+        """The first line of the run's error, or "" if there is none."""
         return next((lane.error for lane in self._lanes.values() if lane.error), "")
 
     @property
