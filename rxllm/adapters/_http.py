@@ -68,7 +68,7 @@ class HTTPAdapter(HTTPBase):
     def kept_answer(self, sent: httpx.Request, decoder: Decoder) -> KeptAnswer | None:
         """Return the answer that the provider keeps, or None (the default).
 
-        Its rest can be read over another connection.
+        The rest of such an answer can be read over another connection.
         """
         return None
 

@@ -238,7 +238,8 @@ class Fetcher:
     async def fetch(self, image: Image) -> Image:
         """Fetch the data and MIME type of `image`.
 
-        Raises ``ImageAdapterError("invalid_request")`` if there is no image at the URL. Raises the errors of `send`.
+        Raises ``ImageAdapterError("invalid_request")`` if there is no image at the URL. Raises the same errors as
+        `send`.
         """
         url = str(image.data)
         if url[:5].lower() == "data:":

@@ -157,7 +157,7 @@ class Blocks:
         self._open: dict[type[Event], dict[Any, None]] = {TextDelta: {}, ThinkingDelta: {}}  # oldest first
 
     def pieces(self, kind: type[Event], id: str | None) -> list[str]:
-        """Return the list of the block's pieces, or a new list that is not kept if the block is complete."""
+        """Return the list of the block's pieces. If the block is complete, return a new list that is not kept."""
         pieces = self._parts[self._key(kind, id)]
         return cast(list[str], pieces) if isinstance(pieces, list) else []
 

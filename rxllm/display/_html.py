@@ -59,9 +59,9 @@ def article(look: str, body: str, texts: Iterable[str]) -> str:
 
 
 def rows_html(rows: Sequence[Row], *, opened: bool) -> str:
-    """Return the HTML of `rows`. Thinking is collapsed, except in the last row if `opened`.
+    """Return the HTML of `rows`. If `opened` is True, thinking in the last row is not collapsed.
 
-    A redraw would collapse thinking that the user has expanded.
+    Otherwise, each redraw would collapse the thinking again after the user has expanded it.
     """
     last = rows[-1] if rows and opened else None
     if isinstance(last, ThinkingPart) and last.text:

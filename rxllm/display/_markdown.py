@@ -51,7 +51,8 @@ def markdown(text: str) -> str:
     >>> markdown("*Hi* <script>")
     '<p dir="auto"><em>Hi</em> &lt;script&gt;</p>\\n'
 
-    Without markdown-it-py, the HTML is the plain text. Finished blocks of a growing text are not parsed again.
+    If markdown-it-py is not installed, the text is shown unformatted. Finished blocks of a growing text are not parsed
+    again.
     """
     parser = _parser()
     if parser is None:

@@ -67,7 +67,7 @@ class Timeline:
         return Lane(row.rows, 0.0)
 
     def finish(self, at: float | None = None, error: Exception | None = None) -> None:
-        """End all growing bars at time `at`, or at the last event if that is later."""
+        """End all growing bars at the time `at`, or at the last event if that is later."""
         self.pass_time(at or 0.0)
         for lane in self._lanes.values():
             lane.finish(self.seconds)
