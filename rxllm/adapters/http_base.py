@@ -36,7 +36,7 @@ _WRITTEN_BY_TRANSPORT = ("content-length", "transfer-encoding")
 _NOT_FOUND = re.compile(
     r"HTTP 40[45]|(404 )?(page |file |route |path )?not found\.?|method not allowed\.?|invalid url .*", re.IGNORECASE
 )
-"""Matches messages about an unknown address, not an unknown model."""
+"""Matches messages about an unknown address rather than an unknown model."""
 
 
 class HTTPBase(ABC):
@@ -237,7 +237,7 @@ class HTTPBase(ABC):
     ) -> LLMError:
         """Return the adapter's error for a rejected request.
 
-        It adds the server's address, or the provider and model.
+        The server's address, or the provider and model, is added to the error's message.
         """
         try:
             error = self.error(status, headers, body)

@@ -248,7 +248,7 @@ _CONTENT: dict[str, Callable[[Iterable[StreamChunk]], list[Part]]] = {
 
 
 class _AssembledCall(msgspec.Struct):
-    """A tool call with the text of its joined fragments, or None if it has none."""
+    """A tool call, and the text of its joined fragments. `text` is None if there are no fragments."""
 
     id: str
     call: CallRecord

@@ -265,7 +265,7 @@ class _LiveCall:
 
 
 class _LiveCalls:
-    """The calls of one response. `before` counts earlier calls."""
+    """The calls of one response. `before` is the number of earlier calls in the thread."""
 
     def __init__(self, blocks: Blocks, before: int) -> None:
         self._blocks = blocks

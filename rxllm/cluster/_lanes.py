@@ -178,8 +178,8 @@ def _unpack(data: bytes) -> Outcome:
 class Lanes:
     """Sends each worker up to `concurrency` requests at a time.
 
-    Every worker serves one lane. A dead worker's requests go to others first. The lanes belong to one event loop, but
-    `place` and `run` work on any loop.
+    Every worker serves one lane. If a worker dies, other workers receive its requests before any new ones. The lanes
+    belong to one event loop, but `place` and `run` work on any loop.
     """
 
     def __init__(self, client: Any, setup: bytes, concurrency: int) -> None:

@@ -79,7 +79,7 @@ async def take(key: str) -> list[tuple[int, bytes]]:
 
 
 class Lane:
-    """A run's requests on this worker. Use it only on its event loop."""
+    """A run's requests on this worker. A lane is used only on the event loop that created it."""
 
     def __init__(self, engine: Engine, options: dict[str, Any]) -> None:
         self.news = asyncio.Event()

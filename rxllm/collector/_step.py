@@ -1,6 +1,7 @@
 """Build a step from a response, its tools and its agents.
 
-`Executions` keeps a running tool call. It keeps an agent's call until the step ends, with the agent's own state.
+`Executions` contains the tool calls that are running. It also keeps an agent's call until the step ends, with the
+agent's own state.
 """
 
 from __future__ import annotations
@@ -129,9 +130,10 @@ def agent_usage(executions: Executions) -> Usage:
 
 
 def with_answers_so_far(thread: Thread, state: StreamCollector) -> Thread:
-    """Return `thread` with the results for its open calls and its agents' completed steps.
+    """Return `thread` with the results of its open calls, and with the steps that its agents have completed.
 
-    A tool that was stopped may have acted. Its call gets a result too, because an approval must not run it twice.
+    A tool that was stopped may have acted. A result is added for its call too, because an approval must not run the
+    tool twice.
     """
     agents = open_agents(thread)
     threads = {id: agents[id] for id in agents.keys() & state.executions.keys()}

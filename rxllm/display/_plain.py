@@ -41,7 +41,7 @@ WIDTH = 200
 
 
 def ipython_shell() -> Any:
-    """Return the running IPython shell, or None. Only a notebook's has a `kernel`."""
+    """Return the running IPython shell, or None. Only a notebook's shell has a `kernel`."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 

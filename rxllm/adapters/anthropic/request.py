@@ -7,7 +7,7 @@
 4. Other providers' parts are left out. Anthropic's own parts are sent back unchanged, except unsigned thinking and
    incomplete server-tool calls. To send a file by its id, set the beta header in
    https://platform.claude.com/docs/en/build-with-claude/files.
-5. Ids have only letters, digits, ``_`` and ``-``. Other characters become ``_``.
+5. Ids contain only letters, digits, ``_`` and ``-``. Other characters become ``_``.
 """
 
 from __future__ import annotations
