@@ -160,7 +160,7 @@ def provider_error(
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return how many seconds the provider asks to wait.
 
-    A date is relative to the ``date`` header.
+    If the provider sends a date, the wait is counted from the ``date`` header.
     """
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:

@@ -106,7 +106,8 @@ _UNITS = {"cost_in_usd_ticks": 1e10, "copilot_usage.total_nano_aiu": 1e11}
 def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> Usage:
     """Return `counters` as a `Usage`.
 
-    `names` lists the provider's names for each field. Nested names have dots. Other counters go into `extra`.
+    `names` lists the provider's names for each field. In a nested name, dots separate the levels. Other counters go
+    into `extra`.
 
     >>> to_usage({"prompt_tokens": 3, "details": {"cached": 1, "audio": 0}}, {"input_tokens": ("prompt_tokens",)})
     Usage(input_tokens=3, extra={'details.cached': 1, 'details.audio': 0})

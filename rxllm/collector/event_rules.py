@@ -253,7 +253,7 @@ _FAULTS = {
 
 
 def _asks_alone(event: ev.ChatCompleted) -> bool:
-    """Whether a tool, and not an agent, asks the user: it has no steps."""
+    """Whether a tool, rather than an agent, asks the user. The result then has no steps."""
     return event.result.pending_question is not None and not event.result.steps
 
 

@@ -20,7 +20,7 @@ SHOWN = 2_000
 """The maximum number of characters of arguments, progress and results."""
 
 LINE, INDENTED = 60, 100_000
-"""The maximum numbers of characters of the arguments on a tool's line, and of JSON that is indented."""
+"""The maximum lengths of the arguments on a tool's line and of JSON that is indented, in characters."""
 
 
 def cards_html(cards: Mapping[str | None, Card], now: float) -> str:

@@ -163,7 +163,7 @@ class _Line:
         return next((slot.x for slot in self.slots if slot.kind == self.span.outcome), None)
 
     def needed(self, at: float) -> float:
-        """Return the leftmost free position for the items at `at`."""
+        """Return the leftmost free position for the items at the time `at`."""
         return self.edge + GAP + self._first_item(at)[1]
 
     def shift(self, at: float, x: float) -> float:
@@ -199,7 +199,7 @@ class _Line:
         self.put(slot, (x + until) / 2)
 
     def _first_item(self, at: float) -> tuple[_Slot, float]:
-        """Return the slot that marks the time `at`, and its distance from the left edge of its group."""
+        """Return the slot that marks the time `at`, and the slot's distance from the left edge of its group."""
         slots = self.groups[at]
         is_start = at == self.span.start
         index = next((index for index, slot in enumerate(slots) if is_start or slot.kind not in QUIET), 0)
