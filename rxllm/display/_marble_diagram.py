@@ -153,9 +153,9 @@ def marble_diagram(
     b=1
 
     To draw ``source.pipe(a, b)``, write ``marble_diagram(source, a, b)``. The call returns when all streams have ended.
-    Streams that still run after `until` seconds are disposed. Errors are drawn, not raised. A notebook shows the
-    picture as it grows. The text uses the notation of ``rxllm.testing.marbles``. If each character is 1 s, as above,
-    that module's ``check`` function accepts the text.
+    Streams that are still running after `until` seconds are disposed. Errors are drawn, not raised. A notebook shows
+    the picture as it grows. The text uses the notation of ``rxllm.testing.marbles``. If each character is 1 s, as
+    above, that module's ``check`` function accepts the text.
 
     Each subscription has its own row. For example, a retry adds a second row. The picture shows operators in boxes.
     Equal content has the same colour.
