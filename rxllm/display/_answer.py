@@ -15,7 +15,7 @@ from rxllm.values import ChatResult, ToolCall
 class Answer(Screen):
     """A card for an answer. Its `questions` are the controls for the pending tool calls.
 
-    When the user has answered all calls, the answer continues on the same card.
+    When the user has decided all calls, the answer continues on the same card.
     """
 
     def __init__(self, drawn: Any, questions: Questions, ended: Callable[[], None]) -> None:

@@ -13,8 +13,8 @@ higher                   Fail with ``StreamError("truncated")``, because frames 
 
 The first connection reads every frame. A gap in its numbers prevents resuming.
 
-A connection may also bring a JSON document instead of frames. If the document says that the answer is still incomplete,
-the provider is asked again. Any other document ends the answer.
+A connection may also bring a JSON document instead of frames. If the answer in the document is still incomplete, the
+provider is asked again. Any other document ends the answer.
 """
 
 from __future__ import annotations
