@@ -78,7 +78,7 @@ class HTTPAdapter(HTTPBase):
 
 
 class HTTPExchange:
-    """Describes a call to `http_stream`."""
+    """One call of an adapter, in the form that `http_stream` needs."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build | None = None) -> None:
         self.provider, self.model, self.request_id = adapter.provider, request.model, call.request_id

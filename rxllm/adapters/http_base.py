@@ -130,7 +130,7 @@ class HTTPBase(ABC):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Return the base URL in the environment variable's `text`."""
+        """Return the base URL for the `text` of the environment variable."""
         return text
 
     def _environment_url(self) -> str | None:
@@ -175,7 +175,7 @@ class HTTPBase(ABC):
         return {"authorization": f"Bearer {key}"}
 
     async def with_key(self, call: Call) -> Call:
-        """Return `call` with the key that `build` needs. If the key is a function, call it."""
+        """Return `call` with the key that `build` needs. If the key is a function, that function is called."""
         key = self._find_key(call)
         return call if key is None else replace(call, api_key=await keys.resolved(self.provider, key))
 

@@ -151,7 +151,7 @@ def as_text(text: str) -> str:
 
 
 def _find_fault(chunk: Any) -> tuple[str, str] | None:
-    """Return the name of the first invalid field and what the field must be, or None if there is none."""
+    """Return the name of the first invalid field and what the field must be, or None if all fields are valid."""
     match chunk.type:
         case "content" | "thinking" if not isinstance(chunk.text, str):
             return "text", "a string"

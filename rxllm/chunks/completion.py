@@ -256,7 +256,7 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
 
 
 class CompletionFeeder:
-    """Converts chunks to events, for the thread `messages`."""
+    """Converts the chunks of an answer to `messages` into events."""
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self._blocks = Blocks(CallTracker.after(messages))

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from rxllm.collector._stream_collector import StreamCollector
 
 STOPPED = "The tool was stopped before it had ended. It may have acted."
-"""The result of an open call whose tool was running when its chat was stopped."""
+"""The result of an open call whose tool was running when the chat was stopped."""
 
 
 class Execution(msgspec.Struct, frozen=True):

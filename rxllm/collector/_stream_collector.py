@@ -287,7 +287,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return self.with_agents(step)
 
     def with_agents(self, step: StepResult) -> StepResult:
-        """Add the agents' usage and waiting calls to `step`."""
+        """Add to `step` the usage and the waiting calls of its agents."""
         return with_agents(step, self.executions)
 
     def to_chat_result(self) -> ChatResult:

@@ -125,7 +125,7 @@ class Row(NamedTuple):
 
     @property
     def note(self) -> str:
-        """The text below the last row that tells how many subscriptions are hidden."""
+        """The text below the last row, with the number of hidden subscriptions."""
         return f"and {self.lane.hidden} more" if self.number == MAX_ROWS and self.lane.hidden else ""
 
 

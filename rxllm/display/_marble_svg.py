@@ -381,7 +381,7 @@ class _Picture:
 
 
 def _path(kind: str, bar: float) -> str:
-    """Return the outline of a mark. It is stretched by `bar` pixels."""
+    """Return the outline of a mark, which is stretched by `bar` pixels."""
     if not bar:
         return _SHAPES[kind][2]
     if kind == "several":

@@ -31,7 +31,7 @@ from rxllm.values import ChatResult, Labelled, TextPart
 Cards = Mapping[str | None, Card]
 
 Answered = Callable[[Mapping[str, bool], Mapping[str, str]], None]
-"""A function that continues a chat. Its arguments map tool call ids to approvals and to results."""
+"""A function that continues a chat. Its arguments are the approvals and the results, by tool call id."""
 
 Path = tuple[str, ...]
 """The tool call ids that lead to an agent, outermost first."""

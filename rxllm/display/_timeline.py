@@ -41,7 +41,7 @@ class Timeline:
         self._lanes: dict[str | None, Lane] = {label: self._begin(label) for label in labels}
 
     def add(self, timed: Timed[Any]) -> None:
-        """Update the rows with an event. With several streams, each event is in a `Labelled`."""
+        """Update the rows with an event. If several streams are drawn, each event is in a `Labelled`."""
         at, event = timed.at, timed.item
         if not 0.0 <= at <= MAX_SECONDS:
             raise invalid_option("source", f"has an event at {at!r} s; times must be between 0 and {MAX_SECONDS:g} s")

@@ -50,7 +50,7 @@ _DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_d
 
 
 def to_usage(last: Mapping[str, Any]) -> Usage:
-    """Return the last line's usage, with times in nanoseconds."""
+    """Return the usage from the last line, with times in nanoseconds."""
     durations = {name: _count(last, name) for name in _DURATIONS}
     extra = {name: duration for name, duration in durations.items() if duration is not None}
     return Usage(_count(last, "prompt_eval_count"), _count(last, "eval_count"), extra=extra)
