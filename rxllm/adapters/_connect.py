@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def connect(provider: str, model: str = "", **options: Any) -> Any:
     """Return the adapter for `provider`, one of `providers`.
 
-    Without `options`, callers that pass the same name share an adapter. It looks up its key as described in
-    ``rxllm.keys``. With `options`, such as `api_key`, each call returns a new adapter.
+    Without `options`, callers that pass the same name share an adapter. The shared adapter looks up its key as
+    described in ``rxllm.keys``. With `options`, such as `api_key`, each call returns a new adapter.
 
     Raises ``EngineError``. The reason is ``unknown_provider`` or ``unknown_option``, and the message lists the valid
     names. If a plugin fails, the reason is ``missing_dependency`` or ``invalid_engine``, and the message names the

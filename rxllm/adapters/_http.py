@@ -68,7 +68,7 @@ class HTTPAdapter(HTTPBase):
     def kept_answer(self, sent: httpx.Request, decoder: Decoder) -> KeptAnswer | None:
         """Return the answer that the provider keeps, or None (the default).
 
-        Its rest can be read over another connection.
+        The rest of such an answer can be read over another connection.
         """
         return None
 
@@ -78,7 +78,7 @@ class HTTPAdapter(HTTPBase):
 
 
 class HTTPExchange:
-    """Describes a call to `http_stream`."""
+    """One call of an adapter, in the form that `http_stream` needs."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build | None = None) -> None:
         self.provider, self.model, self.request_id = adapter.provider, request.model, call.request_id
@@ -243,7 +243,7 @@ class _KeptDecoder:
             self._on_reattached(now - began, error)
 
     def _with_gaps(self, event: MessageCompleted) -> MessageCompleted:
-        """Add the gaps between connections to the metadata, with times counted back from `event`."""
+        """Add the gaps between connections to the event's metadata. Their times are counted back from this event."""
         now = time.monotonic()
         gaps = [
             {"before": round(now - began, 6), "seconds": round(ended - began, 6), "error": error}

@@ -112,7 +112,7 @@ _BY_CODE = {
 }
 _REASONS = {code: reason for reason, codes in _BY_CODE.items() for code in codes}
 LONGEST_WAIT = 366 * 86_400.0
-"""The upper limit for ``retry_after``, in seconds. More would overflow timers."""
+"""The upper limit for ``retry_after``, in seconds. Larger values would overflow timers."""
 _SPECIFIC = ("context_length_exceeded", "content_filter")
 
 
@@ -160,7 +160,7 @@ def provider_error(
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return how many seconds the provider asks to wait.
 
-    A date is relative to the ``date`` header.
+    If the provider sends a date, the wait is counted from the ``date`` header.
     """
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:

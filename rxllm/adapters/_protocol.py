@@ -49,10 +49,10 @@ def as_adapter(adapter: Any) -> Adapter:
 
     `adapter` can be an async generator function, or have one as its ``stream``. The generator may leave out
     ``MessageStarted``, completions and ``MessageCompleted``. It may yield `StreamChunk`s, mappings with their fields,
-    or `CompletionChunk`s; see ``rxllm.chunks``. Blocks without an id get one.
+    or `CompletionChunk`s; see ``rxllm.chunks``. Blocks without an id are given one.
 
-    Raises ``EngineError("missing_adapter")`` for None, and ``EngineError("missing_stream_adapter")`` if it cannot
-    stream.
+    Raises ``EngineError("missing_adapter")`` for None, and ``EngineError("missing_stream_adapter")`` if `adapter`
+    cannot stream.
     """
     if adapter is None:
         raise EngineError("missing_adapter", "the engine has no adapter; pass one, as in Engine('openai:gpt-5')")

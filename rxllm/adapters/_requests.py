@@ -21,7 +21,8 @@ kind                                       part
 ``tool call``                              `ToolCallPart`
 =========================================  =============================================================================
 
-A part by URL or id has its own kind, such as ``pdf by id``. An API without text files gets their content as text.
+A part by URL or id has its own kind, such as ``pdf by id``. If an API does not accept text files, their content is sent
+as text.
 """
 
 from __future__ import annotations

@@ -100,13 +100,14 @@ def _severity(verdict: Any) -> tuple[bool, bool, int]:
 
 _COSTS = ("input_cost", "output_cost", "total_cost")
 _UNITS = {"cost_in_usd_ticks": 1e10, "copilot_usage.total_nano_aiu": 1e11}
-"""Units per dollar for the counters of xAI and GitHub Copilot."""
+"""The number of units per dollar in the cost counters of xAI and GitHub Copilot."""
 
 
 def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> Usage:
     """Return `counters` as a `Usage`.
 
-    `names` lists the provider's names for each field. Nested names have dots. Other counters go into `extra`.
+    `names` lists the provider's names for each field. In a nested name, dots separate the levels. Other counters go
+    into `extra`.
 
     >>> to_usage({"prompt_tokens": 3, "details": {"cached": 1, "audio": 0}}, {"input_tokens": ("prompt_tokens",)})
     Usage(input_tokens=3, extra={'details.cached': 1, 'details.audio': 0})

@@ -69,9 +69,9 @@ class AzureChat(AzureKeys, OpenAIChat):
     omit ``/openai/v1`` in the variable. For a dated API version, pass
     ``.../openai/deployments/NAME?api-version=2024-10-21``.
 
-    The key is looked up in the call, in `api_key`, and in ``AZURE_OPENAI_AD_TOKEN`` and ``AZURE_OPENAI_API_KEY``. With
-    ``rxllm[azure]``, it can be a function from ``get_bearer_token_provider``. Without a key, Azure's own servers
-    receive a token from ``DefaultAzureCredential``.
+    The key is looked up in the call, in `api_key`, and in ``AZURE_OPENAI_AD_TOKEN`` and ``AZURE_OPENAI_API_KEY``. If
+    ``rxllm[azure]`` is installed, the key can be a function from ``get_bearer_token_provider``. If there is no key,
+    Azure's own servers receive a token from ``DefaultAzureCredential``.
     """
 
     def _is_openai(self) -> bool:

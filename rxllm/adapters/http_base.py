@@ -36,7 +36,7 @@ _WRITTEN_BY_TRANSPORT = ("content-length", "transfer-encoding")
 _NOT_FOUND = re.compile(
     r"HTTP 40[45]|(404 )?(page |file |route |path )?not found\.?|method not allowed\.?|invalid url .*", re.IGNORECASE
 )
-"""Matches messages about an unknown address, not an unknown model."""
+"""Matches messages about an unknown address rather than an unknown model."""
 
 
 class HTTPBase(ABC):
@@ -130,7 +130,7 @@ class HTTPBase(ABC):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Return the base URL in the environment variable's `text`."""
+        """Return the base URL for the `text` of the environment variable."""
         return text
 
     def _environment_url(self) -> str | None:
@@ -175,7 +175,7 @@ class HTTPBase(ABC):
         return {"authorization": f"Bearer {key}"}
 
     async def with_key(self, call: Call) -> Call:
-        """Return `call` with the key that `build` needs. If the key is a function, call it."""
+        """Return `call` with the key that `build` needs. If the key is a function, that function is called."""
         key = self._find_key(call)
         return call if key is None else replace(call, api_key=await keys.resolved(self.provider, key))
 
@@ -190,7 +190,7 @@ class HTTPBase(ABC):
     def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
         """Build a POST request with `body` as JSON.
 
-        `path` follows the base URL. A whole URL replaces it.
+        `path` is appended to the base URL. If `path` is a complete URL, the base URL is not used.
         """
         sent = {"content-type": "application/json", **headers}
         return self._build("POST", path, call, sent, content=json_bytes(body))
@@ -237,7 +237,7 @@ class HTTPBase(ABC):
     ) -> LLMError:
         """Return the adapter's error for a rejected request.
 
-        It adds the server's address, or the provider and model.
+        The server's address, or the provider and model, is added to the error's message.
         """
         try:
             error = self.error(status, headers, body)
@@ -327,7 +327,7 @@ def _check_headers(headers: Mapping[str, str]) -> None:
 
 
 def missing_model(provider: str, adapter: HTTPBase | None = None) -> EngineError:
-    """Return the error for a call without a model."""
+    """Return the error for a call that does not name a model."""
     remedy = f'model="...", or "{provider}:..." as the engine'
     if adapter is not None and adapter.base_url != adapter.default_base_url and type(adapter).provider == provider:
         remedy = f'model="..." in the call, or Engine({type(adapter).__name__}(...), model="...")'

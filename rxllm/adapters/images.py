@@ -123,7 +123,7 @@ class HTTPImageAdapter(HTTPBase):
             raise missing_model(self.provider, self)
 
     def needs_bytes(self, image: Image) -> bool:
-        """Whether the provider does not accept the image's URL."""
+        """Whether the image must be sent as bytes, because the provider rejects its URL."""
         return image.source == "url"
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
@@ -214,7 +214,7 @@ class Fetcher:
         self._provider = provider
 
     async def send(self, request: httpx.Request, limit: int, seconds: float | None = None, **options: Any) -> Answer:
-        """Send `request` and return the answer. The client gets `options`.
+        """Send `request` and return the answer. `options` are passed to the client.
 
         Raises ``AdapterError`` if the request fails or takes too long, or if the answer is too large.
         """
@@ -238,7 +238,8 @@ class Fetcher:
     async def fetch(self, image: Image) -> Image:
         """Fetch the data and MIME type of `image`.
 
-        Raises ``ImageAdapterError("invalid_request")`` if there is no image at the URL. Raises the errors of `send`.
+        Raises ``ImageAdapterError("invalid_request")`` if there is no image at the URL. Raises the same errors as
+        `send`.
         """
         url = str(image.data)
         if url[:5].lower() == "data:":

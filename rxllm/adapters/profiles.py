@@ -83,7 +83,7 @@ PACKAGES = {"bedrock": "rxllm-bedrock", "bedrock-mantle": "rxllm-bedrock"}
 
 
 def providers() -> list[str]:
-    """Return the names of all providers, including plugins'."""
+    """Return the names of all providers, including those from plugins."""
     plugins.tell_taken("rxllm.adapters", {*OWN, *PROFILES})
     return sorted({*OWN, *PROFILES, *plugins.names("rxllm.adapters")})
 

@@ -45,7 +45,7 @@ CLAUDE_VERSION = "vertex-2023-10-16"
 class GoogleToken:
     """Returns an access token for google-auth `credentials`.
 
-    Without them, it loads the application default credentials.
+    If `credentials` is None, it loads the application default credentials.
     """
 
     def __init__(self, credentials: Any = None) -> None:
@@ -90,10 +90,10 @@ default_token = GoogleToken()
 class Vertex(HTTPAdapter):
     """An adapter for Gemini and Claude on Vertex AI.
 
-    Name the model as in ``"vertex:gemini-2.5-pro"`` or ``"vertex:claude-sonnet-4-5"``. The default `project` is in
-    ``GOOGLE_CLOUD_PROJECT`` or the credentials. The default `location` is in ``GOOGLE_CLOUD_LOCATION``, or else
-    ``"global"``. It can be a region, ``"us"``, ``"eu"`` or ``"global"``. For Claude, ``ANTHROPIC_VERTEX_PROJECT_ID``
-    and ``CLOUD_ML_REGION`` are read first.
+    Name the model as in ``"vertex:gemini-2.5-pro"`` or ``"vertex:claude-sonnet-4-5"``. The default `project` is read
+    from ``GOOGLE_CLOUD_PROJECT`` or the credentials. The default `location` is read from ``GOOGLE_CLOUD_LOCATION``, or
+    else is ``"global"``. The location can be a region, ``"us"``, ``"eu"`` or ``"global"``. For Claude,
+    ``ANTHROPIC_VERTEX_PROJECT_ID`` and ``CLOUD_ML_REGION`` are read first.
 
     Create `credentials` with google-auth, which ``rxllm[vertex]`` installs. The default is the application default
     credentials. You can pass an access token or an API key as `api_key` instead. Without a project, an API key selects
@@ -189,7 +189,7 @@ _VARIABLES = {
     "project": ("ANTHROPIC_VERTEX_PROJECT_ID", "GOOGLE_CLOUD_PROJECT"),
     "location": ("CLOUD_ML_REGION", "GOOGLE_CLOUD_LOCATION"),
 }
-"""The environment variables for each setting. The first of each pair is read only for Claude."""
+"""The environment variables for each setting. In each pair, the first variable is read only for Claude."""
 
 
 def _is_claude(request: Request) -> bool:

@@ -139,9 +139,9 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     def finalize_tool_calls_for_response(self) -> list[dict[str, Any]]:
         """Return the tool calls in order of arrival.
 
-        Each has ``id``, ``name`` and ``arguments``. Some also have ``builtin?`` and ``metadata``. ``arguments`` is the
-        JSON value in the fragments, of any type. Without fragments, it is the call's own arguments. A missing id
-        becomes ``call_<position>``.
+        Each call has ``id``, ``name`` and ``arguments``. Some calls also have ``builtin?`` and ``metadata``.
+        ``arguments`` is the JSON value in the fragments, of any type. If there are no fragments, it is the call's own
+        arguments. A missing id becomes ``call_<position>``.
 
         If fragments are not JSON or never arrived, the call keeps its own arguments. Its ``metadata["error"]`` is then
         ``("args_lost", reason)``. The logger ``"rxllm"`` logs the number of lost bytes.
@@ -149,7 +149,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return [call.for_response() for call in _assemble_calls(self._chunks())]
 
     def finalize_message(self) -> Message | None:
-        """Return the assistant message without thinking, or None if empty.
+        """Return the assistant message without thinking, or None if the message is empty.
 
         Each call's `raw_arguments` is the text of its arguments. If fragments are lost, the call keeps its own
         arguments, without a warning. ``metadata["server"]`` marks the provider's own calls.
@@ -248,7 +248,7 @@ _CONTENT: dict[str, Callable[[Iterable[StreamChunk]], list[Part]]] = {
 
 
 class _AssembledCall(msgspec.Struct):
-    """A tool call with the text of its joined fragments, or None if it has none."""
+    """A tool call, and the text of its joined fragments. `text` is None if there are no fragments."""
 
     id: str
     call: CallRecord
@@ -256,7 +256,7 @@ class _AssembledCall(msgspec.Struct):
     metadata: dict[str, Any]
 
     def record(self) -> dict[str, Any]:
-        """Return the call as an entry of ``ChunkAccumulator.tool_calls``."""
+        """Return the call as it appears in ``ChunkAccumulator.tool_calls``."""
         call = self.call
         flags = {"builtin?": call.builtin, "expects_arg_fragments": call.expects_fragments}
         optional = {**flags, "metadata": self.metadata}
@@ -264,7 +264,7 @@ class _AssembledCall(msgspec.Struct):
         return record | {name: value for name, value in optional.items() if value}
 
     def for_response(self, *, warn: bool = True) -> dict[str, Any]:
-        """Return an entry of ``finalize_tool_calls_for_response``."""
+        """Return the call as ``finalize_tool_calls_for_response`` returns it."""
         arguments, metadata, lost = self.call.arguments, self.metadata, None
         if self.text is None and self.call.expects_fragments:
             lost = "missing_fragments"

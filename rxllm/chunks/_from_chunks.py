@@ -55,7 +55,7 @@ T_in = TypeVar("T_in", contravariant=True)
 
 
 _ARGUMENT_MARKS = frozenset({"raw_arguments", "invalid_arguments", "unparseable_arguments"})
-"""The metadata keys that are ignored, because the joined fragments may be valid JSON after all."""
+"""The metadata keys about unparsed arguments. They are ignored, because the joined fragments may be valid JSON."""
 _IGNORED = frozenset({"terminal?", "keepalive?", "done_at_unix_nano", "builtin_tool_started", "response_id", "model"})
 _NOTED = frozenset({"reasoning_details", "logprobs"})
 
@@ -81,8 +81,8 @@ def from_chunks(
     Response('I will.', calls=[add(a=1)], tool_calls, 0 tokens)
 
     A mapping of a chunk's fields is accepted too. `messages` is the thread that the response answers. A call without an
-    id gets one that is unique in the thread. ``metadata["error"]`` marks a call whose arguments never arrived or are
-    not a JSON object. Unknown keys and types become ``RawChunk``s. The default finish reason is ``stop``.
+    id is given one that is unique in the thread. ``metadata["error"]`` marks a call whose arguments never arrived or
+    are not a JSON object. Unknown keys and types become ``RawChunk``s. The default finish reason is ``stop``.
 
     If the source fails, or a meta chunk has an ``error``, all blocks and calls are completed. An ``ErrorEvent`` then
     ends the stream. An ``LLMError`` before the first chunk goes to ``on_error`` instead.
@@ -265,7 +265,7 @@ class _LiveCall:
 
 
 class _LiveCalls:
-    """The calls of one response. `before` counts earlier calls."""
+    """The calls of one response. `before` is the number of earlier calls in the thread."""
 
     def __init__(self, blocks: Blocks, before: int) -> None:
         self._blocks = blocks

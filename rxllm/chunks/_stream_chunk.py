@@ -151,7 +151,7 @@ def as_text(text: str) -> str:
 
 
 def _find_fault(chunk: Any) -> tuple[str, str] | None:
-    """Return the name of the first invalid field and what the field must be, or None if there is none."""
+    """Return the name of the first invalid field and what the field must be, or None if all fields are valid."""
     match chunk.type:
         case "content" | "thinking" if not isinstance(chunk.text, str):
             return "text", "a string"
@@ -246,7 +246,7 @@ def read_call_metadata(entry: Any) -> tuple[Index, dict[str, Any]] | None:
 
 
 def merge_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge counters. The larger number wins."""
+    """Merge two sets of counters. If both contain a counter, the larger number is kept."""
     merged = dict(usage)
     for name, value in more.items():
         known = merged.get(name)
@@ -256,7 +256,7 @@ def merge_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[st
 
 
 def latest_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge counters. The later number wins, unless it is 0."""
+    """Merge two sets of counters. The later number is kept, unless it is 0."""
     updates = {name: n for name, n in more.items() if n is not None and not (n == 0 and usage.get(name))}
     return {**usage, **updates}
 
@@ -306,7 +306,7 @@ def as_json(arguments: Any) -> str | None:
 
 
 def is_stream_only(chunk: StreamChunk) -> bool:
-    """Whether `chunk` is shown, but not part of the message."""
+    """Whether `chunk` is shown but is not part of the message."""
     return mapping(chunk.metadata).get("stream_only?") is True
 
 

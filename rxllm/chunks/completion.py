@@ -149,8 +149,8 @@ def collect_completion() -> Callable[[Observable[CompletionChunk]], Stream[Compl
     >>> of(CompletionChunk.text("H"), CompletionChunk.text("i"), final).pipe(collect_completion()).run()
     CompletionResponse(content='Hi', usage=Usage(input_tokens=2, output_tokens=1))
 
-    Each call gets its latest id and name, and its joined arguments. The last final chunk gives the usage and the finish
-    reason. By default, all counts are zero and the reason is ``"stop"``.
+    For each call, the arguments are joined, and the latest id and name are kept. The last final chunk gives the usage
+    and the finish reason. By default, all counts are zero and the reason is ``"stop"``.
 
     If the source fails with an ``LLMError``, the error keeps its class and reason. Any other error becomes the cause of
     a ``StreamError("adapter_error")``. An invalid item causes a ``StreamError("malformed_event")``. The error's
@@ -244,9 +244,9 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
     >>> [type(event).__name__ for event in chunks.pipe(from_completion_chunks())]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
-    `messages` is the thread that the response answers. A call without an id gets one that is unique in the thread. Any
-    chunk can contain usage or a finish reason. Each counter keeps its largest value. After a final chunk, the default
-    reason is ``"stop"``. Without one, the response ends with ``StreamError("truncated")``.
+    `messages` is the thread that the response answers. A call without an id is given one that is unique in the thread.
+    Any chunk can contain usage or a finish reason. Each counter keeps its largest value. If no chunk gives a reason, a
+    final chunk implies ``"stop"``. If there is no final chunk, the response ends with ``StreamError("truncated")``.
 
     If the source fails, all blocks and calls are completed, and an ``ErrorEvent`` follows. An ``LLMError`` before the
     first chunk goes to ``on_error`` instead.
@@ -256,7 +256,7 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
 
 
 class CompletionFeeder:
-    """Converts chunks to events, for the thread `messages`."""
+    """Converts the chunks of an answer to `messages` into events."""
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self._blocks = Blocks(CallTracker.after(messages))

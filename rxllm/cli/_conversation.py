@@ -170,7 +170,7 @@ class _Conversation:
             self._engine = self._engine.with_operators(ops.cost())
 
     def run_command(self, name: str) -> None:
-        """Run a command such as ``/help``. Raise ``EOFError`` to leave."""
+        """Run a command such as ``/help``. The command ``/quit`` raises ``EOFError``."""
         match name:
             case "/help":
                 print(_HELP)
@@ -184,7 +184,7 @@ class _Conversation:
     def reply(self, message: Message) -> ChatResult:
         """Show the answer and return its result, or raise its error.
 
-        Ask the user if a tool needs approval.
+        If a tool needs approval, the user is asked.
         """
         result = self._show(session.stream_reply(self._engine, self._session, message))
         while result.halted_reason == "approval":
@@ -240,7 +240,7 @@ def _without_shown(event: Event, seen: list[Event]) -> Event:
 
 
 def _ask_approval(call: rxllm.ToolCall) -> bool | str:
-    """Return True, False, or the user's reason to deny it."""
+    """Return True to approve the call, False to deny it, or a reason to deny it."""
     if not sys.stdin.isatty():
         return "there is no terminal on which a person could approve it"
     print(textwrap.fill(f"Allow {plain(repr(call))}?", get_terminal_size().columns), file=sys.stderr)

@@ -29,7 +29,7 @@ _FILES = ("*.toml", "*.md", "src/*/*.py", "src/*/py.typed", "tests/*.py")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    The code is 0 for success, 1 for an error, 2 for incorrect usage, 130 for Ctrl-C.
+    The code is 0 for success, 1 for an error, 2 for incorrect usage, and 130 for Ctrl-C.
     """
     options = _parser().parse_args(arguments)
     if options.debug:

@@ -98,7 +98,7 @@ def generate_many(
     The engine is pickled without its clients and keys. A worker reads its key from its own environment. Keys from
     ``rxllm.keys.put`` and ``load_dotenv`` are not sent. Functions must create locks, files and connections on the
     worker. State that they change there stays there. This process writes the `journal`, and calls `on_progress` and
-    `on_event`. `on_event` is called once a response is complete, without deltas.
+    `on_event`. When a response is complete, `on_event` receives its events, except for deltas.
 
     Observers run on the workers. ``rxllm.otel.traces()`` writes to the worker's global providers. Set them up in the
     ``setup`` of a ``distributed.WorkerPlugin``, with ``trace.set_tracer_provider``. Then call
@@ -109,8 +109,8 @@ def generate_many(
     does not stop the answer, and is counted at the end. If the engine has no other operators, this process also starts
     the retries. They can run on any worker, and count towards the rate limit.
 
-    Raises the errors of ``rxllm.generate_many``. Raises ``EngineError("missing_dependency")`` if ``distributed`` is not
-    installed. Raises ``EngineError("invalid_engine")`` if the engine cannot be pickled. Raises
+    Raises the same errors as ``rxllm.generate_many``. Raises ``EngineError("missing_dependency")`` if ``distributed``
+    is not installed. Raises ``EngineError("invalid_engine")`` if the engine cannot be pickled. Raises
     ``ValidationError("invalid_option")`` if an option or the adapter contains a key. If the workers cannot start or
     read the engine, the stream fails with ``EngineError("invalid_engine")``.
     """

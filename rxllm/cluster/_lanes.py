@@ -29,7 +29,7 @@ from rxllm.cluster._worker import Outcome, pack
 __all__ = ["Lanes", "open_lanes", "pack"]
 
 _PATIENCE = 60.0
-"""The seconds a run waits for a worker before it fails."""
+"""The number of seconds for which a run waits for a worker before the run fails."""
 
 _LOOK = 0.5
 """The number of seconds between updates of the list of workers."""
@@ -40,7 +40,7 @@ _GRACE = 3.0
 """The seconds to wait for pending calls when a run ends."""
 
 _DEATHS = 3
-"""A request fails once this many workers have died while running it."""
+"""The number of workers that must die while running a request before the request fails."""
 
 
 @asynccontextmanager
@@ -178,8 +178,8 @@ def _unpack(data: bytes) -> Outcome:
 class Lanes:
     """Sends each worker up to `concurrency` requests at a time.
 
-    Every worker serves one lane. A dead worker's requests go to others first. The lanes belong to one event loop, but
-    `place` and `run` work on any loop.
+    Every worker serves one lane. If a worker dies, other workers receive its requests before any new ones. The lanes
+    belong to one event loop, but `place` and `run` work on any loop.
     """
 
     def __init__(self, client: Any, setup: bytes, concurrency: int) -> None:
@@ -221,7 +221,7 @@ class Lanes:
         task.add_done_callback(self._tasks.discard)
 
     def place(self, source: Observable[Event]) -> Stream[Event]:
-        """Subscribe to `source` once a worker has room."""
+        """Subscribe to `source` as soon as a worker has room."""
 
         async def events() -> AsyncGenerator[Event]:
             async with self._room(), to_async_iter(source) as items:

@@ -15,7 +15,7 @@ import rxllm
 from rxllm import Engine, EngineError, Event, LLMError, Request
 
 Job = tuple[int, bytes | None]
-"""A number and a pickled request, or None to stop the request."""
+"""The number of a request, and the pickled request to start it or None to stop it."""
 
 Outcome = tuple[list[Event], Exception | None]
 
@@ -79,7 +79,7 @@ async def take(key: str) -> list[tuple[int, bytes]]:
 
 
 class Lane:
-    """A run's requests on this worker. Use it only on its event loop."""
+    """A run's requests on this worker. A lane is used only on the event loop that created it."""
 
     def __init__(self, engine: Engine, options: dict[str, Any]) -> None:
         self.news = asyncio.Event()

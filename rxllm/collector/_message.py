@@ -55,8 +55,8 @@ T = TypeVar("T")
 def fold_message(events: Iterable[Event]) -> Message:
     """Return one response's message, with the parts in order.
 
-    One text followed only by tool calls becomes plain text. Without parts, the message of ``MessageCompleted`` is
-    returned. Malformed events are omitted.
+    A single text that is followed only by tool calls becomes plain text. If there are no parts, the message of
+    ``MessageCompleted`` is returned. Malformed events are omitted.
     """
     return without_faults(_fold_message, events if isinstance(events, list) else list(events))
 
@@ -127,7 +127,7 @@ BLOCKS: dict[type[Event], type[Event]] = {
     ThinkingDelta: ThinkingDelta,
     ThinkingCompleted: ThinkingDelta,
 }
-"""The class of a block's deltas, for each class of event that a block can have."""
+"""For each class of event that belongs to a block, the class of the block's deltas."""
 
 
 def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKey]) -> BlockKey:
@@ -157,7 +157,7 @@ class Blocks:
         self._open: dict[type[Event], dict[Any, None]] = {TextDelta: {}, ThinkingDelta: {}}  # oldest first
 
     def pieces(self, kind: type[Event], id: str | None) -> list[str]:
-        """Return the list of the block's pieces, or a new list that is not kept if the block is complete."""
+        """Return the list of the block's pieces. If the block is complete, return a new list that is not kept."""
         pieces = self._parts[self._key(kind, id)]
         return cast(list[str], pieces) if isinstance(pieces, list) else []
 

@@ -1,6 +1,7 @@
 """Build a step from a response, its tools and its agents.
 
-`Executions` keeps a running tool call. It keeps an agent's call until the step ends, with the agent's own state.
+`Executions` contains the tool calls that are running. It also keeps an agent's call until the step ends, with the
+agent's own state.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from rxllm.collector._stream_collector import StreamCollector
 
 STOPPED = "The tool was stopped before it had ended. It may have acted."
-"""The result of an open call whose tool was running when its chat was stopped."""
+"""The result of an open call whose tool was running when the chat was stopped."""
 
 
 class Execution(msgspec.Struct, frozen=True):
@@ -78,7 +79,7 @@ Executions = Mapping[str, Execution]
 def execute(
     executions: Executions, event: Nested | ToolExecutionStarted | ToolExecutionCompleted, start: StreamCollector
 ) -> Executions:
-    """Return the executions updated with `event`. The state of a new agent is `start`."""
+    """Return the executions updated with `event`. A new agent begins with the state `start`."""
     id = event.path[0] if isinstance(event, Nested) else event.id
     before = executions.get(id)
     execution = before or Execution(start)
@@ -129,9 +130,10 @@ def agent_usage(executions: Executions) -> Usage:
 
 
 def with_answers_so_far(thread: Thread, state: StreamCollector) -> Thread:
-    """Return `thread` with the results for its open calls and its agents' completed steps.
+    """Return `thread` with the results of its open calls, and with the steps that its agents have completed.
 
-    A tool that was stopped may have acted. Its call gets a result too, because an approval must not run it twice.
+    A tool that was stopped may have acted. A result is added for its call too, because an approval must not run the
+    tool twice.
     """
     agents = open_agents(thread)
     threads = {id: agents[id] for id in agents.keys() & state.executions.keys()}
@@ -146,7 +148,7 @@ def with_answers_so_far(thread: Thread, state: StreamCollector) -> Thread:
 
 
 def with_agents(step: StepResult, executions: Executions) -> StepResult:
-    """Add the usage of the step's agents, the tool calls that they wait for, and their first question."""
+    """Add to the step the usage of its agents, the tool calls that they wait for, and their first question."""
     if not executions:
         return step
     step = replace(step, agent_usage=agent_usage(executions))
@@ -204,7 +206,7 @@ PAUSE = "pause_turn"
 """The raw finish reason of a paused message."""
 
 STEERED = "steered"
-"""The raw finish reason of a response cut short by the user."""
+"""The raw finish reason of a response that the user cut short."""
 
 VETOED = "vetoed"
 """The raw finish reason of a response that was cut short by a tool, while the model wrote the tool's arguments."""
@@ -233,7 +235,7 @@ def answer(response: Response[Any]) -> tuple[Message, ...]:
 
 
 def without_cut_text(call: ToolCall) -> ToolCall:
-    """Return `call` without the text of arguments that a veto has cut off: it is not JSON, so providers reject it."""
+    """Return `call` without its argument text if a veto cut it off, because providers reject text that is not JSON."""
     return replace(call, raw_arguments=None) if call.metadata.get("vetoed") else call
 
 

@@ -287,14 +287,14 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return self.with_agents(step)
 
     def with_agents(self, step: StepResult) -> StepResult:
-        """Add the agents' usage and waiting calls to `step`."""
+        """Add to `step` the usage and the waiting calls of its agents."""
         return with_agents(step, self.executions)
 
     def to_chat_result(self) -> ChatResult:
         """Return the chat's result, or the result so far.
 
-        A partial result is marked ``cancelled`` or ``error``. Without an initial thread, its thread is empty until a
-        step completes. Raises ``StreamError("truncated")`` if there is neither a thread nor an event.
+        A partial result is marked ``cancelled`` or ``error``. If there is no initial thread, the result's thread is
+        empty until a step completes. Raises ``StreamError("truncated")`` if there is neither a thread nor an event.
         """
         if self.chat_result is not None:
             return self.chat_result

@@ -249,11 +249,11 @@ _FAULTS = {
     "lost": ("chat_completed", "only ChatCompleted can follow a step that failed to begin", "chat_completed"),
     "chat": ("chat_completed", "nothing can follow ChatCompleted", ""),
 }
-"""The rule that a misplaced event breaks in each phase, the reason, and the rule that a missing event breaks."""
+"""For each phase, the rule that a misplaced event breaks, the reason, and the rule that a missing event breaks."""
 
 
 def _asks_alone(event: ev.ChatCompleted) -> bool:
-    """Whether a tool, and not an agent, asks the user: it has no steps."""
+    """Whether a tool, rather than an agent, asks the user. The result then has no steps."""
     return event.result.pending_question is not None and not event.result.steps
 
 
@@ -379,9 +379,9 @@ def check_arguments(event: ev.ToolCallCompleted, pieces: Iterable[str]) -> None:
 
 
 def without_deltas(events: Iterable[ev.Event]) -> list[ev.Event]:
-    """Return `events` without deltas, which fold to the same message."""
+    """Return `events` without deltas. They still fold to the same message."""
     return [event for event in events if type(event) not in DELTAS]
 
 
 class BrokenRule(Exception):  # noqa: N818 `EventRules` turns it into a StreamError
-    """An event breaks a rule. Its `args` are the rule's name and the reason."""
+    """Raised when an event breaks a rule. The `args` are the rule's name and the reason."""

@@ -1,4 +1,4 @@
-"""Close what is open when a stream is cut off."""
+"""Complete the blocks and calls that are open when a stream is cut off."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from rxllm.values import ChatResult, ToolCall
 class Answer(Screen):
     """A card for an answer. Its `questions` are the controls for the pending tool calls.
 
-    The answer continues on the same card once all calls are decided.
+    When the user has decided all calls, the answer continues on the same card.
     """
 
     def __init__(self, drawn: Any, questions: Questions, ended: Callable[[], None]) -> None:
@@ -64,8 +64,9 @@ class Answer(Screen):
 class WidgetCell(Answer):
     """A notebook cell whose output is a widget.
 
-    A stop button is shown while the stream runs. While the chat waits, buttons approve or deny tool calls, and fields
-    take results. At the end, plain HTML replaces the widget, so that the notebook saves it.
+    A stop button is shown while the stream runs. While the chat waits, the user can approve or deny tool calls with
+    buttons, and type results into text fields. At the end, plain HTML replaces the widget, so that the notebook saves
+    it.
     """
 
     listens = True
@@ -114,7 +115,7 @@ _BUTTON = {"width": "96px"}
 
 
 class Questions:
-    """Controls for the pending tool calls. ``answered()`` is called once all are answered."""
+    """Controls for the pending tool calls. ``answered()`` is called when the user has answered all of them."""
 
     def __init__(self, widgets: Any, answered: Callable[[], None]) -> None:
         self.widget: Any = widgets.VBox()
@@ -124,7 +125,7 @@ class Questions:
         self._widgets, self._answered = widgets, answered
 
     def ask(self, calls: Sequence[ToolCall], approvable: Container[str]) -> None:
-        """Ask for approval of the `approvable` calls, and for other results."""
+        """Ask the user to approve the `approvable` calls, and to type the results of the other calls."""
         self.calls, self.approvals, self.results = {call.id: call for call in calls}, {}, {}
         lines = [self._approval(call) if call.id in approvable else self._result(call) for call in calls]
         for line in self.widget.children:

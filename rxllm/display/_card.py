@@ -81,8 +81,8 @@ class Run(msgspec.Struct, frozen=True):
 class ToolRow(msgspec.Struct, frozen=True):
     """A tool call with its state and result.
 
-    `rows` and `facts` are an agent's rows, models and usage. If the result only repeats the agent's text, `result` is
-    None.
+    If the tool is an agent, `rows` contains the agent's rows, and `facts` contains its models and usage. If the result
+    only repeats the agent's text, `result` is None.
     """
 
     call: ToolCall
@@ -378,7 +378,7 @@ def _used(card: Card) -> Usage:
 
 
 def usage_texts(usage: Usage) -> list[str]:
-    """Return the number of tokens and the cost, if known."""
+    """Return texts for the number of tokens and the cost. An unknown number has no text."""
     tokens = [f"{usage.total:,} tokens"] if usage.total else []
     return tokens + ([f"cost {usage.total_cost:.4g}"] if usage.total_cost is not None else [])
 
@@ -388,7 +388,7 @@ def _look_and_words(card: Card) -> tuple[Look, str]:
 
 
 def _ending(card: Card) -> tuple[Look, str] | None:
-    """Return the state to draw for an ended stream and its text, or None if the stream has not ended."""
+    """Return the state and the text to draw for an ended stream, or None if the stream has not ended."""
     state = card.state
     if card.end == "stopped":
         return "stopped", "stopped"
@@ -403,7 +403,7 @@ def _ending(card: Card) -> tuple[Look, str] | None:
 
 
 def chat_ending(chat: ChatResult) -> tuple[Look, str]:
-    """Return the state to draw for an ended chat, and its text. A completed chat uses its last response."""
+    """Return the state and the text to draw for an ended chat. A completed chat is drawn like its last response."""
     last = chat.final_response
     return ending(last.finish_reason if last is not None and chat.halted_reason == "completed" else chat.halted_reason)
 

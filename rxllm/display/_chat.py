@@ -128,7 +128,7 @@ class ChatPanel(abc.DisposableBase):
         self._end()
 
     def _end(self) -> None:
-        """Enable the controls once both the session and the card have ended. Each calls this once, on any thread."""
+        """Enable the controls on the second call. The session and the card both call this when they have ended."""
         with self._lock:
             self._ends += 1
             ended = self._ends == 2

@@ -20,7 +20,7 @@ SHOWN = 2_000
 """The maximum number of characters of arguments, progress and results."""
 
 LINE, INDENTED = 60, 100_000
-"""The maximum numbers of characters of the arguments on a tool's line, and of JSON that is indented."""
+"""The maximum lengths of the arguments on a tool's line and of JSON that is indented, in characters."""
 
 
 def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
@@ -59,9 +59,9 @@ def article(look: str, body: str, texts: Iterable[str]) -> str:
 
 
 def rows_html(rows: Sequence[Row], *, opened: bool) -> str:
-    """Return the HTML of `rows`. Thinking is collapsed, except in the last row if `opened`.
+    """Return the HTML of `rows`. If `opened` is True, thinking in the last row is not collapsed.
 
-    A redraw would collapse thinking that the user has expanded.
+    Otherwise, each redraw would collapse the thinking again after the user has expanded it.
     """
     last = rows[-1] if rows and opened else None
     if isinstance(last, ThinkingPart) and last.text:
@@ -131,7 +131,7 @@ def _indented(text: str) -> str:
 
 
 def _error(error: Exception) -> str:
-    """Return the HTML of an error. All lines of its message after the first are folded."""
+    """Return the HTML of an error. Only the first line of the error's message is shown unfolded."""
     sentence, _, more = error_text(error).partition("\n")
     fields = error.fields() if isinstance(error, LLMError) else {}
     found = [form.format(str(fields[name]).replace("_", " ")) for name, form in _FACTS.items() if name in fields]

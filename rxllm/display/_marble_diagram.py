@@ -58,7 +58,7 @@ class MarbleDiagram:
         self._drawn_in: object = None
 
     def lane(self, label: str) -> Callable[[Observable[T]], Stream[T]]:
-        """Return an operator that adds a lane. It leaves the stream unchanged."""
+        """Return an operator that adds a lane and leaves the stream unchanged."""
         check_instance("label", label, str, "a string")
         return self._add(Lane(label))
 
@@ -74,7 +74,7 @@ class MarbleDiagram:
     def svg(self) -> str:
         """The diagram as self-contained SVG.
 
-        It has the colours of the surrounding page. Saved as a file, it has its own light or dark background.
+        It uses the colours of the surrounding page. If it is saved as a file, it has its own light or dark background.
         """
         return draw_svg(self._lanes, self._end())
 
@@ -153,9 +153,9 @@ def marble_diagram(
     b=1
 
     To draw ``source.pipe(a, b)``, write ``marble_diagram(source, a, b)``. The call returns when all streams have ended.
-    Streams that still run after `until` seconds are disposed. Errors are drawn, not raised. A notebook shows the
-    picture as it grows. The text uses the notation of ``rxllm.testing.marbles``. If each character is 1 s, as above,
-    that module's ``check`` function accepts the text.
+    Streams that are still running after `until` seconds are disposed. Errors are drawn, not raised. A notebook shows
+    the picture as it grows. The text uses the notation of ``rxllm.testing.marbles``. If each character is 1 s, as
+    above, that module's ``check`` function accepts the text.
 
     Each subscription has its own row. For example, a retry adds a second row. The picture shows operators in boxes.
     Equal content has the same colour.

@@ -17,7 +17,7 @@ MAX_LABEL = 80
 """The maximum length of a label, in characters."""
 
 UNUSED = "unused"
-"""The outcome that a lane gets if nothing ever subscribed to it."""
+"""The outcome of a lane to which nothing has ever subscribed."""
 
 QUIET = ("start", "complete")
 """Events that only begin or complete something. They have no label."""
@@ -139,7 +139,7 @@ def rows_of(lanes: Sequence[Lane]) -> list[Row]:
 
 
 def join_marks(marks: Iterable[Mark], gap: float, most: int) -> list[Mark]:
-    """Join marks of the same kind that are at most `gap` apart. If more than `most` marks are left, join any kinds."""
+    """Join marks of the same kind that are at most `gap` apart. If over `most` are left, also join different kinds."""
     result: list[Mark] = []
     for mark in marks:
         last = result[-1] if result else mark
@@ -198,7 +198,7 @@ TICKS = (
     *(1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 18_000.0, 43_200.0),
     *(86_400.0 * 10**power for power in range(6)),
 )
-"""The possible seconds between labels on a time axis."""
+"""The possible distances between labels on a time axis, in seconds."""
 
 
 def time_label(value: float) -> str:

@@ -163,11 +163,11 @@ class _Line:
         return next((slot.x for slot in self.slots if slot.kind == self.span.outcome), None)
 
     def needed(self, at: float) -> float:
-        """Return the leftmost free position for the items at `at`."""
+        """Return the leftmost free position for the items at the time `at`."""
         return self.edge + GAP + self._first_item(at)[1]
 
     def shift(self, at: float, x: float) -> float:
-        """Return how far the first mark at `at` must move to the right of `x`, so that its label fits."""
+        """Return how far to the right of `x` the first mark at the time `at` must move, so that its label fits."""
         return self._spot(self._first_item(at)[0], x)[0]
 
     def put_group(self, at: float, x: float) -> None:
@@ -192,21 +192,21 @@ class _Line:
             self.edges[: slot.level] = [max(edge, x + 3) for edge in self.edges[: slot.level]]
 
     def put_bar(self, mark: Mark, x: float, until: float, has_label: bool) -> None:
-        """Add a tick or bar to a dense row."""
+        """Add a tick or a bar to a dense row."""
         slot = _Slot("several", f"{mark.size} x" if has_label else "", bar=until - x)
         if self._spot(slot, (x + until) / 2)[0]:
             slot.label = ""
         self.put(slot, (x + until) / 2)
 
     def _first_item(self, at: float) -> tuple[_Slot, float]:
-        """Return the slot that marks the time `at`, and its distance from the left edge of its group."""
+        """Return the slot that marks the time `at`, and the slot's distance from the left edge of its group."""
         slots = self.groups[at]
         is_start = at == self.span.start
         index = next((index for index, slot in enumerate(slots) if is_start or slot.kind not in QUIET), 0)
         return slots[index], sum(2 * slot.radius + 2 for slot in slots[:index]) + slots[index].radius
 
     def _spot(self, slot: _Slot, x: float) -> tuple[float, bool, int, float]:
-        """Return the slot's shift, whether the label moves, its level, and its left edge."""
+        """Return the slot's shift, whether the label moves, the label's level, and the label's left edge."""
         width = _width(slot.label)
         cover = min(6.0, width / 2)
         wish = max(min(x - width / 2, self.limit - width), x + cover - width)
@@ -381,7 +381,7 @@ class _Picture:
 
 
 def _path(kind: str, bar: float) -> str:
-    """Return the outline of a mark. It is stretched by `bar` pixels."""
+    """Return the outline of a mark, which is stretched by `bar` pixels."""
     if not bar:
         return _SHAPES[kind][2]
     if kind == "several":

@@ -51,7 +51,8 @@ def markdown(text: str) -> str:
     >>> markdown("*Hi* <script>")
     '<p dir="auto"><em>Hi</em> &lt;script&gt;</p>\\n'
 
-    Without markdown-it-py, the HTML is the plain text. Finished blocks of a growing text are not parsed again.
+    If markdown-it-py is not installed, the text is shown unformatted. Finished blocks of a growing text are not parsed
+    again.
     """
     parser = _parser()
     if parser is None:
@@ -121,8 +122,8 @@ def _math(state: Any, silent: bool) -> bool:
 def _math_block(state: Any, start: int, end: int, silent: bool) -> bool:
     """Keep multi-line LaTeX as it was written.
 
-    A block ends at its closing delimiter, or before an empty line. A delimiter that is never closed also begins one,
-    because a later line must not change a finished block.
+    A block ends at its closing delimiter, or before an empty line. A delimiter that is never closed also begins a
+    block, because a later line must not change a finished block.
     """
 
     def line(number: int) -> str:

@@ -31,17 +31,17 @@ from rxllm.values import ChatResult, Labelled, TextPart
 Cards = Mapping[str | None, Card]
 
 Answered = Callable[[Mapping[str, bool], Mapping[str, str]], None]
-"""A function that continues a chat. Its arguments map tool call ids to approvals and to results."""
+"""A function that continues a chat. Its arguments are the approvals and the results, by tool call id."""
 
 Path = tuple[str, ...]
 """The tool call ids that lead to an agent, outermost first."""
 
 WIDTH = 200
-"""The maximum number of characters that are printed of a tool's result or progress."""
+"""The maximum number of characters of a tool's result or progress to print."""
 
 
 def ipython_shell() -> Any:
-    """Return the running IPython shell, or None. Only a notebook's has a `kernel`."""
+    """Return the running IPython shell, or None. Only a notebook's shell has a `kernel`."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 

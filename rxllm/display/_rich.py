@@ -33,7 +33,7 @@ from rxllm.display._plain import Cards, Screen, quote
 from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart
 
 THINKING = 300
-"""The maximum number of characters of the thinking that are shown while it streams."""
+"""The maximum number of characters of thinking to show while the thinking is streamed."""
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
@@ -103,7 +103,7 @@ class Terminal(Screen):
 
 
 def _shortened(rows: Sequence[Row]) -> list[Row]:
-    """Return `rows` with clean text. A short note replaces all thinking except the latest."""
+    """Return `rows` with clean text, and with a note in place of thinking that is not in the last row."""
     shown: list[Row] = []
     for row in rows:
         if isinstance(row, TextPart):
@@ -169,7 +169,7 @@ def _stack(rows: Sequence[Row], below: Row | None = None) -> list[RenderableType
 
 
 class _Status:
-    """The status line. Narrow windows break it between texts."""
+    """The status line. In a narrow window, it is broken between two of its texts."""
 
     def __init__(self, card: Card, texts: list[str], now: float) -> None:
         self._texts = [clean(text) for text in texts]

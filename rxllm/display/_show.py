@@ -1,7 +1,7 @@
 """`show` draws a running stream in a notebook or on a terminal.
 
-One thread reads the stream, and another draws it. Draws are not queued. Each one shows everything received so far, also
-after the end.
+One thread reads the stream, and another draws it. Draws are not queued. Each draw shows everything that has been
+received so far. The last draw comes after the end of the stream.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SHARE = 150
 """The minimum ratio of the pause after a draw to the CPU time of the draw."""
 
 TICK_SECONDS = 0.1
-"""The pause before draws that update only the running time."""
+"""The pause before a draw that updates only the running time."""
 
 WAKE_SECONDS = 0.1
 

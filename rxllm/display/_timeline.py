@@ -41,7 +41,7 @@ class Timeline:
         self._lanes: dict[str | None, Lane] = {label: self._begin(label) for label in labels}
 
     def add(self, timed: Timed[Any]) -> None:
-        """Update the rows with an event. With several streams, each event is in a `Labelled`."""
+        """Update the rows with an event. If several streams are drawn, each event is in a `Labelled`."""
         at, event = timed.at, timed.item
         if not 0.0 <= at <= MAX_SECONDS:
             raise invalid_option("source", f"has an event at {at!r} s; times must be between 0 and {MAX_SECONDS:g} s")
@@ -67,7 +67,7 @@ class Timeline:
         return Lane(row.rows, 0.0)
 
     def finish(self, at: float | None = None, error: Exception | None = None) -> None:
-        """End all growing bars at time `at`, or at the last event if that is later."""
+        """End all growing bars at the time `at`, or at the last event if that is later."""
         self.pass_time(at or 0.0)
         for lane in self._lanes.values():
             lane.finish(self.seconds)
@@ -97,7 +97,7 @@ class Timeline:
 
     @property
     def error(self) -> str:
-        """The first line of the run's error, or ""."""
+        """The first line of the run's error, or "" if there is none."""
         return next((lane.error for lane in self._lanes.values() if lane.error), "")
 
     @property

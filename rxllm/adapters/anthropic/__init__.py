@@ -30,7 +30,7 @@ _TAKES_BEARER = re.compile(r"https://bedrock-mantle\.[^/]+\.api\.aws(:\d+)?(/|$)
 VERSION = "2023-06-01"
 """The default API version.
 
-A newer one does not support a temperature.
+Newer versions do not support a temperature.
 """
 
 
@@ -61,7 +61,7 @@ class Anthropic(HTTPAdapter):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Add the API version to the URL, as Anthropic's SDK does for each path."""
+        """Add the API version to the base URL, because Anthropic's SDK adds it to each path."""
         return versioned(text, "v1")
 
     def build(self, request: Request, call: Call) -> httpx.Request:

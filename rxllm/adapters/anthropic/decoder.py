@@ -8,7 +8,7 @@ See https://platform.claude.com/docs/en/build-with-claude/streaming. The rules a
 * An unknown frame becomes a ``RawChunk``.
 * A server that does not stream sends one JSON document.
 
-A block begins with a start frame, and ends with a stop frame. The start frame may have the whole block.
+A block begins with a start frame, and ends with a stop frame. The start frame may contain the whole block.
 
 =====================  ==============================================================================================
 block                  events
@@ -244,7 +244,7 @@ class Content:
                 self._blocks.complete_call(block.position)
 
     def flush(self) -> None:
-        """Emit what is left of the open blocks."""
+        """Close the open blocks, and emit any content that has not been emitted yet."""
         for block in self._open.values():
             self._blocks.close_block()
             self._add_rest(block)

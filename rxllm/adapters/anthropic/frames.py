@@ -79,7 +79,8 @@ def to_usage(counters: Mapping[str, Any]) -> Usage:
     `Usage` counts cached tokens as input, which Anthropic's ``input_tokens`` excludes. Thinking counts as output. See
     https://platform.claude.com/docs/en/build-with-claude/prompt-caching.
 
-    The sum of ``iterations`` also includes compactions and advisors. `extra` has the usage, type and model of each.
+    The sum of ``iterations`` also includes compactions and advisors. `extra` contains the usage, type and model of
+    each.
     """
     usage, parts = _to_usage(counters), [_to_usage(entry) for entry in dicts(counters.get("iterations"))]
     if not parts or len(parts) < len(counters["iterations"]) or any(part.total_tokens is None for part in parts):

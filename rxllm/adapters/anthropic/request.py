@@ -7,7 +7,7 @@
 4. Other providers' parts are left out. Anthropic's own parts are sent back unchanged, except unsigned thinking and
    incomplete server-tool calls. To send a file by its id, set the beta header in
    https://platform.claude.com/docs/en/build-with-claude/files.
-5. Ids have only letters, digits, ``_`` and ``-``. Other characters become ``_``.
+5. Ids contain only letters, digits, ``_`` and ``-``. Other characters become ``_``.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def count_body(request: Request, *, provider: str = "anthropic", is_own: bool = 
 def default_max_tokens(model: str) -> int:
     """Return the default for ``max_tokens``, which the API requires.
 
-    Every model of the generation accepts it: https://platform.claude.com/docs/en/about-claude/models/overview.
+    Every model accepts the default that is returned for it:
+    https://platform.claude.com/docs/en/about-claude/models/overview.
     """
     return 32_000 if "claude" in model and not re.search(r"claude-(3|instant|v?2)", model) else 4096
 

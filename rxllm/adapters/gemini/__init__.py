@@ -40,7 +40,7 @@ class GoogleKeys(HTTPBase):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Add the API version to the URL, as Google's SDK does for each path."""
+        """Add the API version to the base URL, because Google's SDK adds it to each path."""
         return versioned(text, "v1beta")
 
     @property

@@ -26,7 +26,7 @@ _EMPTY = Part(text="")
 
 
 class PartReader:
-    """Converts the parts of one response to events. With `raw`, it does not report unknown parts."""
+    """Converts the parts of one response to events. If `raw` is True, unknown parts are not reported here."""
 
     def __init__(self, blocks: Blocks, *, raw: bool) -> None:
         self.raw = raw

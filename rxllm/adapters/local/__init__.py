@@ -34,7 +34,7 @@ CARRIES: Carries = {
     "assistant": {"text", "tool call"},
     "tool": {"text"},
 }
-"""The parts that a model reads if it has no projector for images or audio."""
+"""The kinds of parts to send to a model that has no projector for images or audio."""
 
 
 class Local(OpenAIChat):

@@ -24,7 +24,7 @@ HEADER = "x-conversation-id"
 class CountingDecoder:
     """Counts the bytes that another decoder reads.
 
-    `has_ended` means that nothing more can be read. `is_complete` means that the whole answer was read.
+    `has_ended` is True if nothing more can be read. `is_complete` is True if the whole answer was read.
     """
 
     def __init__(self, decoder: Decoder) -> None:

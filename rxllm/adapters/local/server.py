@@ -42,7 +42,7 @@ _log = logging.getLogger("rxllm")
 
 @dataclass(frozen=True)
 class Server:
-    """A running server. `knows_tools` means that its chat template supports tools."""
+    """A running server. `knows_tools` is True if the model's chat template supports tools."""
 
     url: str
     knows_tools: bool
@@ -134,7 +134,8 @@ def _end_servers() -> None:
 def find_weights(model: str | Path | None = None) -> Path:
     """Return the GGUF file to load.
 
-    It may fetch the default weights. Raises ``EngineError("invalid_engine")`` or ``EngineError("missing_dependency")``.
+    If the default weights are needed and missing, they are fetched. Raises ``EngineError("invalid_engine")`` or
+    ``EngineError("missing_dependency")``.
     """
     if model is not None:
         return _check_weights(Path(model).expanduser(), "model")

@@ -12,7 +12,7 @@ from rxllm.values.usage import whole
 
 PROVIDER = "ollama"
 OWN = {"provider": PROVIDER}
-"""Marks unsigned thinking as Ollama's, so that it is sent back."""
+"""The data that marks unsigned thinking as Ollama's, so that the thinking is sent back."""
 
 
 class Function(msgspec.Struct, gc=False):
@@ -50,7 +50,7 @@ _DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_d
 
 
 def to_usage(last: Mapping[str, Any]) -> Usage:
-    """Return the last line's usage, with times in nanoseconds."""
+    """Return the usage from the last line, with times in nanoseconds."""
     durations = {name: _count(last, name) for name in _DURATIONS}
     extra = {name: duration for name, duration in durations.items() if duration is not None}
     return Usage(_count(last, "prompt_eval_count"), _count(last, "eval_count"), extra=extra)

@@ -29,8 +29,8 @@ class OpenAIChat(HTTPAdapter):
     """An adapter for Chat Completions from OpenAI or a compatible server.
 
     It sends ``POST {base_url}/chat/completions`` requests. Only OpenAI's own server needs a key. It is looked up in the
-    call, in `api_key` and in ``OPENAI_API_KEY``. The default `base_url` is in ``OPENAI_BASE_URL``. For Azure, see
-    `AzureChat`.
+    call, in `api_key` and in ``OPENAI_API_KEY``. The default `base_url` is read from ``OPENAI_BASE_URL``. For Azure,
+    see `AzureChat`.
 
     ``Request.options`` is merged into the body. None removes a field. ``{"logprobs": True, "top_logprobs": 2}``
     requests log-probabilities. They arrive in ``Response.metadata["logprobs"]``.
@@ -44,7 +44,7 @@ class OpenAIChat(HTTPAdapter):
     default_base_url = OPENAI
     base_url_variable = "OPENAI_BASE_URL"
     thoughts_field: str | None = None
-    """The message field for thoughts, if the server requires them."""
+    """The message field that carries the model's thoughts, or None if the server does not need them."""
 
     def build(self, request: Request, call: Call) -> httpx.Request:
         """Return the HTTP request. Raises ``EngineError("missing_model")`` if the request has no model."""
@@ -66,7 +66,7 @@ class OpenAIChat(HTTPAdapter):
 
 
 def bearer(adapter: HTTPBase, call: Call) -> dict[str, str]:
-    """Return the header that carries the key, or none if the header ``api-key`` is set for Azure."""
+    """Return the header that carries the key, or an empty dict if there is no key or ``api-key`` is already set."""
     if any(name.lower() == "api-key" for name in (*adapter.headers, *call.headers)):
         return {}
     key = adapter.key(call)

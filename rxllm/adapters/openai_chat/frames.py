@@ -53,7 +53,7 @@ class Delta(msgspec.Struct, gc=False):
 class AzureMessage(Delta, gc=False):
     """A message in an older "On Your Data" answer of Azure.
 
-    The tool's message has the citations.
+    The tool's message contains the citations.
     """
 
     role: str | None = None
@@ -116,7 +116,7 @@ USAGE = {
 
 
 def to_logprobs(logprobs: Any) -> Iterable[tuple[str, list[Any]]]:
-    """Yield each list of tokens with log-probabilities, together with its name in the metadata.
+    """Yield each list of tokens with log-probabilities, together with the metadata key for it.
 
     The legacy form, with ``tokens`` and ``token_logprobs``, is converted.
     """

@@ -48,7 +48,7 @@ def chat_body(
 ) -> dict[str, Any]:
     """Return the JSON body for `request`.
 
-    Other providers' opaque parts are left out. `is_openai` means OpenAI's own server, which rejects
+    Other providers' opaque parts are left out. `is_openai` is True for OpenAI's own server, which rejects
     ``reasoning_details``.
     """
     carries: Carries = CARRIES if is_openai else OTHERS_CARRY

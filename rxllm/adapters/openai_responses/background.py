@@ -13,8 +13,8 @@ higher                   Fail with ``StreamError("truncated")``, because frames 
 
 The first connection reads every frame. A gap in its numbers prevents resuming.
 
-A connection may also bring a JSON document instead of frames. It ends the answer, unless the answer is still
-incomplete. Then the provider is asked again.
+A connection may also bring a JSON document instead of frames. If the answer in the document is still incomplete, the
+provider is asked again. Any other document ends the answer.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class NumberedFrame(Frame):
 class BackgroundDecoder(ResponsesDecoder):
     """Decodes an answer over several connections.
 
-    `id` is None if the provider keeps no answer. `last` is the last frame's number. `is_over` is True after the end.
-    `is_pending` is True if the latest connection has only reported that the answer is not complete.
+    `id` is None if the provider keeps no answer. `last` is the last frame's number. `is_over` is True after the answer
+    has ended. `is_pending` is True if the latest connection has only reported that the answer is not complete.
     """
 
     typed = msgspec.json.Decoder(NumberedFrame)
@@ -82,7 +82,7 @@ class BackgroundDecoder(ResponsesDecoder):
         super().read_whole(response)
 
     def feed(self, data: bytes) -> list[Event]:
-        """Return the events in `data`. Empty data ends a connection, so a last frame may lack its blank line."""
+        """Return the events in `data`. If `data` is empty, the connection and its last frame have ended."""
         if data:
             return super().feed(data)
         try:
@@ -120,7 +120,7 @@ class BackgroundDecoder(ResponsesDecoder):
         return is_open and self.id is not None and self.last is not None and self._counts_by_one
 
     def reopen(self, id: str | None) -> None:
-        """Expect all frames of the answer `id`, or of a new answer if it is None."""
+        """Expect all frames of the answer `id`, or of a new answer if `id` is None."""
         self.id, self.last, self._is_resumed = id, None if id is None else -1, id is not None
 
     def drop_partial(self) -> None:
@@ -174,7 +174,7 @@ class BackgroundAnswer:
         self._decoder.reopen(id)
 
     def refuse(self) -> None:
-        """Do nothing: without an id, there is no answer."""
+        """Do nothing, because there is no answer if the provider has not sent an id."""
 
     def drop_partial(self) -> None:
         self._decoder.drop_partial()

@@ -72,7 +72,7 @@ _SILENT = frozenset(
 
 
 class ResponsesDecoder(FrameDecoder):
-    """Decodes one response. `offered` has the request's tool names.
+    """Decodes one response. `offered` contains the names of the request's tools.
 
     With `raw`, it also emits ``RawChunk`` events.
     """

@@ -270,9 +270,9 @@ class Output:
 class Slot:
     """An output item that is still being streamed.
 
-    `pieces` has the deltas of each kind. `parts` has the indices of the announced parts. For a tool call, `tool` is its
-    name, and `call_id` is its id in events. `open_argument` is the argument that receives free text. `call` is the slot
-    itself or, for a result, the slot of its call.
+    `pieces` contains the deltas of each kind. `parts` contains the indices of the announced parts. For a tool call,
+    `tool` is its name, and `call_id` is its id in events. `open_argument` is the argument that receives free text.
+    `call` is the slot itself or, for a result, the slot of its call.
     """
 
     def __init__(self, number: int, item: Item) -> None:
