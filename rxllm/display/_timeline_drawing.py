@@ -140,7 +140,7 @@ def _axis(seconds: float, scale: float, top: float, bottom: float) -> Iterator[s
 
 
 def tick_step(seconds: float) -> float:
-    """Return the seconds between axis lines, for four to eight lines.
+    """Return the number of seconds between the lines of an axis that has four to eight lines.
 
     >>> [tick_step(seconds) for seconds in (0.03, 4.8, 60, 500)]
     [0.005, 1, 10, 100]

@@ -88,7 +88,7 @@ class StoredJournal:
     def close(self, *, is_cancelled: bool = False) -> None:
         """Stop recording. Call this before you dispose the stream, so that open responses are not recorded.
 
-        Unless the run is cancelled, another process will read the answers that the providers keep.
+        The answers that providers keep are left to another process, unless `is_cancelled` is True.
         """
         self._is_closed = True
         self.is_handed_over = not is_cancelled
@@ -189,7 +189,7 @@ class StoredJournal:
         return any(key.startswith(_place(path, "")) for key in self._kept)
 
     def put_answer(self, key: str, note: str) -> None:
-        """Record `note` about the kept answer to the request with this key."""
+        """Record `note` about the answer that the provider keeps for the request with this key."""
         self._note("answer", key, note)
 
     def tool(self, path: Sequence[str], key: str) -> ToolRecord | None:

@@ -54,7 +54,7 @@ WAIT_SECONDS = 30.0
 
 
 class _End(NamedTuple):
-    """The result of a step or a chat, and the event number of the end before it."""
+    """The result of a step or a chat, and the event number of the end that precedes it."""
 
     before: int
     result: StepResult | ChatResult

@@ -31,7 +31,7 @@ from rxllm.values.argument_checks import must_be
 log = logging.getLogger("rxllm")
 
 ALONE_SECONDS = 60.0
-"""The maximum time in seconds that the other suspects wait while one of them runs."""
+"""The maximum number of seconds for which one suspect runs alone while the others wait."""
 
 LOOK_SECONDS = 0.05
 
@@ -234,7 +234,10 @@ class Producer:
         return Ending("halted" if is_halted else "completed")
 
     async def _begin_again(self, records: Sequence[Record]) -> None:
-        """Record this attempt, unless too many producers have died here."""
+        """Record this attempt to produce the run. A suspect run first waits for its turn.
+
+        Raises ``RunError("too_many_attempts")`` if too many processes have died at the same place in the run.
+        """
         dead = 1
         for record in records:
             if record.kind == "answer":  # sending a request is no progress

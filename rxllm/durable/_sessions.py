@@ -1,7 +1,8 @@
 """Sessions in a store.
 
-A session's document contains the session or its open turn. Versions let only one of several new turns begin. The input
-of a turn's run is a copy of the document. When the run ends, the session replaces the turn.
+A session's document contains the session or its open turn. Each document has a version, so
+only one of several new turns can begin. The input of a turn's run is a copy of the document. When the run ends, the
+session replaces the turn.
 """
 
 from __future__ import annotations

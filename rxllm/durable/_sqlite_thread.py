@@ -1,4 +1,4 @@
-"""Run jobs in a thread with its own SQLite connection."""
+"""Run jobs in a thread that has its own SQLite connection."""
 
 from __future__ import annotations
 

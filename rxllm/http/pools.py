@@ -53,7 +53,7 @@ _loads: weakref.WeakKeyDictionary[Any, Load] = weakref.WeakKeyDictionary()
 
 @contextlib.contextmanager
 def in_use(client: httpx.AsyncClient) -> Generator[None]:
-    """Count the block as a running call on `client`."""
+    """Count a running call on `client` while the block runs."""
     load = _loads.get(client) or Load()  # nothing reads the load of a user's own client
     load.calls += 1
     try:

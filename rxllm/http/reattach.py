@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("rxllm")
 
 STOP_SECONDS = 5.0
-"""The maximum wait for the provider to stop an answer."""
+"""The maximum number of seconds to wait for the provider to stop an answer."""
 
 
 ID_SECONDS = 5.0

@@ -66,8 +66,8 @@ OnMessage = Callable[[Json], Json | None]
 class Connection(ABC):
     """A connection to a server.
 
-    `timeout` is in seconds, and does not apply to tool calls. A given `version` is used without asking the server.
-    ``with`` and ``async with`` close the connection. A closed connection reconnects when used again.
+    `timeout` is in seconds, and does not apply to tool calls. If `version` is given, it is used without
+    asking the server. ``with`` and ``async with`` close the connection. A closed connection reconnects when used again.
     """
 
     session: str | None = None

@@ -203,7 +203,7 @@ def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
 def _places(place: Any, path: Path | None) -> Iterator[tuple[Path | None, Mapping[str, Any]]]:
     """Yield each schema that contains `KEY`, and the schema's path.
 
-    The path is None outside ``properties``.
+    The path is None if the schema is not reached through ``properties`` alone.
     """
     if isinstance(place, list):
         for item in cast(list[Any], place):

@@ -224,7 +224,7 @@ class EarlyRecord:
         self._discarded: list[str] = []
         self._is_kept = False
         self.is_possible = scope.journal is None or self._journal is not None
-        """Whether tools may start early. If an earlier run has started some, a later run starts none."""
+        """Whether tools may start early. It is False if an earlier run has already started some of them."""
 
     def recall(self) -> Observable[Event] | None:
         """Return the last response that an earlier run kept, or None if it kept none or recorded the response."""
