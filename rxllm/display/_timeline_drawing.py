@@ -20,7 +20,7 @@ WIDTH, LEFT, PLOT, RIGHT = 1100, 250, 560, 828
 """The picture's width, the bars' left edge and maximum width, and the figures' left edge."""
 
 ROW, BAR = 34, 16
-"""The height of a row and of a bar, in pixels."""
+"""The heights of a row and of a bar, in pixels."""
 
 MANY = 200
 

@@ -175,7 +175,10 @@ class Producer:
         await self._writer.flush(ending)
 
     async def _stop_answers(self, ending: Ending) -> None:
-        """Stop the answers that providers keep for earlier processes if the run was cancelled. Log any others."""
+        """Stop the answers that providers keep for earlier processes if the run was cancelled.
+
+        Answers that are not stopped are logged.
+        """
         journal = self._journal
         if journal is not None and not journal.unread_answers:
             return

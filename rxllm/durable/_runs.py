@@ -325,7 +325,8 @@ class Runs:
         """Continue up to `limit` runs that no process is producing, and emit their ids.
 
         Only runs of this object's factories are continued. With `every`, this repeats at intervals of that many
-        seconds until `close` or disposal. Rounds without runs emit nothing, and an unavailable store is tried again.
+        seconds until `close` or disposal. A round that finds no runs emits nothing. An unavailable store is tried
+        again.
         """
         check_count("limit", limit)
         check("every", every, every is None or is_positive(every), "None or a positive number of seconds")

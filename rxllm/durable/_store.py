@@ -67,7 +67,7 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """The end of a run, committed with its last events. The `error` is JSON."""
+    """The end of a run, which is committed with the run's last events. `error` is JSON."""
 
     status: Literal["completed", "halted", "failed", "cancelled"]
     error: bytes | None = None
@@ -112,7 +112,7 @@ class Store(Protocol):
         ...
 
     async def release(self, lease: Lease) -> None:
-        """End the lease now. Do nothing if it was lost."""
+        """End the lease now. This does nothing if the lease was lost."""
         ...
 
     async def append(

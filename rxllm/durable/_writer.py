@@ -22,7 +22,7 @@ MOST = 1024
 """The number of events that may queue up for a slow store before the stream is paused."""
 
 APPENDING_SECONDS = 0.25
-"""The number of seconds to delay a renewal when an append has just checked for cancel requests."""
+"""The number of seconds by which an append delays the next renewal. An append also checks for cancel requests."""
 
 FOREVER = 2**53
 """An event number that no run ever reaches."""

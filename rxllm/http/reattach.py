@@ -93,7 +93,7 @@ class KeptAnswer(Protocol):
         ...
 
     def stop(self, call: Call) -> httpx.Request:
-        """Return a request that stops the answer."""
+        """Return the request that asks the provider to stop the answer."""
         ...
 
 
@@ -195,7 +195,7 @@ async def stop_answer(
 ) -> None:
     """Ask the provider to stop `answer`, or log a warning.
 
-    `is_lost` means that the provider may not know the answer.
+    If `is_lost` is True, the provider may no longer have the answer.
     """
     is_cancelled = False
     problem: object = "the event loop ended"

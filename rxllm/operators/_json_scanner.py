@@ -57,7 +57,7 @@ _SCALAR = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?|t
 _BEGINS = frozenset('{["-0123456789tfnNI')
 
 Key = str | int
-"""A key or index, or "" for the outermost value."""
+"""The key or index of a value, or "" for the outermost value."""
 
 
 class Sink(Protocol):

@@ -404,7 +404,7 @@ class _Queue:
 
 
 Entry = list[float]
-"""A time and the amount used then. The amount is corrected once the usage is known."""
+"""The time at which an amount was used, and the amount. It is corrected when the actual usage is known."""
 
 
 class _RateWindow:

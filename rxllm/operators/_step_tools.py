@@ -44,7 +44,7 @@ from rxllm.values import Request, Thread, Tool, ToolCall, ToolError, request_key
 _AT_ONCE = (ToolExecutionStarted, ToolProgress, Nested, ToolExecutionCompleted)
 
 INTERRUPTED = "interrupted"
-"""The raw finish reason of a response whose end was lost with its process, after some of its tools had started."""
+"""The raw finish reason of a response that its process did not finish. Some of its tools had already started."""
 
 
 class StepTools(abc.DisposableBase):
@@ -132,7 +132,10 @@ class StepTools(abc.DisposableBase):
         return [self._outcomes[vetoed.id].pop(0), *self.stop_incomplete(message)]
 
     def stop_incomplete(self, message: str) -> list[Event]:
-        """Stop the tools with incomplete calls, and drop their outcomes. Return the ends of the running tools."""
+        """Stop the tools with incomplete calls, and drop their outcomes.
+
+        Returns the events that end the tools that were running.
+        """
         ends: list[Event] = []
         for index, call in enumerate(self._calls):
             if call.id in self._incomplete and call.id not in self._stopped:
@@ -214,7 +217,8 @@ class EarlyRecord:
     run emits it in place of the lost response. Tools that had finished do not run again. A tool that was interrupted
     waits for the caller's decision or, if it is idempotent, runs again, as always.
 
-    Once the response itself is recorded, nothing kept is used any more. The calls of a discarded response are voided.
+    After the response itself has been recorded, the kept part is no longer used. The calls of a discarded response are
+    voided.
     """
 
     def __init__(self, scope: Scope, thread: Thread, session_id: str | None) -> None:
