@@ -23,7 +23,7 @@ LEFT_SECONDS = 30.0
 """The number of extra seconds given to a replayed response. If it has not been disposed by then, the run fails."""
 
 QUIET_SECONDS = 5.0
-"""The time limit for a stalled replay, in seconds. After that, requests and tools no longer wait for recorded tools."""
+"""The number of seconds without progress after which a replay has stopped. What waits for recorded tools then fails."""
 
 LOOK_SECONDS = 0.01
 """The number of seconds between checks while a request or tool waits for recorded tools."""
@@ -177,7 +177,7 @@ class StoredJournal:
         return Stream.of(events).do_action(see, fail, complete).finally_action(leave)
 
     def take_answer(self, key: str) -> str | None:
-        """Return the last note about the kept answer to the request with this key, if there is one."""
+        """Return the last note about the answer that the provider keeps for the request with this key, if any."""
         return self._kept.pop(key, None)
 
     @property

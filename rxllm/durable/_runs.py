@@ -305,7 +305,10 @@ class Runs:
         self._factories = {**self._factories, name: factory}  # another thread may be reading the old one
 
     def get(self, id: str) -> Stream[Run]:
-        """Emit the run with this id and its current status. Fails with ``RunError("unknown_run")``."""
+        """Emit the run with this id and its current status.
+
+        Fails with ``RunError("unknown_run")`` if there is no such run.
+        """
         _check_id(id)
         return _once(lambda: self._store.load(id))
 

@@ -89,7 +89,10 @@ class Store(Protocol):
         ...
 
     async def load(self, id: str) -> Run:
-        """Return the run with this id. Raises ``RunError("unknown_run")``."""
+        """Return the run with this id.
+
+        Raises ``RunError("unknown_run")`` if there is no such run.
+        """
         ...
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:

@@ -66,7 +66,10 @@ class Writer:
         self._wake(True)  # a lost response would have to be requested, and paid for, again
 
     async def flush(self, ending: Ending | None = None) -> None:
-        """Commit everything added so far, including the run's `ending` if there is one. Raises ``RunError``."""
+        """Commit everything added so far, including the run's `ending` if there is one.
+
+        Raises ``RunError`` if the commit fails.
+        """
         committed: Future[None] = Future()
         with self._guard:
             if self._error is not None:

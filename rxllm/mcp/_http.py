@@ -219,7 +219,7 @@ def _places(place: Any, path: Path | None) -> Iterator[tuple[Path | None, Mappin
 
 
 def mirror_arguments(headers: Mapping[Path, str], arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the headers of a call, without null arguments."""
+    """Return the headers that repeat a call's arguments. Null arguments have no header."""
     found = {name: _text_at(arguments, path) for path, name in headers.items()}
     return {name: header_text(text) for name, text in found.items() if text is not None}
 

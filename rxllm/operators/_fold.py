@@ -364,7 +364,10 @@ def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
 
 
 def parse_json(text: str) -> Any:
-    """Return the JSON value in `text`. Raises ``ValidationError("invalid_output")`` if the text is not JSON."""
+    """Return the JSON value in `text`.
+
+    Raises ``ValidationError("invalid_output")`` if the text is not JSON.
+    """
     try:
         return decode_json(unfenced(text))
     except Exception as error:  # a lone surrogate does not raise DecodeError

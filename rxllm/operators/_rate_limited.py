@@ -366,7 +366,10 @@ class _Queue:
             return at - now
 
     def _take_first(self) -> tuple[_QueuedCall, float] | None:
-        """Return the first call in the queue and how long it must wait. If it can start, it leaves the queue."""
+        """Return the first call in the queue and the number of seconds that it must wait.
+
+        A call that can start leaves the queue.
+        """
         with self._guard:
             while self._waiting and next(iter(self._waiting)).is_lost:
                 self._waiting.popitem(last=False)

@@ -244,7 +244,7 @@ class EarlyRecord:
         return from_iterable(last)
 
     def keep(self, call: ToolCall, state: StreamCollector) -> None:
-        """Keep the response so far before the tool of `call` starts. The response's last event completes the call."""
+        """Store the response so far, up to the completion of `call`, before its tool starts."""
         if self._journal is not None:
             self._void_discarded(self._journal)
             events = [*replace(state, executions={}).to_events(), *close_response(state, INTERRUPTED)]

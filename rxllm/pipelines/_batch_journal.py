@@ -116,7 +116,10 @@ class Journal:
         await _in_thread(self._open)
 
     async def close(self) -> None:
-        """Sync and close the file. Raises ``EngineError("journal_failed")`` if that fails."""
+        """Sync and close the file.
+
+        Raises ``EngineError("journal_failed")`` if that fails.
+        """
         await _in_thread(self._close)
 
     def leave(self) -> None:
