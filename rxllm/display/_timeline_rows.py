@@ -395,7 +395,7 @@ def _end_last(row: Row, at: float) -> None:
 
 
 def message_of(error: Exception) -> str:
-    """Return a short message for `error`. If the stream was cancelled, it is ``stopped``."""
+    """Return a short message for `error`, or ``stopped`` if the stream was cancelled."""
     if isinstance(error, StreamError) and error.reason == "cancelled":
         return "stopped"
     text: str = getattr(error, "message", None) or str(error) or type(error).__name__

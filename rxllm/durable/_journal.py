@@ -277,7 +277,10 @@ def _place(path: Sequence[str], key: str) -> str:
 
 
 def _read(run_id: str, record: Record) -> Any:
-    """Decode a record. Raises ``RunError("unreadable")`` if that fails."""
+    """Decode a record.
+
+    Raises ``RunError("unreadable")`` if that fails.
+    """
     with reading(f"the {record.kind!r} record for {record.key!r}", run_id):
         match record.kind:
             case "begin":

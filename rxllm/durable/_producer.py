@@ -93,7 +93,10 @@ class Producer:
         return self._task
 
     def stop(self) -> None:
-        """Leave the run to other processes, then set `ended`. Works from any thread."""
+        """Stop producing the run, and leave it to other processes.
+
+        `ended` is set when that is done. This method can be called on any thread.
+        """
         self._set(self._stopped)
 
     def abandon(self) -> None:

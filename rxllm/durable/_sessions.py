@@ -39,7 +39,10 @@ def is_turn(data: bytes) -> bool:
 
 
 def turn_of(data: bytes) -> OpenTurn:
-    """Decode a turn. Raises ``RunError("unreadable")``."""
+    """Decode a turn.
+
+    Raises ``RunError("unreadable")`` if that fails.
+    """
     with reading("the turn"):
         turn = OpenTurn(**serializer.from_json(data, local_files=True).data)
         check_session(turn.session)

@@ -111,7 +111,10 @@ class Store(Protocol):
         ...
 
     async def renew(self, lease: Lease) -> bool:
-        """Extend the lease. Return whether cancellation was requested. Raises ``RunError("lease_lost")``."""
+        """Extend the lease, and return whether cancellation was requested.
+
+        Raises ``RunError("lease_lost")`` if the lease was lost.
+        """
         ...
 
     async def release(self, lease: Lease) -> None:

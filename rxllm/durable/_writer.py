@@ -105,7 +105,10 @@ class Writer:
             self._fail(RunError("lease_lost", run_id=self._lease.run_id))
 
     async def keep_lease(self) -> None:
-        """Keep renewing the lease, and watch for cancel requests. Raises ``RunError`` if either fails."""
+        """Keep renewing the lease, and watch for cancel requests.
+
+        Raises ``RunError`` if either fails.
+        """
         while True:
             # Start waiting first, so that no cancel request is missed. The renewal reports any earlier ones.
             batches = self._batches

@@ -32,7 +32,7 @@ CALLS = 4
 More clients would cost more than they save.
 """
 IDLE_SECONDS = 5.0
-"""Seconds until an idle pool is closed."""
+"""The time in seconds after which an idle pool is closed."""
 KEEPALIVE_SECONDS = 4.0
 """The time in seconds after which an idle connection is closed.
 

@@ -300,7 +300,7 @@ def response(message: Json, result: Json | None) -> Json:
 
 
 def messages_in(data: Any) -> Iterator[Json]:
-    """Yield the messages in `data`, a message or a list.
+    """Yield the messages in `data`, which is one message or a list of messages.
 
     Raises ``StreamError("malformed_event")`` for anything else.
     """

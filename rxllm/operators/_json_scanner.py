@@ -68,7 +68,7 @@ class Sink(Protocol):
         ...
 
     def on_text(self, raw: str) -> None:
-        """Handle a piece of the open string. Its escape sequences are not decoded, and none is split."""
+        """Handle a piece of the open string. It contains only whole escape sequences, which are not decoded."""
         ...
 
     def on_close(self, at: int) -> None:

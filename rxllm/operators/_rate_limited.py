@@ -52,7 +52,7 @@ from rxllm.values.argument_checks import check, explains_call, invalid_option, i
 T = TypeVar("T")
 
 MAX_HOLD = 600.0
-"""The maximum number of seconds for which a failed call delays the others."""
+"""The maximum number of seconds by which a failed call delays the other calls."""
 
 MINUTE = 60.0
 

@@ -106,7 +106,7 @@ class StepTools(abc.DisposableBase):
         return events if feed is None else Deferred(lambda: empty() if call.id in self._stopped else events)
 
     def complete(self, id: str) -> None:
-        """Emit the end of a tool that has waited for the end of its call."""
+        """Emit the end of a tool that ended before its call was complete."""
         self._incomplete.discard(id)
         outcomes = self._outcomes.get(id, [])
         if outcomes and isinstance(outcomes[0], ToolExecutionCompleted):

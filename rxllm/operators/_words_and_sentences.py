@@ -123,7 +123,7 @@ class Segmenter:
         return segments
 
     def close(self) -> list[str]:
-        """Return the unfinished segment, and start over."""
+        """Return the unfinished segment, and begin a new one."""
         self._context = ""
         rest = self._take()
         return [rest] if rest else []

@@ -140,7 +140,10 @@ class Journal:
         del self._places[index]
 
     async def append(self, index: int, response: Response[Any]) -> Response[Any]:
-        """Append `response` to the file, and return it. Raises ``EngineError("journal_failed")`` if that fails."""
+        """Append `response` to the file, and return the response.
+
+        Raises ``EngineError("journal_failed")`` if that fails.
+        """
         await _in_thread(lambda: self._append(index, response))
         return response
 
