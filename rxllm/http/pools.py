@@ -41,7 +41,7 @@ Many servers close idle connections after 5 s. A call that begins at that moment
 
 
 class Load:
-    """A client's running calls, and the time it became idle."""
+    """The number of calls that run on a client, and the time at which it became idle."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -105,7 +105,7 @@ async def read_first(
     client: httpx.AsyncClient,
     pump: Pump[Any],
 ) -> AdapterError | None:
-    """Read the answer that an earlier process left, or otherwise the answer to `request`.
+    """Read the answer that an earlier process left. If there is none, read the answer to `request`.
 
     An earlier answer that cannot be read is stopped.
     """

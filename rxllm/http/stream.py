@@ -296,9 +296,10 @@ async def _deliver(
     since: float | None,
     answer: KeptAnswer | None,
 ) -> None:
-    """Emit the events of `response`. If the pump has a `grace`, read on after a dispose until the id of `answer`.
+    """Emit the events of `response`.
 
-    If `since` is given, only content restarts the idle timer.
+    If the pump has a `grace`, reading continues after a dispose until the id of `answer` arrives. If `since` is
+    given, only content restarts the idle timer.
     """
     if pump.disposed and not pump.grace:
         return

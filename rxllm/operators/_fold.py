@@ -328,7 +328,10 @@ def final_answer(state: StreamCollector) -> Response[Any]:
 
 
 def parsed_value(response: Response[Any], read: Read) -> Any:
-    """Return the parsed answer. Raises ``ValidationError("invalid_output")`` for unparsable text or tool calls."""
+    """Return the parsed answer.
+
+    Raises ``ValidationError("invalid_output")`` if the text cannot be parsed or the response calls tools.
+    """
     if response.tool_calls:
         metadata = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
         raise ValidationError("invalid_output", "the response calls tools instead of answering", metadata=metadata)

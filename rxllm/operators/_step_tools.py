@@ -258,7 +258,7 @@ class EarlyRecord:
         self._begun.clear()
 
     def settle(self, *, is_used: bool) -> None:
-        """Note that the response has been recorded. `is_used` is False if its tool calls do not run."""
+        """Note that the response has been recorded. `is_used` is False if the response's tool calls do not run."""
         if self._journal is None or not self._is_kept:
             return
         self._is_kept = False
