@@ -128,7 +128,10 @@ class StoredJournal:
             yield event
 
     async def _until(self, path: Sequence[str], is_replayed: Callable[[], bool]) -> None:
-        """Wait until ``is_replayed()`` is True. Raises ``RunError("diverged")`` if the replay stops first."""
+        """Wait until ``is_replayed()`` is True.
+
+        Raises ``RunError("diverged")`` if the replay stops first.
+        """
         began = time.monotonic()
         while not is_replayed():
             self._awaited.add(tuple(path))
@@ -298,10 +301,10 @@ def _read(run_id: str, record: Record) -> Any:
 
 
 def _settle_beginning(kept: deque[Any], outcome: Any) -> None:
-    """Append an empty list to `kept` if the recorded response `outcome` contains all tool calls that were kept last.
+    """Append an empty list to `kept` if `outcome`, a recorded response, has all tool calls of the last beginning.
 
-    The process may have died before it recorded this list. A beginning that was kept twice has been used in place of
-    its response, so it stays.
+    The process may have died before it recorded this list itself. A beginning that was kept twice stays, because it has
+    been used in place of its response.
     """
     if kept and kept[-1] and not (len(kept) > 1 and kept[-1] == kept[-2]) and not isinstance(outcome, LLMError):
         calls = _calls_of(outcome)

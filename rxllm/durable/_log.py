@@ -116,7 +116,7 @@ class Log:
         return f"{{{entry}}}".encode()
 
     def _parse(self, number: int, text: bytes) -> tuple[dict[str, Any], int]:
-        """Return an entry's data and its ``before`` number, which is 0 if it has none."""
+        """Return an entry's data and its ``before`` number. The number is 0 if the entry has none."""
         with reading(f"event {number}", self._id):
             data = json.loads(text)
             if "type" in data:

@@ -150,7 +150,7 @@ async def read_rest(
 ) -> AdapterError | None:
     """Read the rest of `answer` over other connections.
 
-    `dropped` is the failure of the first one.
+    `dropped` is the error that ended the first connection, if there was one.
     """
     rules = policy(exchange.retry)
     failure: LLMError | None = dropped
