@@ -122,7 +122,7 @@ class StoredJournal:
         return not self.only_stops and any(map(self._has_tools, (path, *self._awaited)))
 
     async def _wait_for_tools(self, path: Sequence[str]) -> AsyncIterator[Event]:
-        """Emit nothing, and complete when the chat at `path` may send a request."""
+        """Yield no events, and return when the chat at `path` may send a request."""
         await self._until(path, lambda: not self._is_early(path))
         for event in ():
             yield event

@@ -72,7 +72,8 @@ class Log:
     async def page(self, after: int) -> list[Timed[Event]]:
         """Return up to `PAGE` events after number `after`.
 
-        The page ends before an event that cannot be decoded. An event without a time gets the previous event's time.
+        The page ends before an event that cannot be decoded. An event without a time is given the time of
+        the previous event.
 
         Raises ``RunError("unreadable")`` if the first event cannot be decoded.
         """

@@ -175,7 +175,7 @@ def _outcome(job: Job[Any], connection: sqlite3.Connection) -> _Outcome:
 
 
 def _settle(calls: Sequence[_Call], outcomes: Sequence[_Outcome]) -> None:
-    """Set the results of the calls' futures. Wake each loop only once, because that is the slow part."""
+    """Set the results of the calls' futures. Each loop is woken only one time, because waking it is slow."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], _Outcome]]] = {}
     for (future, _), outcome in zip(calls, outcomes, strict=True):
         by_loop.setdefault(future.get_loop(), []).append((future, outcome))

@@ -90,7 +90,10 @@ class Writer:
             await self._room.wait()
 
     async def run(self) -> None:
-        """Append batches until this task is cancelled. Raises ``RunError`` if it can no longer append."""
+        """Append batches until this task is cancelled.
+
+        Raises ``RunError`` if a batch cannot be appended.
+        """
         try:
             while True:
                 await self._some.wait()

@@ -292,7 +292,7 @@ def _client_info() -> Json:
 
 
 def response(message: Json, result: Json | None) -> Json:
-    """Return the response to `message`. If `result` is None, any request but a ping gets an error."""
+    """Return the response to `message`. If `result` is None, every request except a ping is answered with an error."""
     if result is None and message.get("method") != "ping":
         error = {"code": METHOD_NOT_FOUND, "message": "this client does not support the method"}
         return {"jsonrpc": "2.0", "id": message.get("id"), "error": error}

@@ -35,7 +35,7 @@ GRACE_SECONDS = 1.0
 MAX_WAITING = 1_000
 """The maximum number of notifications that can wait. Any others are dropped."""
 MAX_UNREAD = 32 * 2**20
-"""The maximum number of bytes that a server leaves unread."""
+"""The maximum number of bytes that may wait until the server reads them."""
 STDERR_SHOWN = 2_000
 
 _INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "SYSTEMROOT", "APPDATA", "TEMP")

@@ -262,7 +262,10 @@ def _fault(answer: Json, params: Json) -> str:
 
 
 def _convert_reply(reply: str, kind: Any) -> Any:
-    """Convert a reply to the type `kind`. Raises ``ValueError`` or ``KeyError`` if that is impossible."""
+    """Convert a reply to the type `kind`.
+
+    Raises ``ValueError`` or ``KeyError`` if that is impossible.
+    """
     match kind:
         case "boolean":
             return _TRUTHS[reply.strip().lower()]
