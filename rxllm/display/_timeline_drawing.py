@@ -77,7 +77,7 @@ def fine_duration(seconds: float) -> str:
 
 
 def figures(row: Row) -> str:
-    """Return a row's figures and its error or note."""
+    """Return the text for a row's figures and its error or note."""
     usage, rate = row.usage, row.tokens_per_second
     if row.kind == "step":
         texts = ["" if row.first_token is None else f"{fine_duration(row.first_token)} TTFT"]

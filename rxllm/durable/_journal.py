@@ -185,7 +185,7 @@ class StoredJournal:
 
     @property
     def unread_answers(self) -> Sequence[str]:
-        """The notes about answers that providers keep for earlier processes, and that the replay has not reached."""
+        """The notes not reached by the replay. They are about answers that providers keep for earlier processes."""
         return [*self._kept.values()]
 
     def _has_answer(self, path: Sequence[str]) -> bool:

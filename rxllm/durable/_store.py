@@ -143,13 +143,16 @@ class Store(Protocol):
         ...
 
     async def records(self, id: str) -> Sequence[Record]:
-        """Return the journal in order. Raises ``RunError("unknown_run")``."""
+        """Return the records of the run's journal, in order.
+
+        Raises ``RunError("unknown_run")`` if there is no such run.
+        """
         ...
 
     async def wait(self, id: str, after: int, seconds: float) -> None:
         """Wait up to `seconds` for events after number `after`.
 
-        A cancel request or the end of the run also ends the wait. It can end early, so check the run afterwards.
+        A cancel request or the end of the run also ends the wait. The wait can end early, so check the run afterwards.
         """
         ...
 
