@@ -267,10 +267,10 @@ class Runs:
         return _once(cancel)
 
     def session(self, id: str) -> Stream[SavedSession]:
-        """Emit the last committed session with this id.
+        """Emit the last committed session with this id, or an empty session if there is none.
 
-        If there is none, it is empty. During a turn, `SavedSession.run` is the id of the turn's run. You can watch that
-        run, and start the next turn once it has ended.
+        During a turn, `SavedSession.run` is the id of the turn's run. You can watch that run, and start the next turn
+        when it has ended.
         """
         _check_id(id)
         return _once(lambda: load_session(self._store, id))

@@ -139,7 +139,10 @@ class Store(Protocol):
         ...
 
     async def events(self, id: str, after: int = 0, limit: int = 1000) -> Sequence[bytes]:
-        """Return up to `limit` events after number `after`. Raises ``RunError("unknown_run")``."""
+        """Return up to `limit` events after number `after`.
+
+        Raises ``RunError("unknown_run")`` if there is no such run.
+        """
         ...
 
     async def records(self, id: str) -> Sequence[Record]:

@@ -142,7 +142,7 @@ class _Wire(HTTPAdapter):
 
 
 class _Decoder(FrameDecoder):
-    """Turns each message into a `RawChunk`, until the response to `id`."""
+    """Turns each message into a `RawChunk` until the response to request `id` arrives."""
 
     def __init__(self, id: int | str | None) -> None:
         super().__init__(SSEDecoder(), Blocks(), msgspec.json.Decoder(), provider=PROVIDER, raw=False)

@@ -359,7 +359,7 @@ class _Queue:
             self._held_until = max(self._held_until, now + seconds)
 
     def retry_in(self, seconds: float, now: float) -> float:
-        """Count a retry, and return the seconds until it may start."""
+        """Count a retry, and return the number of seconds to wait before it."""
         with self._guard:
             at = self._requests.earliest(1, max(now + seconds, self._held_until))
             self._requests.add(1, at, now)
@@ -411,7 +411,7 @@ Entry = list[float]
 
 
 class _RateWindow:
-    """Limit the total in any 60 seconds. An amount above the limit is allowed if it is alone."""
+    """Limit the total in any 60 seconds. An amount above the limit is allowed if it is the only one."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
