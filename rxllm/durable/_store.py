@@ -129,7 +129,7 @@ class Store(Protocol):
         ending: Ending | None = None,
         token: str = "",
     ) -> bool:
-        """Commit everything or nothing, and extend the lease.
+        """Commit all the events, records and ending or none of them, and extend the lease.
 
         Returns whether cancellation was requested. If `token` is the same as in the lease's last append, nothing
         is changed. You can therefore repeat an append after ``"store_unavailable"``. Raises ``RunError("lease_lost")``

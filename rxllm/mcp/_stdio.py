@@ -206,7 +206,7 @@ class Process(asyncio.SubprocessProtocol):
                 self._inboxes.pop(key, None)
 
     async def aclose(self) -> None:
-        """End the server, and wait a few seconds."""
+        """End the server, and wait up to a few seconds until it has ended."""
         self._on_loop(self._fail, "was closed")
         await asyncio.to_thread(self._thread.join, 5 * GRACE_SECONDS)
 

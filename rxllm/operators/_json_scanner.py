@@ -77,7 +77,7 @@ class Sink(Protocol):
 
 
 class PathMatch:
-    """Compare the keys of the open values with a path in which None matches any key."""
+    """Compare the keys of the open values with a path. None in the path matches any key."""
 
     def __init__(self, path: Sequence[Key | None]) -> None:
         self._wanted = ("", *path)
