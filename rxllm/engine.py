@@ -384,7 +384,10 @@ def as_engine(value: Any) -> Engine:
 
 
 async def aclose(engine: Any) -> None:
-    """Close the connections of an engine or adapter on the running event loop. It remains usable afterwards."""
+    """Close the connections of an engine or adapter on the running event loop.
+
+    The engine or adapter can still be used afterwards.
+    """
     engine = as_engine(engine)
     for adapter in (engine.adapter, engine.image_adapter):
         close = getattr(adapter, "aclose", None)

@@ -72,7 +72,7 @@ _PROVIDERS = {
     *("groq", "huggingface", "llamacpp", "lmstudio", "local", "minimax", "mistral", "moonshot", "nvidia", "ollama"),
     *("openai", "openai-responses", "openrouter", "perplexity", "together", "vertex", "vllm", "xai", "zai"),
 }
-"""The built-in providers. `put` warns about similar names."""
+"""The built-in providers. `put` warns about a name that resembles one of them."""
 
 
 class _Dotenv:

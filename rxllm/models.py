@@ -207,7 +207,7 @@ _CONTEXT = ("service_tier", "speed")
 
 
 def with_price(usage: Usage, name: str, response_model: str | None, context: Mapping[str, str]) -> Usage:
-    """Return `usage` with missing costs filled in. `response_model` is looked up first."""
+    """Return `usage` with missing costs filled in. `response_model` is looked up before the model in `name`."""
     provider, _, model = name.partition(":")
     provider = _PROVIDERS.get(provider, provider) or None
 

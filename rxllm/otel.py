@@ -83,7 +83,7 @@ USAGE = {
     "cache_write_input_tokens": "cache_write.input_tokens",
     "reasoning_tokens": "reasoning.output_tokens",
 }
-"""Maps usage fields to their names in the conventions, without the prefix of these names."""
+"""Maps usage fields to their names in the conventions. A prefix is added to each name."""
 
 PROVIDERS = {
     "azure": "azure.ai.openai",
@@ -329,7 +329,7 @@ class Traces(rxllm.telemetry.Tracer):
         return opened
 
     def _parent(self, value: Any) -> Context:
-        """Return the parent context for the value's span."""
+        """Return the context that is the parent of the span for `value`."""
         here = _around(value)
         body = _body(here)
         if body is not None and body.tool_id == value.parent_id and body.owner is self:

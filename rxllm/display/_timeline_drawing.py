@@ -20,7 +20,7 @@ WIDTH, LEFT, PLOT, RIGHT = 1100, 250, 560, 828
 """The picture's width, the bars' left edge and maximum width, and the figures' left edge."""
 
 ROW, BAR = 34, 16
-"""The height of a row and of a bar, in pixels."""
+"""The heights of a row and of a bar, in pixels."""
 
 MANY = 200
 
@@ -77,7 +77,7 @@ def fine_duration(seconds: float) -> str:
 
 
 def figures(row: Row) -> str:
-    """Return a row's figures and its error or note."""
+    """Return the text for a row's figures and its error or note."""
     usage, rate = row.usage, row.tokens_per_second
     if row.kind == "step":
         texts = ["" if row.first_token is None else f"{fine_duration(row.first_token)} TTFT"]
@@ -140,7 +140,7 @@ def _axis(seconds: float, scale: float, top: float, bottom: float) -> Iterator[s
 
 
 def tick_step(seconds: float) -> float:
-    """Return the seconds between axis lines, for four to eight lines.
+    """Return the number of seconds between the lines of an axis that has four to eight lines.
 
     >>> [tick_step(seconds) for seconds in (0.03, 4.8, 60, 500)]
     [0.005, 1, 10, 100]

@@ -133,7 +133,7 @@ class Row(msgspec.Struct):
 
     @property
     def first_token(self) -> float | None:
-        """The seconds from the step's start to its first token."""
+        """The number of seconds from the start of the step to its first token."""
         return None if self.first is None else self.first - self.start
 
     @property
@@ -144,7 +144,7 @@ class Row(msgspec.Struct):
         return (self.usage.output_tokens or 0) / (self.end - self.first) or None
 
     def total(self) -> Usage:
-        """Return the usage of this row and the rows below, except the restarted steps' usage."""
+        """Return the total usage of this row and the rows below it, without restarted steps."""
         if self.kind == "step" and self.is_lost:
             return Usage()
         return sum((row.total() for row in self.rows), self.usage)
@@ -395,7 +395,7 @@ def _end_last(row: Row, at: float) -> None:
 
 
 def message_of(error: Exception) -> str:
-    """Return a short message for `error`. If the stream was cancelled, it is ``stopped``."""
+    """Return a short message for `error`, or ``stopped`` if the stream was cancelled."""
     if isinstance(error, StreamError) and error.reason == "cancelled":
         return "stopped"
     text: str = getattr(error, "message", None) or str(error) or type(error).__name__

@@ -218,7 +218,7 @@ def _cell(value: Any) -> str:
 
 
 def thread_html(thread: Thread, unanswered: State = "called") -> str:
-    """Return the HTML of a thread. `unanswered` is the state of calls without an answer."""
+    """Return the HTML of a thread. `unanswered` is the state shown for calls that have no answer."""
     exchanges: list[tuple[int, Message, list[Message]]] = []  # (index, message, answers to its tool calls)
     for index, message in enumerate(thread):
         if message.role == "tool" and exchanges:

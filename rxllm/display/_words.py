@@ -27,9 +27,9 @@ _ENDINGS: dict[str | None, tuple[Look, str]] = {
 
 
 def ending(reason: str | None) -> tuple[Look, str]:
-    """Return the look and the text of a card that ended with `reason`.
+    """Return the look and the status text of a card.
 
-    `reason` is from a response, chat or session. A tool may halt a chat with its own reason.
+    `reason` says how a response, chat or session ended. A tool may halt a chat with its own reason.
 
     >>> ending("stop"), ending("approval"), ending("found it")
     (('done', 'done'), ('waiting', 'waiting for approval'), ('done', 'done: found it'))

@@ -23,7 +23,7 @@ LEFT_SECONDS = 30.0
 """The number of extra seconds given to a replayed response. If it has not been disposed by then, the run fails."""
 
 QUIET_SECONDS = 5.0
-"""The time limit for a stalled replay, in seconds. After that, requests and tools no longer wait for recorded tools."""
+"""The number of seconds without progress after which a replay has stopped. What waits for recorded tools then fails."""
 
 LOOK_SECONDS = 0.01
 """The number of seconds between checks while a request or tool waits for recorded tools."""
@@ -88,7 +88,7 @@ class StoredJournal:
     def close(self, *, is_cancelled: bool = False) -> None:
         """Stop recording. Call this before you dispose the stream, so that open responses are not recorded.
 
-        Unless the run is cancelled, another process will read the answers that the providers keep.
+        The answers that providers keep are left to another process, unless `is_cancelled` is True.
         """
         self._is_closed = True
         self.is_handed_over = not is_cancelled
@@ -122,13 +122,16 @@ class StoredJournal:
         return not self.only_stops and any(map(self._has_tools, (path, *self._awaited)))
 
     async def _wait_for_tools(self, path: Sequence[str]) -> AsyncIterator[Event]:
-        """Emit nothing, and complete when the chat at `path` may send a request."""
+        """Yield no events, and return when the chat at `path` may send a request."""
         await self._until(path, lambda: not self._is_early(path))
         for event in ():
             yield event
 
     async def _until(self, path: Sequence[str], is_replayed: Callable[[], bool]) -> None:
-        """Wait until ``is_replayed()`` is True. Raises ``RunError("diverged")`` if the replay stops first."""
+        """Wait until ``is_replayed()`` is True.
+
+        Raises ``RunError("diverged")`` if the replay stops first.
+        """
         began = time.monotonic()
         while not is_replayed():
             self._awaited.add(tuple(path))
@@ -177,19 +180,19 @@ class StoredJournal:
         return Stream.of(events).do_action(see, fail, complete).finally_action(leave)
 
     def take_answer(self, key: str) -> str | None:
-        """Return the last note about the kept answer to the request with this key, if there is one."""
+        """Return the last note about the answer that the provider keeps for the request with this key, if any."""
         return self._kept.pop(key, None)
 
     @property
     def unread_answers(self) -> Sequence[str]:
-        """The notes about answers that providers keep for earlier processes, and that the replay has not reached."""
+        """The notes not reached by the replay. They are about answers that providers keep for earlier processes."""
         return [*self._kept.values()]
 
     def _has_answer(self, path: Sequence[str]) -> bool:
         return any(key.startswith(_place(path, "")) for key in self._kept)
 
     def put_answer(self, key: str, note: str) -> None:
-        """Record `note` about the kept answer to the request with this key."""
+        """Record `note` about the answer that the provider keeps for the request with this key."""
         self._note("answer", key, note)
 
     def tool(self, path: Sequence[str], key: str) -> ToolRecord | None:
@@ -277,7 +280,10 @@ def _place(path: Sequence[str], key: str) -> str:
 
 
 def _read(run_id: str, record: Record) -> Any:
-    """Decode a record. Raises ``RunError("unreadable")`` if that fails."""
+    """Decode a record.
+
+    Raises ``RunError("unreadable")`` if that fails.
+    """
     with reading(f"the {record.kind!r} record for {record.key!r}", run_id):
         match record.kind:
             case "begin":
@@ -295,10 +301,10 @@ def _read(run_id: str, record: Record) -> Any:
 
 
 def _settle_beginning(kept: deque[Any], outcome: Any) -> None:
-    """Append an empty list to `kept` if the recorded response `outcome` contains all tool calls that were kept last.
+    """Append an empty list to `kept` if `outcome`, a recorded response, has all tool calls of the last beginning.
 
-    The process may have died before it recorded this list. A beginning that was kept twice has been used in place of
-    its response, so it stays.
+    The process may have died before it recorded this list itself. A beginning that was kept twice stays, because it has
+    been used in place of its response.
     """
     if kept and kept[-1] and not (len(kept) > 1 and kept[-1] == kept[-2]) and not isinstance(outcome, LLMError):
         calls = _calls_of(outcome)

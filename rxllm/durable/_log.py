@@ -54,7 +54,7 @@ WAIT_SECONDS = 30.0
 
 
 class _End(NamedTuple):
-    """The result of a step or a chat, and the event number of the end before it."""
+    """The result of a step or a chat, and the event number of the end that precedes it."""
 
     before: int
     result: StepResult | ChatResult
@@ -72,7 +72,8 @@ class Log:
     async def page(self, after: int) -> list[Timed[Event]]:
         """Return up to `PAGE` events after number `after`.
 
-        The page ends before an event that cannot be decoded. An event without a time gets the previous event's time.
+        The page ends before an event that cannot be decoded. An event without a time is given the time of
+        the previous event.
 
         Raises ``RunError("unreadable")`` if the first event cannot be decoded.
         """
@@ -116,7 +117,7 @@ class Log:
         return f"{{{entry}}}".encode()
 
     def _parse(self, number: int, text: bytes) -> tuple[dict[str, Any], int]:
-        """Return an entry's data and its ``before`` number, which is 0 if it has none."""
+        """Return an entry's data and its ``before`` number. The number is 0 if the entry has none."""
         with reading(f"event {number}", self._id):
             data = json.loads(text)
             if "type" in data:

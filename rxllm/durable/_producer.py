@@ -31,7 +31,7 @@ from rxllm.values.argument_checks import must_be
 log = logging.getLogger("rxllm")
 
 ALONE_SECONDS = 60.0
-"""The maximum time in seconds that the other suspects wait while one of them runs."""
+"""The maximum number of seconds for which one suspect runs alone while the others wait."""
 
 LOOK_SECONDS = 0.05
 
@@ -93,7 +93,10 @@ class Producer:
         return self._task
 
     def stop(self) -> None:
-        """Leave the run to other processes, then set `ended`. Works from any thread."""
+        """Stop producing the run, and leave it to other processes.
+
+        `ended` is set when that is done. This method can be called on any thread.
+        """
         self._set(self._stopped)
 
     def abandon(self) -> None:
@@ -175,7 +178,10 @@ class Producer:
         await self._writer.flush(ending)
 
     async def _stop_answers(self, ending: Ending) -> None:
-        """Stop the answers that providers keep for earlier processes if the run was cancelled. Log any others."""
+        """Stop the answers that providers keep for earlier processes if the run was cancelled.
+
+        Answers that are not stopped are logged.
+        """
         journal = self._journal
         if journal is not None and not journal.unread_answers:
             return
@@ -234,7 +240,10 @@ class Producer:
         return Ending("halted" if is_halted else "completed")
 
     async def _begin_again(self, records: Sequence[Record]) -> None:
-        """Record this attempt, unless too many producers have died here."""
+        """Record this attempt to produce the run. A suspect run first waits for its turn.
+
+        Raises ``RunError("too_many_attempts")`` if too many processes have died at the same place in the run.
+        """
         dead = 1
         for record in records:
             if record.kind == "answer":  # sending a request is no progress

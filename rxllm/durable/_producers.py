@@ -23,7 +23,7 @@ from rxllm.durable._store import Store
 
 
 class Producers:
-    """The producers of this process's runs, by run id. `owner` is the process's name in its leases."""
+    """The producers of runs in this process, by run id. `owner` is the name of this process in its leases."""
 
     def __init__(self, store: Store, flush_after: float, lease: float, max_attempts: int) -> None:
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
@@ -38,7 +38,7 @@ class Producers:
         return tuple(self._producers)
 
     async def take(self, id: str, factory: Factory, *, cancels: bool = False) -> bool:
-        """Claim a run, and produce it here or end it as cancelled. Return whether that succeeded."""
+        """Claim a run, and produce it here or end it as cancelled. Return whether the run was claimed."""
         if self.is_closed:
             return False
         is_left = asyncio.Event()

@@ -19,7 +19,7 @@ RATE = 4 * 1024
 LOOK_SECONDS = 0.25
 
 _PASSING = (TextDelta, ThinkingDelta, ToolCallDelta, RawChunk, Custom)
-"""Events that may be written before progress that is still held back."""
+"""The types of events that may be written before progress that is still held back."""
 
 
 class ProgressLimit:

@@ -65,7 +65,7 @@ class RedisStore:
         self._prefix = f"{{{prefix}}}"
         self._by_loop: dict[asyncio.AbstractEventLoop, _Connections] = {}
         self._tokens: dict[tuple[str, str, int], set[str]] = {}
-        """For each lease, the token of the last append that was answered, and the tokens of all later appends."""
+        """For each lease, the tokens of the last append that was answered and of all later appends."""
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -356,7 +356,10 @@ class _Connections:
             is_subscribed.set()
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake calls that wait for these runs, up to event `number`."""
+        """Wake the calls that wait for these runs.
+
+        A call that already knows event `number` continues to wait.
+        """
         for changed, after in [waiting for id in ids for waiting in self._waiting.get(id, {}).items()]:
             if not changed.done() and (number is None or number > after):
                 changed.set_result(None)
@@ -374,7 +377,10 @@ def _holder(lease: Lease) -> tuple[str, int]:
 
 
 def _granted(lease: Lease, answer: int) -> bool:
-    """Return whether `answer` reports a cancel request. Raises ``RunError("lease_lost")`` if `answer` is negative."""
+    """Return whether `answer` reports a cancel request.
+
+    Raises ``RunError("lease_lost")`` if `answer` is negative.
+    """
     if answer < 0:
         raise RunError("lease_lost", run_id=lease.run_id)
     return bool(answer)

@@ -267,10 +267,10 @@ class Runs:
         return _once(cancel)
 
     def session(self, id: str) -> Stream[SavedSession]:
-        """Emit the last committed session with this id.
+        """Emit the last committed session with this id, or an empty session if there is none.
 
-        If there is none, it is empty. During a turn, `SavedSession.run` is the id of the turn's run. You can watch that
-        run, and start the next turn once it has ended.
+        During a turn, `SavedSession.run` is the id of the turn's run. You can watch that run, and start the next turn
+        when it has ended.
         """
         _check_id(id)
         return _once(lambda: load_session(self._store, id))
@@ -305,7 +305,10 @@ class Runs:
         self._factories = {**self._factories, name: factory}  # another thread may be reading the old dict
 
     def get(self, id: str) -> Stream[Run]:
-        """Emit the run with this id and its current status. Fails with ``RunError("unknown_run")``."""
+        """Emit the run with this id and its current status.
+
+        Fails with ``RunError("unknown_run")`` if there is no such run.
+        """
         _check_id(id)
         return _once(lambda: self._store.load(id))
 
@@ -325,7 +328,8 @@ class Runs:
         """Continue up to `limit` runs that no process is producing, and emit their ids.
 
         Only runs of this object's factories are continued. With `every`, this repeats at intervals of that many
-        seconds until `close` or disposal. Rounds without runs emit nothing, and an unavailable store is tried again.
+        seconds until `close` or disposal. A round that finds no runs emits nothing. An unavailable store is tried
+        again.
         """
         check_count("limit", limit)
         check("every", every, every is None or is_positive(every), "None or a positive number of seconds")

@@ -1,7 +1,8 @@
 """Sessions in a store.
 
-A session's document contains the session or its open turn. Versions let only one of several new turns begin. The input
-of a turn's run is a copy of the document. When the run ends, the session replaces the turn.
+A session's document contains the session or its open turn. Each document has a version, so
+only one of several new turns can begin. The input of a turn's run is a copy of the document. When the run ends, the
+session replaces the turn.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ def is_turn(data: bytes) -> bool:
 
 
 def turn_of(data: bytes) -> OpenTurn:
-    """Decode a turn. Raises ``RunError("unreadable")``."""
+    """Decode a turn.
+
+    Raises ``RunError("unreadable")`` if that fails.
+    """
     with reading("the turn"):
         turn = OpenTurn(**serializer.from_json(data, local_files=True).data)
         check_session(turn.session)

@@ -217,7 +217,10 @@ class SQLiteStore:
         return await self._writer.call(lambda db: _rows(db, statement, *values))
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake calls that wait for these runs, up to event `number`."""
+        """Wake the calls that wait for these runs.
+
+        A call that already knows event `number` continues to wait.
+        """
         with self._guard:
             for waiter in [waiter for id in ids for waiter in self._waiters.get(id, ())]:
                 if number is None or number > waiter.after:

@@ -1,4 +1,4 @@
-"""Run jobs in a thread with its own SQLite connection."""
+"""Run jobs in a thread that has its own SQLite connection."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class SQLiteThread:
         self._ended.set_result(None)
 
     def _next_calls(self) -> tuple[list[_Call], bool]:
-        """Wait for calls or the next poll. Return whether to continue."""
+        """Wait until there are calls or a poll is due. Return the calls, and whether the thread continues."""
         calls: list[_Call] = []
         try:
             call = self._calls.get(timeout=POLL_SECONDS if self._is_polling() else None)
@@ -175,7 +175,7 @@ def _outcome(job: Job[Any], connection: sqlite3.Connection) -> _Outcome:
 
 
 def _settle(calls: Sequence[_Call], outcomes: Sequence[_Outcome]) -> None:
-    """Set the results of the calls' futures. Wake each loop only once, because that is the slow part."""
+    """Set the results of the calls' futures. Each loop is woken only one time, because waking it is slow."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], _Outcome]]] = {}
     for (future, _), outcome in zip(calls, outcomes, strict=True):
         by_loop.setdefault(future.get_loop(), []).append((future, outcome))

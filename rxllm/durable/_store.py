@@ -67,7 +67,7 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """The end of a run, committed with its last events. The `error` is JSON."""
+    """The end of a run, which is committed with the run's last events. `error` is JSON."""
 
     status: Literal["completed", "halted", "failed", "cancelled"]
     error: bytes | None = None
@@ -89,7 +89,10 @@ class Store(Protocol):
         ...
 
     async def load(self, id: str) -> Run:
-        """Return the run with this id. Raises ``RunError("unknown_run")``."""
+        """Return the run with this id.
+
+        Raises ``RunError("unknown_run")`` if there is no such run.
+        """
         ...
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
@@ -108,11 +111,14 @@ class Store(Protocol):
         ...
 
     async def renew(self, lease: Lease) -> bool:
-        """Extend the lease. Return whether cancellation was requested. Raises ``RunError("lease_lost")``."""
+        """Extend the lease, and return whether cancellation was requested.
+
+        Raises ``RunError("lease_lost")`` if the lease was lost.
+        """
         ...
 
     async def release(self, lease: Lease) -> None:
-        """End the lease now. Do nothing if it was lost."""
+        """End the lease now. This does nothing if the lease was lost."""
         ...
 
     async def append(
@@ -123,7 +129,7 @@ class Store(Protocol):
         ending: Ending | None = None,
         token: str = "",
     ) -> bool:
-        """Commit everything or nothing, and extend the lease.
+        """Commit all the events, records and ending or none of them, and extend the lease.
 
         Returns whether cancellation was requested. If `token` is the same as in the lease's last append, nothing
         is changed. You can therefore repeat an append after ``"store_unavailable"``. Raises ``RunError("lease_lost")``
@@ -133,17 +139,23 @@ class Store(Protocol):
         ...
 
     async def events(self, id: str, after: int = 0, limit: int = 1000) -> Sequence[bytes]:
-        """Return up to `limit` events after number `after`. Raises ``RunError("unknown_run")``."""
+        """Return up to `limit` events after number `after`.
+
+        Raises ``RunError("unknown_run")`` if there is no such run.
+        """
         ...
 
     async def records(self, id: str) -> Sequence[Record]:
-        """Return the journal in order. Raises ``RunError("unknown_run")``."""
+        """Return the records of the run's journal, in order.
+
+        Raises ``RunError("unknown_run")`` if there is no such run.
+        """
         ...
 
     async def wait(self, id: str, after: int, seconds: float) -> None:
         """Wait up to `seconds` for events after number `after`.
 
-        A cancel request or the end of the run also ends the wait. It can end early, so check the run afterwards.
+        A cancel request or the end of the run also ends the wait. The wait can end early, so check the run afterwards.
         """
         ...
 

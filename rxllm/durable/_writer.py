@@ -22,7 +22,7 @@ MOST = 1024
 """The number of events that may queue up for a slow store before the stream is paused."""
 
 APPENDING_SECONDS = 0.25
-"""The number of seconds to delay a renewal when an append has just checked for cancel requests."""
+"""The number of seconds by which an append delays the next renewal. An append also checks for cancel requests."""
 
 FOREVER = 2**53
 """An event number that no run ever reaches."""
@@ -66,7 +66,10 @@ class Writer:
         self._wake(True)  # a lost response would have to be requested, and paid for, again
 
     async def flush(self, ending: Ending | None = None) -> None:
-        """Commit everything added so far, including the run's `ending` if there is one. Raises ``RunError``."""
+        """Commit everything added so far, including the run's `ending` if there is one.
+
+        Raises ``RunError`` if the commit fails.
+        """
         committed: Future[None] = Future()
         with self._guard:
             if self._error is not None:
@@ -87,7 +90,10 @@ class Writer:
             await self._room.wait()
 
     async def run(self) -> None:
-        """Append batches until this task is cancelled. Raises ``RunError`` if it can no longer append."""
+        """Append batches until this task is cancelled.
+
+        Raises ``RunError`` if a batch cannot be appended.
+        """
         try:
             while True:
                 await self._some.wait()
@@ -102,7 +108,10 @@ class Writer:
             self._fail(RunError("lease_lost", run_id=self._lease.run_id))
 
     async def keep_lease(self) -> None:
-        """Keep renewing the lease, and watch for cancel requests. Raises ``RunError`` if either fails."""
+        """Keep renewing the lease, and watch for cancel requests.
+
+        Raises ``RunError`` if either fails.
+        """
         while True:
             # Start waiting before renewing, so that no cancel request is missed. The renewal reports earlier requests.
             batches = self._batches

@@ -32,7 +32,7 @@ CALLS = 4
 More clients would cost more than they save.
 """
 IDLE_SECONDS = 5.0
-"""Seconds until an idle pool is closed."""
+"""The time in seconds after which an idle pool is closed."""
 KEEPALIVE_SECONDS = 4.0
 """The time in seconds after which an idle connection is closed.
 
@@ -41,7 +41,7 @@ Many servers close idle connections after 5 s. A call that begins at that moment
 
 
 class Load:
-    """A client's running calls, and the time it became idle."""
+    """The number of calls that run on a client, and the time at which it became idle."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -53,8 +53,8 @@ _loads: weakref.WeakKeyDictionary[Any, Load] = weakref.WeakKeyDictionary()
 
 @contextlib.contextmanager
 def in_use(client: httpx.AsyncClient) -> Generator[None]:
-    """Count the block as a running call on `client`."""
-    load = _loads.get(client) or Load()  # a client that the user passed has no load, so this one is thrown away
+    """Count a running call on `client` while the block runs."""
+    load = _loads.get(client) or Load()  # nothing reads the load of a user's own client
     load.calls += 1
     try:
         yield

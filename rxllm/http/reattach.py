@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("rxllm")
 
 STOP_SECONDS = 5.0
-"""The maximum wait for the provider to stop an answer."""
+"""The maximum number of seconds to wait for the provider to stop an answer."""
 
 
 ID_SECONDS = 5.0
@@ -93,7 +93,7 @@ class KeptAnswer(Protocol):
         ...
 
     def stop(self, call: Call) -> httpx.Request:
-        """Return a request that stops the answer."""
+        """Return the request that asks the provider to stop the answer."""
         ...
 
 
@@ -105,7 +105,7 @@ async def read_first(
     client: httpx.AsyncClient,
     pump: Pump[Any],
 ) -> AdapterError | None:
-    """Read the answer that an earlier process left, or otherwise the answer to `request`.
+    """Read the answer that an earlier process left. If there is none, read the answer to `request`.
 
     An earlier answer that cannot be read is stopped.
     """
@@ -150,7 +150,7 @@ async def read_rest(
 ) -> AdapterError | None:
     """Read the rest of `answer` over other connections.
 
-    `dropped` is the failure of the first one.
+    `dropped` is the error that ended the first connection, if there was one.
     """
     rules = policy(exchange.retry)
     failure: LLMError | None = dropped
@@ -195,7 +195,7 @@ async def stop_answer(
 ) -> None:
     """Ask the provider to stop `answer`, or log a warning.
 
-    `is_lost` means that the provider may not know the answer.
+    If `is_lost` is True, the provider may no longer have the answer.
     """
     is_cancelled = False
     problem: object = "the event loop ended"

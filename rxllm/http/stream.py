@@ -89,9 +89,10 @@ class Exchange(Protocol):
 
     If `content_only` is True, pings do not restart the idle timer. `discreet` removes secrets from an error.
     `kept_answer` is the answer that the provider keeps. `saved_id` is its id from an earlier process.
-    ``rebuild(build)`` builds another request about it. `hands_over` returns whether a later process will read it.
-    `is_cancelled` returns whether it must only be stopped. `note_drop` is called before each wait for the rest, and
-    `note_loss` before the request is sent again. `client` returns a new client if the first is closed.
+    ``rebuild(build)`` builds another request about this answer. `hands_over` returns whether a later process will read
+    the answer. `is_cancelled` returns whether the answer must only be stopped. `note_drop` is called before each wait
+    for the rest of the answer, and `note_loss` before the request is sent again. `client` returns a new client if the
+    first is closed.
     """
 
     provider: str
@@ -295,9 +296,10 @@ async def _deliver(
     since: float | None,
     answer: KeptAnswer | None,
 ) -> None:
-    """Emit the events of `response`. If the pump has a `grace`, read on after a dispose until the id of `answer`.
+    """Emit the events of `response`.
 
-    If `since` is given, only content restarts the idle timer.
+    If the pump has a `grace`, reading continues after a dispose until the id of `answer` arrives. If `since` is
+    given, only content restarts the idle timer.
     """
     if pump.disposed and not pump.grace:
         return

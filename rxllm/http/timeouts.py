@@ -26,7 +26,7 @@ from rxllm.values.argument_checks import is_positive, must_be
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 600.0
-"""The longest default silence. Models can think for minutes."""
+"""The default limit for a silence, in seconds. It is long because models can think for minutes."""
 WRITE_SECONDS = 60.0
 ERROR_BODY_SECONDS = 5.0
 """The maximum wait for an error response's body."""

@@ -66,8 +66,8 @@ OnMessage = Callable[[Json], Json | None]
 class Connection(ABC):
     """A connection to a server.
 
-    `timeout` is in seconds, and does not apply to tool calls. A given `version` is used without asking the server.
-    ``with`` and ``async with`` close the connection. A closed connection reconnects when used again.
+    `timeout` is in seconds, and does not apply to tool calls. If `version` is given, it is used without
+    asking the server. ``with`` and ``async with`` close the connection. A closed connection reconnects when used again.
     """
 
     session: str | None = None
@@ -292,7 +292,7 @@ def _client_info() -> Json:
 
 
 def response(message: Json, result: Json | None) -> Json:
-    """Return the response to `message`. If `result` is None, any request but a ping gets an error."""
+    """Return the response to `message`. If `result` is None, every request except a ping is answered with an error."""
     if result is None and message.get("method") != "ping":
         error = {"code": METHOD_NOT_FOUND, "message": "this client does not support the method"}
         return {"jsonrpc": "2.0", "id": message.get("id"), "error": error}
@@ -300,7 +300,7 @@ def response(message: Json, result: Json | None) -> Json:
 
 
 def messages_in(data: Any) -> Iterator[Json]:
-    """Yield the messages in `data`, a message or a list.
+    """Yield the messages in `data`, which is one message or a list of messages.
 
     Raises ``StreamError("malformed_event")`` for anything else.
     """

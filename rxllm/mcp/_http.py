@@ -142,7 +142,7 @@ class _Wire(HTTPAdapter):
 
 
 class _Decoder(FrameDecoder):
-    """Turns each message into a `RawChunk`, until the response to `id`."""
+    """Turns each message into a `RawChunk` until the response to request `id` arrives."""
 
     def __init__(self, id: int | str | None) -> None:
         super().__init__(SSEDecoder(), Blocks(), msgspec.json.Decoder(), provider=PROVIDER, raw=False)
@@ -203,7 +203,7 @@ def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
 def _places(place: Any, path: Path | None) -> Iterator[tuple[Path | None, Mapping[str, Any]]]:
     """Yield each schema that contains `KEY`, and the schema's path.
 
-    The path is None outside ``properties``.
+    The path is None if the schema is not reached through ``properties`` alone.
     """
     if isinstance(place, list):
         for item in cast(list[Any], place):
@@ -219,7 +219,7 @@ def _places(place: Any, path: Path | None) -> Iterator[tuple[Path | None, Mappin
 
 
 def mirror_arguments(headers: Mapping[Path, str], arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the headers of a call, without null arguments."""
+    """Return the headers that repeat a call's arguments. Null arguments have no header."""
     found = {name: _text_at(arguments, path) for path, name in headers.items()}
     return {name: header_text(text) for name, text in found.items() if text is not None}
 

@@ -35,7 +35,7 @@ GRACE_SECONDS = 1.0
 MAX_WAITING = 1_000
 """The maximum number of notifications that can wait. Any others are dropped."""
 MAX_UNREAD = 32 * 2**20
-"""The maximum number of bytes that a server leaves unread."""
+"""The maximum number of bytes that may wait until the server reads them."""
 STDERR_SHOWN = 2_000
 
 _INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "SYSTEMROOT", "APPDATA", "TEMP")
@@ -206,7 +206,7 @@ class Process(asyncio.SubprocessProtocol):
                 self._inboxes.pop(key, None)
 
     async def aclose(self) -> None:
-        """End the server, and wait a few seconds."""
+        """End the server, and wait up to a few seconds until it has ended."""
         self._on_loop(self._fail, "was closed")
         await asyncio.to_thread(self._thread.join, 5 * GRACE_SECONDS)
 

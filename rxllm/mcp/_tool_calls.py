@@ -170,9 +170,9 @@ class Questions(msgspec.Struct):
 
     @classmethod
     def required(cls, result: Json, known: Questions) -> Questions:
-        """Return the questions in a `result`.
+        """Return the questions that `result` contains.
 
-        Answers in `known` to the same questions are kept.
+        An answer in `known` is kept if its question is the same.
         """
         found, state = result.get("inputRequests"), result.get("requestState")
         requests = {key: object_of(request) for key, request in object_of(found).items()}
@@ -262,7 +262,10 @@ def _fault(answer: Json, params: Json) -> str:
 
 
 def _convert_reply(reply: str, kind: Any) -> Any:
-    """Convert a reply to the type `kind`. Raises ``ValueError`` or ``KeyError`` if that is impossible."""
+    """Convert a reply to the type `kind`.
+
+    Raises ``ValueError`` or ``KeyError`` if that is impossible.
+    """
     match kind:
         case "boolean":
             return _TRUTHS[reply.strip().lower()]

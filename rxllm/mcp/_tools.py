@@ -174,7 +174,7 @@ def _tool(connection: Connection, entry: Json, prefix: str) -> Tool | None:
 
 
 class _Handler(partial[Any]):
-    """A tool's handler. Its repr appears in errors about equal names."""
+    """A tool's handler. Its repr appears in the error about two tools with the same name."""
 
     checks_arguments = True
 

@@ -72,7 +72,7 @@ class ArgumentFeed:
 
     @property
     def streams(self) -> dict[str, Stream[Any]]:
-        """The streams to pass to the tool. Each can be read once."""
+        """The streams to pass to the tool. Each can be read only once."""
         return {name: from_async_iter(items.read) for name, items in self._items.items()}
 
     def feed(self, delta: str) -> None:

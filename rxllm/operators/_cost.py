@@ -254,7 +254,7 @@ class ResponseCount:
         return self._known + self._answer
 
     def characters_of(self, tokens: float) -> float:
-        """Return the number of `characters` at which the estimated count reaches `tokens`."""
+        """Return the value of `characters` at which the estimated count reaches `tokens`."""
         return (tokens - self._known) * CHARACTERS_PER_TOKEN
 
     @property

@@ -45,7 +45,7 @@ def operate(start: Start[T, R]) -> Callable[[Observable[T]], Stream[R]]:
 
 
 MakeHandler = Callable[[abc.OnNext[R], abc.OnError], abc.OnNext[T]]
-"""Return an item handler for an observer's ``on_next`` and ``on_error``."""
+"""A function that takes an observer's ``on_next`` and ``on_error``, and returns a handler for items."""
 
 
 def handle_each(make_handler: MakeHandler[R, T], *, is_filter: bool = False) -> Callable[[Observable[T]], Stream[R]]:
@@ -279,7 +279,7 @@ _EVENTS_OF: dict[type[Any], str] = {
     ChatResult: "stream",
     Turn: "session.stream_start",
 }
-"""For each class of results, the function that returns the events instead."""
+"""Maps each class of results to the function that emits events instead of the result."""
 
 
 def shared(operator: Callable[[Observable[T]], Stream[R]]) -> Callable[[Observable[T]], Stream[R]]:

@@ -328,7 +328,10 @@ def final_answer(state: StreamCollector) -> Response[Any]:
 
 
 def parsed_value(response: Response[Any], read: Read) -> Any:
-    """Return the parsed answer. Raises ``ValidationError("invalid_output")`` for unparsable text or tool calls."""
+    """Return the parsed answer.
+
+    Raises ``ValidationError("invalid_output")`` if the text cannot be parsed or the response calls tools.
+    """
     if response.tool_calls:
         metadata = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
         raise ValidationError("invalid_output", "the response calls tools instead of answering", metadata=metadata)
@@ -364,7 +367,10 @@ def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
 
 
 def parse_json(text: str) -> Any:
-    """Return the JSON value in `text`. Raises ``ValidationError("invalid_output")`` if the text is not JSON."""
+    """Return the JSON value in `text`.
+
+    Raises ``ValidationError("invalid_output")`` if the text is not JSON.
+    """
     try:
         return decode_json(unfenced(text))
     except Exception as error:  # a lone surrogate does not raise DecodeError

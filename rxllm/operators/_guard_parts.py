@@ -170,7 +170,7 @@ class GuardParts:
         return pieces
 
     def _new_text(self, event: Event) -> str:
-        """Return the text of `event` unless earlier events contained it."""
+        """Return the text of `event`, or "" if earlier events contained this text."""
         match event:
             case TextCompleted():
                 return self._completed(block_key(TextDelta, event.id, self._open), event.text)

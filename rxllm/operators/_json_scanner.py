@@ -57,7 +57,7 @@ _SCALAR = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?|t
 _BEGINS = frozenset('{["-0123456789tfnNI')
 
 Key = str | int
-"""A key or index, or "" for the outermost value."""
+"""The key or index of a value, or "" for the outermost value."""
 
 
 class Sink(Protocol):
@@ -68,7 +68,7 @@ class Sink(Protocol):
         ...
 
     def on_text(self, raw: str) -> None:
-        """Handle a piece of the open string. Its escape sequences are not decoded, and none is split."""
+        """Handle a piece of the open string. It contains only whole escape sequences, which are not decoded."""
         ...
 
     def on_close(self, at: int) -> None:
@@ -77,7 +77,7 @@ class Sink(Protocol):
 
 
 class PathMatch:
-    """Compare the keys of the open values with a path in which None matches any key."""
+    """Compare the keys of the open values with a path. None in the path matches any key."""
 
     def __init__(self, path: Sequence[Key | None]) -> None:
         self._wanted = ("", *path)

@@ -277,7 +277,7 @@ def _verdict(error: Exception) -> Verdict:
 
 
 class _Permit:
-    """The permit for one call. For a trial call, `is_trial` is True until its first content."""
+    """The permit for one call. For a trial call, `is_trial` is True until the call receives content."""
 
     def __init__(self, is_trial: bool) -> None:
         self.is_trial = is_trial

@@ -52,7 +52,7 @@ from rxllm.values.argument_checks import check, explains_call, invalid_option, i
 T = TypeVar("T")
 
 MAX_HOLD = 600.0
-"""The maximum number of seconds for which a failed call delays the others."""
+"""The maximum number of seconds by which a failed call delays the other calls."""
 
 MINUTE = 60.0
 
@@ -360,14 +360,17 @@ class _Queue:
             self._held_until = max(self._held_until, now + seconds)
 
     def retry_in(self, seconds: float, now: float) -> float:
-        """Count a retry, and return the seconds until it may start."""
+        """Count a retry, and return the number of seconds to wait before it."""
         with self._guard:
             at = self._requests.earliest(1, max(now + seconds, self._held_until))
             self._requests.add(1, at, now)
             return at - now
 
     def _take_first(self) -> tuple[_QueuedCall, float] | None:
-        """Return the first call in the queue and how long it must wait. If it can start, it leaves the queue."""
+        """Return the first call in the queue and the number of seconds that it must wait.
+
+        A call that can start leaves the queue.
+        """
         with self._guard:
             while self._waiting and next(iter(self._waiting)).is_lost:
                 self._waiting.popitem(last=False)
@@ -405,11 +408,11 @@ class _Queue:
 
 
 Entry = list[float]
-"""A time and the amount used then. The amount is corrected once the usage is known."""
+"""The time at which an amount was used, and the amount. It is corrected when the actual usage is known."""
 
 
 class _RateWindow:
-    """Limit the total in any 60 seconds. An amount above the limit is allowed if it is alone."""
+    """Limit the total in any 60 seconds. An amount above the limit is allowed if it is the only one."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit

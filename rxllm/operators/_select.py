@@ -258,7 +258,7 @@ class _Total:
 
 
 class TextPieces:
-    """Extract text or thinking from deltas or, without deltas, from completions."""
+    """Extract text or thinking from deltas, or from a completed block if it had no deltas."""
 
     def __init__(
         self, delta: type[TextDelta | ThinkingDelta], completed: type[TextCompleted | ThinkingCompleted]

@@ -38,7 +38,7 @@ from rxllm.values import EngineError, StreamError
 from rxllm.values.argument_checks import check_seconds
 
 MOST = 1024
-"""The number of waiting events above which events that folds ignore are dropped."""
+"""The maximum number of waiting events. Above it, the events that no fold uses are dropped."""
 
 
 def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Event]]:
@@ -256,7 +256,7 @@ class Watcher:
         self._wake.dispose()
 
     def _begin(self, clock: abc.SchedulerBase) -> list[Event] | None:
-        """Return the events to deliver now, or None if they have to wait."""
+        """Return the events to deliver now, or None if nothing can be delivered now."""
         with self._lock:
             if self._is_delivering or self.has_left or not (self._waiting or self._has_ended):
                 return None

@@ -44,7 +44,7 @@ from rxllm.values import Request, Thread, Tool, ToolCall, ToolError, request_key
 _AT_ONCE = (ToolExecutionStarted, ToolProgress, Nested, ToolExecutionCompleted)
 
 INTERRUPTED = "interrupted"
-"""The raw finish reason of a response whose end was lost with its process, after some of its tools had started."""
+"""The raw finish reason of a response that its process did not finish. Some of its tools had already started."""
 
 
 class StepTools(abc.DisposableBase):
@@ -106,7 +106,7 @@ class StepTools(abc.DisposableBase):
         return events if feed is None else Deferred(lambda: empty() if call.id in self._stopped else events)
 
     def complete(self, id: str) -> None:
-        """Emit the end of a tool that has waited for the end of its call."""
+        """Emit the end of a tool that ended before its call was complete."""
         self._incomplete.discard(id)
         outcomes = self._outcomes.get(id, [])
         if outcomes and isinstance(outcomes[0], ToolExecutionCompleted):
@@ -132,7 +132,10 @@ class StepTools(abc.DisposableBase):
         return [self._outcomes[vetoed.id].pop(0), *self.stop_incomplete(message)]
 
     def stop_incomplete(self, message: str) -> list[Event]:
-        """Stop the tools with incomplete calls, and drop their outcomes. Return the ends of the running tools."""
+        """Stop the tools with incomplete calls, and drop their outcomes.
+
+        Returns the events that end the tools that were running.
+        """
         ends: list[Event] = []
         for index, call in enumerate(self._calls):
             if call.id in self._incomplete and call.id not in self._stopped:
@@ -214,7 +217,8 @@ class EarlyRecord:
     run emits it in place of the lost response. Tools that had finished do not run again. A tool that was interrupted
     waits for the caller's decision or, if it is idempotent, runs again, as always.
 
-    Once the response itself is recorded, nothing kept is used any more. The calls of a discarded response are voided.
+    After the response itself has been recorded, the kept part is no longer used. The calls of a discarded response are
+    voided.
     """
 
     def __init__(self, scope: Scope, thread: Thread, session_id: str | None) -> None:
@@ -224,7 +228,7 @@ class EarlyRecord:
         self._discarded: list[str] = []
         self._is_kept = False
         self.is_possible = scope.journal is None or self._journal is not None
-        """Whether tools may start early. If an earlier run has started some, a later run starts none."""
+        """Whether tools may start early. It is False if an earlier run has already started some of them."""
 
     def recall(self) -> Observable[Event] | None:
         """Return the last response that an earlier run kept, or None if it kept none or recorded the response."""
@@ -240,7 +244,7 @@ class EarlyRecord:
         return from_iterable(last)
 
     def keep(self, call: ToolCall, state: StreamCollector) -> None:
-        """Keep the response so far before the tool of `call` starts. The response's last event completes the call."""
+        """Store the response so far, up to the completion of `call`, before its tool starts."""
         if self._journal is not None:
             self._void_discarded(self._journal)
             events = [*replace(state, executions={}).to_events(), *close_response(state, INTERRUPTED)]
@@ -254,7 +258,7 @@ class EarlyRecord:
         self._begun.clear()
 
     def settle(self, *, is_used: bool) -> None:
-        """Note that the response has been recorded. `is_used` is False if its tool calls do not run."""
+        """Note that the response has been recorded. `is_used` is False if the response's tool calls do not run."""
         if self._journal is None or not self._is_kept:
             return
         self._is_kept = False

@@ -30,7 +30,7 @@ A timer may fire too early by this much. If it were set again for the rest of th
 """
 
 BUSY_SECONDS = 0.01
-"""The number of seconds after which the timer tries again if it fires during a delivery."""
+"""The number of seconds after which the timer fires again if it has fired during a delivery."""
 
 
 def time_limits(

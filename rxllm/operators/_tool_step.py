@@ -242,7 +242,7 @@ class ToolStep(abc.DisposableBase):
                 self._deliver(event)
 
     def _veto(self, call: ToolCall) -> None:
-        """End the response, because the tool of the incomplete `call` has failed or halts."""
+        """End the response, because the tool of the incomplete `call` has failed or has halted the chat."""
         self._source.dispose()
         self._feeds.clear()
         *completions, end = close_response(self._state, VETOED, call)

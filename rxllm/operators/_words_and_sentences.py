@@ -123,7 +123,7 @@ class Segmenter:
         return segments
 
     def close(self) -> list[str]:
-        """Return the unfinished segment, and start over."""
+        """Return the unfinished segment, and begin a new one."""
         self._context = ""
         rest = self._take()
         return [rest] if rest else []
@@ -151,7 +151,7 @@ _CONTEXT = 40  # no abbreviation is longer, even with its closing marks
 
 
 def _context_of(text: str) -> str:
-    """Return the last part of `text`, as far as it can affect where the next cut is."""
+    """Return the last part of `text` that can affect the position of the next cut."""
     words = text.rstrip()
     gap = text[len(words) :]
     words = words if len(words) <= _CONTEXT else "x" + words[-_CONTEXT:]  # "x" stands for earlier words

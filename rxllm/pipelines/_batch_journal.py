@@ -116,7 +116,10 @@ class Journal:
         await _in_thread(self._open)
 
     async def close(self) -> None:
-        """Sync and close the file. Raises ``EngineError("journal_failed")`` if that fails."""
+        """Sync and close the file.
+
+        Raises ``EngineError("journal_failed")`` if that fails.
+        """
         await _in_thread(self._close)
 
     def leave(self) -> None:
@@ -137,7 +140,10 @@ class Journal:
         del self._places[index]
 
     async def append(self, index: int, response: Response[Any]) -> Response[Any]:
-        """Append `response` to the file, and return it. Raises ``EngineError("journal_failed")`` if that fails."""
+        """Append `response` to the file, and return the response.
+
+        Raises ``EngineError("journal_failed")`` if that fails.
+        """
         await _in_thread(lambda: self._append(index, response))
         return response
 
