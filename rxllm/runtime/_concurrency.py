@@ -15,8 +15,9 @@ T = TypeVar("T")
 class Bounded(abc.DisposableBase, Generic[T]):
     """Subscribes to at most `limit` sources at a time.
 
-    ``on_next(index, item)`` gets each item. ``on_end(index, error)`` is called when a source ends, and ``on_done()``
-    when all have. An error that is not an ``Exception`` disposes all sources, and goes to ``on_fatal``.
+    ``on_next(index, item)`` is called for each item. ``on_end(index, error)`` is called when a source ends, and
+    ``on_done()`` when all have ended. An error that is not an ``Exception`` disposes all sources, and is passed to
+    ``on_fatal``.
 
     While `is_open` is True, more sources can follow. Call `start` for each one, and again after you set it to False.
     """

@@ -16,7 +16,7 @@ exception                   and at the end, it is passed to the subscriber's own
 the subscriber disposes     the waiting items are dropped, and the source and the timer are disposed
 ==========================  =========================================================================================
 
-Operators with their own queues state the differences.
+Operators that have their own queues describe how they differ.
 
 A `Hold` makes a source wait; see `paced`. The source waits for the operator's gate and the reader's gate. Calls by the
 subscriber wait only for the reader.

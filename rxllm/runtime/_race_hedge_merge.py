@@ -89,7 +89,7 @@ def _race_sources(name: str, sources: Sequence[Observable[Event]], delays: Seque
 
 
 class _Race:
-    """Emits the source that is first to produce content, and disposes the others.
+    """Emits the events of the source that is first to produce content, and disposes the others.
 
     Source k starts after ``delays[k]`` seconds, or once all running sources have failed. `name` is the race's key in
     the metadata.

@@ -62,7 +62,7 @@ def to_async_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: i
 class Buffer(abc.ObserverBase[T]):
     """A subscription's unread items.
 
-    It must not refer to the iterator, which may be dropped.
+    It must not refer to the iterator. Otherwise, a dropped iterator would not be collected.
     """
 
     def __init__(self, maxsize: int, limit: int | None, wake: Callable[[], object]) -> None:

@@ -49,7 +49,7 @@ class Plan(Protocol):
         ...
 
     def opens(self, attempt: int) -> Iterable[Event]:
-        """Return events to emit before an attempt's first content."""
+        """Return the events to emit before an attempt's first content."""
         ...
 
     def name(self, attempt: int) -> str:
@@ -57,7 +57,7 @@ class Plan(Protocol):
         ...
 
     def note(self, times: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return metadata for an attempt that follows failed ones."""
+        """Return the metadata for an attempt that follows failed attempts."""
         ...
 
 
@@ -263,7 +263,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
             raise invalid_option(("retry", "retry_on"), _unknown_reasons(unknown))
 
     def delay(self, error: LLMError, attempt: int) -> float:
-        """Return the seconds to wait after `attempt`, counted from 1."""
+        """Return how many seconds to wait after `attempt`. The first attempt is number 1."""
         backoff = min(self.max_delay, self.base_delay * 2.0 ** min(attempt - 1, 64))
         return max(self._retry_after(error), backoff) + random.uniform(0.0, self.jitter)
 

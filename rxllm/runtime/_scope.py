@@ -53,7 +53,7 @@ T = TypeVar("T")
 class ToolRecord(msgspec.Struct, frozen=True):
     """A journal's record of a tool call.
 
-    `call` has the arguments, and `events` is the outcome. If the tool was interrupted, `events` is None. If it was
+    `call` contains the arguments, and `events` is the outcome. If the tool was interrupted, `events` is None. If it was
     denied, `call` is None.
     """
 
@@ -82,7 +82,7 @@ class Journal(Protocol):
         ...
 
     async def begin(self, path: Sequence[str], key: str, call: ToolCall) -> None:
-        """Record a tool's start before it starts. If this fails, the stream ends with the error."""
+        """Record the start of a tool before the tool starts. If this fails, the stream ends with the error."""
         ...
 
     async def finish(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
@@ -112,8 +112,8 @@ class EagerJournal(RecallingJournal, Protocol):
     """A `RecallingJournal` that can also drop records.
 
     With other journals, tools wait for the end of the response. The beginning of a response is kept under a key that
-    starts with "eager". Once the whole response is recorded, it replaces its beginning, and the last list that later
-    runs recall is empty. A beginning that was kept twice is not replaced.
+    starts with "eager". When the whole response has been recorded, it replaces the beginning. The last list that later
+    runs recall is then empty. A beginning that was kept twice is not replaced.
     """
 
     def void(self, path: Sequence[str], key: str) -> None:
@@ -151,8 +151,8 @@ class EngineCall(msgspec.Struct, frozen=True):
     """The engine call whose operators are being applied.
 
     `request` has all options, and `call` has the settings that are not part of a request. `provider` is the adapter's
-    name. `before` is the usage of earlier steps, and `chat` has the chat's budgets. ``ask(engine)`` returns another
-    engine's answer, as a cold Observable.
+    name. `before` is the usage from earlier steps, and `chat` contains the chat's budgets. ``ask(engine)`` returns
+    another engine's answer, as a cold Observable.
     """
 
     request: Request
@@ -232,7 +232,7 @@ class Scope(msgspec.Struct, frozen=True):
         return replace(self, shares=(*(Share(budget) for budget in budgets if budget not in known), *self.shares))
 
     def attempt(self, call: Call) -> Call:
-        """Record an attempt, and return the `Call` with its settings."""
+        """Record an attempt, and return `call` with the attempt's settings."""
         return call if self.begin_attempt is None else self.begin_attempt(call)
 
     def of_tool(self, tool_call_id: str, tool_key: Callable[[], str]) -> Scope:

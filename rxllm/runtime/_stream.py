@@ -56,7 +56,7 @@ _I = TypeVar("_I")
 
 
 class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
-    """Calls `observer` on its own event loop."""
+    """Calls `observer` on the event loop that was running when it subscribed."""
 
     def __init__(self, observer: AutoDetachObserver[S]) -> None:
         self.subscription = SingleAssignmentDisposable()
@@ -343,7 +343,7 @@ class Stream(StreamMethods[T]):
         return self
 
     def run(self, scheduler: abc.SchedulerBase | None = None) -> T:
-        """Wait for the end, and return the last item; see `rxllm.run`."""
+        """Wait until the stream ends, and return its last item; see `rxllm.run`."""
         return run(self, scheduler)
 
     def __await__(self) -> Generator[Any, None, T]:

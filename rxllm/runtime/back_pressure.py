@@ -33,7 +33,7 @@ from rxllm.runtime.portal import running_loop
 
 
 class Endings:
-    """The functions that a reader waits for when it has stopped reading."""
+    """The functions that a reader waits for after it has stopped reading."""
 
     def __init__(self) -> None:
         self._running: dict[Future[None], None] = {}
@@ -85,7 +85,7 @@ LIMIT = 65_536
 class Gate:
     """A gate between a source and its reader.
 
-    It is full at `maxsize` waiting items, and opens at half.
+    It is full when `maxsize` items are waiting, and opens again when at most half of them are left.
     """
 
     def __init__(self, maxsize: int) -> None:
@@ -148,7 +148,7 @@ class Gate:
             self._wake(self._idlers)
 
     def before_tools(self, start: Callable[[], None]) -> None:
-        """Call `start`, which runs a step's tools. A `Hold` can delay it."""
+        """Call `start`, which runs a step's tools. A `Hold` can delay the call."""
         start()
 
     def when_requested(self, wake: Callable[[], None]) -> None:
@@ -195,8 +195,8 @@ class Gate:
 def read_by(gate: Gate | None, listener: ErrorListener, endings: Endings | None = None) -> Generator[None]:
     """Set the reader for the subscriptions in the block.
 
-    Sources wait for `gate`, or never if it is None. `listener` gets unhandled errors. `endings` holds functions that
-    run after reading.
+    Sources wait for `gate`. If it is None, they never wait. `listener` receives unhandled errors. `endings` holds
+    functions that run after reading.
     """
     token = current_reader.set(Reader(gate, listener, endings))
     try:

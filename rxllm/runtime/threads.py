@@ -44,7 +44,7 @@ THREADS = 1_000
 """The maximum number of tool functions that run at once."""
 
 THREADS_LEFT = 100
-"""The maximum number of abandoned functions that still run."""
+"""The maximum number of abandoned functions that may still be running."""
 
 _Job = tuple["Future[Any]", Callable[[], Any]]
 
@@ -193,7 +193,7 @@ class Live:
 
 
 class Drain:
-    """Waits for the calls and timers in `live` at exit."""
+    """Waits for the calls and timers in `live` at interpreter exit."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
