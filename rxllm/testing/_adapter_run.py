@@ -49,7 +49,7 @@ USAGE = Usage(11, 7)
 
 @dataclass(frozen=True)
 class Script:
-    """An answer that the service of a test suite gives.
+    """The answer that a test suite's service gives to a call.
 
     The service sends `thinking` and `texts` in pieces, then `calls`, `usage` and the end. `finish_reason` defaults to
     ``"tool_calls"`` if there are calls, and to ``"stop"`` otherwise. An `error` ends the answer, and the adapter must

@@ -69,7 +69,7 @@ class HTTPAdapterConformance(AdapterConformance):
     def said(self, script: Script) -> list[bytes]:
         """Return the chunks for the script's thinking, texts and calls.
 
-        Include any preamble, but not the chunks from `ended`.
+        They include any preamble, but not the chunks that `ended` returns.
         """
         missing(self, "said")
 

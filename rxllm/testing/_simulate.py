@@ -42,8 +42,8 @@ SHOWN_MOMENTS = 40
 class Simulation(NamedTuple):
     """The result of a successful run.
 
-    `value` is the app's result. `error` is from the first call that failed after a fault. `duration` is in virtual
-    seconds. `steps` is the number of steps taken by the app's tasks.
+    `value` is the app's result. `error` is the error of the first call that failed after a fault. `duration` is in
+    virtual seconds. `steps` is the number of steps taken by the app's tasks.
     """
 
     seed: int

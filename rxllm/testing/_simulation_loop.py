@@ -61,7 +61,7 @@ class Faults:
         return kind in self.enabled and self.random.random() < self._rate
 
     def cancel_at(self) -> int | None:
-        """Choose a random step at which to cancel, or None."""
+        """Choose a random step at which to cancel the app, or None if the app is not cancelled."""
         return int(10 ** self.random.uniform(0, 3)) if self.strikes("cancel") else None
 
     def on_connection(self) -> Fault | None:

@@ -160,7 +160,7 @@ def fold(events: Iterable[Event]) -> Response[Any]:
 
 
 def inconsistency(events: Iterable[Event]) -> str | None:
-    """Return a text about the first event that contradicts earlier ones, or None. Missing events do not count."""
+    """Describe the first event that contradicts earlier events, or return None. Missing events do not count."""
     checkers: dict[tuple[str, ...], _ChatChecker] = {}  # one checker for the chat, and one for each agent
     for event in events:
         path, inner = (event.path, event.event) if isinstance(event, ev.Nested) else ((), event)
