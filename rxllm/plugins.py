@@ -90,7 +90,10 @@ def _make_once(make: Callable[[str], Any], model: str) -> Any:
 
 
 def about(group: Group, name: str) -> str:
-    """Return a description of the plugin `name`. Raises ``KeyError`` for an unknown name."""
+    """Return a description of the plugin `name`.
+
+    Raises ``KeyError`` for an unknown name.
+    """
     return _describe(_points_by_name(group)[name][0])
 
 

@@ -284,7 +284,7 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
     [1, 3]
 
     Messages before the first user message form an exchange too, except system messages. No exchange starts between a
-    tool call and its result. After a call without a result, no exchange starts, because trimming must not hide the
+    tool call and its result. If a call has no result, no exchange starts after it, because trimming must not hide the
     fault.
     """
     starts: list[int] = []

@@ -91,7 +91,10 @@ Clock = Callable[[], float]
 
 
 class Observers:
-    """The observers that are notified during a call. The first error of each is logged, and the call continues."""
+    """The observers that are notified during a call.
+
+    The first error of each observer is logged, and the call continues.
+    """
 
     def __init__(self, functions: Iterable[Callable[[Telemetry], object]]) -> None:
         self._functions = tuple(functions)

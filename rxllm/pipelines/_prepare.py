@@ -150,8 +150,8 @@ def _hold_back(check: Observable[Any], answer: Observable[Event]) -> Stream[Even
 class _HeldBack:
     """One subscription to a check and the answer that waits for it.
 
-    This class is not a `Backlog`, because that could not pause the answer. An error of the answer waits for the check
-    too.
+    This class is not a `Backlog`, because a `Backlog` could not pause the answer. An error from the answer also waits
+    for the check.
     """
 
     def __init__(self, observer: abc.ObserverBase[Event]) -> None:

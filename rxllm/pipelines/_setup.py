@@ -55,7 +55,10 @@ _PLAIN = ("tool_choice", "temperature", "top_p", "max_tokens", "seed", "reasonin
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """An engine and a call's checked options. `own_options` are the call's own. `options` also include the engine's."""
+    """An engine and a call's checked options.
+
+    `own_options` are only the call's. `options` also include the engine's.
+    """
 
     engine: Engine
     options: Mapping[str, Any]

@@ -98,7 +98,7 @@ class HaltedStep(msgspec.Struct, frozen=True):
 def agent_setup(tool: AgentTool, settings: ToolSettings, **ids: str) -> Setup:
     """Return the setup for an agent's chat.
 
-    An agent without its own `approve` uses the step's. Its own context entries override the step's.
+    An agent without its own `approve` uses the step's. The agent's own context entries override the step's.
     """
     own = Setup.of(tool.engine, ChatOptions, {})
     context = {**settings.context, **own.engine.context, **own.options.get("context", {})}

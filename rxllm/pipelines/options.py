@@ -73,8 +73,8 @@ class PlainOptions(TypedDict, total=False):
     top_p: float | None
     """The total probability of the likeliest tokens to sample from (above 0, at most 1). Default: the provider's."""
     max_tokens: int | None
-    """The maximum length of the answer, in tokens. Anthropic requires a limit. If you set none, rxllm sends 32,000 for
-    Claude 4 and later, and 4,096 for other models. Default: the provider's."""
+    """The maximum length of the answer, in tokens. Anthropic requires a limit. If you do not set one, rxllm sends
+    32,000 for Claude 4 and later, and 4,096 for other models. Default: the provider's."""
     stop: str | Sequence[str] | None
     """One or more strings. The answer ends before the first one that the model writes. Default: none."""
     seed: int | None
@@ -149,10 +149,10 @@ class PlainStepOptions(PlainOptions, total=False):
     """A function that turns tool results into text for the model. Default: the engine's, which writes JSON."""
     approve: Approve | None
     """A function that decides whether to run a tool with ``approval=True``. It returns True, False, a reason to deny
-    the call, other arguments as a mapping, or ``halt("approval")``. It can also return an awaitable or an Observable.
-    Default: a call to such a tool halts the chat."""
+    the call, other arguments as a mapping, or ``halt("approval")``. It can also return an awaitable or an Observable of
+    one of these. Default: a call to such a tool halts the chat."""
     approve_timeout: float | None
-    """The seconds `approve` has before the call is denied. None means no limit. Default: ``None``."""
+    """The time limit in seconds for `approve`, after which the call is denied. None means no limit. Default: ``None``."""
 
 
 class StepOptions(PlainStepOptions, GenerateOptions, total=False):
@@ -167,7 +167,7 @@ class PlainChatOptions(PlainStepOptions, total=False):
     halt_when: Callable[[StepResult], bool] | None
     """A function that receives each step's result, and returns True to end the chat. Default: none."""
     steer: Observable[str | Message] | None
-    """An Observable of user input (strings or user messages) during the chat. The next step answers it. See
+    """An Observable of user input (strings or user messages) during the chat. The next step answers each input. See
     ``operators.repeat_until_halt``. Default: none."""
     steer_at: Literal["sentence", "step"] | None
     """The point at which `steer` interrupts the model: after its current "sentence" or "step". Default: "sentence", or
