@@ -80,8 +80,8 @@ class Served:
     """An adapter with a running service.
 
     ``asked()`` returns the number of calls that the service received. ``left()`` returns the number of calls that the
-    client closed early. ``requests()`` returns the HTTP requests, like ``Loopback.requests``. If there is no
-    `requests`, the rules about requests are checked only for an ``HTTPAdapter``.
+    client closed early. ``requests()`` returns the HTTP requests, like ``Loopback.requests``. If `requests` is None,
+    the rules about requests are checked only for an ``HTTPAdapter``.
     """
 
     adapter: Any

@@ -188,7 +188,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.faults.injected.append(self.trace[-1])
 
     def schedule_cancel(self, task: NumberedTask | None, after: int | None) -> None:
-        """Cancel `task` after `after` more steps. None cancels nothing."""
+        """Cancel `task` after `after` more steps. If `after` is None, cancel nothing."""
         self._target = None if after is None else task
         self._cancel_at = self.steps + (after or 0)
 

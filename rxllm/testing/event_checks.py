@@ -128,7 +128,10 @@ def events(
 
 
 def played(source: Observable[T]) -> list[T]:
-    """Run `source` in virtual time, and return its items. Raises the error with which it fails."""
+    """Run `source` in virtual time, and return its items.
+
+    Raises the error with which `source` fails.
+    """
     items: list[T] = []
     errors: list[Exception] = []
     scheduler = VirtualTimeScheduler(0.0)

@@ -57,7 +57,7 @@ SSE_HEADERS = {"Content-Type": "text/event-stream"}
 
 @dataclass(frozen=True)
 class Pause:
-    """A pause of so many seconds. By default, it lasts forever."""
+    """A pause of `seconds` seconds. By default, it lasts forever."""
 
     seconds: float = math.inf
 
@@ -149,7 +149,10 @@ class Loopback:
         return sum(connection.closed_at is None for connection in list(self.connections))
 
     def wait_requests(self, count: int, timeout: float = 20.0) -> list[Request]:
-        """Wait for `count` requests, and return all requests. Raises ``TimeoutError`` after `timeout` seconds."""
+        """Wait for `count` requests, and return all requests.
+
+        Raises ``TimeoutError`` after `timeout` seconds.
+        """
         self.wait_until(lambda: len(self.requests) >= count, timeout)
         return self.requests
 
