@@ -6,9 +6,9 @@ and sets become lists.
 
 An obsolete ``RawChunk`` is converted; see ``rxllm.events.current_form``.
 
-A value or an error has its class, as in ``{"$": "Message", "role": "user", ..., "v": 1}``. An event has a type, as in
-``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the outermost object has the version ``"v"``. Default values are
-omitted. Unknown fields are skipped when an object is read.
+A value or an error contains the name of its class, as in ``{"$": "Message", "role": "user", ..., "v": 1}``. An event
+contains its type, as in ``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the outermost object has the version
+``"v"``. Default values are omitted. Unknown fields are skipped when an object is read.
 
 Text that cannot be read raises ``ValidationError("invalid_request")``. Each of its `errors` has a path and a code:
 

@@ -173,8 +173,8 @@ class StepFinished(_RequestSpan, frozen=True):
 class ToolStarted(_RequestSpan, frozen=True):
     """A tool is about to run.
 
-    `content` is its arguments. If the tool is an agent, its chat follows. A context variable that an observer sets now
-    is visible only to the tool's function.
+    `content` contains the tool's arguments. If the tool is an agent, its chat follows. A context variable that an
+    observer sets now is visible only to the tool's function.
     """
 
     tool: str

@@ -1,8 +1,8 @@
 """Keep a long conversation within the context window.
 
-A summary is stored in its answer's ``metadata["summary"]``, and so in the thread's JSON. It contains the `text`, the
-number of `messages` that it replaces, and their `digest`. System messages are not counted. Later calls use the last
-summary whose messages are unchanged.
+A summary is stored in the ``metadata["summary"]`` of the answer's message, and is therefore part of the thread's JSON.
+It contains the `text`, the number of `messages` that it replaces, and their `digest`. System messages are not counted.
+Later calls use the last summary whose messages are unchanged.
 """
 
 from __future__ import annotations

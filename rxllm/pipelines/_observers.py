@@ -148,8 +148,8 @@ def watch_stream(
 ) -> Stream[Event]:
     """Return `source` with a span around each subscription.
 
-    Spans that begin within the subscription are children of its span. With `is_shared`, model calls made within it
-    share its request id.
+    Spans that begin within the subscription are children of its span. With `is_shared`, model calls within the
+    subscription share the span's request id.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:

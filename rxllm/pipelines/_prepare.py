@@ -41,7 +41,7 @@ Answer = Callable[[Request], Stream[Event]]
 
 
 def prepare_request(functions: Sequence[Prepare], request: Request, answer: Answer, index: int = 0) -> Stream[Event]:
-    """Apply the functions from `index` on to `request`, and return the answer to the result."""
+    """Apply the functions, starting at `index`, to `request`. Return the answer to the resulting request."""
     if index == len(functions):
         return answer(request)
     function = functions[index]

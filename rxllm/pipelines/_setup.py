@@ -142,7 +142,7 @@ class Setup(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, engine=own, observers=Observers(own.observers))
 
     def response_format(self, request: Request) -> Any:
-        """Return the parser of the answer to `request`. It does not check the format."""
+        """Return the parser for the answer to `request`. The response format is not checked."""
         return reader(self.option("response_format", request.response_format))
 
     def returned_by(
@@ -245,7 +245,7 @@ _LEFT_OUT = (
     "structured_finalize",
     "on_event",
 )
-"""The options that another engine does not take over, as they depend on the provider or are in the request."""
+"""The options that another engine does not take over, because they depend on the provider or are in the request."""
 
 
 def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:

@@ -163,8 +163,8 @@ class Answers(msgspec.Struct, frozen=True):
     ) -> Iterator[tuple[ToolCall, ToolCall, Answers, ToolSettings]]:
         """Yield each call that needs an answer, including calls inside agents.
 
-        Each item has the call with the id that the caller sees, and the same call with its id in its own chat. Then it
-        has the answers and the settings for that chat.
+        Each item contains the call with the id that the caller sees, the same call with its id in its own chat, and the
+        answers and settings for that chat.
         """
         for call in calls:
             if call.id not in agents or self._decides(call):
@@ -185,7 +185,7 @@ class Answers(msgspec.Struct, frozen=True):
         return call.id in self.results or call.id in self.approvals
 
     def _calls_again(self, call: ToolCall, agent: Thread) -> bool:
-        """Whether the approval of `call` runs its tool again, now that its question has a reply."""
+        """Whether approving `call` runs its tool again, because the tool's question has a reply now."""
         return _is_replied(agent) and call.id in self.approvals and not _is_denial(self.approvals[call.id])
 
     def _begun(self, call: ToolCall, thread: Thread, settings: ToolSettings) -> Tool:

@@ -65,7 +65,7 @@ class PlainOptions(TypedDict, total=False):
     """The provider's name for the model. Default: the engine's."""
     tools: Sequence[Tool | Callable[..., Any]] | None
     """Tools that the model can call, in addition to the engine's. ``rxllm.tool`` turns functions into tools. A tool
-    replaces the engine's tool with the same name, and keeps its need for approval. Default: none."""
+    replaces the engine's tool with the same name, and needs approval if the engine's tool does. Default: none."""
     tool_choice: str | Mapping[str, Any] | None
     """"auto", "none", "required" or the name of the tool to call. Default: the provider's, usually "auto"."""
     temperature: float | None
@@ -106,8 +106,8 @@ class PlainOptions(TypedDict, total=False):
     the default policy, or False for no retries. Default: the engine's, which makes up to three attempts."""
     timeout: float | Timeouts | None
     """The number of seconds that may pass without model output, or a `Timeouts`. A number also limits the time between
-    bytes. So does a `Timeouts` with `first` and `idle`. Default: only the connection's limit of 600 seconds without a
-    byte."""
+    bytes, and so does a `Timeouts` with both `first` and `idle`. Default: only the connection's limit of 600 seconds
+    without a byte."""
     emit_text_deltas: bool | None
     """Whether event streams include `TextDelta` events. Results are the same either way. Default: ``True``."""
     emit_tool_deltas: bool | None

@@ -100,7 +100,8 @@ class Bounded(abc.DisposableBase, Generic[T]):
 class Limiter(Protocol):
     """A limiter for ``ops.rate_limited(limiter)``.
 
-    Several processes or machines can share it. A call acquires a permit, and settles it once at its end.
+    Several processes or machines can share a limiter. Each call acquires a permit, and settles it exactly once, when
+    the call ends.
 
     >>> class AtMost:
     ...     def __init__(self, calls):
@@ -116,7 +117,7 @@ class Limiter(Protocol):
     >>> generate(Engine(Fake("Hi"), operators=[ops.rate_limited(AtMost(2))]), "Hello").run().output_text
     'Hi'
 
-    Calls use it from their own loops and threads. `settle` and `hold_back` must not block.
+    Calls use the limiter from their own loops and threads. `settle` and `hold_back` must not block.
     """
 
     def acquire(self, tokens: int, /) -> Awaitable[Any]:

@@ -56,7 +56,7 @@ def pumped(body: Body[T]) -> Stream[T]:
 def from_async_iter(factory: Callable[[], AsyncIterable[T]]) -> Stream[T]:
     """Return a Stream of the items of ``factory()``.
 
-    Each subscription calls `factory` once, and closes the async iterator at its end.
+    Each subscription calls `factory` once, and closes the async iterator when the subscription ends.
 
     >>> async def count():
     ...     yield 1

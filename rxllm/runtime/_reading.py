@@ -44,7 +44,8 @@ def to_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int | N
     """Iterate over `source`: ``with to_iter(source) as items:``.
 
     A source waits at `maxsize` unread items, or at `limit` if that is lower. A source that cannot wait is cut off at
-    `limit` (65,536 by default). The iterator returns those items, then raises ``StreamError("overflow")``.
+    `limit` (65,536 by default). The iterator returns the items before the cut, and then raises
+    ``StreamError("overflow")``.
     """
     check_source(source, "to_iter")
     return Items(source, maxsize, limit)

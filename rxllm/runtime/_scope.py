@@ -64,9 +64,9 @@ class ToolRecord(msgspec.Struct, frozen=True):
 class Journal(Protocol):
     """A record of a stream's answers and tool calls; see ``operators.journaled``.
 
-    It has entries from earlier runs and from this one. `path` is the ids of the enclosing tool calls, outermost first.
-    The same call has the same path and key in every run. Calls with equal keys get their entries in order. Any thread
-    or loop can call the methods. A `RecallingJournal` also keeps ``steer`` corrections.
+    It contains entries from earlier runs and from this one. `path` lists the ids of the enclosing tool calls, outermost
+    first. The same call has the same path and key in every run. Calls with equal keys get their entries in order. Any
+    thread or loop can call the methods. A `RecallingJournal` also keeps ``steer`` corrections.
     """
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
@@ -190,9 +190,9 @@ def provider_name(adapter: Any) -> str:
 class Scope(msgspec.Struct, frozen=True):
     """The chat, step and tool call of a subscription.
 
-    `path` is the ids of the enclosing tool calls, outermost first. `tool_key` returns the innermost call's idempotency
-    key. Each function in `before_retry` gets the error and the planned wait in seconds, and returns the minimum wait.
-    `queued` is how many seconds the call waited.
+    `path` lists the ids of the enclosing tool calls, outermost first. `tool_key` returns the innermost call's
+    idempotency key. Each function in `before_retry` receives the error and the planned wait in seconds, and returns the
+    minimum wait. `queued` is how many seconds the call waited.
     """
 
     request_id: str | None = None
@@ -272,9 +272,9 @@ class Setting(Generic[T]):
 class ScopedObserver(abc.ObserverBase[Any]):
     """Calls `observer` in the scope in which it subscribed.
 
-    Operators such as ``repeat`` and ``retry`` start a call when another ends. The new call must not belong to the
-    one that has ended. At an end or ``ErrorEvent``, `observer` gets the whole scope, because it may subscribe again.
-    Other events get the fields that a model source passes on.
+    Operators such as ``repeat`` and ``retry`` start a call when another ends. The new call must not belong to the one
+    that has ended. At an end or ``ErrorEvent``, `observer` is called in the whole scope, because it may subscribe
+    again. For other events, the scope contains only the fields that a model source passes on.
     """
 
     __slots__ = ("_observer", "_of_events", "_scope")

@@ -296,8 +296,8 @@ class Stream(StreamMethods[T]):
     ) -> abc.DisposableBase:
         """Start a call, and return a disposable that ends it.
 
-        Without a `scheduler`, reactivex's timers run on the call's loop. Inside a running loop, your functions are
-        called on it. See also reactivex's ``Observable.subscribe``.
+        If you pass no `scheduler`, reactivex's timers run on the call's loop. If you subscribe inside a running loop,
+        your functions are called on that loop. See also reactivex's ``Observable.subscribe``.
         """
         with subscribing():
             if scheduler is not None:

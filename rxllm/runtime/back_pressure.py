@@ -108,7 +108,10 @@ class Gate:
         return not self.waiting
 
     def take(self) -> Any:
-        """Return the oldest item. Raises ``IndexError`` if there is none."""
+        """Return the oldest item.
+
+        Raises ``IndexError`` if no item is waiting.
+        """
         self._requested = False
         item = self.waiting.popleft()
         if self._sleepers and len(self.waiting) <= self._maxsize // 2:

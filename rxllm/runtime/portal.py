@@ -213,7 +213,7 @@ def start_on(
 
 @contextlib.contextmanager
 def on_portal() -> Generator[Portal]:
-    """Run the calls that a ``with`` block makes on the portal's loop.
+    """Use the portal's loop for the calls that a ``with`` block makes.
 
     Raises ``RuntimeError`` on the portal's own thread.
     """

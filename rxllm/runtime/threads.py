@@ -142,7 +142,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def daemon_threads() -> DaemonThreads:
-    """Return the current threads, and create them if necessary."""
+    """Return the current executor, and create it if necessary."""
     global _threads
     if (stand_in := current_place.get().threads) is not None:
         return stand_in
@@ -154,7 +154,7 @@ def daemon_threads() -> DaemonThreads:
 async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
     """Run a blocking function in a thread.
 
-    If the caller is cancelled, `fn` keeps running. `what` is its name in the log.
+    If the caller is cancelled, `fn` keeps running. `what` is the function's name in the log.
     """
     job = daemon_threads().submit(contextvars.copy_context().run, fn)
     try:
