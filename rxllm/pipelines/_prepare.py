@@ -98,7 +98,7 @@ def _with_usage(error: Exception, usage: Usage) -> Exception:
 
 
 class _Annotator:
-    """Add the contents of a `Prepared` to one answer. After a ``StepRestarted``, the answer starts over."""
+    """Adds the contents of a `Prepared` to one answer. After a ``StepRestarted``, the answer starts over."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared

@@ -152,7 +152,8 @@ class PlainStepOptions(PlainOptions, total=False):
     the call, other arguments as a mapping, or ``halt("approval")``. It can also return an awaitable or an Observable of
     one of these. Default: a call to such a tool halts the chat."""
     approve_timeout: float | None
-    """The time limit in seconds for `approve`, after which the call is denied. None means no limit. Default: ``None``."""
+    """The time limit in seconds for `approve`. If it does not decide in time, the call is denied. None means no limit.
+    Default: ``None``."""
 
 
 class StepOptions(PlainStepOptions, GenerateOptions, total=False):
@@ -227,7 +228,7 @@ def with_options(options: type[Any]) -> Callable[[F], F]:
 
 
 def _call_remedy(function: str, parameters: list[Parameter]) -> str:
-    """Return text such as ``write generate(engine, request, ...)``."""
+    """Return the correct form of a call, such as ``write generate(engine, request, ...)``."""
     positional = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
     needed = [f"{p.name}=..." for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.default is Parameter.empty]
     return f"write {function}({', '.join([*positional, *needed])}, ...)"

@@ -69,7 +69,7 @@ class _StepCompleter:
 
 
 def _merge_outcomes(sources: Iterable[Observable[Event]], limit: float) -> Stream[Event]:
-    """Merge `sources`. Halting events are emitted last, in call order."""
+    """Merge `sources`. Halting events are emitted last, in the order of the calls."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         halts: dict[int, Event] = {}

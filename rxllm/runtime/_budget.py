@@ -145,7 +145,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
 
     @property
     def is_passed(self) -> bool:
-        """Whether the calls have exceeded a limit."""
+        """Whether the calls have used more than a limit allows."""
         with self._lock:
             usd = self._usd is not None and self._committed_usd() > self._usd
             return usd or (self._tokens is not None and self._committed() > self._tokens)
@@ -192,7 +192,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return AHEAD if self._tokens is None else min(AHEAD, self._tokens - self._committed())
 
     def settle(self, reservation: Reservation, used: Spending) -> Spending:
-        """Replace a reservation with the amounts `used`. Later calls change nothing."""
+        """Replace a reservation with the amounts `used`. Settling it again changes nothing."""
         with self._lock:
             if self._running.pop(reservation, reservation) is None:
                 self._settled = _sum(self._settled, used)

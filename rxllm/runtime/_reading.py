@@ -290,7 +290,7 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
 
 
 async def last(source: Observable[T]) -> T:
-    """Return the last item of `source`. Cancelling disposes the subscription.
+    """Return the last item of `source`. If the task is cancelled, the subscription is disposed.
 
     Raises ``EngineError("wrong_loop")`` if no asyncio loop is running, as under trio.
     """

@@ -45,7 +45,7 @@ class Plan(Protocol):
     def source(self, attempt: int) -> Observable[Event]: ...
 
     def again(self, error: Exception, attempt: int) -> float | None:
-        """Return the seconds until the next attempt, or None if there is none."""
+        """Return the number of seconds until the next attempt, or None if there is no next attempt."""
         ...
 
     def opens(self, attempt: int) -> Iterable[Event]:
@@ -53,7 +53,7 @@ class Plan(Protocol):
         ...
 
     def name(self, attempt: int) -> str:
-        """Return a name for the attempt."""
+        """Return the name of the attempt."""
         ...
 
     def note(self, times: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -85,7 +85,7 @@ class Attempts:
         return CompositeDisposable(self._source, self._timer)
 
     def events_to_emit(self, events: list[Event]) -> list[Event]:
-        """Return the events to emit when an attempt has its first content or fails."""
+        """Return the events to emit when an attempt produces its first content or fails."""
         if self.begun and isinstance(events[-1], ErrorEvent):
             return events[-1:]  # the earlier attempt's events stay valid
         self.begun = True
@@ -214,7 +214,7 @@ class _Attempt:
 
 
 def attempting(make: Callable[[], Plan]) -> Stream[Event]:
-    """Make attempts; ``make()`` returns each subscription's `Plan`."""
+    """Return a Stream that makes attempts. ``make()`` returns the `Plan` for each subscription."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         return Attempts(make(), observer, scheduler).start()

@@ -72,7 +72,7 @@ class Journal(Protocol):
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
         """Return the recorded answer. If there is none, return `events` and record them.
 
-        Each subscription calls this once. Calls with equal keys have the same order in every run. `key` is like
+        Each subscription calls this method once. Calls with equal keys have the same order in every run. `key` is like
         ``rxllm.values.request_key``, but ignores tools' descriptions.
         """
         ...
@@ -103,7 +103,7 @@ class RecallingJournal(Journal, Protocol):
         ...
 
     def keep(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
-        """Record `events` ahead of everything that is recorded later."""
+        """Record `events`. Anything that is recorded later must be stored after them."""
         ...
 
 
@@ -223,7 +223,7 @@ class Scope(msgspec.Struct, frozen=True):
         )
 
     def under(self, operators: Iterable[Any], chat: dict[Any, Budget] | None) -> Scope:
-        """Return the scope with the budgets of `operators` added. `chat` has the chat's own budgets."""
+        """Return the scope with the budgets of `operators` added. `chat` contains the chat's own budgets."""
         holders = [operator for operator in operators if isinstance(operator, HoldsBudget)]
         if not holders:
             return self
@@ -246,7 +246,7 @@ current_scope: ContextVar[Scope] = ContextVar("rxllm_scope", default=NO_SCOPE)
 
 
 def within(scope: Scope) -> Setting[Scope]:
-    """Give `scope` to the subscriptions in a block."""
+    """Use `scope` for the subscriptions in a ``with`` block."""
     return Setting(current_scope, scope)
 
 

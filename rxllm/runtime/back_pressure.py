@@ -138,7 +138,7 @@ class Gate:
     def when_open(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, as soon as the gate is open.
 
-        Any thread may call `wake`, even before this returns.
+        Any thread may call `wake`, even before this method returns.
         """
         self._add(self._sleepers, wake)
         if self._has_room():  # checked after `_add`, so that no `take` is missed
@@ -198,7 +198,7 @@ class Gate:
 def read_by(gate: Gate | None, listener: ErrorListener, endings: Endings | None = None) -> Generator[None]:
     """Set the reader for the subscriptions in the block.
 
-    Sources wait for `gate`. If it is None, they never wait. `listener` receives unhandled errors. `endings` holds
+    Sources wait for `gate`. If it is None, they never wait. `listener` receives unhandled errors. `endings` contains
     functions that run after reading.
     """
     token = current_reader.set(Reader(gate, listener, endings))

@@ -82,7 +82,7 @@ def _hint(name: str) -> str:
 class Origin(NamedTuple):
     """The call that returned a Stream.
 
-    `items` says what the Stream emits: a word such as ``"events"``, or the class of its only item.
+    `items` describes the items of the Stream: a word such as ``"events"``, or the class of its only item.
     """
 
     function: str = ""

@@ -85,7 +85,7 @@ class DaemonThreads(ThreadPoolExecutor):
         return future
 
     def leave(self, job: Future[Any], what: str) -> None:
-        """Stop waiting for `job`, which the log calls `what`."""
+        """Stop waiting for `job`. The log calls it `what`."""
         if job.cancel():  # it had not started yet
             return
         with self._guard:

@@ -230,7 +230,7 @@ class AdapterRun:
         expect_same(which, before, now)
 
     def comparable_facts(self, events: list[Event]) -> list[Any]:
-        """Return what all calls must have in common. A model may word each answer differently."""
+        """Return the facts that must be the same for all calls. A model may word each answer differently."""
         kinds = [type(event).__name__ for event in events]
         return [*kinds[:1], *["content"] * says_something(events), *kinds[-1:]]
 

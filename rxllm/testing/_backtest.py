@@ -316,7 +316,7 @@ class Run:
         return self._subscribe_to(source, "the rest of an answer whose subscriber unsubscribed", observer)
 
     def _answer_of(self, engine: Any, model: str | None = None) -> Stream[Event]:
-        """Return the answer of another engine. If it cannot answer, the answer is recorded as missing."""
+        """Return the answer of another engine. If that engine cannot answer, the answer is recorded as missing."""
         other = as_engine(engine)
         request = replace(self._tape.request, model=model or other.model or self._tape.request.model, options={})
         what = f"an answer from {provider_name(other.adapter)}" + (f":{request.model}" if request.model else "")
@@ -334,7 +334,7 @@ class Run:
         return Stream(subscribe)
 
     def _subscribe_to(self, source: Observable[Any], what: str, observer: abc.ObserverBase[Any]) -> abc.DisposableBase:
-        """Subscribe to an answer and record its usage."""
+        """Subscribe to `source`, and record the usage that it reports."""
         number, has_ended = len(self.usages), False
         self.usages.append(Usage())
         events = Subject[Any]()

@@ -159,7 +159,7 @@ def simulate_many(app: App, seeds: Iterable[int] = range(1000), **options: Any) 
 
 
 def simulate_cancels(app: App, seed: int = 0, *, faults: Collection[str] = (), **options: Any) -> list[Simulation]:
-    """Run `app` many times, cancelled at a different step each time. This covers every ``await`` of every task."""
+    """Run `app` many times, and cancel it at a different step each time. This covers every ``await`` of every task."""
     steps = simulate(app, seed, faults=faults, **options).steps
     return [simulate(app, seed, faults=faults, cancel=step, **options)._replace(trace=()) for step in range(1, steps)]
 

@@ -87,7 +87,7 @@ DELAYED = 0.1
 """The probability that a reordered task waits a turn."""
 
 RUNS = "runs"
-"""The trace entry for one step of a task."""
+"""The text of a trace line for one step of a task."""
 
 LACKING = (
     *("create_server", "create_unix_server", "create_unix_connection", "create_datagram_endpoint", "start_tls"),

@@ -363,7 +363,7 @@ async def _pause(pause: float | Pause) -> None:
 
 
 def _take_request(received: bytearray) -> Request | None:
-    """Remove the first request from `received` and return it, or return None if it is incomplete."""
+    """Remove the first request from `received` and return it, or return None if the request is incomplete."""
     head, blank_line, rest = bytes(received).partition(b"\r\n\r\n")
     if not blank_line:
         return None
