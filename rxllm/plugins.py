@@ -9,8 +9,8 @@
     shout = "rxllm_acme:shout"         # used as ops.plugins.shout()
 
 A plugin is imported when it is first used. If it fails, the error names its package, and other plugins still work.
-rxllm's own names win, and a warning is logged once. If two packages register the same name, using it raises an
-error. A name never gets another meaning because another package is installed.
+rxllm's own names win, and a warning is logged once. If two packages register the same name, using it raises an error.
+Installing another package can never make a name mean something else.
 """
 
 from __future__ import annotations
@@ -90,7 +90,10 @@ def _make_once(make: Callable[[str], Any], model: str) -> Any:
 
 
 def about(group: Group, name: str) -> str:
-    """Return a description of the plugin `name`. Raises ``KeyError`` for an unknown name."""
+    """Return a description of the plugin `name`.
+
+    Raises ``KeyError`` for an unknown name.
+    """
     return _describe(_points_by_name(group)[name][0])
 
 
@@ -100,7 +103,7 @@ def listed(group: Group) -> list[str]:
 
 
 def tell_taken(group: Group, taken: Iterable[str]) -> None:
-    """Log a warning for each plugin with a name in `taken`."""
+    """Log a warning for each plugin whose name is in `taken`."""
     points = _points_by_name(group)
     for name in sorted({*points} & {*taken}):
         for point in points[name]:

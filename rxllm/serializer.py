@@ -6,9 +6,9 @@ and sets become lists.
 
 An obsolete ``RawChunk`` is converted; see ``rxllm.events.current_form``.
 
-A value or an error has its class, as in ``{"$": "Message", "role": "user", ..., "v": 1}``. An event has a type, as in
-``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the outermost object has the version ``"v"``. Default values are
-omitted. Unknown fields are skipped when an object is read.
+A value or an error contains the name of its class, as in ``{"$": "Message", "role": "user", ..., "v": 1}``. An event
+contains its type, as in ``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the outermost object has the version
+``"v"``. Default values are omitted. Unknown fields are skipped when an object is read.
 
 Text that cannot be read raises ``ValidationError("invalid_request")``. Each of its `errors` has a path and a code:
 
@@ -94,14 +94,14 @@ T = TypeVar("T")
 
 
 def to_json(value: Value | LLMError | Event | list[Any]) -> str:
-    """Return a value, an error, an event or a list as JSON text.
+    """Convert a value, an error, an event or a list to JSON text.
 
     >>> from rxllm.values import user
     >>> to_json(user("Hi"))
     '{"$": "Message", "role": "user", "content": "Hi", "v": 1}'
 
-    Raises ``ValidationError("not_serializable")`` if JSON cannot represent an object in `value`. The error has the path
-    of that object.
+    Raises ``ValidationError("not_serializable")`` if JSON cannot represent an object in `value`. The error contains the
+    path of that object.
     """
     try:
         data = to_data(value)
@@ -196,7 +196,7 @@ def from_data(data: Any, *, response_format: Any = None, local_files: bool = Fal
 @overload
 def from_data(data: Any, type: type[T], *, response_format: Any = None, local_files: bool = False) -> T: ...
 def from_data(data: Any, type: Any = None, *, response_format: Any = None, local_files: bool = False) -> Any:
-    """Return the value, error, event or list that `to_data` converted; see `from_json`."""
+    """Convert the output of `to_data` back to a value, error, event or list; see `from_json`."""
     read = reader(response_format)
     token = may_name_files.set(local_files)
     try:

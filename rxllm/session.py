@@ -107,7 +107,10 @@ class SessionStore(Protocol):
         ...
 
     def delete(self, id: str) -> Awaitable[None]:
-        """Delete the session with this id, if there is one. Later sessions with this id must not reuse its versions."""
+        """Delete the session with this id, if there is one.
+
+        Later sessions with this id must not reuse the deleted session's version numbers.
+        """
         ...
 
 
@@ -271,7 +274,7 @@ def stream_step(engine: Engine | str | Any, session: Session | Turn, **opts: Unp
 
 
 def _answer_questions(session: Session, results: Any) -> tuple[Session, Any]:
-    """Return the session with its open questions answered, and the other results."""
+    """Return the session with its open questions answered, and the remaining results."""
     if not isinstance(results, Mapping):
         return session, results  # None, or a value that is reported later
     others = dict(cast(Mapping[str, Any], results))

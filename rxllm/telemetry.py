@@ -173,8 +173,8 @@ class StepFinished(_RequestSpan, frozen=True):
 class ToolStarted(_RequestSpan, frozen=True):
     """A tool is about to run.
 
-    `content` is its arguments. If the tool is an agent, its chat follows. A context variable that an observer sets now
-    is visible only to the tool's function.
+    `content` contains the tool's arguments. If the tool is an agent, its chat follows. A context variable that an
+    observer sets now is visible only to the tool's function.
     """
 
     tool: str
@@ -185,7 +185,7 @@ class ToolStarted(_RequestSpan, frozen=True):
 
 
 class ToolFinished(_RequestSpan, frozen=True):
-    """A tool has returned, failed or been abandoned. `content` is its result."""
+    """A tool has returned, failed or been abandoned. `content` is the tool's result."""
 
     tool: str
     tool_call_id: str
@@ -276,5 +276,5 @@ class Tracer:
         raise NotImplementedError(f"{type(self).__name__} must define __call__(self, value)")
 
     def request_headers(self, call_id: str) -> Mapping[str, str]:
-        """Return headers for the next attempt at the call `call_id`. Headers set elsewhere override them."""
+        """Return headers for the next attempt at the call `call_id`. Headers that are set elsewhere override these."""
         return {}

@@ -156,7 +156,7 @@ def _use_journal(request: Request, provider: str, events: Observable[Event]) -> 
 
 
 def budget_counter(setup: Setup, requests: Sequence[Request]) -> Callable[[int, Hashable, Response[Any] | None], None]:
-    """Return a function that counts a journaled answer against the budgets."""
+    """Return a function that counts answers from the journal against the budgets."""
     scope, call = current_scope.get(), setup.call("")
     budgets = [share.budget for share in scope.under(setup.engine.operators, None).shares]
 

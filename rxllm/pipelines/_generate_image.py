@@ -41,7 +41,8 @@ class ImageOptions(TypedDict, total=False):
     n: int | None
     """The number of images. Default: ``1``."""
     size: tuple[int, int] | str | None
-    """The size in pixels, or one that the provider defines, such as "1024x1024". Default: the provider's."""
+    """The width and height in pixels, or a size that the provider defines, such as "1024x1024". Default: the
+    provider's."""
     quality: str | None
     """The image quality in the provider's words, such as "high". Default: the provider's."""
     style: Literal["natural", "vivid"] | None
@@ -87,8 +88,8 @@ def generate_image(
     ``"provider:model"``. Without an image adapter, the stream fails with ``EngineError("no_image_adapter")``. An
     unknown option raises `EngineError`, and an invalid value `ValidationError`. Other errors go to ``on_error``.
 
-    The engine's params are for chat models, and are ignored. If the engine has an ``adapter``, its model is ignored
-    too. To check a request before it is sent, call ``validate.image_request``.
+    The engine's params are for chat models, and are ignored. If the engine has an ``adapter``, the engine's model is
+    ignored too. To check a request before it is sent, call ``validate.image_request``.
     """
     return _responses("generate_image", engine, lambda: _as_request(prompt_or_request), opts)
 

@@ -1,8 +1,8 @@
 """Keep a long conversation within the context window.
 
-A summary is stored in its answer's ``metadata["summary"]``, and so in the thread's JSON. It contains the `text`, the
-number of `messages` that it replaces, and their `digest`. System messages are not counted. Later calls use the last
-summary whose messages are unchanged.
+A summary is stored in the ``metadata["summary"]`` of the answer's message, and is therefore part of the thread's JSON.
+It contains the `text`, the number of `messages` that it replaces, and their `digest`. System messages are not counted.
+Later calls use the last summary whose messages are unchanged.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
     [1, 3]
 
     Messages before the first user message form an exchange too, except system messages. No exchange starts between a
-    tool call and its result. After a call without a result, no exchange starts, because trimming must not hide the
+    tool call and its result. If a call has no result, no exchange starts after it, because trimming must not hide the
     fault.
     """
     starts: list[int] = []

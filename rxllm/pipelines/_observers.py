@@ -91,7 +91,10 @@ Clock = Callable[[], float]
 
 
 class Observers:
-    """The observers that are notified during a call. The first error of each is logged, and the call continues."""
+    """The observers that are notified during a call.
+
+    The first error of each observer is logged, and the call continues.
+    """
 
     def __init__(self, functions: Iterable[Callable[[Telemetry], object]]) -> None:
         self._functions = tuple(functions)
@@ -145,8 +148,8 @@ def watch_stream(
 ) -> Stream[Event]:
     """Return `source` with a span around each subscription.
 
-    Spans that begin within the subscription are children of its span. With `is_shared`, model calls made within it
-    share its request id.
+    Spans that begin within the subscription are children of its span. With `is_shared`, model calls within the
+    subscription share the span's request id.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -199,7 +202,7 @@ _PORTS = {"https": 443, "http": 80}
 
 
 def details(request: Request | ImageRequest, adapter: Any) -> CallDetails:
-    """Return the details of a call. This function must be called in the call's scope."""
+    """Return the details of a call. Call this function only in the call's scope."""
     values = {name: getattr(request, name, None) for name in _PARAMETERS}
     values |= {name: request.options.get(name) for name in _PASSED_THROUGH}
     parameters = {name: value for name, value in values.items() if value not in (None, ())}
@@ -247,7 +250,7 @@ _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, F
 
 
 class Span:
-    """Report one stream to the observers."""
+    """Reports one stream to the observers."""
 
     def __init__(self, observers: Observers, now: Clock, ids: Ids) -> None:
         self._observers = observers
@@ -310,7 +313,7 @@ class CallSpan(_SpanWithAttempts):
         observers.notify(started, lambda: request_content(request))
 
     def begin_attempt(self, call: Call) -> Call:
-        """Count an attempt, and notify the observers of every dropped connection."""
+        """Count an attempt. Return `call` with functions that notify the observers when a connection drops."""
         return dataclasses.replace(super().begin_attempt(call), on_reattached=self._reattached, on_lost=self._lost)
 
     def _reattached(self, seconds: float, error: Exception) -> None:

@@ -41,7 +41,7 @@ Answer = Callable[[Request], Stream[Event]]
 
 
 def prepare_request(functions: Sequence[Prepare], request: Request, answer: Answer, index: int = 0) -> Stream[Event]:
-    """Apply the functions from `index` on to `request`, and return the answer to the result."""
+    """Apply the functions, starting at `index`, to `request`. Return the answer to the resulting request."""
     if index == len(functions):
         return answer(request)
     function = functions[index]
@@ -98,7 +98,7 @@ def _with_usage(error: Exception, usage: Usage) -> Exception:
 
 
 class _Annotator:
-    """Add the contents of a `Prepared` to one answer. After a ``StepRestarted``, the answer starts over."""
+    """Adds the contents of a `Prepared` to one answer. After a ``StepRestarted``, the answer starts over."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
@@ -150,8 +150,8 @@ def _hold_back(check: Observable[Any], answer: Observable[Event]) -> Stream[Even
 class _HeldBack:
     """One subscription to a check and the answer that waits for it.
 
-    This class is not a `Backlog`, because that could not pause the answer. An error of the answer waits for the check
-    too.
+    This class is not a `Backlog`, because a `Backlog` could not pause the answer. An error from the answer also waits
+    for the check.
     """
 
     def __init__(self, observer: abc.ObserverBase[Event]) -> None:

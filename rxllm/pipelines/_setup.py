@@ -55,7 +55,10 @@ _PLAIN = ("tool_choice", "temperature", "top_p", "max_tokens", "seed", "reasonin
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """An engine and a call's checked options. `own_options` are the call's own. `options` also include the engine's."""
+    """An engine and a call's checked options.
+
+    `own_options` are only the call's. `options` also include the engine's.
+    """
 
     engine: Engine
     options: Mapping[str, Any]
@@ -139,7 +142,7 @@ class Setup(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, engine=own, observers=Observers(own.observers))
 
     def response_format(self, request: Request) -> Any:
-        """Return the parser of the answer to `request`. It does not check the format."""
+        """Return the parser for the answer to `request`. The response format is not checked."""
         return reader(self.option("response_format", request.response_format))
 
     def returned_by(
@@ -242,7 +245,7 @@ _LEFT_OUT = (
     "structured_finalize",
     "on_event",
 )
-"""The options that another engine does not take over, as they depend on the provider or are in the request."""
+"""The options that another engine does not take over, because they depend on the provider or are in the request."""
 
 
 def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:

@@ -98,7 +98,7 @@ class HaltedStep(msgspec.Struct, frozen=True):
 def agent_setup(tool: AgentTool, settings: ToolSettings, **ids: str) -> Setup:
     """Return the setup for an agent's chat.
 
-    An agent without its own `approve` uses the step's. Its own context entries override the step's.
+    An agent without its own `approve` uses the step's. The agent's own context entries override the step's.
     """
     own = Setup.of(tool.engine, ChatOptions, {})
     context = {**settings.context, **own.engine.context, **own.options.get("context", {})}
@@ -144,7 +144,7 @@ class Answers(msgspec.Struct, frozen=True):
                 answers._edited_call(answers._approved_tool(call, settings, outer.id), call, outer.id)
 
     def replied(self, thread: Thread) -> tuple[Thread, Answers]:
-        """Add the replies to questions to `thread`, even inside agents. Return it and the remaining answers."""
+        """Add the replies to `thread`, even inside agents. Return the new thread and the remaining answers."""
         replies = {id: self.results[id] for id in open_questions(thread) if id in self.results}
         known = Counter(open_ids(thread))
         for id, reply in replies.items():
@@ -163,8 +163,8 @@ class Answers(msgspec.Struct, frozen=True):
     ) -> Iterator[tuple[ToolCall, ToolCall, Answers, ToolSettings]]:
         """Yield each call that needs an answer, including calls inside agents.
 
-        Each item has the call with the id that the caller sees, and the same call with its id in its own chat. Then it
-        has the answers and the settings for that chat.
+        Each item contains the call with the id that the caller sees, the same call with its id in its own chat, and the
+        answers and settings for that chat.
         """
         for call in calls:
             if call.id not in agents or self._decides(call):
@@ -185,7 +185,7 @@ class Answers(msgspec.Struct, frozen=True):
         return call.id in self.results or call.id in self.approvals
 
     def _calls_again(self, call: ToolCall, agent: Thread) -> bool:
-        """Whether the approval of `call` runs its tool again, now that its question has a reply."""
+        """Whether approving `call` runs its tool again, because the tool's question has a reply now."""
         return _is_replied(agent) and call.id in self.approvals and not _is_denial(self.approvals[call.id])
 
     def _begun(self, call: ToolCall, thread: Thread, settings: ToolSettings) -> Tool:

@@ -65,7 +65,7 @@ class PlainOptions(TypedDict, total=False):
     """The provider's name for the model. Default: the engine's."""
     tools: Sequence[Tool | Callable[..., Any]] | None
     """Tools that the model can call, in addition to the engine's. ``rxllm.tool`` turns functions into tools. A tool
-    replaces the engine's tool with the same name, and keeps its need for approval. Default: none."""
+    replaces the engine's tool with the same name, and needs approval if the engine's tool does. Default: none."""
     tool_choice: str | Mapping[str, Any] | None
     """"auto", "none", "required" or the name of the tool to call. Default: the provider's, usually "auto"."""
     temperature: float | None
@@ -73,8 +73,8 @@ class PlainOptions(TypedDict, total=False):
     top_p: float | None
     """The total probability of the likeliest tokens to sample from (above 0, at most 1). Default: the provider's."""
     max_tokens: int | None
-    """The maximum length of the answer, in tokens. Anthropic requires a limit. If you set none, rxllm sends 32,000 for
-    Claude 4 and later, and 4,096 for other models. Default: the provider's."""
+    """The maximum length of the answer, in tokens. Anthropic requires a limit. If you do not set one, rxllm sends
+    32,000 for Claude 4 and later, and 4,096 for other models. Default: the provider's."""
     stop: str | Sequence[str] | None
     """One or more strings. The answer ends before the first one that the model writes. Default: none."""
     seed: int | None
@@ -106,8 +106,8 @@ class PlainOptions(TypedDict, total=False):
     the default policy, or False for no retries. Default: the engine's, which makes up to three attempts."""
     timeout: float | Timeouts | None
     """The number of seconds that may pass without model output, or a `Timeouts`. A number also limits the time between
-    bytes. So does a `Timeouts` with `first` and `idle`. Default: only the connection's limit of 600 seconds without a
-    byte."""
+    bytes, and so does a `Timeouts` with both `first` and `idle`. Default: only the connection's limit of 600 seconds
+    without a byte."""
     emit_text_deltas: bool | None
     """Whether event streams include `TextDelta` events. Results are the same either way. Default: ``True``."""
     emit_tool_deltas: bool | None
@@ -149,10 +149,11 @@ class PlainStepOptions(PlainOptions, total=False):
     """A function that turns tool results into text for the model. Default: the engine's, which writes JSON."""
     approve: Approve | None
     """A function that decides whether to run a tool with ``approval=True``. It returns True, False, a reason to deny
-    the call, other arguments as a mapping, or ``halt("approval")``. It can also return an awaitable or an Observable.
-    Default: a call to such a tool halts the chat."""
+    the call, other arguments as a mapping, or ``halt("approval")``. It can also return an awaitable or an Observable of
+    one of these. Default: a call to such a tool halts the chat."""
     approve_timeout: float | None
-    """The seconds `approve` has before the call is denied. None means no limit. Default: ``None``."""
+    """The time limit in seconds for `approve`. If it does not decide in time, the call is denied. None means no limit.
+    Default: ``None``."""
 
 
 class StepOptions(PlainStepOptions, GenerateOptions, total=False):
@@ -167,7 +168,7 @@ class PlainChatOptions(PlainStepOptions, total=False):
     halt_when: Callable[[StepResult], bool] | None
     """A function that receives each step's result, and returns True to end the chat. Default: none."""
     steer: Observable[str | Message] | None
-    """An Observable of user input (strings or user messages) during the chat. The next step answers it. See
+    """An Observable of user input (strings or user messages) during the chat. The next step answers each input. See
     ``operators.repeat_until_halt``. Default: none."""
     steer_at: Literal["sentence", "step"] | None
     """The point at which `steer` interrupts the model: after its current "sentence" or "step". Default: "sentence", or
@@ -227,7 +228,7 @@ def with_options(options: type[Any]) -> Callable[[F], F]:
 
 
 def _call_remedy(function: str, parameters: list[Parameter]) -> str:
-    """Return text such as ``write generate(engine, request, ...)``."""
+    """Return the correct form of a call, such as ``write generate(engine, request, ...)``."""
     positional = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
     needed = [f"{p.name}=..." for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.default is Parameter.empty]
     return f"write {function}({', '.join([*positional, *needed])}, ...)"

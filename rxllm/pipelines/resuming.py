@@ -69,7 +69,7 @@ class _StepCompleter:
 
 
 def _merge_outcomes(sources: Iterable[Observable[Event]], limit: float) -> Stream[Event]:
-    """Merge `sources`. Halting events are emitted last, in call order."""
+    """Merge `sources`. Halting events are emitted last, in the order of the calls."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         halts: dict[int, Event] = {}
@@ -176,18 +176,18 @@ def resume(
     - False, or a string with the reason: the call is denied, and the model receives a ``ToolError("denied")``.
 
     If you do not answer a call to an approval tool, the option ``approve`` decides. A call inside an agent has an id
-    such as ``"c1/c2"`` in the halted result. The agent continues once it is answered. A reply to a question goes into
-    `results`, under the id of the tool call. The reply is a string or, for a form, a mapping. A question without a
-    reply stays open.
+    such as ``"c1/c2"`` in the halted result. The agent continues when that call has been answered. A reply to a
+    question goes into `results`, under the id of the tool call. The reply is a string or, for a form, a mapping. A
+    question without a reply stays open.
 
     The result's first step is the halted step, now complete. It does not count towards ``max_turns``, and its usage is
     empty. If the model fails after tools have run, the result holds the tools' results and an `error`. A chat that
     halted without unanswered calls, for example at ``max_turns``, calls the model immediately. A chat that ends with
     the model's answer cannot be resumed.
 
-    Raises ``EngineError("missing_tool_results")``, naming the calls that are left unanswered. Raises
-    ``ValidationError("invalid_option")`` for an unknown id or arguments that the tool does not accept. It does so too
-    if there is nothing to resume.
+    Raises an ``EngineError("missing_tool_results")`` that names the calls that are left unanswered. Raises
+    ``ValidationError("invalid_option")`` for an unknown id or arguments that the tool does not accept. The same error
+    is raised if there is nothing to resume.
     """
     setup, chat, answers = Setup.of(engine, ChatOptions, opts), thread, _answers(approvals, results)
     thread = as_thread(chat)

@@ -77,7 +77,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
     `spent` can be stored as JSON. After a restart, continue with ``Budget(tokens=5_000, spent=spending)``. Amounts that
     were reserved then count as spent. Copying a Budget returns the same Budget. Pickling one raises ``TypeError``.
 
-    Raises ``ValidationError("invalid_option")`` without a limit, or if one is not a positive number.
+    Raises ``ValidationError("invalid_option")`` if no limit is given, or if a limit is not a positive number.
     """
 
     reserves = True
@@ -145,7 +145,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
 
     @property
     def is_passed(self) -> bool:
-        """Whether the calls have exceeded a limit."""
+        """Whether the calls have used more than a limit allows."""
         with self._lock:
             usd = self._usd is not None and self._committed_usd() > self._usd
             return usd or (self._tokens is not None and self._committed() > self._tokens)
@@ -159,7 +159,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
                 self._settled = replace(self._settled, usd=usage.total_cost)
 
     def count_journaled(self, key: Hashable, spent: Callable[[], Spending] | None = None) -> None:
-        """Count the journal's answer under `key`, unless it has been counted.
+        """Count the journal's answer under `key`, unless it has already been counted.
 
         If `spent` is None, only mark the answer as counted.
         """
@@ -169,7 +169,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             self._journaled.add(key)
 
     def begin(self, tokens: int = 0, usd: float = 0.0) -> Reservation:
-        """Reserve without checking the limits."""
+        """Reserve the amounts without checking the limits."""
         with self._lock:
             reservation = Reservation(self, tokens, usd)
             self._running[reservation] = None
@@ -192,7 +192,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return AHEAD if self._tokens is None else min(AHEAD, self._tokens - self._committed())
 
     def settle(self, reservation: Reservation, used: Spending) -> Spending:
-        """Replace a reservation with the amounts `used`. Later calls change nothing."""
+        """Replace a reservation with the amounts `used`. Settling it again changes nothing."""
         with self._lock:
             if self._running.pop(reservation, reservation) is None:
                 self._settled = _sum(self._settled, used)
@@ -251,7 +251,7 @@ class HoldsBudget:
     """Base class of operators that apply a budget."""
 
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
-        """Return the shared budget, or the one in `chat`."""
+        """Return the shared budget, or else the chat's own budget from `chat`."""
         raise NotImplementedError
 
     def spending(self, call: Any, response: Any) -> Spending:

@@ -15,8 +15,9 @@ T = TypeVar("T")
 class Bounded(abc.DisposableBase, Generic[T]):
     """Subscribes to at most `limit` sources at a time.
 
-    ``on_next(index, item)`` gets each item. ``on_end(index, error)`` is called when a source ends, and ``on_done()``
-    when all have. An error that is not an ``Exception`` disposes all sources, and goes to ``on_fatal``.
+    ``on_next(index, item)`` is called for each item. ``on_end(index, error)`` is called when a source ends, and
+    ``on_done()`` when all have ended. An error that is not an ``Exception`` disposes all sources, and is passed to
+    ``on_fatal``.
 
     While `is_open` is True, more sources can follow. Call `start` for each one, and again after you set it to False.
     """
@@ -99,7 +100,8 @@ class Bounded(abc.DisposableBase, Generic[T]):
 class Limiter(Protocol):
     """A limiter for ``ops.rate_limited(limiter)``.
 
-    Several processes or machines can share it. A call acquires a permit, and settles it once at its end.
+    Several processes or machines can share a limiter. Each call acquires a permit, and settles it exactly once, when
+    the call ends.
 
     >>> class AtMost:
     ...     def __init__(self, calls):
@@ -115,7 +117,7 @@ class Limiter(Protocol):
     >>> generate(Engine(Fake("Hi"), operators=[ops.rate_limited(AtMost(2))]), "Hello").run().output_text
     'Hi'
 
-    Calls use it from their own loops and threads. `settle` and `hold_back` must not block.
+    Calls use the limiter from their own loops and threads. `settle` and `hold_back` must not block.
     """
 
     def acquire(self, tokens: int, /) -> Awaitable[Any]:

@@ -9,8 +9,8 @@ non-empty text             the guard trips, and the text is the reason
 any other value            the stream ends with ``guard_failed``
 =========================  ===========================================
 
-A check returns the verdict, an awaitable or an Observable. An Observable's last item counts. An empty one counts as
-None.
+A check returns the verdict, or an awaitable or an Observable of it. The last item of an Observable counts. An empty
+Observable counts as None.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ exception                   and at the end, it is passed to the subscriber's own
 the subscriber disposes     the waiting items are dropped, and the source and the timer are disposed
 ==========================  =========================================================================================
 
-Operators with their own queues state the differences.
+Operators that have their own queues describe how they differ.
 
 A `Hold` makes a source wait; see `paced`. The source waits for the operator's gate and the reader's gate. Calls by the
 subscriber wait only for the reader.
@@ -241,7 +241,7 @@ class _ReaderObserver(abc.ObserverBase[Any]):
 
 @contextlib.contextmanager
 def behind(gate: Gate | None) -> Generator[None]:
-    """Make sources in the block wait for `gate`, if any."""
+    """Make sources in the block wait for `gate`. If it is None, they never wait."""
     token = current_reader.set(replace(current_reader.get(), gate=gate))
     try:
         yield
@@ -266,7 +266,7 @@ def noting_times(source: Observable[T]) -> Stream[T]:
 
 
 def paced(source: Observable[T], gate: Gate | None) -> Stream[T]:
-    """Make `source` wait for `gate`, or never if it is None."""
+    """Make `source` wait for `gate`. If `gate` is None, the source never waits."""
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         subscriber = _ReaderObserver(observer)

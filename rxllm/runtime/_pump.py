@@ -56,7 +56,7 @@ def pumped(body: Body[T]) -> Stream[T]:
 def from_async_iter(factory: Callable[[], AsyncIterable[T]]) -> Stream[T]:
     """Return a Stream of the items of ``factory()``.
 
-    Each subscription calls `factory` once, and closes the async iterator at its end.
+    Each subscription calls `factory` once, and closes the async iterator when the subscription ends.
 
     >>> async def count():
     ...     yield 1
@@ -133,7 +133,7 @@ class Pump(abc.DisposableBase, Generic[T]):
 
     @contextlib.contextmanager
     def holding(self) -> Generator[None]:
-        """Delay cancellation in the block. Check `disposed` afterwards."""
+        """Delay cancellation until the ``with`` block ends. Check `disposed` afterwards."""
         self._holding = True
         try:
             yield
@@ -145,7 +145,7 @@ class Pump(abc.DisposableBase, Generic[T]):
         self._holding = True
 
     def release(self) -> None:
-        """End the hold, and cancel the task if it was disposed in the meantime."""
+        """End the hold, and cancel the task if the pump was disposed in the meantime."""
         self._holding = False
         if self.disposed:
             self._cancel()

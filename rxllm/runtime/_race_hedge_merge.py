@@ -50,8 +50,8 @@ def race(*streams: Observable[Event]) -> Stream[Event]:
     content. A stream that fails or ends without content drops out. If all drop out, the last failure is passed on.
 
     The response or chat result has the metadata ``{"race": {"winner": k, "errors": (...)}}``. The first stream is 0.
-    Timed events (see ``ops.timed``) add the times of the other streams. The usage leaves out the other streams. In a
-    pipe, write ``a.pipe(ops.race(b))``.
+    Timed events (see ``ops.timed``) add the times of the other streams. The usage does not include that of the other
+    streams. In a pipe, write ``a.pipe(ops.race(b))``.
 
     Raises ``ValidationError("invalid_option")`` if there are no streams, or if one is not an Observable.
     """
@@ -89,7 +89,7 @@ def _race_sources(name: str, sources: Sequence[Observable[Event]], delays: Seque
 
 
 class _Race:
-    """Emits the source that is first to produce content, and disposes the others.
+    """Emits the events of the source that is first to produce content, and disposes the others.
 
     Source k starts after ``delays[k]`` seconds, or once all running sources have failed. `name` is the race's key in
     the metadata.

@@ -44,7 +44,8 @@ def to_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int | N
     """Iterate over `source`: ``with to_iter(source) as items:``.
 
     A source waits at `maxsize` unread items, or at `limit` if that is lower. A source that cannot wait is cut off at
-    `limit` (65,536 by default). The iterator returns those items, then raises ``StreamError("overflow")``.
+    `limit` (65,536 by default). The iterator returns the items before the cut, and then raises
+    ``StreamError("overflow")``.
     """
     check_source(source, "to_iter")
     return Items(source, maxsize, limit)
@@ -62,7 +63,7 @@ def to_async_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: i
 class Buffer(abc.ObserverBase[T]):
     """A subscription's unread items.
 
-    It must not refer to the iterator, which may be dropped.
+    It must not refer to the iterator. Otherwise, a dropped iterator would not be collected.
     """
 
     def __init__(self, maxsize: int, limit: int | None, wake: Callable[[], object]) -> None:
@@ -289,7 +290,7 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
 
 
 async def last(source: Observable[T]) -> T:
-    """Return the last item of `source`. Cancelling disposes the subscription.
+    """Return the last item of `source`. If the task is cancelled, the subscription is disposed.
 
     Raises ``EngineError("wrong_loop")`` if no asyncio loop is running, as under trio.
     """

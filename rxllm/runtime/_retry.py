@@ -45,19 +45,19 @@ class Plan(Protocol):
     def source(self, attempt: int) -> Observable[Event]: ...
 
     def again(self, error: Exception, attempt: int) -> float | None:
-        """Return the seconds until the next attempt, or None if there is none."""
+        """Return the number of seconds until the next attempt, or None if there is no next attempt."""
         ...
 
     def opens(self, attempt: int) -> Iterable[Event]:
-        """Return events to emit before an attempt's first content."""
+        """Return the events to emit before an attempt's first content."""
         ...
 
     def name(self, attempt: int) -> str:
-        """Return a name for the attempt."""
+        """Return the name of the attempt."""
         ...
 
     def note(self, times: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return metadata for an attempt that follows failed ones."""
+        """Return the metadata for an attempt that follows failed attempts."""
         ...
 
 
@@ -85,7 +85,7 @@ class Attempts:
         return CompositeDisposable(self._source, self._timer)
 
     def events_to_emit(self, events: list[Event]) -> list[Event]:
-        """Return the events to emit when an attempt has its first content or fails."""
+        """Return the events to emit when an attempt produces its first content or fails."""
         if self.begun and isinstance(events[-1], ErrorEvent):
             return events[-1:]  # the events of the earlier attempt stay valid
         self.begun = True
@@ -214,7 +214,7 @@ class _Attempt:
 
 
 def attempting(make: Callable[[], Plan]) -> Stream[Event]:
-    """Make attempts; ``make()`` returns each subscription's `Plan`."""
+    """Return a Stream that makes attempts. ``make()`` returns the `Plan` for each subscription."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         return Attempts(make(), observer, scheduler).start()
@@ -263,7 +263,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
             raise invalid_option(("retry", "retry_on"), _unknown_reasons(unknown))
 
     def delay(self, error: LLMError, attempt: int) -> float:
-        """Return the seconds to wait after `attempt`, counted from 1."""
+        """Return how many seconds to wait after `attempt`. The first attempt is number 1."""
         backoff = min(self.max_delay, self.base_delay * 2.0 ** min(attempt - 1, 64))
         return max(self._retry_after(error), backoff) + random.uniform(0.0, self.jitter)
 

@@ -53,7 +53,7 @@ T = TypeVar("T")
 class ToolRecord(msgspec.Struct, frozen=True):
     """A journal's record of a tool call.
 
-    `call` has the arguments, and `events` is the outcome. If the tool was interrupted, `events` is None. If it was
+    `call` contains the arguments, and `events` is the outcome. If the tool was interrupted, `events` is None. If it was
     denied, `call` is None.
     """
 
@@ -64,15 +64,15 @@ class ToolRecord(msgspec.Struct, frozen=True):
 class Journal(Protocol):
     """A record of a stream's answers and tool calls; see ``operators.journaled``.
 
-    It has entries from earlier runs and from this one. `path` is the ids of the enclosing tool calls, outermost first.
-    The same call has the same path and key in every run. Calls with equal keys get their entries in order. Any thread
-    or loop can call the methods. A `RecallingJournal` also keeps ``steer`` corrections.
+    It contains entries from earlier runs and from this one. `path` lists the ids of the enclosing tool calls, outermost
+    first. The same call has the same path and key in every run. Calls with equal keys get their entries in order. Any
+    thread or loop can call the methods. A `RecallingJournal` also keeps ``steer`` corrections.
     """
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
         """Return the recorded answer. If there is none, return `events` and record them.
 
-        Each subscription calls this once. Calls with equal keys have the same order in every run. `key` is like
+        Each subscription calls this method once. Calls with equal keys have the same order in every run. `key` is like
         ``rxllm.values.request_key``, but ignores tools' descriptions.
         """
         ...
@@ -82,7 +82,7 @@ class Journal(Protocol):
         ...
 
     async def begin(self, path: Sequence[str], key: str, call: ToolCall) -> None:
-        """Record a tool's start before it starts. If this fails, the stream ends with the error."""
+        """Record the start of a tool before the tool starts. If this fails, the stream ends with the error."""
         ...
 
     async def finish(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
@@ -103,7 +103,7 @@ class RecallingJournal(Journal, Protocol):
         ...
 
     def keep(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
-        """Record `events` ahead of everything that is recorded later."""
+        """Record `events`. Anything that is recorded later must be stored after them."""
         ...
 
 
@@ -112,8 +112,8 @@ class EagerJournal(RecallingJournal, Protocol):
     """A `RecallingJournal` that can also drop records.
 
     With other journals, tools wait for the end of the response. The beginning of a response is kept under a key that
-    starts with "eager". Once the whole response is recorded, it replaces its beginning, and the last list that later
-    runs recall is empty. A beginning that was kept twice is not replaced.
+    starts with "eager". When the whole response has been recorded, it replaces the beginning. The last list that later
+    runs recall is then empty. A beginning that was kept twice is not replaced.
     """
 
     def void(self, path: Sequence[str], key: str) -> None:
@@ -151,8 +151,8 @@ class EngineCall(msgspec.Struct, frozen=True):
     """The engine call whose operators are being applied.
 
     `request` has all options, and `call` has the settings that are not part of a request. `provider` is the adapter's
-    name. `before` is the usage of earlier steps, and `chat` has the chat's budgets. ``ask(engine)`` returns another
-    engine's answer, as a cold Observable.
+    name. `before` is the usage from earlier steps, and `chat` contains the chat's budgets. ``ask(engine)`` returns
+    another engine's answer, as a cold Observable.
     """
 
     request: Request
@@ -190,9 +190,9 @@ def provider_name(adapter: Any) -> str:
 class Scope(msgspec.Struct, frozen=True):
     """The chat, step and tool call of a subscription.
 
-    `path` is the ids of the enclosing tool calls, outermost first. `tool_key` returns the innermost call's idempotency
-    key. Each function in `before_retry` gets the error and the planned wait in seconds, and returns the minimum wait.
-    `queued` is how many seconds the call waited.
+    `path` lists the ids of the enclosing tool calls, outermost first. `tool_key` returns the innermost call's
+    idempotency key. Each function in `before_retry` receives the error and the planned wait in seconds, and returns the
+    minimum wait. `queued` is how many seconds the call waited.
     """
 
     request_id: str | None = None
@@ -223,7 +223,7 @@ class Scope(msgspec.Struct, frozen=True):
         )
 
     def under(self, operators: Iterable[Any], chat: dict[Any, Budget] | None) -> Scope:
-        """Return the scope with the budgets of `operators` added. `chat` has the chat's own budgets."""
+        """Return the scope with the budgets of `operators` added. `chat` contains the chat's own budgets."""
         holders = [operator for operator in operators if isinstance(operator, HoldsBudget)]
         if not holders:
             return self
@@ -232,7 +232,7 @@ class Scope(msgspec.Struct, frozen=True):
         return replace(self, shares=(*(Share(budget) for budget in budgets if budget not in known), *self.shares))
 
     def attempt(self, call: Call) -> Call:
-        """Record an attempt, and return the `Call` with its settings."""
+        """Record an attempt, and return `call` with the attempt's settings."""
         return call if self.begin_attempt is None else self.begin_attempt(call)
 
     def of_tool(self, tool_call_id: str, tool_key: Callable[[], str]) -> Scope:
@@ -246,7 +246,7 @@ current_scope: ContextVar[Scope] = ContextVar("rxllm_scope", default=NO_SCOPE)
 
 
 def within(scope: Scope) -> Setting[Scope]:
-    """Give `scope` to the subscriptions in a block."""
+    """Use `scope` for the subscriptions in a ``with`` block."""
     return Setting(current_scope, scope)
 
 
@@ -272,9 +272,9 @@ class Setting(Generic[T]):
 class ScopedObserver(abc.ObserverBase[Any]):
     """Calls `observer` in the scope in which it subscribed.
 
-    Operators such as ``repeat`` and ``retry`` start a call when another ends. The new call must not belong to the
-    one that has ended. At an end or ``ErrorEvent``, `observer` gets the whole scope, because it may subscribe again.
-    Other events get the fields that a model source passes on.
+    Operators such as ``repeat`` and ``retry`` start a call when another ends. The new call must not belong to the one
+    that has ended. At an end or ``ErrorEvent``, `observer` is called in the whole scope, because it may subscribe
+    again. For other events, the scope contains only the fields that a model source passes on.
     """
 
     __slots__ = ("_observer", "_of_events", "_scope")

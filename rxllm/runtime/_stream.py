@@ -56,7 +56,7 @@ _I = TypeVar("_I")
 
 
 class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
-    """Calls `observer` on its own event loop."""
+    """Calls `observer` on the event loop that was running when it subscribed."""
 
     def __init__(self, observer: AutoDetachObserver[S]) -> None:
         self.subscription = SingleAssignmentDisposable()
@@ -305,8 +305,8 @@ class Stream(StreamMethods[T]):
     ) -> abc.DisposableBase:
         """Start a call, and return a disposable that ends it.
 
-        Without a `scheduler`, reactivex's timers run on the call's loop. Inside a running loop, your functions are
-        called on it. See also reactivex's ``Observable.subscribe``.
+        If you pass no `scheduler`, reactivex's timers run on the call's loop. If you subscribe inside a running loop,
+        your functions are called on that loop. See also reactivex's ``Observable.subscribe``.
         """
         with subscribing():
             if scheduler is not None:
@@ -352,7 +352,7 @@ class Stream(StreamMethods[T]):
         return self
 
     def run(self, scheduler: abc.SchedulerBase | None = None) -> T:
-        """Wait for the end, and return the last item; see `rxllm.run`."""
+        """Wait until the stream ends, and return its last item; see `rxllm.run`."""
         return run(self, scheduler)
 
     def __await__(self) -> Generator[Any, None, T]:

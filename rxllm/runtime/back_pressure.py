@@ -33,7 +33,7 @@ from rxllm.runtime.portal import running_loop
 
 
 class Endings:
-    """The functions that a reader waits for when it has stopped reading."""
+    """The functions that a reader waits for after it has stopped reading."""
 
     def __init__(self) -> None:
         self._running: dict[Future[None], None] = {}
@@ -85,7 +85,7 @@ LIMIT = 65_536
 class Gate:
     """A gate between a source and its reader.
 
-    It is full at `maxsize` waiting items, and opens at half.
+    It is full when `maxsize` items are waiting, and opens again when at most half of them are left.
     """
 
     def __init__(self, maxsize: int) -> None:
@@ -108,7 +108,10 @@ class Gate:
         return not self.waiting
 
     def take(self) -> Any:
-        """Return the oldest item. Raises ``IndexError`` if there is none."""
+        """Return the oldest item.
+
+        Raises ``IndexError`` if no item is waiting.
+        """
         self._requested = False
         item = self.waiting.popleft()
         if self._sleepers and len(self.waiting) <= self._maxsize // 2:
@@ -135,7 +138,7 @@ class Gate:
     def when_open(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, as soon as the gate is open.
 
-        Any thread may call `wake`, even before this returns.
+        Any thread may call `wake`, even before this method returns.
         """
         self._add(self._sleepers, wake)
         if self._has_room():  # checked after `_add`, so that no call of `take` is missed
@@ -148,7 +151,7 @@ class Gate:
             self._wake(self._idlers)
 
     def before_tools(self, start: Callable[[], None]) -> None:
-        """Call `start`, which runs a step's tools. A `Hold` can delay it."""
+        """Call `start`, which runs a step's tools. A `Hold` can delay the call."""
         start()
 
     def when_requested(self, wake: Callable[[], None]) -> None:
@@ -195,8 +198,8 @@ class Gate:
 def read_by(gate: Gate | None, listener: ErrorListener, endings: Endings | None = None) -> Generator[None]:
     """Set the reader for the subscriptions in the block.
 
-    Sources wait for `gate`, or never if it is None. `listener` gets unhandled errors. `endings` holds functions that
-    run after reading.
+    Sources wait for `gate`. If it is None, they never wait. `listener` receives unhandled errors. `endings` contains
+    functions that run after reading.
     """
     token = current_reader.set(Reader(gate, listener, endings))
     try:

@@ -83,5 +83,5 @@ current_reader: ContextVar[Reader] = ContextVar("rxllm_reader", default=NO_READE
 
 
 def current_gate() -> Gate | None:
-    """Return the current reader's gate, if any."""
+    """Return the current reader's gate, or None if it has no gate."""
     return current_reader.get().gate

@@ -125,7 +125,7 @@ def call_loop() -> asyncio.AbstractEventLoop:
 
 
 def chosen_loop() -> asyncio.AbstractEventLoop | None:
-    """Return a call's event loop, or None for the portal's."""
+    """Return the event loop of a call, or None if it is the portal's loop."""
     chosen = current_place.get().loop
     return chosen if chosen is not None else running_loop()
 
@@ -160,7 +160,7 @@ def call_context() -> contextvars.Context:
 
 
 class Starts:
-    """The functions to call once subscribing has ended."""
+    """The functions to call after subscribing has ended."""
 
     def __init__(self) -> None:
         self.is_subscribing = True
@@ -213,7 +213,7 @@ def start_on(
 
 @contextlib.contextmanager
 def on_portal() -> Generator[Portal]:
-    """Run the calls that a ``with`` block makes on the portal's loop.
+    """Use the portal's loop for the calls that a ``with`` block makes.
 
     Raises ``RuntimeError`` on the portal's own thread.
     """

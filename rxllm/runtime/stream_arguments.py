@@ -82,7 +82,7 @@ def _hint(name: str) -> str:
 class Origin(NamedTuple):
     """The call that returned a Stream.
 
-    `items` says what the Stream emits: a word such as ``"events"``, or the class of its only item.
+    `items` describes the items of the Stream: a word such as ``"events"``, or the class of its only item.
     """
 
     function: str = ""
@@ -120,7 +120,7 @@ class Origin(NamedTuple):
         return f"{fault}: {advice('Stream', 'item', call=call)}"
 
     def _result_with(self, name: str) -> tuple[str, str]:
-        """Return the code of a call whose result has `name`, and the path to `name` in the result."""
+        """Return the code of a call whose result contains `name`, and the path to `name` in the result."""
         call = f"{self.function}(...)"
         if self.items == "events":
             folds = {Response: "to_response", ChatResult: "to_chat_result", StepResult: "to_step_result"}
@@ -138,7 +138,7 @@ class Origin(NamedTuple):
 class NotEncodable:
     """Raises a clear error if an encoder reads a Stream.
 
-    It is first in ``vars(stream)``, so FastAPI finds it.
+    This object comes first in ``vars(stream)``, so FastAPI finds it.
     """
 
     def __getattr__(self, name: str) -> Any:

@@ -44,7 +44,7 @@ THREADS = 1_000
 """The maximum number of tool functions that run at once."""
 
 THREADS_LEFT = 100
-"""The maximum number of abandoned functions that still run."""
+"""The maximum number of abandoned functions that may still be running."""
 
 _Job = tuple["Future[Any]", Callable[[], Any]]
 
@@ -85,8 +85,8 @@ class DaemonThreads(ThreadPoolExecutor):
         return future
 
     def leave(self, job: Future[Any], what: str) -> None:
-        """Stop waiting for `job`, which the log calls `what`."""
-        if job.cancel():  # the job had not started yet
+        """Stop waiting for `job`. The log calls it `what`."""
+        if job.cancel():  # it had not started yet
             return
         with self._guard:
             self.left += 1
@@ -142,7 +142,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def daemon_threads() -> DaemonThreads:
-    """Return the current threads, and create them if necessary."""
+    """Return the current executor, and create it if necessary."""
     global _threads
     if (stand_in := current_place.get().threads) is not None:
         return stand_in
@@ -154,7 +154,7 @@ def daemon_threads() -> DaemonThreads:
 async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
     """Run a blocking function in a thread.
 
-    If the caller is cancelled, `fn` keeps running. `what` is its name in the log.
+    If the caller is cancelled, `fn` keeps running. `what` is the function's name in the log.
     """
     job = daemon_threads().submit(contextvars.copy_context().run, fn)
     try:
@@ -193,7 +193,7 @@ class Live:
 
 
 class Drain:
-    """Waits for the calls and timers in `live` at exit."""
+    """Waits for the calls and timers in `live` at interpreter exit."""
 
     def __init__(self, live: Live) -> None:
         self._live = live

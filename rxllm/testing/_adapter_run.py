@@ -49,7 +49,7 @@ USAGE = Usage(11, 7)
 
 @dataclass(frozen=True)
 class Script:
-    """An answer that the service of a test suite gives.
+    """The answer that a test suite's service gives to a call.
 
     The service sends `thinking` and `texts` in pieces, then `calls`, `usage` and the end. `finish_reason` defaults to
     ``"tool_calls"`` if there are calls, and to ``"stop"`` otherwise. An `error` ends the answer, and the adapter must
@@ -80,8 +80,8 @@ class Served:
     """An adapter with a running service.
 
     ``asked()`` returns the number of calls that the service received. ``left()`` returns the number of calls that the
-    client closed early. ``requests()`` returns the HTTP requests, like ``Loopback.requests``. If there is no
-    `requests`, the rules about requests are checked only for an ``HTTPAdapter``.
+    client closed early. ``requests()`` returns the HTTP requests, like ``Loopback.requests``. If `requests` is None,
+    the rules about requests are checked only for an ``HTTPAdapter``.
     """
 
     adapter: Any
@@ -230,7 +230,7 @@ class AdapterRun:
         expect_same(which, before, now)
 
     def comparable_facts(self, events: list[Event]) -> list[Any]:
-        """Return what all calls must have in common. A model may word each answer differently."""
+        """Return the facts that must be the same for all calls. A model may word each answer differently."""
         kinds = [type(event).__name__ for event in events]
         return [*kinds[:1], *["content"] * says_something(events), *kinds[-1:]]
 

@@ -59,7 +59,7 @@ REASONS = tuple(sorted(AdapterError.REASONS - {"no_scripted_response"}))
 RETRY_AFTER = 0.5
 
 SCRIPT_RULES = ("calls", "thinking", "usage", "length", "content_filter", "cancelled")
-"""More names that a suite's `without` may contain."""
+"""Other names that a suite's `without` may contain."""
 
 each_reason = pytest.mark.parametrize("reason", REASONS)
 
@@ -119,7 +119,7 @@ class AdapterConformance:
 
     @contextmanager
     def running(self, script: Script) -> Generator[ScriptedRun]:
-        """Start the service, and yield a run whose engine does not retry."""
+        """Start the service, and yield a `ScriptedRun` whose engine does not retry."""
         with self.serving(script) as served:
             engine = Engine(served.adapter, model=self.model, retry=False)
             yield ScriptedRun(engine, "Call f, twice.", {"tools": [TOOL]}, self.seconds, served)
@@ -166,7 +166,7 @@ class AdapterConformance:
         return error
 
     def refused_answer(self, script: Script, reason: str) -> AdapterError:
-        """Return the error of a call that is refused."""
+        """Make a call that must be refused, and return its error."""
         with self.running(script) as run:
             observed = run.observe(run.generate(**self.waiting(reason)))
         assert observed.events == []
@@ -184,7 +184,7 @@ class AdapterConformance:
         assert (response.output_text, response.finish_reason) == ("".join(TEXTS), "error")
 
     def seconds_until_left(self, run: ScriptedRun) -> float:
-        """Return how long the service takes to notice the disconnect."""
+        """Return how many seconds the service takes to notice that the client has disconnected."""
         left, began = run.served.left, time.monotonic()
         assert becomes(lambda: left() > 0, self.seconds), "the service never noticed that the client had disconnected"
         took = time.monotonic() - began

@@ -139,8 +139,8 @@ def backtest(
     virtual time. `pipeline` is an operator or a list of operators. On recordings from a cassette, operators work as
     they do in an engine. ``progress(row)`` is called after each row.
 
-    Some operators, like retry and ``hedge``, subscribe again. They get the next recording of the same request, if the
-    cassette has one. Another engine, as in ``fallback``, answers only if its adapter is a ``Fake`` or a
+    Some operators, like retry and ``hedge``, subscribe again. They receive the next recording of the same request, if
+    the cassette has one. Another engine, as in ``fallback``, answers only if its adapter is a ``Fake`` or a
     ``Cassette(..., "replay")``. Give such a cassette ``speed=1`` to keep the recorded times. The row's `missing` lists
     the answers that are not recorded. Async functions fail, because virtual time has no event loop. Use sync functions,
     or functions that return a stream.
@@ -233,7 +233,10 @@ class Tape:
     description: Mapping[str, Any]
 
     def check(self) -> float:
-        """Return the duration in seconds. Raises ``ValidationError`` for a malformed recording."""
+        """Return the duration in seconds.
+
+        Raises ``ValidationError`` for a malformed recording.
+        """
         return max([take.notes()[-1].at for take in self.takes[:1] if isinstance(take, Recorded)], default=0.0)
 
     @property
@@ -313,7 +316,7 @@ class Run:
         return self._subscribe_to(source, "the rest of an answer whose subscriber unsubscribed", observer)
 
     def _answer_of(self, engine: Any, model: str | None = None) -> Stream[Event]:
-        """Return the answer of another engine. If it cannot answer, the answer is recorded as missing."""
+        """Return the answer of another engine. If that engine cannot answer, the answer is recorded as missing."""
         other = as_engine(engine)
         request = replace(self._tape.request, model=model or other.model or self._tape.request.model, options={})
         what = f"an answer from {provider_name(other.adapter)}" + (f":{request.model}" if request.model else "")
@@ -331,7 +334,7 @@ class Run:
         return Stream(subscribe)
 
     def _subscribe_to(self, source: Observable[Any], what: str, observer: abc.ObserverBase[Any]) -> abc.DisposableBase:
-        """Subscribe to an answer and record its usage."""
+        """Subscribe to `source`, and record the usage that it reports."""
         number, has_ended = len(self.usages), False
         self.usages.append(Usage())
         events = Subject[Any]()

@@ -125,7 +125,7 @@ class Cassette:
             await close()
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
-        """Return a stream that plays a recording or calls the model. It chooses at each subscription."""
+        """Return a stream that plays a recording or calls the model. The choice is made at each subscription."""
         is_named = request.model is not None
         request = request if is_named else replace(request, model=self._engine.model)
 
@@ -332,7 +332,7 @@ def _sha256(content: str | bytes) -> str:
 
 
 def add_costs(source: Any, provider: str | None, model: str | None) -> Any:
-    """Return `source` with costs added to its usage, if the model's prices are known."""
+    """Return `source`. If the model's prices are known, costs are added to its usage."""
     info = models.find(provider, model) if provider else None
     return source.pipe(ops.cost(price=models.price_of(info))) if info is not None and info.has_prices else source
 

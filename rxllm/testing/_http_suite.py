@@ -69,7 +69,7 @@ class HTTPAdapterConformance(AdapterConformance):
     def said(self, script: Script) -> list[bytes]:
         """Return the chunks for the script's thinking, texts and calls.
 
-        Include any preamble, but not the chunks from `ended`.
+        They include any preamble, but not the chunks that `ended` returns.
         """
         missing(self, "said")
 
@@ -219,8 +219,8 @@ class ImageConformance:
     def serving(self, images: int | None) -> AbstractContextManager[Served]:
         """Return a context manager that starts a service and yields a `Served`.
 
-        The service answers with ``n`` copies of `PNG`, but never with more than `images`. If `images` is None, it
-        refuses each call and sends the id `REQUEST_ID`.
+        The service answers with ``n`` copies of `PNG`, but never with more than `images` of them. If `images` is None,
+        it refuses each call and sends the id `REQUEST_ID`.
         """
         missing(self, "serving")
 

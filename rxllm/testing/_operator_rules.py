@@ -155,7 +155,7 @@ class Tested:
         return Source(self.items, clock=clock).pipe(self.make())
 
     def failure(self) -> tuple[str, Exception] | None:
-        """Return a description of the operator's error and the error itself, or None if there is none."""
+        """Return a description of the operator's error and the error itself, or None if there is no error."""
         moments = {0: "when it was subscribed to", self.end: "when the source ended"}
         moments |= {(number + 1) * EVERY: f"at item {number}, {clip(item)}" for number, item in enumerate(self.items)}
         match self.run()[0].ends:

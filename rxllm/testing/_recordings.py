@@ -301,7 +301,10 @@ class Recorded:
         return b"".join(line for _, line in (*([self.head] if self.head else []), *self.lines))
 
     def notes(self) -> list[Note]:
-        """Return the notifications. Raises ``ValidationError("invalid_request")`` for a malformed line."""
+        """Return the stream's notifications.
+
+        Raises ``ValidationError("invalid_request")`` for a malformed line.
+        """
         notes: list[Note] = []
         for number, line in self.lines:
             try:

@@ -1,4 +1,4 @@
-"""Tables of rules, reports, and subscriptions with a time limit."""
+"""Helpers for tables of rules, for reports, and for subscriptions with a time limit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class BrokenRule:
 
 
 class RuleTable(dict[str, str]):
-    """Maps each rule's name to its text. `checks` maps it to the rule's check.
+    """Maps each rule's name to its text. `checks` maps each name to the rule's check.
 
     A check takes the subject. It raises an ``AssertionError`` with the reason if the subject breaks the rule.
     """
@@ -158,7 +158,7 @@ class HangingError(AssertionError):
 
 
 def in_time(function: Callable[[], T], seconds: float) -> T:
-    """Return the result of ``function()``, called on a new thread.
+    """Call ``function()`` on a new thread, and return its result.
 
     Raises `HangingError` after `seconds`. The thread keeps running.
     """

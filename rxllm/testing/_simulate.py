@@ -42,8 +42,8 @@ SHOWN_MOMENTS = 40
 class Simulation(NamedTuple):
     """The result of a successful run.
 
-    `value` is the app's result. `error` is from the first call that failed after a fault. `duration` is in virtual
-    seconds. `steps` is the number of steps taken by the app's tasks.
+    `value` is the app's result. `error` is the error of the first call that failed after a fault. `duration` is in
+    virtual seconds. `steps` is the number of steps taken by the app's tasks.
     """
 
     seed: int
@@ -159,7 +159,7 @@ def simulate_many(app: App, seeds: Iterable[int] = range(1000), **options: Any) 
 
 
 def simulate_cancels(app: App, seed: int = 0, *, faults: Collection[str] = (), **options: Any) -> list[Simulation]:
-    """Run `app` many times, cancelled at a different step each time. This covers every ``await`` of every task."""
+    """Run `app` many times, and cancel it at a different step each time. This covers every ``await`` of every task."""
     steps = simulate(app, seed, faults=faults, **options).steps
     return [simulate(app, seed, faults=faults, cancel=step, **options)._replace(trace=()) for step in range(1, steps)]
 

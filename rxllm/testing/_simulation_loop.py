@@ -61,7 +61,7 @@ class Faults:
         return kind in self.enabled and self.random.random() < self._rate
 
     def cancel_at(self) -> int | None:
-        """Choose a random step at which to cancel, or None."""
+        """Choose a random step at which to cancel the app, or None if the app is not cancelled."""
         return int(10 ** self.random.uniform(0, 3)) if self.strikes("cancel") else None
 
     def on_connection(self) -> Fault | None:
@@ -87,7 +87,7 @@ DELAYED = 0.1
 """The probability that a reordered task waits a turn."""
 
 RUNS = "runs"
-"""The trace entry for one step of a task."""
+"""The text of a trace line for one step of a task."""
 
 LACKING = (
     *("create_server", "create_unix_server", "create_unix_connection", "create_datagram_endpoint", "start_tls"),
@@ -188,7 +188,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.faults.injected.append(self.trace[-1])
 
     def schedule_cancel(self, task: NumberedTask | None, after: int | None) -> None:
-        """Cancel `task` after `after` more steps. None cancels nothing."""
+        """Cancel `task` after `after` more steps. If `after` is None, cancel nothing."""
         self._target = None if after is None else task
         self._cancel_at = self.steps + (after or 0)
 

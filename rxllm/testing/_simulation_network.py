@@ -32,7 +32,7 @@ def world_context() -> contextvars.Context:
 
 
 async def connect(loop: VirtualLoop, factory: Callable[[], Any], port: int) -> tuple[Any, Any]:
-    """Connect to `port`. Return a transport and a protocol, like ``create_connection``."""
+    """Connect to `port`. Return a transport and a protocol, as ``create_connection`` does."""
     number = loop.next_number()
     who = f"connection #{number}"
     faults = loop.faults

@@ -229,7 +229,7 @@ class SimulatedPortal(Portal):
 
 
 class PoolWatch:
-    """Counts the slots of connection pools that stay taken although no request uses them. A closed pool has none."""
+    """Counts the slots that stay taken in connection pools although no request uses them. A closed pool has none."""
 
     def __init__(self) -> None:
         self.lost = 0

@@ -128,7 +128,10 @@ def events(
 
 
 def played(source: Observable[T]) -> list[T]:
-    """Run `source` in virtual time, and return its items. Raises the error with which it fails."""
+    """Run `source` in virtual time, and return its items.
+
+    Raises the error with which `source` fails.
+    """
     items: list[T] = []
     errors: list[Exception] = []
     scheduler = VirtualTimeScheduler(0.0)
@@ -160,7 +163,7 @@ def fold(events: Iterable[Event]) -> Response[Any]:
 
 
 def inconsistency(events: Iterable[Event]) -> str | None:
-    """Return a text about the first event that contradicts earlier ones, or None. Missing events do not count."""
+    """Describe the first event that contradicts earlier events, or return None. Missing events do not count."""
     checkers: dict[tuple[str, ...], _ChatChecker] = {}  # one checker for the chat, and one for each agent
     for event in events:
         path, inner = (event.path, event.event) if isinstance(event, ev.Nested) else ((), event)

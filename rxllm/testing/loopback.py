@@ -57,7 +57,7 @@ SSE_HEADERS = {"Content-Type": "text/event-stream"}
 
 @dataclass(frozen=True)
 class Pause:
-    """A pause of so many seconds. By default, it lasts forever."""
+    """A pause of `seconds` seconds. By default, it lasts forever."""
 
     seconds: float = math.inf
 
@@ -93,7 +93,7 @@ class Reply:
     def of_json(cls, data: Any, status: int = 200, **headers: str) -> Self:
         """Return a JSON response.
 
-        Keywords become headers. For example, ``retry_after="1"`` sends ``retry-after: 1``.
+        Keyword arguments become headers. For example, ``retry_after="1"`` sends ``retry-after: 1``.
         """
         fields = {name.replace("_", "-"): value for name, value in headers.items()}
         return cls(json.dumps(data).encode(), status, {"Content-Type": "application/json", **fields})
@@ -149,7 +149,10 @@ class Loopback:
         return sum(connection.closed_at is None for connection in list(self.connections))
 
     def wait_requests(self, count: int, timeout: float = 20.0) -> list[Request]:
-        """Wait for `count` requests, and return all requests. Raises ``TimeoutError`` after `timeout` seconds."""
+        """Wait for `count` requests, and return all requests.
+
+        Raises ``TimeoutError`` after `timeout` seconds.
+        """
         self.wait_until(lambda: len(self.requests) >= count, timeout)
         return self.requests
 
@@ -254,7 +257,10 @@ class Connection(asyncio.Protocol):
         return self._written - self._transport.get_write_buffer_size()
 
     def wait_closed(self, timeout: float = 20.0) -> float:
-        """Wait until the connection closes, and return `closed_at`. Raises ``TimeoutError`` after `timeout` seconds."""
+        """Wait until the connection closes, and return `closed_at`.
+
+        Raises ``TimeoutError`` after `timeout` seconds.
+        """
         with self._changed:
             if not self._changed.wait_for(lambda: self.closed_at is not None, timeout):
                 raise TimeoutError(f"the connection is still open after {timeout} s and {len(self.requests)} requests")
@@ -357,7 +363,7 @@ async def _pause(pause: float | Pause) -> None:
 
 
 def _take_request(received: bytearray) -> Request | None:
-    """Remove the first request from `received` and return it, or return None if it is incomplete."""
+    """Remove the first request from `received` and return it, or return None if the request is incomplete."""
     head, blank_line, rest = bytes(received).partition(b"\r\n\r\n")
     if not blank_line:
         return None
@@ -379,7 +385,7 @@ def _head(reply: Reply) -> bytes:
 
 
 def check_script(script: Any) -> Script:
-    """Return `script`. Raise ``ValueError`` if it is empty, ``TypeError`` if it is invalid."""
+    """Return `script`. Raise ``ValueError`` if it is empty, or ``TypeError`` if it is invalid."""
     if isinstance(script, Reply) or callable(script):
         return cast(Script, script)
     if isinstance(script, list | tuple):
@@ -424,8 +430,8 @@ def chat(*texts: str) -> list[bytes]:
 def endless(make: Callable[[int], bytes] | None = None, every: float = 0.0) -> Iterator[bytes | Pause]:
     """Yield frames forever, with `every` seconds between them.
 
-    Without a pause, the client sets the pace. ``make(i)`` returns the next frame. By default, the texts
-    are ``"0 "``, ``"1 "``, ``"2 "`` and so on. An iterator can be used only once, so call this function for each reply.
+    If there is no pause, the client sets the pace. ``make(i)`` returns the next frame. By default, the texts are
+    ``"0 "``, ``"1 "``, ``"2 "`` and so on. An iterator can be used only once, so call this function for each reply.
     """
     make = make or (lambda i: chat_chunk(f"{i} "))
     for i in itertools.count():

@@ -354,7 +354,7 @@ def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event
 def _early(
     draw: st.DrawFn, response: list[ev.Event], end: list[ev.Event], executions: dict[str, list[ev.Event]]
 ) -> list[ev.Event]:
-    """Draw the events of a step whose tools may start before its last events, `end`."""
+    """Draw the events of a step whose tools may start before the step's last events, `end`."""
     step: list[ev.Event] = []
     running: list[list[ev.Event]] = []
     for event in response:
@@ -404,7 +404,7 @@ waits for approval.
 
 @st.composite
 def chunked(draw: st.DrawFn, data: bytes) -> list[bytes]:
-    """Draw a way to split `data` into chunks. Some of them may be empty."""
+    """Draw `data`, cut into chunks at arbitrary places. Some chunks may be empty."""
     return cut(data, *draw(st.lists(st.integers(0, len(data)), max_size=30)))
 
 
