@@ -77,7 +77,7 @@ __all__ = [
 ]
 
 Fault = tuple[Path, str]
-"""The path of a fault, and its code."""
+"""The path and the code of a fault."""
 
 RESERVED_NAMES = frozenset({"auto", "none", "required"})
 """Names that no tool may have, because they have a special meaning in `tool_choice`."""
@@ -205,7 +205,7 @@ _STATEMENTS = {
     "must_be_empty": "must be empty to generate an image",
     "invalid_count": "must contain at least one image for an edit, and exactly one for a variation",
 }
-"""The messages that do not show the invalid value, by fault code."""
+"""Error messages that leave out the invalid value, by fault code."""
 
 
 def in_words(root: Any, path: Path, code: str, expected: str) -> str:
@@ -225,7 +225,7 @@ def in_words(root: Any, path: Path, code: str, expected: str) -> str:
 
 
 _ON_THE_SERVER = ("previous_response_id", "conversation")
-"""Options that refer to messages on the provider's server. Tool results may answer calls in them."""
+"""Options that refer to messages on the provider's server. Tool results may answer calls in those messages."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

@@ -137,7 +137,7 @@ def repeat_question(thread: Thread, call: ToolCall) -> list[Event]:
 
 
 def read_reply(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
-    """Return the user's answer to the tool's question and the tool's saved state. Each can be None."""
+    """Return the user's answer to the tool's question, and the state that the tool saved. Either can be None."""
     match resumed[0].messages if resumed is not None else ():
         case (message, reply, *_) if is_question(message):
             return reply.text, message.metadata.get(STATE)

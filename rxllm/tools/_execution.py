@@ -386,7 +386,7 @@ def result_events(result: Any, call: ToolCall, settings: ToolSettings) -> list[E
 
 
 def failed(error: ToolError, call: ToolCall, settings: ToolSettings) -> list[Event]:
-    """Return the events for a failure, according to ``on_tool_error``."""
+    """Return the events for a failed tool call, according to ``on_tool_error``."""
     return [ToolExecutionCompleted(call.id, call.name, error=error), _apply_policy(error, call, settings)]
 
 

@@ -57,7 +57,10 @@ def check(name: str, value: object, fits: bool, expected: str) -> None:
 
 
 def check_seconds(name: str, value: Any) -> float:
-    """Return `value` as a float. Raise unless it is a finite number >= 0."""
+    """Return `value` as a float.
+
+    Raises ``ValidationError("invalid_option")`` unless `value` is a finite number >= 0.
+    """
     check(name, value, is_seconds(value), "a non-negative number of seconds")
     return float(value)
 
@@ -78,7 +81,7 @@ def check_instance(name: str, value: object, cls: type[Any] | UnionType, expecte
 
 
 def check_classes(name: str, value: tuple[Any, ...]) -> None:
-    """Raise unless `value` is a tuple of classes that can be passed to ``isinstance``."""
+    """Raise ``ValidationError("invalid_option")`` unless `value` can be passed to ``isinstance``."""
     try:
         isinstance(None, value)
     except TypeError:

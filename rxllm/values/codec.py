@@ -104,7 +104,7 @@ def encode(item: Any, is_result: bool = False) -> Any:
 
 
 def encode_result(item: Any) -> Any:
-    """Return a tool's result as JSON data. Decoding it gives plain data."""
+    """Return a tool's result as JSON data. Models, datetimes and sets in it become plain data."""
     return encode(item, is_result=True)
 
 
@@ -335,7 +335,7 @@ def _decode_bytes(text: str) -> bytes:
 
 @cache
 def _reader(hint: Any) -> Reader:
-    """Return the reader for an annotation.
+    """Return a function that reads JSON data as the annotated type.
 
     An object without ``"$"`` becomes the annotated class, and an array becomes a tuple.
     """

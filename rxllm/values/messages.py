@@ -224,7 +224,7 @@ class Picture(Protocol):
 
 
 Attachment = str | os.PathLike[str] | bytes | Image | Picture | Part
-"""Anything that `user` accepts: a path, a URL, bytes, an `Image`, a Pillow image or a part of a message."""
+"""Anything that `user` accepts: a path, a URL, bytes, an `Image`, a Pillow image or a message part."""
 
 _FORMS = "a path, a URL (http:, https: or data:), bytes, an Image, a Pillow image or a part such as FilePart(...)"
 

@@ -345,7 +345,7 @@ def plain(raw: str) -> Any:
 
 
 def _options(hint: Any) -> Iterator[Any]:
-    """Yield each member of `hint` if it is a union, or else `hint` itself."""
+    """Yield the members of `hint` if `hint` is a union, and `hint` itself otherwise."""
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         for option in get_args(hint):

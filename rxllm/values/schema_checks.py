@@ -198,7 +198,10 @@ class _Document:
                 self._by_anchor.setdefault(anchor, []).append(schema)
 
     def _remove_unread(self, schema: Schema, patterns: int) -> int:
-        """Remove the patterns that cannot be read, and return the number of patterns seen so far."""
+        """Remove the patterns that cannot be read, and return the new total of patterns.
+
+        `patterns` is the number of patterns in the earlier schemas.
+        """
         names = schema.get("patternProperties")
         names = cast(Schema, names) if isinstance(names, dict) else {}
         own = schema.get("pattern")

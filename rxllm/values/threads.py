@@ -1,4 +1,4 @@
-"""Threads, and functions that add the results of their tool calls."""
+"""Threads, and functions that add tool results to them."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from rxllm.web._openai_errors import RefusedError
 log = logging.getLogger("rxllm")
 
 SECONDS = 60.0
-"""The period for which a conversation's posts are counted."""
+"""The period over which a conversation's posts are counted, in seconds."""
 
 _FORWARDED = ("forwarded", "via", "x-forwarded", "x-real-ip", "x-client-ip", "x-envoy", "true-client-ip", "cf-")
 """The beginnings of headers that proxies add. Behind a proxy, any client appears to be local."""

@@ -36,7 +36,7 @@ STORE_SECONDS = 10.0
 """The number of seconds after which a store that does not answer is considered unavailable."""
 
 Build = Callable[[Mapping[str, Any], Session], Stream[Event]]
-"""A function that builds a session's next turn from the answers to its pending calls, and the session."""
+"""A function that takes answers to pending calls and a session, and returns the session's next turn."""
 
 
 class SessionRuns(Protocol):

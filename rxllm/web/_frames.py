@@ -87,7 +87,7 @@ def event_data(event: Event) -> Frame:
 
 
 def event_of(data: Any) -> Event:
-    """Turn the result of `event_data` back into an event. Any other `data` raises an exception."""
+    """Rebuild an event from the result of `event_data`. Any other `data` raises an exception."""
     event: Any = serializer.from_data(data)
     if not isinstance(event, Event):
         raise TypeError("not an event")

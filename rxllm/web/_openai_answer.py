@@ -71,7 +71,7 @@ class Memory:
         return len(self._kept)
 
     def restore(self, model: str, thread: Thread) -> Thread:
-        """Return `thread` with the messages that were kept from earlier runs."""
+        """Return `thread` with the full messages of earlier runs put back in."""
         messages: list[Message] = []
         digest = hashlib.sha256(model.encode())
         for message in thread:

@@ -50,7 +50,7 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[^\ud800-\udfff]*$")]
 """The type of ids and type names in requests: text that contains no lone surrogates."""
 
 UNANSWERED = "The user has gone on without an answer."
-"""The result of a call that the user did not answer."""
+"""The tool result for a call that the user left unanswered."""
 
 T = TypeVar("T")
 
@@ -82,7 +82,10 @@ def load_request(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
 
 
 def parse_json(text: bytes, parse: Callable[[bytes], Any]) -> Any:
-    """Return ``parse(text)``. Raises ``ValidationError`` if `text` is malformed or too large."""
+    """Return ``parse(text)``.
+
+    Raises ``ValidationError`` if `text` is malformed or too large.
+    """
     if _most_values(text) > MAX_VALUES:
         raise _too_large()
     try:

@@ -388,7 +388,7 @@ def _file(url: str, mime_type: str, fields: dict[str, Any]) -> Frame:
 
 
 def _own(name: str, value: Any) -> Frame:
-    """Return a frame's field that contains data for rxllm. The browser sends this data back."""
+    """Return the frame field that carries rxllm's own data. Browsers send this data back."""
     return {} if value is None else {"providerMetadata": {"rxllm": {name: value}}}
 
 
