@@ -89,7 +89,10 @@ def request(value: Request) -> None:
 
 
 def thread(value: Thread) -> None:
-    """Raise ``ValidationError("invalid_thread")`` if the thread cannot be sent to a model. It may be empty."""
+    """Raise ``ValidationError("invalid_thread")`` if the thread cannot be sent to a model.
+
+    An empty thread is valid.
+    """
     _raise("invalid_thread", value, thread_faults)
 
 
@@ -188,7 +191,7 @@ _EXPECTED = {
     "not_a_map": "a mapping",
     "invalid_image": "an Image, created with Image.from_file or another constructor",
 }
-"""Descriptions of valid values. The key is a fault's code, or the field and the code."""
+"""Descriptions of valid values, by fault code, or by field and fault code."""
 
 _STATEMENTS = {
     "empty": "must not be empty",

@@ -109,7 +109,7 @@ def agent_failure(call: ToolCall, error: LLMError) -> ToolError:
 
 
 def answer_of(result: ChatResult) -> Any:
-    """Return the chat's answer. If the chat halted early, return a dict that also has the reason."""
+    """Return the chat's answer. If the chat halted early, return a dict that also contains the reason."""
     answer = result.output_text if result.parsed is None else result.parsed
     if result.halted_reason == "completed":
         return answer

@@ -148,7 +148,7 @@ class ToolExecution(abc.DisposableBase):
         self._context = replace(self._context, tool_call=copy_for_user(call))
 
     def read_from(self, feed: Feed) -> None:
-        """Give the tool the arguments that the model is still writing."""
+        """Pass the tool the arguments that the model is still writing."""
         self._streams, self._is_whole = feed.streams, False
         feed.when_complete(self._complete)
 

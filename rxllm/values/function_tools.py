@@ -116,7 +116,7 @@ def _corrected_call(function: Any, options: Mapping[str, Any]) -> str:
 
 
 def as_tool(value: Any) -> Tool:
-    """Return `value` as a tool, making one from a function.
+    """Return a tool unchanged, or make a tool from a function.
 
     >>> def add(a: int, b: int) -> int: return a + b
     >>> as_tool(add), as_tool(tool(add))

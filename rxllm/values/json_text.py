@@ -206,7 +206,7 @@ def described(faults: list[tuple[Path, str]]) -> str:
 
 
 def faults_of(error: Any) -> list[tuple[Path, str]]:
-    """Return the faults in an error of msgspec or pydantic."""
+    """Return the faults that a msgspec or pydantic error reports."""
     if callable(getattr(error, "errors", None)):  # a pydantic error
         entries = error.errors(include_url=False, include_context=False)
         return [(tuple(entry["loc"]), entry["msg"]) for entry in entries]

@@ -92,7 +92,7 @@ class Partial(Generic[T]):
 
     @property
     def so_far(self) -> Any:
-        """JSON data for the text so far, with the model's own keys."""
+        """The text so far as JSON data, with the keys that the model wrote."""
         node, shape = self._node, self._shape
         if node is None or not self:
             return None
@@ -301,7 +301,7 @@ class Shape:
         return shape
 
     def read(self, raw: str) -> Any:
-        """Return the JSON text `raw` as an object of the type, or as plain data if it does not match."""
+        """Read the JSON text `raw` as the hinted type, or as plain data if the text does not match."""
         try:
             self._decode = self._decode or decoder(self.hint)
             return self._decode(raw)

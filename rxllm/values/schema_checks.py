@@ -138,7 +138,7 @@ class _Unchecked:
 class _Checked(msgspec.Struct, frozen=True):
     """A compiled schema for data of at most this `depth`.
 
-    A `depth` of -1 turns the check off. `applied` counts the subschemas that may apply.
+    With a `depth` of -1, no data is checked. `applied` counts the subschemas that may apply.
     """
 
     validator: Any

@@ -308,7 +308,7 @@ def _msgspec_decoder(hint: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _decode_other(cls: Any, value: Any) -> Any:
-    """Convert `value` to a pydantic model; msgspec rejects other classes."""
+    """Convert `value` to `cls` if `cls` is a pydantic model. msgspec rejects any other class."""
     validate = getattr(cls, "model_validate_json", None)
     return value if validate is None else validate(msgspec.json.encode(value))
 

@@ -171,7 +171,7 @@ def docstring_of(function: Any) -> str:
 
 
 def parameter_docs(docstring: str) -> dict[str, str]:
-    """Return the texts in a Google-style ``Args:`` section."""
+    """Return the descriptions in a Google-style ``Args:`` section, by parameter name."""
     _, _, rest = docstring.partition("Args:\n")
     section = "".join(takewhile(lambda line: line[0].isspace(), rest.splitlines(keepends=True)))
     indent = re.match(r"[ \t]*", section)

@@ -143,7 +143,7 @@ class Encoder:
                 return []
 
     def _next_delta(self, event: ev.TextDelta) -> Frame | None:
-        """Return the frame for `event` if it continues the only open block, and None otherwise."""
+        """Return the frame for `event` if `event` continues the only open block, and None otherwise."""
         blocks = self._lanes.lane(None).blocks
         if len(blocks) == 1:
             (block,) = blocks.values()

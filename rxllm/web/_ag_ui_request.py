@@ -101,7 +101,7 @@ class _Input(msgspec.Struct, rename="camel"):
 
 
 class AGUIInput(Incoming, frozen=True):
-    """A client's request, with its `tools` and options for the encoder."""
+    """A request from an AG-UI client, with the client's `tools` and the options for `encoder`."""
 
     tools: tuple[Tool, ...] = ()
     thread_id: str = ""

@@ -86,7 +86,7 @@ def chat(
     >>> import rxllm
     >>> app = chat(rxllm.Fake("Hello"), rxllm.session.MemorySessions())
 
-    Run it on any ASGI server, or route requests for `path`, and for addresses below it, to it: in Starlette, with
+    Run it on any ASGI server, or route requests for `path` and all addresses below it to the app. In Starlette, use
     ``Route("/api/chat{rest:path}", app)``.
 
     Arguments:

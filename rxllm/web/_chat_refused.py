@@ -28,7 +28,7 @@ def without_refused(session: Session, thread: Thread) -> Thread:
 
 
 class Refusals:
-    """An operator's state that adds a `REFUSED` event before the error of a turn that is refused before any answer."""
+    """Adds a `REFUSED` event before the error if a turn is refused before any answer."""
 
     def __init__(self) -> None:
         self._has_answer = False

@@ -1,4 +1,4 @@
-"""The events of messages that are already in a thread, for browsers that join a turn that continues these messages."""
+"""Turn a thread's last messages back into events, for browsers that join a resumed turn."""
 
 from __future__ import annotations
 

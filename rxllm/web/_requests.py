@@ -71,7 +71,10 @@ class Incoming(msgspec.Struct, frozen=True):
 
 
 def load_request(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
-    """Parse a request's body. Raises ``ValidationError`` if it is malformed or too large."""
+    """Parse a request's body.
+
+    Raises ``ValidationError`` if the body is malformed or too large.
+    """
     if not isinstance(body, bytes | str):
         _check_size(body)
         return body
@@ -159,7 +162,7 @@ def check_id(id: object, *path: str) -> str:
 
 
 class StoredConversation:
-    """A stored conversation, and a client's answers to the calls that wait for them.
+    """A stored conversation, and a client's answers to its waiting calls.
 
     If `stored` is a function, it is called with `id`.
     """
@@ -194,7 +197,7 @@ class StoredConversation:
         self.approvals[id] = answer
 
     def answer(self, id: str, result: Any, *path: str | int) -> None:
-        """Accept the result of a call to a client's tool. Ignore it if the call is not waiting for one."""
+        """Accept the result of a call to a client's tool. Ignore the result if the call is not waiting for it."""
         if id not in self.pending or id in self.approvals:
             return
         if self.pending[id].name not in self._client_tools:
