@@ -1,7 +1,7 @@
 """`AgentTool`, a tool that runs a chat.
 
-* This module cannot import the higher layer that runs chats, so ``rxllm`` registers it with `run_with`.
-* It could not be passed as an argument, because users call ``ops.run_tools`` and ``Engine.as_tool`` directly.
+* This module cannot import the higher layer that runs chats, so ``rxllm`` registers that layer with `run_with`.
+* The layer could not be passed as an argument, because users call ``ops.run_tools`` and ``Engine.as_tool`` directly.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ NO_ANSWER = object()
 
 
 def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | ToolError | None:
-    """Return the call to run, an error, or None to ask the caller.
+    """Return the call to run, an error, or None if the caller must decide.
 
     Raises ``TypeError`` for an invalid `answer`, and ``ValidationError("invalid_option")`` for arguments that `tool`
     rejects.
@@ -109,7 +109,7 @@ class WaitingCalls:
         self._notes: dict[str, Mapping[str, Any]] = {}
 
     def note(self, event: Event) -> None:
-        """Record whether `event` makes a call wait or ends its wait."""
+        """Add the call for which `event` requests approval, or remove the call that `event` starts or completes."""
         if isinstance(event, ToolApprovalRequested):
             self._notes[event.id] = event.metadata
         elif isinstance(event, ToolExecutionStarted | ToolExecutionCompleted):

@@ -71,7 +71,6 @@ def check_count(name: str, value: Any) -> None:
 
 
 def check_function(name: str, value: object) -> None:
-    """Raise unless `value` is callable."""
     check(name, value, callable(value), "a function")
 
 

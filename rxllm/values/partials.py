@@ -260,7 +260,7 @@ _QUALIFIERS = ("Required", "NotRequired", "ReadOnly")
 
 
 class Shape:
-    """The possible types of a value in the JSON.
+    """The possible types of a value in the JSON text.
 
     If `grows` is True, a string can be read before it is complete.
     """

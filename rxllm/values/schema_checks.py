@@ -57,7 +57,7 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _APART = ("$defs", "definitions", *_REFERENCES)
 _UNEVALUATED = ("unevaluatedItems", "unevaluatedProperties")
 _UNEVALUATED_COST = 4
-"""These keywords check neighbouring branches again, so each level multiplies the cost."""
+"""The factor by which each level multiplies the cost, since these keywords check neighbouring branches again."""
 _ONE_LEVEL_DOWN = {
     *("properties", "patternProperties", "additionalProperties", "propertyNames"),
     *("items", "prefixItems", "additionalItems", "contains", *_UNEVALUATED),

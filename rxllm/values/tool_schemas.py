@@ -59,7 +59,10 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
         return cls(hint, make, type_adapter(hint))
 
     def read(self, data: Any) -> Any:
-        """Convert `data` to the type in the hint. Raises the error of msgspec or pydantic if it does not match."""
+        """Convert `data` to the type in the hint.
+
+        Raises msgspec's or pydantic's error if `data` does not match.
+        """
         if self.adapter is None:
             return msgspec.convert(data, self.hint, dec_hook=_read_path)
         return self.adapter.validate_json(json_bytes(data))

@@ -83,7 +83,7 @@ def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> U
 
 
 def _iterations(usage: Usage) -> list[Usage]:
-    """Return the usage of each iteration. The list is empty if their tokens do not add up to `usage`."""
+    """Return the usage of each iteration. The list is empty if the iterations do not add up to `usage`."""
     try:
         parts = [Usage(**fields) for fields in usage.extra.get("iterations") or ()]
         total = sum(parts, Usage())

@@ -96,7 +96,7 @@ class Encoder:
         return [start]
 
     def _read(self, lane: Lane, event: ev.Event, source: Iterable[Frame]) -> list[Frame]:
-        """Return the frames in `source`. Add a ``CUSTOM`` frame unless they decode to `event`."""
+        """Return the frames from `source`. If these do not decode to `event`, append a ``CUSTOM`` frame."""
         frames: list[Frame] = []
         events: list[ev.Event] = []
         for untagged in source:

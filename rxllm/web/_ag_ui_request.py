@@ -240,7 +240,7 @@ def _take_answer(conversation: StoredConversation, i: int, answer: _Answer, edit
 
 
 def _new_messages(entries: list[_Message]) -> list[Message]:
-    """Return the user messages after the last answer."""
+    """Return the user messages that follow the model's last answer."""
     first = max(
         (i + 1 for i, entry in enumerate(entries) if entry.role in ("assistant", "tool", "reasoning")), default=0
     )

@@ -72,7 +72,10 @@ class Door:
         self._has_warned = False
 
     def enter(self, request: ChatRequest) -> dict[str, str]:
-        """Return the headers that let a listed site read the answer. Raises `RefusedError` for a forbidden sender."""
+        """Return the headers that let a listed site read the answer.
+
+        Raises `RefusedError` if the sender is forbidden.
+        """
         if self._allow is None and not _is_local(request):
             if not self._has_warned:
                 log.warning("web.chat: a request was refused: %s", _LOCAL)

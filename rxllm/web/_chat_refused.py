@@ -17,7 +17,10 @@ REFUSED = "message_refused"
 
 
 def without_refused(session: Session, thread: Thread) -> Thread:
-    """Return `thread`, which continues `session`, without the messages that were refused in its last turn."""
+    """Return `thread` without the messages that were refused in the last turn of `session`.
+
+    `thread` continues the thread of `session`.
+    """
     end = len(session.thread)
     if session.status != "error" or len(thread) <= end or not _is_refusal(session.metadata.get("error")):
         return thread

@@ -113,9 +113,10 @@ class MemoryTurns:
 
 
 async def in_time(work: Awaitable[T]) -> T:
-    """Await the store. Raises ``RunError("store_unavailable")`` after `STORE_SECONDS`.
+    """Await an operation of the store.
 
-    An exception that a store must not raise is logged, and becomes a `RefusedError`.
+    Raises ``RunError("store_unavailable")`` if the operation takes longer than `STORE_SECONDS`. An exception
+    that a store must not raise is logged, and becomes a `RefusedError`.
     """
     try:
         async with asyncio.timeout(STORE_SECONDS):

@@ -102,7 +102,7 @@ class ClientFold:
         return {"event": event_data(left_out), "folded": True} if is_folded else {"event": event_data(event)}
 
     def unpacked(self, data: Frame) -> ev.Event:
-        """Turn the result of `packed` back into an event. Any other `data` raises an exception."""
+        """Rebuild an event from the result of `packed`. Any other `data` raises an exception."""
         event = event_of(data["event"])
         return self.filled(event) if data.get("folded") is True else event
 

@@ -103,7 +103,10 @@ def text_of(frame: Frame, name: str) -> str:
 
 
 def all_of(frame: Frame, events: Iterable[Event]) -> list[Event]:
-    """Return the `events` read from `frame` as a list. An invalid frame raises ``StreamError("malformed_event")``."""
+    """Return the `events` in `frame` as a list.
+
+    Raises ``StreamError("malformed_event")`` if `frame` is invalid.
+    """
     try:
         return list(events)
     except (ValidationError, LookupError, TypeError, ValueError, AttributeError, RecursionError):

@@ -154,7 +154,7 @@ def convert_to(data: Any, cls: type[T], *path: str | int) -> T:
 
 
 def check_id(id: object, *path: str) -> str:
-    """Return `id` if it can be a conversation's id. Raises ``ValidationError``."""
+    """Return `id` if it is a valid conversation id, and raise ``ValidationError`` otherwise."""
     # Databases reject NUL, and line breaks could forge log entries.
     if not isinstance(id, str) or not 0 < len(id) <= MAX_ID or not id.isprintable():
         raise wrong(f"must be a string of 1 to {MAX_ID} printable characters", *path)
