@@ -71,7 +71,10 @@ class Chats(Protocol):
     """The layer that runs agents' chats."""
 
     def engine_with(self, engine: Any, options: Mapping[str, Any]) -> Any:
-        """Return `engine` with these chat options. Raises the same errors as ``rxllm.chat``."""
+        """Return `engine` with these chat options.
+
+        Raises the same errors as ``rxllm.chat``.
+        """
         ...
 
     def chat(self, call: AgentCall) -> AgentChat: ...

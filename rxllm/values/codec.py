@@ -384,7 +384,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _base(option: Any) -> type:
-    """Return the class that data must have to match the type, or ``object`` if any class can match."""
+    """Return the class of the data that matches a type, or ``object`` if data of any class can match."""
     base = get_origin(option) or option
     if base is Literal:
         return EllipsisType

@@ -181,7 +181,7 @@ def as_tools(values: Any) -> tuple[Tool, ...]:
 
 
 def name_fault(tools: Iterable[Tool]) -> str | None:
-    """Return a message about two different tools with the same name, or None if there are none."""
+    """Return a message about two different tools with the same name, or None if there are no such tools."""
     by_name: dict[str, Tool] = {}
     for item in tools:
         other = by_name.setdefault(item.name, item)

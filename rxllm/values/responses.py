@@ -119,11 +119,11 @@ class TextAt(msgspec.Struct, frozen=True):
 class Progress(msgspec.Struct, frozen=True):
     """The progress of a batch of requests.
 
-    * `done`: the requests that have ended, of `total`.
-    * `failed`: the requests that ended without an answer.
+    * `done`: the number of requests that have ended, out of `total`.
+    * `failed`: the number of requests that ended without an answer.
     * `usage`: the total usage of the ended requests.
-    * `journaled`: the requests answered from the journal.
-    * `retries`: the failed attempts that were repeated.
+    * `journaled`: the number of requests that were answered from the journal.
+    * `retries`: the number of failed attempts that were repeated.
     * `seconds_p50` and `seconds_p95` are percentiles of a call's duration. They include retries but not waits for a
       rate limit.
     """

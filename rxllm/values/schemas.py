@@ -256,7 +256,7 @@ class _Wrapped(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _read_answer(decode: Callable[[str], Any], text: str) -> Any:
-    """Decode an answer. It may be wrapped in an object with the single field ``value``."""
+    """Decode an answer, which may be wrapped in an object with the single field ``value``."""
     try:
         wrapped = msgspec.json.decode(unfenced(text), type=_Wrapped)
     except Exception:  # a lone surrogate raises another error

@@ -232,7 +232,10 @@ _ANSWER_ONLY = (
 
 
 def as_thread(value: Any) -> Thread:
-    """Convert an `Input` to a thread. Any other value raises ``ValidationError("invalid_thread")``."""
+    """Convert an `Input` to a thread.
+
+    Raises ``ValidationError("invalid_thread")`` for any other value.
+    """
     match value:
         case Thread():
             return value
@@ -306,7 +309,7 @@ def nested_id(id: str, inner: str) -> str:
 
 
 def nested_call(id: str, call: ToolCall) -> ToolCall:
-    """Return the `call` of an agent with the enclosing call's `id` in front of its own."""
+    """Return an agent's `call`, whose id now begins with the enclosing call's `id`."""
     return replace(call, id=nested_id(id, call.id))
 
 

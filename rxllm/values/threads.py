@@ -197,7 +197,7 @@ def with_results(thread: Thread, results: Mapping[str, Message]) -> Thread:
     """Return `thread` with these tool results inserted. The keys of `results` are call ids.
 
     The results follow the message that contains their calls, as providers require. Results whose call is not in the
-    thread are appended. The stored thread of an agent is removed once its call has a result.
+    thread are appended. When an agent's call has a result, the stored thread of the agent is removed.
     """
     remaining = dict(results)
     messages: list[Message] = []

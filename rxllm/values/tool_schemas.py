@@ -1,6 +1,6 @@
 """Make a JSON schema from a function's signature, and convert a call's arguments to the hinted types.
 
-msgspec converts an argument, or pydantic does if the type hint needs it.
+msgspec converts the arguments, except those whose type hints need pydantic.
 """
 
 from __future__ import annotations

@@ -254,7 +254,7 @@ class _Chat:
         return await in_time(self.runs.sessions.load(id))
 
     def _events(self, run: str, before: list[Event] | None = None) -> Stream[Event]:
-        """Watch a run and, as long as it is watched, continue runs that have lost their process."""
+        """Watch a run, and meanwhile continue any runs that have lost their process."""
         recovering = lambda: self.recovery.subscribe(on_error=_log_recovery)  # noqa: E731
         events = reactivex.using(recovering, lambda _: self.runs.watch(run, folded=True))
         return Stream.of(events.pipe(rx.start_with(*before)) if before else events).pipe(

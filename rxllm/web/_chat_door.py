@@ -58,7 +58,7 @@ Allow = Callable[[ChatRequest, str], bool | Awaitable[bool]]
 
 
 class Door:
-    """The checks of one endpoint."""
+    """The request checks of one chat endpoint."""
 
     def __init__(self, allow: Allow | None, origins: Collection[str], max_per_minute: int) -> None:
         if allow is not None:

@@ -60,7 +60,7 @@ class SessionRuns(Protocol):
 
 
 class MemoryTurns:
-    """Turns in a `Runs`, with sessions in any store, as `SessionRuns`. A turn is open until its session is saved."""
+    """Implements `SessionRuns` with a `Runs` and any session store. A turn is open until its session is saved."""
 
     def __init__(self, runs: Runs, store: SessionStore) -> None:
         self._runs, self._store = runs, store

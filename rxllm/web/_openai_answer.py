@@ -59,8 +59,8 @@ class Memory:
     """Keeps the messages of runs that wait for the client's tools.
 
     They are found by the model, the conversation and the calls to the client's tools. Call ids alone are not enough,
-    because some providers number their calls from 0. Any client that sends the same conversation and calls gets the
-    kept messages.
+    because some providers number their calls from 0. The kept messages are used for any client that sends the same
+    conversation and calls.
     """
 
     def __init__(self, most: int = MOST) -> None:
