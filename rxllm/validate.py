@@ -175,7 +175,7 @@ _ROOTS = {
     "invalid_session": "a Session",
     "invalid_image_request": "an ImageRequest",
 }
-"""The class that the checked value must have, by the reason of the error."""
+"""The expected class of the checked value, by the reason of the error."""
 
 _EXPECTED = {
     "temperature out_of_range": "a number from 0 to 2",

@@ -156,7 +156,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
         return text
 
     def encode_error(self, error: ToolError, call: ToolCall) -> str:
-        """Return one line for the model, without internals."""
+        """Return a one-line error for the model, without internal details."""
         text = error.message
         if error.reason == "handler_raised" and (cause := error.__cause__) is not None:
             first_line = next(iter(str(cause).strip().splitlines()), "")

@@ -26,7 +26,10 @@ SHOWN = 80
 
 
 def invalid_option(name: str | tuple[str | int, ...], fault: str) -> ValidationError:
-    """Return a ``ValidationError`` about an argument, or about the part of it that a tuple `name` points to."""
+    """Return a ``ValidationError`` about an argument.
+
+    `name` can also be a tuple, which is the path of the invalid part of the argument.
+    """
     return ValidationError("invalid_option", errors=[((name,) if isinstance(name, str) else name, fault)])
 
 

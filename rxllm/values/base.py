@@ -66,7 +66,7 @@ class Value(DataClassJsonMixin):
 
     @classmethod
     def _check_decoded(cls, arguments: Mapping[str, Any]) -> None:
-        """Raise if a value with these fields must not be read from JSON."""
+        """Raise an error if a value with these fields must not be read from JSON."""
 
     # Shared by all values, because compiling these for each class is slow.
 

@@ -54,7 +54,7 @@ class ThinkingPart(Value):
 class SourcePart(Value):
     """A source that the text relies on, such as a document.
 
-    It is in the provider's own format.
+    `source` is in the provider's own format.
     """
 
     source: dict[str, Any]

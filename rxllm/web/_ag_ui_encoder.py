@@ -165,7 +165,7 @@ class Encoder:
         return [*frames, *_end_block(kind, block.name, signature)]
 
     def _block(self, lane: Lane, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the open block and no frames, or a new block and the frames that begin it."""
+        """Return the open block, or a new block and the frames that begin it. An open block needs no frames."""
         block = open_block(lane.blocks, kind, id)
         if block is not None:
             return [], block

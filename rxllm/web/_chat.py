@@ -54,7 +54,7 @@ PATIENCE = {"refuse": 1.0, "wait": 30.0}
 """The number of seconds that a request waits for an open turn. A turn that has just been stopped is soon saved."""
 
 MAX_SESSION = 16_000_000
-"""The default of `max_session`. Such a session takes a fraction of a second to load and save."""
+"""The default of `max_session`. A session of this length takes a fraction of a second to load and save."""
 
 RECOVERY = 1.0
 """The number of seconds between two searches for durable runs that have lost their process."""

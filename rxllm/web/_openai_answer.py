@@ -154,7 +154,7 @@ class Answer:
         return self._chunks(deltas)
 
     def chunk(self, delta: Frame | None, finish_reason: str | None = None) -> Frame:
-        """Return a chunk that contains `delta`. If it is None, the chunk is for the usage and has no choices."""
+        """Return a chunk that contains `delta`. If `delta` is None, the chunk is for the usage and has no choices."""
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         choices = [] if delta is None else [choice]
         return {**self._head, "object": "chat.completion.chunk", "choices": choices}
