@@ -146,7 +146,7 @@ def read_reply(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
 
 
 def is_question(message: Message) -> bool:
-    """Whether `message`, the first of a tool's chat, asks the caller a question."""
+    """Whether `message`, the first message of a tool's chat, asks the caller a question."""
     return bool(message.metadata.get("ask_user"))
 
 

@@ -78,7 +78,7 @@ def execution(
     * `thread` contains the messages before the call.
     * `scope` is the step's scope.
     * `edited_call` replaces the model's arguments.
-    * `resumed` continues an agent, or a tool that asked a question. It has the thread and the caller's answers.
+    * `resumed` continues an agent, or a tool that asked a question. It contains the thread and the caller's answers.
     * `feed` is for arguments that the model is still writing.
 
     An agent that halts has no completion and no outcome.

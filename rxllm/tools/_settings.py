@@ -103,7 +103,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
 
     @property
     def concurrency(self) -> float:
-        """The maximum number of tool calls at once."""
+        """The maximum number of tool calls that run at the same time."""
         return self.max_concurrency or math.inf
 
     def timeout_of(self, tool: Tool) -> float | None:
@@ -221,5 +221,5 @@ def encode_result(result: Any) -> str:
 
 
 def tool_error(call: ToolCall, reason: str, message: str) -> ToolError:
-    """Return a `ToolError` about the tool of `call`."""
+    """Return a `ToolError` about the tool that `call` names."""
     return ToolError(reason, message, tool_name=call.name, tool_call_id=call.id)

@@ -69,7 +69,7 @@ def check_seconds(name: str, value: Any) -> float:
 
 
 def check_count(name: str, value: Any) -> None:
-    """Raise unless `value` is an integer >= 1."""
+    """Raise ``ValidationError("invalid_option")`` unless `value` is an integer >= 1."""
     check(name, value, is_count(value), "an integer >= 1")
 
 

@@ -291,7 +291,7 @@ class Shape:
         return self._names.get(key, key)
 
     def child(self, key: str | int) -> Shape:
-        """Return the shape of the value at `key`, a field name or an index."""
+        """Return the shape of the value at `key`, which is a field name or an index."""
         other = str if isinstance(key, str) else int
         place = key if key in self._known else other
         shape = self._children.get(place)

@@ -67,7 +67,7 @@ class Response(Value, Generic[T]):
         return "".join(part.text for part in self._parts if isinstance(part, ThinkingPart))
 
     def raise_for_error(self) -> Response[T]:
-        """Raise `error` if there is one; otherwise return this response."""
+        """Return this response, or raise `error` if it is set."""
         if self.error is not None:
             raise self.error
         return self
@@ -97,7 +97,7 @@ class Labelled(msgspec.Struct, Generic[T_co], frozen=True):
 
 
 class Timed(msgspec.Struct, Generic[T_co], frozen=True):
-    """An item with the time it was emitted.
+    """An item, and the time at which it was emitted.
 
     `at` is in seconds since the subscription or the start of the run.
     """

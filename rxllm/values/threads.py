@@ -18,7 +18,7 @@ from rxllm.values.tools import ToolCall
 
 
 class Dumpable(Protocol):
-    """A message object of an SDK, such as ``completion.choices[0].message`` in OpenAI's."""
+    """An SDK's message object, such as OpenAI's ``completion.choices[0].message``."""
 
     def model_dump(self, *, exclude_none: bool = ...) -> dict[str, Any]: ...
 

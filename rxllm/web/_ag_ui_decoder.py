@@ -83,7 +83,7 @@ class Decoder:
 
 
 class Lanes:
-    """The lanes of all agents by run id, and the messages that the client has received."""
+    """The lanes of all agents, by run id, and the messages that the client has received."""
 
     def __init__(self) -> None:
         self.is_ours = False

@@ -62,7 +62,10 @@ class Encoder:
         self._counters: dict[str, None] = {}  # the usage counters sent so far
 
     def feed(self, event: ev.Event) -> list[Frame]:
-        """Return the frames for `event`. Raises ``ValidationError("not_serializable")`` if it has no JSON form."""
+        """Return the frames for `event`.
+
+        Raises ``ValidationError("not_serializable")`` if `event` has no JSON form.
+        """
         if isinstance(event, ev.RawChunk | ev.PartAdded):
             return []
         frames = self._frames(event)
