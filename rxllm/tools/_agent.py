@@ -92,7 +92,7 @@ def chats() -> Chats:
 
 
 def blame_caller(error: BaseException) -> None:
-    """Mark `error` as the caller's fault, so no model receives it."""
+    """Mark `error` as the caller's fault, so that no model receives it."""
     vars(error)["_is_callers"] = True
 
 

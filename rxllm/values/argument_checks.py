@@ -78,7 +78,6 @@ def check_function(name: str, value: object) -> None:
 
 
 def check_instance(name: str, value: object, cls: type[Any] | UnionType, expected: str) -> None:
-    """Raise unless `value` is an instance of `cls`."""
     check(name, value, isinstance(value, cls), expected)
 
 

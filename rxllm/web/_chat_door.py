@@ -25,7 +25,7 @@ SECONDS = 60.0
 """The period over which a conversation's posts are counted, in seconds."""
 
 _FORWARDED = ("forwarded", "via", "x-forwarded", "x-real-ip", "x-client-ip", "x-envoy", "true-client-ip", "cf-")
-"""The beginnings of headers that proxies add. Behind a proxy, any client appears to be local."""
+"""The beginnings of the names of headers that proxies add. Behind a proxy, any client appears to be local."""
 
 _FOREIGN = "pages of other sites cannot use this endpoint; list the site in origins=, such as https://example.org"
 _LOCAL = "this endpoint serves only its own machine; to serve others, pass web.chat(..., allow=a function that decides)"
@@ -101,7 +101,10 @@ class Door:
             raise RefusedError(404, "there is no such conversation", "not_found")
 
     def count(self, id: str) -> None:
-        """Count a post. Raises `RefusedError` if there are too many."""
+        """Count a post to a conversation.
+
+        Raises `RefusedError` if there are too many posts.
+        """
         now = time.monotonic()
         if now >= self._forget_at:
             self._posts = {id: times for id, times in self._posts.items() if times[-1] > now - SECONDS}

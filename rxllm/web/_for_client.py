@@ -172,7 +172,7 @@ class _Client:
     def _missing_requests(self, event: ev.Event) -> Iterable[ev.Event]:
         """Yield the approval requests that the client has not seen, before the step ends.
 
-        A fold keeps the calls that wait for approval, but not the events that requested it.
+        A fold keeps the calls that wait for approval, but not the events that requested approval.
         """
         path, inner = (event.path, event.event) if isinstance(event, Nested) else ((), event)
         if isinstance(inner, ev.ToolApprovalRequested):

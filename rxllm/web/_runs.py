@@ -13,7 +13,7 @@ from rxllm.values.argument_checks import check_count, check_instance, check_seco
 from rxllm.web._for_client import for_client
 
 SHORTEST = 1.0
-"""The shortest grace, in seconds. It lets the browser for which a run is started arrive."""
+"""The shortest grace, in seconds. It gives the browser that starts a run enough time to connect."""
 
 
 class Runs:

@@ -130,7 +130,7 @@ class Encoder:
                 return self._content(event)
 
     def _content(self, event: ev.Event) -> list[Frame]:
-        """Return the frame for an event that needs only one. The list is empty if browsers cannot show the event."""
+        """Return a list with the single frame for `event`. The list is empty if browsers cannot show the event."""
         match event:
             case ev.ToolCallStarted(id=id, name=name, metadata=metadata):
                 return [_call("tool-input-start", id, name, metadata)]
@@ -200,7 +200,7 @@ class Encoder:
         return [*frames, {"type": f"{kind}-end", "id": block.name, **extra}]
 
     def _block(self, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the open block and no frames, or a new block and the frame that begins it."""
+        """Return the open block, or a new block and the frame that begins it. An open block needs no frame."""
         block = open_block(self._decoder.blocks, kind, id)
         if block is not None:
             return [], block
