@@ -61,7 +61,7 @@ class AgentCall(msgspec.Struct, frozen=True):
 
 
 class AgentChat(msgspec.Struct, frozen=True):
-    """The `events` of an agent's chat, and the function `to_result` that turns them into its result."""
+    """The `events` of an agent's chat, and the function `to_result`, which turns events into the chat's result."""
 
     events: Stream[Event]
     to_result: Callable[[Observable[Event]], Stream[ChatResult]]

@@ -2,11 +2,11 @@
 
 A journal (see ``operators.journaled``) records the call for later runs:
 
-- Without a record, the call runs. Its start is recorded before the function is called. Its outcome is recorded before
-  the events are emitted.
-- With an outcome, the run emits it.
-- With only a start, the call was interrupted. An ``idempotent`` tool or an agent runs again. For any other tool, the
-  caller decides.
+- If there is no record, the call runs. Its start is recorded before the function is called. Its outcome is recorded
+  before the events are emitted.
+- If an outcome is recorded, the run emits that outcome.
+- If only a start is recorded, the call was interrupted. An ``idempotent`` tool or an agent runs again. For any other
+  tool, the caller decides.
 
 Exceptions of tools are logged, except `ToolError`. ``on_tool_error`` decides what the model receives.
 

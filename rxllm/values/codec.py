@@ -174,7 +174,7 @@ def _encode_mapping(mapping: Mapping[Any, Any], is_result: bool = False, results
 
 
 def _plain_key(key: Any) -> Any:
-    """Return a key that can be encoded. Dates, Decimals and enums become plain data."""
+    """Return `key` in a form that can be encoded. Dates, Decimals and enums become plain data."""
     match key:
         case None | str() | bytes() | Real():
             return key

@@ -69,7 +69,7 @@ class Partial(Generic[T]):
     def state(self) -> PartialState:
         """How much of the value has arrived: ``"missing"``, ``"growing"`` or ``"done"``.
 
-        The whole answer is done once it is validated.
+        The whole answer is done only after it has been validated.
         """
         return self._state
 

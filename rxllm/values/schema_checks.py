@@ -176,7 +176,7 @@ def _message(error: Any) -> str:
 
 
 class _Document:
-    """A schema, its subschemas, and its patterns that cannot be read (`unread`)."""
+    """A schema and its subschemas. `unread` contains the patterns that cannot be read."""
 
     def __init__(self, root: Schema) -> None:
         self.root = root
@@ -265,7 +265,7 @@ class _Document:
 
 
 def _parts(keyword: str, value: Any) -> Iterator[Schema]:
-    """Yield the subschemas in a keyword's value. The keyword may be unknown."""
+    """Yield the subschemas in the value of `keyword`, which can be an unknown keyword."""
     if keyword in _DATA:
         return
     items: Any = [value]

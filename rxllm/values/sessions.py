@@ -205,7 +205,7 @@ class Session(Value):
 
 @value
 class Turn(Value):
-    """The `result` of an operation on a session, and the `session` as it is after the operation."""
+    """The `result` of an operation on a session, and the `session` after that operation."""
 
     session: Session
     result: ChatResult | StepResult

@@ -69,7 +69,10 @@ class Encoder:
         self._is_started = False
 
     def feed(self, event: ev.Event) -> list[Frame]:
-        """Return the frames for `event`. Raises the same errors as `rxllm.serializer.to_data`."""
+        """Return the frames for `event`.
+
+        Raises the same errors as `rxllm.serializer.to_data`.
+        """
         if type(event) is ev.TextDelta and (frame := self._next_delta(event)) is not None:
             self._fold.apply(event)
             return [frame]
@@ -289,7 +292,7 @@ def _arguments(wire_id: str, delta: str) -> Frame:
 
 
 def _tag(lane: Lane, frame: Frame) -> Frame:
-    """Add the agent's id to `frame`. Snapshots get no id, since they cover the whole conversation."""
+    """Add the agent's id to `frame`. Snapshots are left unchanged, since they cover the whole conversation."""
     if lane.run is None or "subagentRunId" in frame or frame["type"] == "MESSAGES_SNAPSHOT":
         return frame
     return {**frame, "subagentRunId": lane.run}

@@ -254,7 +254,7 @@ class _Chat:
         return await in_time(self.runs.sessions.load(id))
 
     def _events(self, run: str, before: list[Event] | None = None) -> Stream[Event]:
-        """Watch a run, and meanwhile continue any runs that have lost their process."""
+        """Watch a run. While it is watched, runs that have lost their process are continued."""
         recovering = lambda: self.recovery.subscribe(on_error=_log_recovery)  # noqa: E731
         events = reactivex.using(recovering, lambda _: self.runs.watch(run, folded=True))
         return Stream.of(events.pipe(rx.start_with(*before)) if before else events).pipe(
@@ -290,7 +290,10 @@ class _Chat:
             await until_gone(receive, lambda: asyncio.sleep(0.05))
 
     async def _settle(self, id: str, receive: Receive, seconds: float) -> None:
-        """Wait until no turn is open. Raises ``RunError("conflict")`` if that takes too long."""
+        """Wait until no turn is open.
+
+        Raises ``RunError("conflict")`` if a turn is open for too long.
+        """
 
         async def settle() -> None:
             while (run := (await self._load(id)).run) is not None:

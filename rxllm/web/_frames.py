@@ -134,7 +134,7 @@ def open_block(blocks: dict[tuple[str, str], Block], kind: str, id: str | None) 
 
 
 def rest(text: str, so_far: str) -> str:
-    """Return the part of `text` after `so_far`, or ""."""
+    """Return the part of `text` that follows `so_far`, or "" if `text` does not begin with `so_far`."""
     return text[len(so_far) :] if text.startswith(so_far) else ""
 
 
