@@ -50,7 +50,7 @@ STATE = "tool_state"
 """The metadata key for a tool's saved state."""
 
 NO_ANSWER = object()
-"""The approver's answer if its stream ended without an item."""
+"""The answer of an approver whose stream ended without an item."""
 
 
 def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | ToolError | None:

@@ -48,7 +48,7 @@ from rxllm.values import ChatResult, Halt, LLMError, Thread, Tool, ToolCall, Too
 log = logging.getLogger("rxllm")
 
 MOST_DEEP = 16
-"""The maximum number of tool calls around an agent. Python's stack overflows at about 40."""
+"""The maximum number of tool calls that enclose an agent. Python's stack overflows at about 40."""
 
 
 class Feed(Protocol):

@@ -62,7 +62,7 @@ class SourcePart(Value):
 
 @value
 class FilePart(Value):
-    """A file for the model, or an image or audio from it.
+    """A file sent to the model, or an image or audio that the model generated.
 
     `file` has the keys ``"mime_type"`` and either ``"data"`` (bytes) or ``"url"``. ``"name"`` is optional. `user` makes
     such parts from paths, URLs and bytes.

@@ -247,7 +247,7 @@ class Node:
         return self.children[key] if self.kind == "[" and 0 <= key < count else None
 
     def shows(self, shape: Shape, at: int) -> bool:
-        """Whether a `Partial` at the text position `at` shows the node."""
+        """Whether the node is visible in a `Partial` whose text ends at `at`."""
         return self.end <= at or self.kind in _CONTAINERS or (self.kind == '"' and shape.grows)
 
 

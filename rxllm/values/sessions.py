@@ -93,8 +93,8 @@ class Session(Value):
     def with_thread(self, thread: Thread) -> Session:
         """Return the session with another thread.
 
-        It waits only for the calls and the question that are open there. Use this to add a user's message in any
-        status, or to continue after an error. Then call ``session.resume``.
+        The session then waits only for the calls and the question that are open in `thread`. Use this to add a user's
+        message in any status, or to continue after an error. Then call ``session.resume``.
 
         >>> from rxllm import Thread
         >>> asking = Session(status="awaiting_user", pending_question="Where to?")
@@ -360,7 +360,7 @@ def open_ids(thread: Thread) -> Iterator[str]:
 
 
 def open_questions(thread: Thread) -> Iterator[str]:
-    """Yield the ids of open questions. The questions of inner agents are first."""
+    """Yield the ids of open questions. The questions of inner agents precede the others."""
     for id, agent in open_agents(thread).items():
         yield from (nested_id(id, inner) for inner in open_questions(agent))
     if (question_id := _own_question_id(thread)) is not None:

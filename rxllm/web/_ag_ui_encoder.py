@@ -205,7 +205,7 @@ class Encoder:
         return {**result, "content": content, "role": "tool"}
 
     def _begin_agents(self, path: Path, frames: list[Frame]) -> Lane:
-        """Return the lane at `path`. The start frames of agents that are new are appended to `frames`."""
+        """Return the lane at `path`. The frames that start new agents are appended to `frames`."""
         lane = self._lanes.lane(None)
         for call in path:
             if call not in lane.agents:

@@ -51,7 +51,10 @@ from rxllm.web._ui_request import from_ui, ui_id
 log = logging.getLogger("rxllm")
 
 PATIENCE = {"refuse": 1.0, "wait": 30.0}
-"""The number of seconds that a request waits for an open turn. A turn that has just been stopped is soon saved."""
+"""The number of seconds that a request waits for an open turn to end.
+
+Even with "refuse", it waits briefly, because a turn that has just been stopped is soon saved.
+"""
 
 MAX_SESSION = 16_000_000
 """The default of `max_session`. A session of this length takes a fraction of a second to load and save."""

@@ -40,7 +40,7 @@ Build = Callable[[Mapping[str, Any], Session], Stream[Event]]
 
 
 class SessionRuns(Protocol):
-    """Runs of sessions' turns, such as ``durable.open_runs`` returns. See the methods of ``durable.Runs``."""
+    """Runs for the turns of sessions, such as ``durable.open_runs`` returns. See the methods of ``durable.Runs``."""
 
     @property
     def sessions(self) -> SessionStore: ...

@@ -95,7 +95,10 @@ def event_of(data: Any) -> Event:
 
 
 def text_of(frame: Frame, name: str) -> str:
-    """Return the text in field `name`. Raises ``LookupError`` or ``TypeError`` if there is none."""
+    """Return the text in the field `name`.
+
+    Raises ``LookupError`` or ``TypeError`` if there is none.
+    """
     text: Any = frame[name]
     if not isinstance(text, str):
         raise TypeError(f"{name} is not text")
