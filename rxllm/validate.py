@@ -212,7 +212,7 @@ _STATEMENTS = {
 
 
 def in_words(root: Any, path: Path, code: str, expected: str) -> str:
-    """Return a text that says where a fault is, what was expected there, and what was found."""
+    """Return a description of a fault: its place, what was expected there, and what was found."""
     place = ".".join(map(str, path)) or "value"
     if code in _STATEMENTS:
         return f"{place} {_STATEMENTS[code]}"
