@@ -77,7 +77,7 @@ __all__ = [
 ]
 
 Fault = tuple[Path, str]
-"""The path of a fault, and its code."""
+"""The path and the code of a fault."""
 
 RESERVED_NAMES = frozenset({"auto", "none", "required"})
 """Names that no tool may have, because they have a special meaning in `tool_choice`."""
@@ -89,7 +89,10 @@ def request(value: Request) -> None:
 
 
 def thread(value: Thread) -> None:
-    """Raise ``ValidationError("invalid_thread")`` if the thread cannot be sent to a model. It may be empty."""
+    """Raise ``ValidationError("invalid_thread")`` if the thread cannot be sent to a model.
+
+    An empty thread is valid.
+    """
     _raise("invalid_thread", value, thread_faults)
 
 
@@ -172,7 +175,7 @@ _ROOTS = {
     "invalid_session": "a Session",
     "invalid_image_request": "an ImageRequest",
 }
-"""The class that the checked value must have, by the reason of the error."""
+"""The expected class of the checked value, by the reason of the error."""
 
 _EXPECTED = {
     "temperature out_of_range": "a number from 0 to 2",
@@ -188,7 +191,7 @@ _EXPECTED = {
     "not_a_map": "a mapping",
     "invalid_image": "an Image, created with Image.from_file or another constructor",
 }
-"""Descriptions of valid values. The key is a fault's code, or the field and the code."""
+"""Descriptions of valid values, by fault code, or by field and fault code."""
 
 _STATEMENTS = {
     "empty": "must not be empty",
@@ -205,11 +208,11 @@ _STATEMENTS = {
     "must_be_empty": "must be empty to generate an image",
     "invalid_count": "must contain at least one image for an edit, and exactly one for a variation",
 }
-"""The messages that do not show the invalid value, by fault code."""
+"""Error messages that leave out the invalid value, by fault code."""
 
 
 def in_words(root: Any, path: Path, code: str, expected: str) -> str:
-    """Return a text about where a fault is, what was expected there, and what was found."""
+    """Return a description of a fault: its place, what was expected there, and what was found."""
     place = ".".join(map(str, path)) or "value"
     if code in _STATEMENTS:
         return f"{place} {_STATEMENTS[code]}"
@@ -225,7 +228,7 @@ def in_words(root: Any, path: Path, code: str, expected: str) -> str:
 
 
 _ON_THE_SERVER = ("previous_response_id", "conversation")
-"""Options that refer to messages on the provider's server. Tool results may answer calls in them."""
+"""Options that refer to messages on the provider's server. Tool results may answer calls in those messages."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

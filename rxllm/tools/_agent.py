@@ -1,7 +1,7 @@
 """`AgentTool`, a tool that runs a chat.
 
-* This module cannot import the higher layer that runs chats, so ``rxllm`` registers it with `run_with`.
-* It could not be passed as an argument, because users call ``ops.run_tools`` and ``Engine.as_tool`` directly.
+* This module cannot import the higher layer that runs chats, so ``rxllm`` registers that layer with `run_with`.
+* The layer could not be passed as an argument, because users call ``ops.run_tools`` and ``Engine.as_tool`` directly.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class AgentCall(msgspec.Struct, frozen=True):
 
 
 class AgentChat(msgspec.Struct, frozen=True):
-    """The `events` of an agent's chat, and the function `to_result` that turns them into its result."""
+    """The `events` of an agent's chat, and the function `to_result`, which turns events into the chat's result."""
 
     events: Stream[Event]
     to_result: Callable[[Observable[Event]], Stream[ChatResult]]
@@ -71,7 +71,10 @@ class Chats(Protocol):
     """The layer that runs agents' chats."""
 
     def engine_with(self, engine: Any, options: Mapping[str, Any]) -> Any:
-        """Return `engine` with these chat options. Raises the same errors as ``rxllm.chat``."""
+        """Return `engine` with these chat options.
+
+        Raises the same errors as ``rxllm.chat``.
+        """
         ...
 
     def chat(self, call: AgentCall) -> AgentChat: ...
@@ -89,7 +92,7 @@ def chats() -> Chats:
 
 
 def blame_caller(error: BaseException) -> None:
-    """Mark `error` as the caller's fault, so no model receives it."""
+    """Mark `error` as the caller's fault, so that no model receives it."""
     vars(error)["_is_callers"] = True
 
 
@@ -109,7 +112,7 @@ def agent_failure(call: ToolCall, error: LLMError) -> ToolError:
 
 
 def answer_of(result: ChatResult) -> Any:
-    """Return the chat's answer. If the chat halted early, return a dict that also has the reason."""
+    """Return the chat's answer. If the chat halted early, return a dict that also contains the reason."""
     answer = result.output_text if result.parsed is None else result.parsed
     if result.halted_reason == "completed":
         return answer

@@ -50,11 +50,11 @@ STATE = "tool_state"
 """The metadata key for a tool's saved state."""
 
 NO_ANSWER = object()
-"""The approver's answer if its stream ended without an item."""
+"""The answer of an approver whose stream ended without an item."""
 
 
 def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | ToolError | None:
-    """Return the call to run, an error, or None to ask the caller.
+    """Return the call to run, an error, or None if the caller must decide.
 
     Raises ``TypeError`` for an invalid `answer`, and ``ValidationError("invalid_option")`` for arguments that `tool`
     rejects.
@@ -109,7 +109,7 @@ class WaitingCalls:
         self._notes: dict[str, Mapping[str, Any]] = {}
 
     def note(self, event: Event) -> None:
-        """Record whether `event` makes a call wait or ends its wait."""
+        """Add the call for which `event` requests approval, or remove the call that `event` starts or completes."""
         if isinstance(event, ToolApprovalRequested):
             self._notes[event.id] = event.metadata
         elif isinstance(event, ToolExecutionStarted | ToolExecutionCompleted):
@@ -137,7 +137,7 @@ def repeat_question(thread: Thread, call: ToolCall) -> list[Event]:
 
 
 def read_reply(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
-    """Return the user's answer to the tool's question and the tool's saved state. Each can be None."""
+    """Return the user's answer to the tool's question, and the state that the tool saved. Either can be None."""
     match resumed[0].messages if resumed is not None else ():
         case (message, reply, *_) if is_question(message):
             return reply.text, message.metadata.get(STATE)
@@ -146,7 +146,7 @@ def read_reply(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
 
 
 def is_question(message: Message) -> bool:
-    """Whether `message`, the first of a tool's chat, asks the caller a question."""
+    """Whether `message`, the first message of a tool's chat, asks the caller a question."""
     return bool(message.metadata.get("ask_user"))
 
 

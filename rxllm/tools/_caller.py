@@ -111,7 +111,7 @@ class Caller(abc.DisposableBase):
         on_item: Callable[[Any], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """Pass each item to `on_item`, and the last to `done`."""
+        """Pass each item to `on_item`. At the end, pass the last item to `done`."""
         if self._running.is_disposed:  # another thread may have disposed of it already
             return
         last: Any = None if self.is_approved else NO_ANSWER
@@ -165,7 +165,7 @@ class Caller(abc.DisposableBase):
 
 
 def _start_fault() -> str:
-    """Return the reason why no plain function may start in a thread now, or "" if one may."""
+    """Return the reason why another plain function cannot start in a thread now, or "" if it can."""
     threads = daemon_threads()
     if threads.left >= THREADS_LEFT:
         fault = f"{threads.left} others are still running in threads after they timed out or were disposed"

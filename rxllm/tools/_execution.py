@@ -2,11 +2,11 @@
 
 A journal (see ``operators.journaled``) records the call for later runs:
 
-- Without a record, the call runs. Its start is recorded before the function is called. Its outcome is recorded before
-  the events are emitted.
-- With an outcome, the run emits it.
-- With only a start, the call was interrupted. An ``idempotent`` tool or an agent runs again. For any other tool, the
-  caller decides.
+- If there is no record, the call runs. Its start is recorded before the function is called. Its outcome is recorded
+  before the events are emitted.
+- If an outcome is recorded, the run emits that outcome.
+- If only a start is recorded, the call was interrupted. An ``idempotent`` tool or an agent runs again. For any other
+  tool, the caller decides.
 
 Exceptions of tools are logged, except `ToolError`. ``on_tool_error`` decides what the model receives.
 
@@ -48,7 +48,7 @@ from rxllm.values import ChatResult, Halt, LLMError, Thread, Tool, ToolCall, Too
 log = logging.getLogger("rxllm")
 
 MOST_DEEP = 16
-"""The maximum number of tool calls around an agent. Python's stack overflows at about 40."""
+"""The maximum number of tool calls that enclose an agent. Python's stack overflows at about 40."""
 
 
 class Feed(Protocol):
@@ -78,7 +78,7 @@ def execution(
     * `thread` contains the messages before the call.
     * `scope` is the step's scope.
     * `edited_call` replaces the model's arguments.
-    * `resumed` continues an agent, or a tool that asked a question. It has the thread and the caller's answers.
+    * `resumed` continues an agent, or a tool that asked a question. It contains the thread and the caller's answers.
     * `feed` is for arguments that the model is still writing.
 
     An agent that halts has no completion and no outcome.
@@ -148,7 +148,7 @@ class ToolExecution(abc.DisposableBase):
         self._context = replace(self._context, tool_call=copy_for_user(call))
 
     def read_from(self, feed: Feed) -> None:
-        """Give the tool the arguments that the model is still writing."""
+        """Pass the tool the arguments that the model is still writing."""
         self._streams, self._is_whole = feed.streams, False
         feed.when_complete(self._complete)
 
@@ -386,7 +386,7 @@ def result_events(result: Any, call: ToolCall, settings: ToolSettings) -> list[E
 
 
 def failed(error: ToolError, call: ToolCall, settings: ToolSettings) -> list[Event]:
-    """Return the events for a failure, according to ``on_tool_error``."""
+    """Return the events for a failed tool call, according to ``on_tool_error``."""
     return [ToolExecutionCompleted(call.id, call.name, error=error), _apply_policy(error, call, settings)]
 
 

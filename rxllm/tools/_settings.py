@@ -98,7 +98,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
 
     @property
     def concurrency(self) -> float:
-        """The maximum number of tool calls at once."""
+        """The maximum number of tool calls that run at the same time."""
         return self.max_concurrency or math.inf
 
     def timeout_of(self, tool: Tool) -> float | None:
@@ -147,7 +147,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
         return text
 
     def encode_error(self, error: ToolError, call: ToolCall) -> str:
-        """Return one line for the model, without internals."""
+        """Return a one-line error for the model, without internal details."""
         text = error.message
         if error.reason == "handler_raised" and (cause := error.__cause__) is not None:
             first_line = next(iter(str(cause).strip().splitlines()), "")
@@ -197,5 +197,5 @@ def encode_result(result: Any) -> str:
 
 
 def tool_error(call: ToolCall, reason: str, message: str) -> ToolError:
-    """Return a `ToolError` about the tool of `call`."""
+    """Return a `ToolError` about the tool that `call` names."""
     return ToolError(reason, message, tool_name=call.name, tool_call_id=call.id)

@@ -87,9 +87,9 @@ def unknown_option(place: str, name: str, value: Any, known: Collection[str], ow
 
 
 def explains_options(place: str) -> Callable[[Callable[Concatenate[S, P], None]], Callable[Concatenate[S, P], None]]:
-    """Decorate an ``__init__`` to explain unknown arguments.
+    """Decorate an ``__init__`` so that unknown arguments raise ``EngineError("unknown_option")``.
 
-    They raise ``EngineError("unknown_option")`` with the table's advice.
+    The error contains the advice for `place`.
     """
 
     def decorate(init: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:

@@ -26,7 +26,10 @@ SHOWN = 80
 
 
 def invalid_option(name: str | tuple[str | int, ...], fault: str) -> ValidationError:
-    """Return a ``ValidationError`` about an argument, or about the part of it that a tuple `name` points to."""
+    """Return a ``ValidationError`` about an argument.
+
+    `name` can also be a tuple, which is the path of the invalid part of the argument.
+    """
     return ValidationError("invalid_option", errors=[((name,) if isinstance(name, str) else name, fault)])
 
 
@@ -57,28 +60,29 @@ def check(name: str, value: object, fits: bool, expected: str) -> None:
 
 
 def check_seconds(name: str, value: Any) -> float:
-    """Return `value` as a float. Raise unless it is a finite number >= 0."""
+    """Return `value` as a float.
+
+    Raises ``ValidationError("invalid_option")`` unless `value` is a finite number >= 0.
+    """
     check(name, value, is_seconds(value), "a non-negative number of seconds")
     return float(value)
 
 
 def check_count(name: str, value: Any) -> None:
-    """Raise unless `value` is an integer >= 1."""
+    """Raise ``ValidationError("invalid_option")`` unless `value` is an integer >= 1."""
     check(name, value, is_count(value), "an integer >= 1")
 
 
 def check_function(name: str, value: object) -> None:
-    """Raise unless `value` is callable."""
     check(name, value, callable(value), "a function")
 
 
 def check_instance(name: str, value: object, cls: type[Any] | UnionType, expected: str) -> None:
-    """Raise unless `value` is an instance of `cls`."""
     check(name, value, isinstance(value, cls), expected)
 
 
 def check_classes(name: str, value: tuple[Any, ...]) -> None:
-    """Raise unless `value` is a tuple of classes that can be passed to ``isinstance``."""
+    """Raise ``ValidationError("invalid_option")`` unless `value` can be passed to ``isinstance``."""
     try:
         isinstance(None, value)
     except TypeError:

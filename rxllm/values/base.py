@@ -37,7 +37,7 @@ class Value(DataClassJsonMixin):
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     _sequence_fields: ClassVar[frozenset[str]] = frozenset()
     _encoders: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"metadata": encode_metadata}
-    """Encoders for the fields that need their own, by field name."""
+    """Special encoders, by the name of the field that they encode."""
     _written_fields: ClassVar[tuple[WrittenField, ...]] = ()
     _compared: ClassVar[Any]
 
@@ -66,7 +66,7 @@ class Value(DataClassJsonMixin):
 
     @classmethod
     def _check_decoded(cls, arguments: Mapping[str, Any]) -> None:
-        """Raise if a value with these fields must not be read from JSON."""
+        """Raise an error if a value with these fields must not be read from JSON."""
 
     # Shared by all values, because compiling these for each class is slow.
 

@@ -104,7 +104,7 @@ def encode(item: Any, is_result: bool = False) -> Any:
 
 
 def encode_result(item: Any) -> Any:
-    """Return a tool's result as JSON data. Decoding it gives plain data."""
+    """Return a tool's result as JSON data. Models, datetimes and sets in it become plain data."""
     return encode(item, is_result=True)
 
 
@@ -174,7 +174,7 @@ def _encode_mapping(mapping: Mapping[Any, Any], is_result: bool = False, results
 
 
 def _plain_key(key: Any) -> Any:
-    """Return a key that can be encoded. Dates, Decimals and enums become plain data."""
+    """Return `key` in a form that can be encoded. Dates, Decimals and enums become plain data."""
     match key:
         case None | str() | bytes() | Real():
             return key
@@ -335,7 +335,7 @@ def _decode_bytes(text: str) -> bytes:
 
 @cache
 def _reader(hint: Any) -> Reader:
-    """Return the reader for an annotation.
+    """Return a function that reads JSON data as the annotated type.
 
     An object without ``"$"`` becomes the annotated class, and an array becomes a tuple.
     """
@@ -384,7 +384,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _base(option: Any) -> type:
-    """Return the class that data must have to match the type, or ``object`` if any class can match."""
+    """Return the class of the data that matches a type, or ``object`` if data of any class can match."""
     base = get_origin(option) or option
     if base is Literal:
         return EllipsisType

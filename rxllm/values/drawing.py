@@ -20,7 +20,7 @@ def draw_with(drawer: Callable[[Any], str | None]) -> None:
 
 
 def keep_times(value: T, timed: Sequence[Any]) -> T:
-    """Return a copy of `value` that keeps its events and times.
+    """Return a copy of `value` in which `timed`, a sequence of events and times, is stored.
 
     Comparisons, the repr and JSON ignore `timed`.
     """

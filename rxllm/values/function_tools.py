@@ -116,7 +116,7 @@ def _corrected_call(function: Any, options: Mapping[str, Any]) -> str:
 
 
 def as_tool(value: Any) -> Tool:
-    """Return `value` as a tool, making one from a function.
+    """Return a tool unchanged, or make a tool from a function.
 
     >>> def add(a: int, b: int) -> int: return a + b
     >>> as_tool(add), as_tool(tool(add))
@@ -181,7 +181,7 @@ def as_tools(values: Any) -> tuple[Tool, ...]:
 
 
 def name_fault(tools: Iterable[Tool]) -> str | None:
-    """Return a message about two different tools with the same name, or None if there are none."""
+    """Return a message about two different tools with the same name, or None if there are no such tools."""
     by_name: dict[str, Tool] = {}
     for item in tools:
         other = by_name.setdefault(item.name, item)

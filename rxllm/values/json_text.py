@@ -180,7 +180,7 @@ def is_encodable(text: str) -> bool:
 
 
 def check_encodable(reason: str, **texts: str | None) -> None:
-    """Raise ``ValidationError(reason)`` unless UTF-8 can encode all texts."""
+    """Raise ``ValidationError(reason)`` unless UTF-8 can encode all `texts`."""
     for name, text in texts.items():
         if text is not None and not text.isascii() and not is_encodable(text):
             fault = f"must not contain a lone surrogate: got {text[:80]!r}; write text.encode(errors='replace')"
@@ -206,7 +206,7 @@ def described(faults: list[tuple[Path, str]]) -> str:
 
 
 def faults_of(error: Any) -> list[tuple[Path, str]]:
-    """Return the faults in an error of msgspec or pydantic."""
+    """Return the faults that a msgspec or pydantic error reports."""
     if callable(getattr(error, "errors", None)):  # a pydantic error
         entries = error.errors(include_url=False, include_context=False)
         return [(tuple(entry["loc"]), entry["msg"]) for entry in entries]
@@ -266,7 +266,7 @@ def type_adapter(hint: Any) -> Any:
 
 
 def cached_by_type(function: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Decorate a function of a type to cache its results. Results for unhashable types are not cached."""
+    """Cache the results of a function whose argument is a type. Results for unhashable types are not cached."""
     cached = lru_cache(maxsize=256)(function)
 
     @wraps(function)

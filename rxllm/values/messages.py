@@ -54,7 +54,7 @@ class ThinkingPart(Value):
 class SourcePart(Value):
     """A source that the text relies on, such as a document.
 
-    It is in the provider's own format.
+    `source` is in the provider's own format.
     """
 
     source: dict[str, Any]
@@ -62,7 +62,7 @@ class SourcePart(Value):
 
 @value
 class FilePart(Value):
-    """A file for the model, or an image or audio from it.
+    """A file sent to the model, or an image or audio that the model generated.
 
     `file` has the keys ``"mime_type"`` and either ``"data"`` (bytes) or ``"url"``. ``"name"`` is optional. `user` makes
     such parts from paths, URLs and bytes.
@@ -224,7 +224,7 @@ class Picture(Protocol):
 
 
 Attachment = str | os.PathLike[str] | bytes | Image | Picture | Part
-"""Anything that `user` accepts: a path, a URL, bytes, an `Image`, a Pillow image or a part of a message."""
+"""Anything that `user` accepts: a path, a URL, bytes, an `Image`, a Pillow image or a message part."""
 
 _FORMS = "a path, a URL (http:, https: or data:), bytes, an Image, a Pillow image or a part such as FilePart(...)"
 

@@ -276,7 +276,7 @@ def _has_no_form(part: Part, carried: str) -> ValidationError:
 
 
 def at(path: Path, convert: Callable[[Any], T], item: Any) -> T:
-    """Return ``convert(item)``, adding `path` to any error."""
+    """Return ``convert(item)``. The paths in an error begin with `path`."""
     try:
         return convert(item)
     except ValidationError as error:

@@ -69,7 +69,7 @@ class Partial(Generic[T]):
     def state(self) -> PartialState:
         """How much of the value has arrived: ``"missing"``, ``"growing"`` or ``"done"``.
 
-        The whole answer is done once it is validated.
+        The whole answer is done only after it has been validated.
         """
         return self._state
 
@@ -92,7 +92,7 @@ class Partial(Generic[T]):
 
     @property
     def so_far(self) -> Any:
-        """JSON data for the text so far, with the model's own keys."""
+        """The text so far as JSON data, with the keys that the model wrote."""
         node, shape = self._node, self._shape
         if node is None or not self:
             return None
@@ -247,7 +247,7 @@ class Node:
         return self.children[key] if self.kind == "[" and 0 <= key < count else None
 
     def shows(self, shape: Shape, at: int) -> bool:
-        """Whether a `Partial` at the text position `at` shows the node."""
+        """Whether the node is visible in a `Partial` whose text ends at `at`."""
         return self.end <= at or self.kind in _CONTAINERS or (self.kind == '"' and shape.grows)
 
 
@@ -260,7 +260,7 @@ _QUALIFIERS = ("Required", "NotRequired", "ReadOnly")
 
 
 class Shape:
-    """The possible types of a value in the JSON.
+    """The possible types of a value in the JSON text.
 
     If `grows` is True, a string can be read before it is complete.
     """
@@ -291,7 +291,7 @@ class Shape:
         return self._names.get(key, key)
 
     def child(self, key: str | int) -> Shape:
-        """Return the shape of the value at `key`, a field name or an index."""
+        """Return the shape of the value at `key`, which is a field name or an index."""
         other = str if isinstance(key, str) else int
         place = key if key in self._known else other
         shape = self._children.get(place)
@@ -301,7 +301,7 @@ class Shape:
         return shape
 
     def read(self, raw: str) -> Any:
-        """Return the JSON text `raw` as an object of the type, or as plain data if it does not match."""
+        """Read the JSON text `raw` as the hinted type, or as plain data if the text does not match."""
         try:
             self._decode = self._decode or decoder(self.hint)
             return self._decode(raw)
@@ -345,7 +345,7 @@ def plain(raw: str) -> Any:
 
 
 def _options(hint: Any) -> Iterator[Any]:
-    """Yield each member of `hint` if it is a union, or else `hint` itself."""
+    """Yield the members of `hint` if `hint` is a union, and `hint` itself otherwise."""
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         for option in get_args(hint):

@@ -67,7 +67,7 @@ class Response(Value, Generic[T]):
         return "".join(part.text for part in self._parts if isinstance(part, ThinkingPart))
 
     def raise_for_error(self) -> Response[T]:
-        """Raise `error` if there is one; otherwise return this response."""
+        """Return this response, or raise `error` if it is set."""
         if self.error is not None:
             raise self.error
         return self
@@ -97,7 +97,7 @@ class Labelled(msgspec.Struct, Generic[T_co], frozen=True):
 
 
 class Timed(msgspec.Struct, Generic[T_co], frozen=True):
-    """An item with the time it was emitted.
+    """An item, and the time at which it was emitted.
 
     `at` is in seconds since the subscription or the start of the run.
     """
@@ -119,11 +119,11 @@ class TextAt(msgspec.Struct, frozen=True):
 class Progress(msgspec.Struct, frozen=True):
     """The progress of a batch of requests.
 
-    * `done`: the requests that have ended, of `total`.
-    * `failed`: the requests that ended without an answer.
+    * `done`: the number of requests that have ended, out of `total`.
+    * `failed`: the number of requests that ended without an answer.
     * `usage`: the total usage of the ended requests.
-    * `journaled`: the requests answered from the journal.
-    * `retries`: the failed attempts that were repeated.
+    * `journaled`: the number of requests that were answered from the journal.
+    * `retries`: the number of failed attempts that were repeated.
     * `seconds_p50` and `seconds_p95` are percentiles of a call's duration. They include retries but not waits for a
       rate limit.
     """

@@ -104,7 +104,7 @@ class ChatResult(Value, Generic[T]):
         return self.final_response.parsed if self.final_response else None
 
     def raise_for_error(self) -> ChatResult[T]:
-        """Raise `error` if there is one; otherwise return this result."""
+        """Return this result, or raise `error` if it is set."""
         if self.error is not None:
             raise self.error
         return self

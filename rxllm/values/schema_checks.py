@@ -57,7 +57,7 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _APART = ("$defs", "definitions", *_REFERENCES)
 _UNEVALUATED = ("unevaluatedItems", "unevaluatedProperties")
 _UNEVALUATED_COST = 4
-"""These keywords check neighbouring branches again, so each level multiplies the cost."""
+"""The factor by which each level multiplies the cost, since these keywords check neighbouring branches again."""
 _ONE_LEVEL_DOWN = {
     *("properties", "patternProperties", "additionalProperties", "propertyNames"),
     *("items", "prefixItems", "additionalItems", "contains", *_UNEVALUATED),
@@ -138,7 +138,7 @@ class _Unchecked:
 class _Checked(msgspec.Struct, frozen=True):
     """A compiled schema for data of at most this `depth`.
 
-    A `depth` of -1 turns the check off. `applied` counts the subschemas that may apply.
+    With a `depth` of -1, no data is checked. `applied` counts the subschemas that may apply.
     """
 
     validator: Any
@@ -176,7 +176,7 @@ def _message(error: Any) -> str:
 
 
 class _Document:
-    """A schema, its subschemas, and its patterns that cannot be read (`unread`)."""
+    """A schema and its subschemas. `unread` contains the patterns that cannot be read."""
 
     def __init__(self, root: Schema) -> None:
         self.root = root
@@ -198,7 +198,10 @@ class _Document:
                 self._by_anchor.setdefault(anchor, []).append(schema)
 
     def _remove_unread(self, schema: Schema, patterns: int) -> int:
-        """Remove the patterns that cannot be read, and return the number of patterns seen so far."""
+        """Remove the patterns that cannot be read, and return the new total of patterns.
+
+        `patterns` is the number of patterns in the earlier schemas.
+        """
         names = schema.get("patternProperties")
         names = cast(Schema, names) if isinstance(names, dict) else {}
         own = schema.get("pattern")
@@ -262,7 +265,7 @@ class _Document:
 
 
 def _parts(keyword: str, value: Any) -> Iterator[Schema]:
-    """Yield the subschemas in a keyword's value. The keyword may be unknown."""
+    """Yield the subschemas in the value of `keyword`, which can be an unknown keyword."""
     if keyword in _DATA:
         return
     items: Any = [value]

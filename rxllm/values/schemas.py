@@ -256,7 +256,7 @@ class _Wrapped(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _read_answer(decode: Callable[[str], Any], text: str) -> Any:
-    """Decode an answer. It may be wrapped in an object with the single field ``value``."""
+    """Decode an answer, which may be wrapped in an object with the single field ``value``."""
     try:
         wrapped = msgspec.json.decode(unfenced(text), type=_Wrapped)
     except Exception:  # a lone surrogate raises a different error
@@ -308,7 +308,7 @@ def _msgspec_decoder(hint: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _decode_other(cls: Any, value: Any) -> Any:
-    """Convert `value` to a pydantic model; msgspec rejects other classes."""
+    """Convert `value` to `cls` if `cls` is a pydantic model. msgspec rejects any other class."""
     validate = getattr(cls, "model_validate_json", None)
     return value if validate is None else validate(msgspec.json.encode(value))
 

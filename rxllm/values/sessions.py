@@ -93,8 +93,8 @@ class Session(Value):
     def with_thread(self, thread: Thread) -> Session:
         """Return the session with another thread.
 
-        It waits only for the calls and the question that are open there. Use this to add a user's message in any
-        status, or to continue after an error. Then call ``session.resume``.
+        The session then waits only for the calls and the question that are open in `thread`. Use this to add a user's
+        message in any status, or to continue after an error. Then call ``session.resume``.
 
         >>> from rxllm import Thread
         >>> asking = Session(status="awaiting_user", pending_question="Where to?")
@@ -205,7 +205,7 @@ class Session(Value):
 
 @value
 class Turn(Value):
-    """The `result` of an operation on a session, and the `session` as it is after the operation."""
+    """The `result` of an operation on a session, and the `session` after that operation."""
 
     session: Session
     result: ChatResult | StepResult
@@ -232,7 +232,10 @@ _ANSWER_ONLY = (
 
 
 def as_thread(value: Any) -> Thread:
-    """Convert an `Input` to a thread. Any other value raises ``ValidationError("invalid_thread")``."""
+    """Convert an `Input` to a thread.
+
+    Raises ``ValidationError("invalid_thread")`` for any other value.
+    """
     match value:
         case Thread():
             return value
@@ -306,7 +309,7 @@ def nested_id(id: str, inner: str) -> str:
 
 
 def nested_call(id: str, call: ToolCall) -> ToolCall:
-    """Return the `call` of an agent with the enclosing call's `id` in front of its own."""
+    """Return an agent's `call`, whose id now begins with the enclosing call's `id`."""
     return replace(call, id=nested_id(id, call.id))
 
 
@@ -357,7 +360,7 @@ def open_ids(thread: Thread) -> Iterator[str]:
 
 
 def open_questions(thread: Thread) -> Iterator[str]:
-    """Yield the ids of open questions. The questions of inner agents are first."""
+    """Yield the ids of open questions. The questions of inner agents precede the others."""
     for id, agent in open_agents(thread).items():
         yield from (nested_id(id, inner) for inner in open_questions(agent))
     if (question_id := _own_question_id(thread)) is not None:

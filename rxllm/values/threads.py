@@ -1,4 +1,4 @@
-"""Threads, and functions that add the results of their tool calls."""
+"""Threads, and functions that add tool results to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rxllm.values.tools import ToolCall
 
 
 class Dumpable(Protocol):
-    """A message object of an SDK, such as ``completion.choices[0].message`` in OpenAI's."""
+    """An SDK's message object, such as OpenAI's ``completion.choices[0].message``."""
 
     def model_dump(self, *, exclude_none: bool = ...) -> dict[str, Any]: ...
 
@@ -197,7 +197,7 @@ def with_results(thread: Thread, results: Mapping[str, Message]) -> Thread:
     """Return `thread` with these tool results inserted. The keys of `results` are call ids.
 
     The results follow the message that contains their calls, as providers require. Results whose call is not in the
-    thread are appended. The stored thread of an agent is removed once its call has a result.
+    thread are appended. When an agent's call has a result, the stored thread of the agent is removed.
     """
     remaining = dict(results)
     messages: list[Message] = []

@@ -1,6 +1,6 @@
 """Make a JSON schema from a function's signature, and convert a call's arguments to the hinted types.
 
-msgspec converts an argument, or pydantic does if the type hint needs it.
+msgspec converts the arguments, except those whose type hints need pydantic.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
         return cls(hint, make, type_adapter(hint))
 
     def read(self, data: Any) -> Any:
-        """Convert `data` to the type in the hint. Raises the error of msgspec or pydantic if it does not match."""
+        """Convert `data` to the type in the hint.
+
+        Raises msgspec's or pydantic's error if `data` does not match.
+        """
         if self.adapter is None:
             return msgspec.convert(data, self.hint, dec_hook=_read_path)
         return self.adapter.validate_json(json_bytes(data))
@@ -174,7 +177,7 @@ def docstring_of(function: Any) -> str:
 
 
 def parameter_docs(docstring: str) -> dict[str, str]:
-    """Return the texts in a Google-style ``Args:`` section."""
+    """Return the descriptions in a Google-style ``Args:`` section, by parameter name."""
     _, _, rest = docstring.partition("Args:\n")
     section = "".join(takewhile(lambda line: line[0].isspace(), rest.splitlines(keepends=True)))
     indent = re.match(r"[ \t]*", section)

@@ -105,8 +105,8 @@ class ToolContext:
     A parameter annotated with this class receives it.
 
     * `progress` emits a ``ToolProgress`` event immediately.
-    * `cancelled` is set once no subscriber waits for the result.
-    * `tool_call` has the arguments, including any changes that the approver made.
+    * `cancelled` is set as soon as no subscriber waits for the result.
+    * `tool_call` contains the arguments, including any changes that the approver made.
     * `reply` is the user's answer to the tool's question.
     * `tool_state` is the state saved with the question; see `ask_user`.
     * `make_key` makes the `idempotency_key` when it is first read.

@@ -83,7 +83,7 @@ def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> U
 
 
 def _iterations(usage: Usage) -> list[Usage]:
-    """Return the usage of each iteration. The list is empty if their tokens do not add up to `usage`."""
+    """Return the usage of each iteration. The list is empty if the iterations do not add up to `usage`."""
     try:
         parts = [Usage(**fields) for fields in usage.extra.get("iterations") or ()]
         total = sum(parts, Usage())
@@ -122,11 +122,11 @@ def _sum(a: Any, b: Any) -> Any:
 class Spending(Value):
     """The tokens and money used by calls that share a `Budget`.
 
-    * `calls`: the calls that have ended.
-    * `tokens`: the tokens that they used.
+    * `calls`: the number of calls that have ended.
+    * `tokens`: the number of tokens that these calls used.
     * `estimated`: the tokens that rxllm estimated, because a call failed, was disposed early or reported no usage.
     * `usd`: the sum of all known costs, or None.
-    * `unpriced`: the calls with an unknown cost.
+    * `unpriced`: the number of calls with an unknown cost.
     * `reserved`, `reserved_usd`: the tokens and money set aside for running calls.
     """
 
@@ -194,7 +194,7 @@ class ModelInfo(Value):
         return self.input_price is not None or self.output_price is not None
 
     def priced(self, usage: Usage) -> Usage:
-        """Return `usage` with its missing costs filled in.
+        """Return `usage` with the missing costs computed from this model's prices.
 
         >>> usage = ModelInfo("a:b", input_price=2.0, output_price=10.0).priced(Usage(500_000, 100_000))
         >>> usage.input_cost, usage.output_cost, usage.total_cost

@@ -67,7 +67,7 @@ class AGUI(HTTPAdapter):
 
 
 class AGUIDecoder(FrameDecoder):
-    """Decodes the agent's response to `request`. With `raw`, frames are also ``RawChunk`` events."""
+    """Decodes the agent's response to `request`. With `raw`, it also emits each frame as a ``RawChunk``."""
 
     def __init__(self, request: Request, *, raw: bool = False) -> None:
         blocks = Blocks(CallTracker.after(request.messages))
@@ -144,7 +144,10 @@ class AGUIDecoder(FrameDecoder):
                 self.blocks.nested(Nested((self.blocks.calls.id_of(self._calls[id]), *inside), event.event))
 
     def _begin_agent(self, id: str, name: str) -> None:
-        """Add a call for an agent that no call has started, since ``Nested`` paths consist of call ids."""
+        """Add a call for an agent that no call has started.
+
+        ``Nested`` paths consist of call ids, so every agent needs a call.
+        """
         if id not in self._calls:
             index = self._calls[id] = len(self._calls)
             self.blocks.call(index, id, name, "{}", {"server": True})
@@ -194,7 +197,7 @@ class AGUIDecoder(FrameDecoder):
 
 
 def _without(usage: Usage, agents: Usage) -> Usage:
-    """Return the usage of a run without its inner agents."""
+    """Subtract the usage of the inner `agents` from a run's `usage`."""
     counts = {name: (getattr(usage, name), getattr(agents, name) or 0) for name in COUNTS.values()}
     return replace(usage, **{name: max(0, all - own) for name, (all, own) in counts.items() if all is not None and own})
 

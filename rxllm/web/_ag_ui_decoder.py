@@ -83,7 +83,7 @@ class Decoder:
 
 
 class Lanes:
-    """The lanes of all agents by run id, and the messages that the client has received."""
+    """The lanes of all agents, by run id, and the messages that the client has received."""
 
     def __init__(self) -> None:
         self.is_ours = False
@@ -173,7 +173,10 @@ class Lane:
         return wire_id.removeprefix(self._prefix)
 
     def read(self, frame: Frame) -> Iterator[ev.Event]:
-        """Yield the events in `frame`. Raises ``LookupError`` or ``TypeError`` for an invalid frame."""
+        """Yield the events in `frame`.
+
+        Raises ``LookupError`` or ``TypeError`` if `frame` is invalid.
+        """
         kind: str = frame["type"]
         if self._ended is not None and kind != "REASONING_ENCRYPTED_VALUE":
             block, self._ended = self._ended, None

@@ -69,7 +69,10 @@ class Encoder:
         self._is_started = False
 
     def feed(self, event: ev.Event) -> list[Frame]:
-        """Return the frames for `event`. Raises the same errors as `rxllm.serializer.to_data`."""
+        """Return the frames for `event`.
+
+        Raises the same errors as `rxllm.serializer.to_data`.
+        """
         if type(event) is ev.TextDelta and (frame := self._next_delta(event)) is not None:
             self._fold.apply(event)
             return [frame]
@@ -96,7 +99,7 @@ class Encoder:
         return [start]
 
     def _read(self, lane: Lane, event: ev.Event, source: Iterable[Frame]) -> list[Frame]:
-        """Return the frames in `source`. Add a ``CUSTOM`` frame unless they decode to `event`."""
+        """Return the frames from `source`. If these do not decode to `event`, append a ``CUSTOM`` frame."""
         frames: list[Frame] = []
         events: list[ev.Event] = []
         for untagged in source:
@@ -143,7 +146,7 @@ class Encoder:
                 return []
 
     def _next_delta(self, event: ev.TextDelta) -> Frame | None:
-        """Return the frame for `event` if it continues the only open block, and None otherwise."""
+        """Return the frame for `event` if `event` continues the only open block, and None otherwise."""
         blocks = self._lanes.lane(None).blocks
         if len(blocks) == 1:
             (block,) = blocks.values()
@@ -165,7 +168,7 @@ class Encoder:
         return [*frames, *_end_block(kind, block.name, signature)]
 
     def _block(self, lane: Lane, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the open block and no frames, or a new block and the frames that begin it."""
+        """Return the open block, or a new block and the frames that begin it. An open block needs no frames."""
         block = open_block(lane.blocks, kind, id)
         if block is not None:
             return [], block
@@ -202,7 +205,7 @@ class Encoder:
         return {**result, "content": content, "role": "tool"}
 
     def _begin_agents(self, path: Path, frames: list[Frame]) -> Lane:
-        """Return the lane at `path`. The start frames of agents that are new are appended to `frames`."""
+        """Return the lane at `path`. The frames that start new agents are appended to `frames`."""
         lane = self._lanes.lane(None)
         for call in path:
             if call not in lane.agents:
@@ -289,7 +292,7 @@ def _arguments(wire_id: str, delta: str) -> Frame:
 
 
 def _tag(lane: Lane, frame: Frame) -> Frame:
-    """Add the agent's id to `frame`. Snapshots get no id, since they cover the whole conversation."""
+    """Add the agent's id to `frame`. Snapshots are left unchanged, since they cover the whole conversation."""
     if lane.run is None or "subagentRunId" in frame or frame["type"] == "MESSAGES_SNAPSHOT":
         return frame
     return {**frame, "subagentRunId": lane.run}

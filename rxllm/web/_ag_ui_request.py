@@ -101,7 +101,7 @@ class _Input(msgspec.Struct, rename="camel"):
 
 
 class AGUIInput(Incoming, frozen=True):
-    """A client's request, with its `tools` and options for the encoder."""
+    """A request from an AG-UI client, with the client's `tools` and the options for `encoder`."""
 
     tools: tuple[Tool, ...] = ()
     thread_id: str = ""
@@ -240,7 +240,7 @@ def _take_answer(conversation: StoredConversation, i: int, answer: _Answer, edit
 
 
 def _new_messages(entries: list[_Message]) -> list[Message]:
-    """Return the user messages after the last answer."""
+    """Return the user messages that follow the model's last answer."""
     first = max(
         (i + 1 for i, entry in enumerate(entries) if entry.role in ("assistant", "tool", "reasoning")), default=0
     )

@@ -51,10 +51,13 @@ from rxllm.web._ui_request import from_ui, ui_id
 log = logging.getLogger("rxllm")
 
 PATIENCE = {"refuse": 1.0, "wait": 30.0}
-"""The number of seconds that a request waits for an open turn. A turn that has just been stopped is soon saved."""
+"""The number of seconds that a request waits for an open turn to end.
+
+Even with "refuse", it waits briefly, because a turn that has just been stopped is soon saved.
+"""
 
 MAX_SESSION = 16_000_000
-"""The default of `max_session`. Such a session takes a fraction of a second to load and save."""
+"""The default of `max_session`. A session of this length takes a fraction of a second to load and save."""
 
 RECOVERY = 1.0
 """The number of seconds between two searches for durable runs that have lost their process."""
@@ -86,7 +89,7 @@ def chat(
     >>> import rxllm
     >>> app = chat(rxllm.Fake("Hello"), rxllm.session.MemorySessions())
 
-    Run it on any ASGI server, or route requests for `path`, and for addresses below it, to it: in Starlette, with
+    Run it on any ASGI server, or route requests for `path` and all addresses below it to the app. In Starlette, use
     ``Route("/api/chat{rest:path}", app)``.
 
     Arguments:
@@ -254,7 +257,7 @@ class _Chat:
         return await in_time(self.runs.sessions.load(id))
 
     def _events(self, run: str, before: list[Event] | None = None) -> Stream[Event]:
-        """Watch a run and, as long as it is watched, continue runs that have lost their process."""
+        """Watch a run. While it is watched, runs that have lost their process are continued."""
         recovering = lambda: self.recovery.subscribe(on_error=_log_recovery)  # noqa: E731
         events = reactivex.using(recovering, lambda _: self.runs.watch(run, folded=True))
         return Stream.of(events.pipe(rx.start_with(*before)) if before else events).pipe(
@@ -290,7 +293,10 @@ class _Chat:
             await until_gone(receive, lambda: asyncio.sleep(0.05))
 
     async def _settle(self, id: str, receive: Receive, seconds: float) -> None:
-        """Wait until no turn is open. Raises ``RunError("conflict")`` if that takes too long."""
+        """Wait until no turn is open.
+
+        Raises ``RunError("conflict")`` if a turn is open for too long.
+        """
 
         async def settle() -> None:
             while (run := (await self._load(id)).run) is not None:

@@ -22,10 +22,10 @@ from rxllm.web._openai_errors import RefusedError
 log = logging.getLogger("rxllm")
 
 SECONDS = 60.0
-"""The period for which a conversation's posts are counted."""
+"""The period over which a conversation's posts are counted, in seconds."""
 
 _FORWARDED = ("forwarded", "via", "x-forwarded", "x-real-ip", "x-client-ip", "x-envoy", "true-client-ip", "cf-")
-"""The beginnings of headers that proxies add. Behind a proxy, any client appears to be local."""
+"""The beginnings of the names of headers that proxies add. Behind a proxy, any client appears to be local."""
 
 _FOREIGN = "pages of other sites cannot use this endpoint; list the site in origins=, such as https://example.org"
 _LOCAL = "this endpoint serves only its own machine; to serve others, pass web.chat(..., allow=a function that decides)"
@@ -58,7 +58,7 @@ Allow = Callable[[ChatRequest, str], bool | Awaitable[bool]]
 
 
 class Door:
-    """The checks of one endpoint."""
+    """The request checks of one chat endpoint."""
 
     def __init__(self, allow: Allow | None, origins: Collection[str], max_per_minute: int) -> None:
         if allow is not None:
@@ -72,7 +72,10 @@ class Door:
         self._has_warned = False
 
     def enter(self, request: ChatRequest) -> dict[str, str]:
-        """Return the headers that let a listed site read the answer. Raises `RefusedError` for a forbidden sender."""
+        """Return the headers that let a listed site read the answer.
+
+        Raises `RefusedError` if the sender is forbidden.
+        """
         if self._allow is None and not _is_local(request):
             if not self._has_warned:
                 log.warning("web.chat: a request was refused: %s", _LOCAL)
@@ -98,7 +101,10 @@ class Door:
             raise RefusedError(404, "there is no such conversation", "not_found")
 
     def count(self, id: str) -> None:
-        """Count a post. Raises `RefusedError` if there are too many."""
+        """Count a post to a conversation.
+
+        Raises `RefusedError` if there are too many posts.
+        """
         now = time.monotonic()
         if now >= self._forget_at:
             self._posts = {id: times for id, times in self._posts.items() if times[-1] > now - SECONDS}

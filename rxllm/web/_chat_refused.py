@@ -17,7 +17,10 @@ REFUSED = "message_refused"
 
 
 def without_refused(session: Session, thread: Thread) -> Thread:
-    """Return `thread`, which continues `session`, without the messages that were refused in its last turn."""
+    """Return `thread` without the messages that were refused in the last turn of `session`.
+
+    `thread` continues the thread of `session`.
+    """
     end = len(session.thread)
     if session.status != "error" or len(thread) <= end or not _is_refusal(session.metadata.get("error")):
         return thread
@@ -28,7 +31,7 @@ def without_refused(session: Session, thread: Thread) -> Thread:
 
 
 class Refusals:
-    """An operator's state that adds a `REFUSED` event before the error of a turn that is refused before any answer."""
+    """Adds a `REFUSED` event before the error if a turn is refused before any answer."""
 
     def __init__(self) -> None:
         self._has_answer = False

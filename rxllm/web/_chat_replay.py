@@ -1,4 +1,4 @@
-"""The events of messages that are already in a thread, for browsers that join a turn that continues these messages."""
+"""Turn a thread's last messages back into events, for browsers that join a resumed turn."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rxllm.values import FilePart, Part, SourcePart, TextPart, ThinkingPart, Too
 
 
 def events_before(thread: Thread) -> list[Event]:
-    """Return the events of the steps after the last user message of `thread`, with which a turn begins.
+    """Return the events of the steps that follow the last user message of `thread`.
 
-    If an answer to a tool call resumed the turn, these are the steps up to the call. For a new message, there are none.
-    The events do not ask for approvals, because the turn has begun with the answers.
+    A turn begins with these events. If an answer to a tool call resumed the turn, these are the steps up to the call.
+    For a new message, there are none. The events do not ask for approvals, because the turn has begun with the answers.
     """
     users = [place for place, message in enumerate(thread) if message.role == "user"]
     events: list[Event] = []
@@ -29,9 +29,10 @@ def events_before(thread: Thread) -> list[Event]:
 
 
 def events_of_open_calls(thread: Thread) -> list[Event]:
-    """Return the events of a step with the open calls of `thread`, for a turn that begins with their results.
+    """Return the events of a step that makes the open calls of `thread`.
 
-    If a message answers the calls, a page shows the turn in a message of its own, which does not have these calls yet.
+    A turn may begin with the results of these calls. If a new message answers the calls, the page shows the turn in a
+    message of its own, which does not contain these calls yet.
     """
     calls = unanswered(thread)
     return events_before(Thread().add_user("") + Message("assistant", tool_calls=calls)) if calls else []

@@ -36,11 +36,11 @@ STORE_SECONDS = 10.0
 """The number of seconds after which a store that does not answer is considered unavailable."""
 
 Build = Callable[[Mapping[str, Any], Session], Stream[Event]]
-"""A function that builds a session's next turn from the answers to its pending calls, and the session."""
+"""A function that takes answers to pending calls and a session, and returns the session's next turn."""
 
 
 class SessionRuns(Protocol):
-    """Runs of sessions' turns, such as ``durable.open_runs`` returns. See the methods of ``durable.Runs``."""
+    """Runs for the turns of sessions, such as ``durable.open_runs`` returns. See the methods of ``durable.Runs``."""
 
     @property
     def sessions(self) -> SessionStore: ...
@@ -60,7 +60,7 @@ class SessionRuns(Protocol):
 
 
 class MemoryTurns:
-    """Turns in a `Runs`, with sessions in any store, as `SessionRuns`. A turn is open until its session is saved."""
+    """Implements `SessionRuns` with a `Runs` and any session store. A turn is open until its session is saved."""
 
     def __init__(self, runs: Runs, store: SessionStore) -> None:
         self._runs, self._store = runs, store
@@ -113,9 +113,10 @@ class MemoryTurns:
 
 
 async def in_time(work: Awaitable[T]) -> T:
-    """Await the store. Raises ``RunError("store_unavailable")`` after `STORE_SECONDS`.
+    """Await an operation of the store.
 
-    An exception that a store must not raise is logged, and becomes a `RefusedError`.
+    Raises ``RunError("store_unavailable")`` if the operation takes longer than `STORE_SECONDS`. An exception
+    that a store must not raise is logged, and becomes a `RefusedError`.
     """
     try:
         async with asyncio.timeout(STORE_SECONDS):

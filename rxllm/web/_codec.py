@@ -75,7 +75,10 @@ def decode(protocol: str) -> Callable[[Observable[Frame]], Stream[Event]]:
 
 
 def encoder(protocol: str, **options: Any) -> Encoder:
-    """Return an encoder for `protocol`. Raises the same errors as `encode`."""
+    """Return an encoder for `protocol`.
+
+    Raises the same errors as `encode`.
+    """
     return _classes(protocol)[0](**options)
 
 

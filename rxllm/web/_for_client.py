@@ -102,7 +102,7 @@ class ClientFold:
         return {"event": event_data(left_out), "folded": True} if is_folded else {"event": event_data(event)}
 
     def unpacked(self, data: Frame) -> ev.Event:
-        """Turn the result of `packed` back into an event. Any other `data` raises an exception."""
+        """Rebuild an event from the result of `packed`. Any other `data` raises an exception."""
         event = event_of(data["event"])
         return self.filled(event) if data.get("folded") is True else event
 
@@ -172,7 +172,7 @@ class _Client:
     def _missing_requests(self, event: ev.Event) -> Iterable[ev.Event]:
         """Yield the approval requests that the client has not seen, before the step ends.
 
-        A fold keeps the calls that wait for approval, but not the events that requested it.
+        A fold keeps the calls that wait for approval, but not the events that requested approval.
         """
         path, inner = (event.path, event.event) if isinstance(event, Nested) else ((), event)
         if isinstance(inner, ev.ToolApprovalRequested):

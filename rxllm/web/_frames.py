@@ -87,7 +87,7 @@ def event_data(event: Event) -> Frame:
 
 
 def event_of(data: Any) -> Event:
-    """Turn the result of `event_data` back into an event. Any other `data` raises an exception."""
+    """Rebuild an event from the result of `event_data`. Any other `data` raises an exception."""
     event: Any = serializer.from_data(data)
     if not isinstance(event, Event):
         raise TypeError("not an event")
@@ -95,7 +95,10 @@ def event_of(data: Any) -> Event:
 
 
 def text_of(frame: Frame, name: str) -> str:
-    """Return the text in field `name`. Raises ``LookupError`` or ``TypeError`` if there is none."""
+    """Return the text in the field `name`.
+
+    Raises ``LookupError`` or ``TypeError`` if there is none.
+    """
     text: Any = frame[name]
     if not isinstance(text, str):
         raise TypeError(f"{name} is not text")
@@ -103,7 +106,10 @@ def text_of(frame: Frame, name: str) -> str:
 
 
 def all_of(frame: Frame, events: Iterable[Event]) -> list[Event]:
-    """Return the `events` read from `frame` as a list. An invalid frame raises ``StreamError("malformed_event")``."""
+    """Return the `events` in `frame` as a list.
+
+    Raises ``StreamError("malformed_event")`` if `frame` is invalid.
+    """
     try:
         return list(events)
     except (ValidationError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
@@ -131,7 +137,7 @@ def open_block(blocks: dict[tuple[str, str], Block], kind: str, id: str | None) 
 
 
 def rest(text: str, so_far: str) -> str:
-    """Return the part of `text` after `so_far`, or ""."""
+    """Return the part of `text` that follows `so_far`, or "" if `text` does not begin with `so_far`."""
     return text[len(so_far) :] if text.startswith(so_far) else ""
 
 

@@ -59,8 +59,8 @@ class Memory:
     """Keeps the messages of runs that wait for the client's tools.
 
     They are found by the model, the conversation and the calls to the client's tools. Call ids alone are not enough,
-    because some providers number their calls from 0. Any client that sends the same conversation and calls gets the
-    kept messages.
+    because some providers number their calls from 0. The kept messages are used for any client that sends the same
+    conversation and calls.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -71,7 +71,7 @@ class Memory:
         return len(self._kept)
 
     def restore(self, model: str, thread: Thread) -> Thread:
-        """Return `thread` with the messages that were kept from earlier runs."""
+        """Return `thread` with the full messages of earlier runs put back in."""
         messages: list[Message] = []
         digest = hashlib.sha256(model.encode())
         for message in thread:
@@ -154,7 +154,7 @@ class Answer:
         return self._chunks(deltas)
 
     def chunk(self, delta: Frame | None, finish_reason: str | None = None) -> Frame:
-        """Return a chunk that contains `delta`. If it is None, the chunk is for the usage and has no choices."""
+        """Return a chunk that contains `delta`. If `delta` is None, the chunk is for the usage and has no choices."""
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         choices = [] if delta is None else [choice]
         return {**self._head, "object": "chat.completion.chunk", "choices": choices}

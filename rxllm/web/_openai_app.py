@@ -189,7 +189,7 @@ class _App:
         await until_gone(receive, lambda: self._complete(chat, thread, response), *watch)
 
     def _read(self, body: bytes) -> tuple[Chat, rxllm.Thread]:
-        """Return the request in `body`, and its thread with the messages kept from earlier runs."""
+        """Return the request in `body`, and its thread with the full messages of earlier runs put back in."""
         chat = read_request(body, self._engines)
         return chat, self._memory.restore(chat.model, chat.thread)
 
@@ -257,7 +257,10 @@ class Response(Client):
 
 
 async def read_body(receive: Receive, headers: Mapping[str, bytes], most: int) -> bytes:
-    """Read a request body. Raises `RefusedError`, or `GoneError` if the client disconnects."""
+    """Read a request body.
+
+    Raises `RefusedError` if the body is too long or arrives too slowly. Raises `GoneError` if the client disconnects.
+    """
     too_large = RefusedError(413, f"the request body is longer than {most} bytes", "request_too_large")
     length = headers.get("content-length", b"0")
     if length.isdigit() and int(length) > most:

@@ -51,7 +51,7 @@ _CODES = {
 
 
 class RefusedError(Exception):
-    """Raised to send an error response."""
+    """An exception that is sent to the client as an error response."""
 
     def __init__(
         self,

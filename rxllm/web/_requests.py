@@ -50,7 +50,7 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[^\ud800-\udfff]*$")]
 """The type of ids and type names in requests: text that contains no lone surrogates."""
 
 UNANSWERED = "The user has gone on without an answer."
-"""The result of a call that the user did not answer."""
+"""The tool result for a call that the user left unanswered."""
 
 T = TypeVar("T")
 
@@ -71,7 +71,10 @@ class Incoming(msgspec.Struct, frozen=True):
 
 
 def load_request(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
-    """Parse a request's body. Raises ``ValidationError`` if it is malformed or too large."""
+    """Parse a request's body.
+
+    Raises ``ValidationError`` if the body is malformed or too large.
+    """
     if not isinstance(body, bytes | str):
         _check_size(body)
         return body
@@ -82,7 +85,10 @@ def load_request(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
 
 
 def parse_json(text: bytes, parse: Callable[[bytes], Any]) -> Any:
-    """Return ``parse(text)``. Raises ``ValidationError`` if `text` is malformed or too large."""
+    """Return ``parse(text)``.
+
+    Raises ``ValidationError`` if `text` is malformed or too large.
+    """
     if _most_values(text) > MAX_VALUES:
         raise _too_large()
     try:
@@ -148,7 +154,7 @@ def convert_to(data: Any, cls: type[T], *path: str | int) -> T:
 
 
 def check_id(id: object, *path: str) -> str:
-    """Return `id` if it can be a conversation's id. Raises ``ValidationError``."""
+    """Return `id` if it is a valid conversation id, and raise ``ValidationError`` otherwise."""
     # Databases reject NUL, and line breaks could forge log entries.
     if not isinstance(id, str) or not 0 < len(id) <= MAX_ID or not id.isprintable():
         raise wrong(f"must be a string of 1 to {MAX_ID} printable characters", *path)
@@ -156,7 +162,7 @@ def check_id(id: object, *path: str) -> str:
 
 
 class StoredConversation:
-    """A stored conversation, and a client's answers to the calls that wait for them.
+    """A stored conversation, and a client's answers to its waiting calls.
 
     If `stored` is a function, it is called with `id`.
     """
@@ -191,7 +197,7 @@ class StoredConversation:
         self.approvals[id] = answer
 
     def answer(self, id: str, result: Any, *path: str | int) -> None:
-        """Accept the result of a call to a client's tool. Ignore it if the call is not waiting for one."""
+        """Accept the result of a call to a client's tool. Ignore the result if the call is not waiting for it."""
         if id not in self.pending or id in self.approvals:
             return
         if self.pending[id].name not in self._client_tools:

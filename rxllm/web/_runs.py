@@ -13,7 +13,7 @@ from rxllm.values.argument_checks import check_count, check_instance, check_seco
 from rxllm.web._for_client import for_client
 
 SHORTEST = 1.0
-"""The shortest grace, in seconds. It lets the browser for which a run is started arrive."""
+"""The shortest grace, in seconds. It gives the browser that starts a run enough time to connect."""
 
 
 class Runs:
@@ -42,9 +42,11 @@ class Runs:
         self._lock = RLock()
 
     def start(self, id: str, stream: Observable[Event]) -> Stream[Event]:
-        """Run `stream` on the current event loop, or on rxllm's own if there is none. Return the stream for browsers.
+        """Start `stream`, and return the stream for browsers.
 
-        Raises ``ValidationError("invalid_option")`` if a run with this `id` is active or an argument is invalid, and
+        The run uses the current event loop, or rxllm's own loop if there is none.
+
+        Raises ``ValidationError("invalid_option")`` if a run with this `id` is active or an argument is invalid. Raises
         ``StreamError("overflow")`` if `most` runs are active.
         """
         check_instance("id", id, str, "a string")
@@ -63,7 +65,10 @@ class Runs:
         return run and run.stream
 
     def cancel(self, id: str) -> bool:
-        """Stop a run, and send ``StreamError("cancelled")`` to its browsers. Return whether it was active."""
+        """Stop a run, and return whether it was active.
+
+        The browsers that watch the run receive ``StreamError("cancelled")``.
+        """
         with self._lock:
             run = self._runs.get(id)
         if run is None or run.ended is not None:

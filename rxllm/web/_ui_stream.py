@@ -62,7 +62,10 @@ class Encoder:
         self._counters: dict[str, None] = {}  # the usage counters that have been sent so far
 
     def feed(self, event: ev.Event) -> list[Frame]:
-        """Return the frames for `event`. Raises ``ValidationError("not_serializable")`` if it has no JSON form."""
+        """Return the frames for `event`.
+
+        Raises ``ValidationError("not_serializable")`` if `event` has no JSON form.
+        """
         if isinstance(event, ev.RawChunk | ev.PartAdded):
             return []
         frames = self._frames(event)
@@ -127,7 +130,7 @@ class Encoder:
                 return self._content(event)
 
     def _content(self, event: ev.Event) -> list[Frame]:
-        """Return the frame for an event that needs only one. The list is empty if browsers cannot show the event."""
+        """Return a list with the single frame for `event`. The list is empty if browsers cannot show the event."""
         match event:
             case ev.ToolCallStarted(id=id, name=name, metadata=metadata):
                 return [_call("tool-input-start", id, name, metadata)]
@@ -197,7 +200,7 @@ class Encoder:
         return [*frames, {"type": f"{kind}-end", "id": block.name, **extra}]
 
     def _block(self, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the open block and no frames, or a new block and the frame that begins it."""
+        """Return the open block, or a new block and the frame that begins it. An open block needs no frame."""
         block = open_block(self._decoder.blocks, kind, id)
         if block is not None:
             return [], block
@@ -388,7 +391,7 @@ def _file(url: str, mime_type: str, fields: dict[str, Any]) -> Frame:
 
 
 def _own(name: str, value: Any) -> Frame:
-    """Return a frame's field that contains data for rxllm. The browser sends this data back."""
+    """Return the frame field that carries rxllm's own data. Browsers send this data back."""
     return {} if value is None else {"providerMetadata": {"rxllm": {name: value}}}
 
 

@@ -57,7 +57,7 @@ class BlockIds:
     >>> ids.of(None), ids.of("msg_1"), ids.of(None), ids.of("msg_1")
     ('block_0', 'msg_1', 'block_1', 'msg_1')
 
-    If the provider uses an id that was already generated here, another id replaces it, to keep the two blocks apart.
+    If the provider later uses an id that was generated here, the provider's block is given another id.
 
     >>> ids.of("block_1")
     'block_2'

@@ -33,7 +33,10 @@ _HALVES = re.compile(
     rb'(?P<pair>\\ud[89ab]..\\ud[c-f]..)|(?P<high>\\ud[89ab]..(?="))|(?<=[^\\]")(?P<low>\\ud[c-f]..)|\\.',
     re.DOTALL | re.IGNORECASE,
 )
-"""Escapes in JSON text. If a surrogate pair is split, `high` is in one string and `low` in a later one."""
+"""A pattern for escapes in JSON text.
+
+If a surrogate pair is split between two strings, `high` matches the first half and `low` matches the second half.
+"""
 
 
 class Framing(Protocol):

@@ -58,7 +58,7 @@ _Frame = TypeVar("_Frame")
 class PendingFrame:
     """The base class of framings, which keeps an unfinished frame.
 
-    An oversized frame raises only after the earlier frames are returned.
+    The error for an oversized frame is raised only after the earlier frames are returned.
     """
 
     def __init__(self, *, max_frame: int = MAX_FRAME) -> None:

@@ -85,7 +85,7 @@ class CallTracker:
 
     @classmethod
     def after(cls, messages: Iterable[Message]) -> CallTracker:
-        """Return a tracker that does not reuse ids from `messages`."""
+        """Return a tracker that does not reuse the ids of the calls in `messages`."""
         return cls(call.id for message in messages for call in message.tool_calls)
 
     def feed(
