@@ -158,7 +158,7 @@ def provider_error(
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return how many seconds the provider asks to wait.
+    """Return how many seconds the provider asks the client to wait.
 
     If the provider sends a date, the wait is counted from the ``date`` header.
     """

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Adapter(Protocol):
-    """Turns a request into events that follow ``rxllm.events``."""
+    """Turns a request into events as defined in ``rxllm.events``."""
 
     def stream(self, request: Request, call: Call) -> Observable[Event]: ...
 

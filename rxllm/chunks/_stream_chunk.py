@@ -186,7 +186,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "content_filter": "content_filter",
     "error": "error",
 }
-"""The finish reason that rxllm uses for each finish reason in a chunk."""
+"""Maps the finish reasons found in chunks to rxllm's own."""
 
 _USAGE = {
     "input_tokens": ("input_tokens", "input"),

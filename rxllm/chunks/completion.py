@@ -245,8 +245,9 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
     `messages` is the thread that the response answers. A call without an id is given one that is unique in the thread.
-    Any chunk can contain usage or a finish reason. Each counter keeps its largest value. If no chunk gives a reason, a
-    final chunk implies ``"stop"``. If there is no final chunk, the response ends with ``StreamError("truncated")``.
+    Any chunk can contain usage or a finish reason. Each counter keeps its largest value. If a final chunk
+    arrives but no chunk gave a finish reason, the reason is ``"stop"``. If there is no final chunk, the response ends
+    with ``StreamError("truncated")``.
 
     If the source fails, all blocks and calls are completed, and an ``ErrorEvent`` follows. An ``LLMError`` before the
     first chunk goes to ``on_error`` instead.

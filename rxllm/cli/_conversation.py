@@ -1,6 +1,6 @@
 """The commands ``ask`` and ``chat``.
 
-On a terminal with rich, ``rxllm.show`` draws cards. Otherwise, `Screen` prints plain text.
+On a terminal, ``rxllm.show`` draws cards if rich is installed. Otherwise, `Screen` prints plain text.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ _KINDS = {
 class Mark(NamedTuple):
     """The mark for one item, or for `size` items between the times `at` and `until`.
 
-    Equal items have the same `key`. `content` is the label without names of agents and streams. It determines the
-    colour. `detail` is the item's repr.
+    Equal items have the same `key`. `content` is the label without agent and stream names. It determines the colour.
+    `detail` is the item's repr.
     """
 
     at: float

@@ -77,9 +77,9 @@ _SHAPES = {
     "dispose": ("cut", "line", "m-5 8l5-16m0 16l5-16"),
     "running": ("still running", "line soft", "m-6-5l6 5-6 5"),
 }
-"""The name, the style and the path of each kind of mark, in the order of the legend.
+"""The name, style and path of each kind of mark, in legend order.
 
-A mark with the style "" has the colour of its content. Paths are relative to the mark's position.
+A mark with the style "" takes the colour of its content. Paths are relative to the mark's position.
 """
 
 _RADII = {"start": 3, "complete": 3, "end": 2, "dispose": 5}

@@ -37,7 +37,7 @@ Path = tuple[str, ...]
 """The tool call ids that lead to an agent, outermost first."""
 
 WIDTH = 200
-"""The maximum number of characters of a tool's result or progress to print."""
+"""The maximum number of characters to print from a tool's result or progress."""
 
 
 def ipython_shell() -> Any:

@@ -270,7 +270,7 @@ class Tail:
             run = await self._store.load(self._id)
             if run.events < number:
                 lost = f"{number} have been read, but it now has only {run.events}"
-                why = f"the store has lost events: {lost}; watch the run from its first event again"
+                why = f"the store has lost events: {lost}; watch the run again from its first event"
                 raise RunError("rolled_back", why, run_id=self._id)
             if run.ended_at is not None and run.events <= number:
                 self.run = run

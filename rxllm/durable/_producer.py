@@ -81,7 +81,7 @@ class Producer:
         # The last end in the log, and the `Steered` events after it.
         self._last: StepCompleted | ChatCompleted | None = None
         self._steered: list[Event] = []
-        self._log, self._count = Log(store, lease.run_id), 0  # the log and its number of events
+        self._log, self._count = Log(store, lease.run_id), 0  # the log and how many events it holds
         self._progress = ProgressLimit(lambda event: self._log.encode(self._count + 1, event), self._append)
         self._journal: StoredJournal | None = None
         self._has_begun = lease.epoch == 1  # whether a crash now counts as a failed attempt

@@ -234,7 +234,7 @@ class Runs:
     def result(self, id: str, *, response_format: Any = None) -> Stream[ChatResult | StepResult | Response]:
         """Emit the result of a run when it ends.
 
-        For a `parsed` value, pass the call's `response_format`. Fails as `watch` does.
+        For a `parsed` value, pass the call's `response_format`. Fails in the same way as `watch`.
         """
         result = self.watch(id, folded=True).reduce(StreamCollector.apply_event, StreamCollector()).map(_result)
         if response_format is None:

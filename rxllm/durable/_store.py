@@ -163,7 +163,7 @@ class Store(Protocol):
         """Ask a run's producer to cancel it.
 
         The producer is notified by its next `append` or `renew`. A run without a valid lease ends as cancelled
-        immediately. An ended run stays unchanged. Raises ``RunError("unknown_run")``.
+        immediately. A run that has already ended is left unchanged. Raises ``RunError("unknown_run")``.
         """
         ...
 

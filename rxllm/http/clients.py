@@ -117,8 +117,8 @@ def client_settings(max_connections: int | None, library: str = "httpx") -> dict
         "limits": httpx.Limits(
             max_connections=max_connections, max_keepalive_connections=100, keepalive_expiry=KEEPALIVE_SECONDS
         ),
-        "headers": {"accept-encoding": "gzip, deflate"},  # The encodings that ``decompression`` reads.
-        "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),  # Calls must not share cookies.
+        "headers": {"accept-encoding": "gzip, deflate"},  # the encodings that ``decompression`` can decode
+        "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),  # cookies must not be shared between calls
     }
 
 
@@ -162,7 +162,7 @@ VARIABLE = "RXLLM_TRANSPORT"
 
 
 class Transport(NamedTuple):
-    """A function that creates clients, with the number of calls per client and the modules that it needs."""
+    """A client factory, with the maximum number of calls per client and the modules that the factory needs."""
 
     make: Callable[[], httpx.AsyncClient]
     calls: int | None = None

@@ -206,7 +206,7 @@ class Process(asyncio.SubprocessProtocol):
                 self._inboxes.pop(key, None)
 
     async def aclose(self) -> None:
-        """End the server, and wait up to a few seconds until it has ended."""
+        """Stop the server, and wait at most a few seconds for it to exit."""
         self._on_loop(self._fail, "was closed")
         await asyncio.to_thread(self._thread.join, 5 * GRACE_SECONDS)
 

@@ -290,7 +290,7 @@ class Circuit:
     =============  ========================================  ==========================================================
     current state  effect on a new call                      change to the next state
     =============  ========================================  ==========================================================
-    closed         The call passes.                          Opens when `failures` calls in a row have failed within
+    closed         The call goes through.                    Opens when `failures` calls in a row have failed within
                                                              `within` seconds.
     open           The call is refused.                      Becomes half_open at the first call after the cooldown.
     half_open      The call becomes the trial. It is         Closes when the trial succeeds; opens when it fails.

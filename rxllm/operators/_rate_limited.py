@@ -246,7 +246,7 @@ class _PermittedCall(_Call):
             name, remedy = type(self._limiter).__name__, "write async def acquire(self, tokens)"
             raise TypeError(f"{name}.acquire must return an awaitable, not {shown(acquiring)}; {remedy}")
         permit = await acquiring
-        # If the call has been disposed, this settles the permit at once.
+        # If the call has been disposed, this releases the permit immediately.
         self._permit.disposable = Disposable(lambda: self._limiter.settle(permit, self.used))
 
     def hold_back(self, seconds: float) -> None:

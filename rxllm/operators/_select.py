@@ -57,7 +57,7 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
     >>> list(chat.pipe(only(Nested)).filter(lambda nested: nested.path == ("c1",)).map(lambda nested: nested.event))
     [TextDelta(delta='Yes.', id=None)]
 
-    Raises ``ValidationError("invalid_option")`` without arguments, or if one is not a class.
+    Raises ``ValidationError("invalid_option")`` if no arguments are given or any of them is not a class.
     """
     if not types:
         raise invalid_option("types", "must include at least one class")

@@ -195,7 +195,7 @@ class _Shared:
         with self._lock:
             if self._watchers or self._has_ended:
                 return
-            remedy = "subscribe to a new stream, or pass a longer grace"
+            remedy = "subscribe to a new stream, or pass a longer grace period"
             fault = f"the shared call was stopped after {self._grace:g} s without watchers; {remedy}"
             self._end(None if self._has_failed else StreamError("cancelled", fault))
         self._subscription.dispose()

@@ -209,7 +209,7 @@ class _UntilSentence:
         self._seen += last
         closing = self._unfinished().close()
         end = MessageCompleted(fold_message([*self._seen, *closing]), "stop", STEERED)
-        self._keep([*self._seen, *closing, end])  # must precede the disposal, which a journal also records
+        self._keep([*self._seen, *closing, end])  # before the disposal, because a journal records that too
         self._end([*last, *closing, end])
 
     def _end(self, events: Sequence[Event]) -> None:

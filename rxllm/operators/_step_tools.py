@@ -126,13 +126,16 @@ class StepTools(abc.DisposableBase):
                 self._deliver(event)
 
     def cut(self, vetoed: ToolCall, message: str) -> list[Event]:
-        """Stop the other tools with incomplete calls, and drop their outcomes. Return the events that end them."""
+        """Stop the other tools whose calls are incomplete, and discard their results.
+
+        Returns the events that end them.
+        """
         self._incomplete.discard(vetoed.id)
         self._running.pop(vetoed.id, None)
         return [self._outcomes[vetoed.id].pop(0), *self.stop_incomplete(message)]
 
     def stop_incomplete(self, message: str) -> list[Event]:
-        """Stop the tools with incomplete calls, and drop their outcomes.
+        """Stop the tools whose calls are incomplete, and discard their results.
 
         Returns the events that end the tools that were running.
         """
@@ -148,7 +151,7 @@ class StepTools(abc.DisposableBase):
         return ends
 
     def void(self, message: str) -> list[Event]:
-        """Stop all tools, and drop their outcomes. Return an event that ends each tool that was running."""
+        """Stop all tools, and discard their results. Return an event that ends each tool that was running."""
         running = list(self._running.values())
         if self._calls:
             self.dispose()

@@ -58,7 +58,7 @@ def result_of(function: Callable[[], Any]) -> Stream[Any]:
         async def body(pump: Pump[Any]) -> None:
             pump.emit((await value,))
 
-        # The pump emits on the loop of the call and in its context.
+        # The pump emits on the call's loop, in the call's context.
         subscription = pumped(body).subscribe(observer, scheduler=scheduler)
         return CompositeDisposable(subscription, Disposable(partial(_close_unstarted, value)))
 

@@ -185,7 +185,7 @@ class Items(_Reader[T], Iterator[T]):
 
     def _start(self) -> None:
         with on_portal() as portal:
-            warn_if_blocking("a plain for loop blocks", "async for", stacklevel=4)
+            warn_if_blocking("a plain `for` loop blocks", "async for", stacklevel=4)
             self._loop = portal.loop
             self._subscription = self._buffer.subscribe_to(self._source, portal.loop)
 

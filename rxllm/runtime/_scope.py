@@ -117,7 +117,7 @@ class EagerJournal(RecallingJournal, Protocol):
     """
 
     def void(self, path: Sequence[str], key: str) -> None:
-        """Drop the records of a tool call from a discarded response."""
+        """Drop the records of a tool call that came from a discarded response."""
         ...
 
 

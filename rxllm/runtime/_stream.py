@@ -113,7 +113,7 @@ class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
 
     def _hand_over(self, call: Callable[[], None]) -> None:
         self._waiting.append(call)
-        with contextlib.suppress(RuntimeError):  # the loop is closed, which has ended the subscription too
+        with contextlib.suppress(RuntimeError):  # closing the loop has ended the subscription too
             cast(AbstractEventLoop, self._loop).call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
@@ -159,7 +159,10 @@ class Stream(StreamMethods[T]):
 
     @staticmethod
     def _of_argument(argument: Any) -> Stream[Any]:
-        """Return a stream of a tool's whole argument, for one read. `values` recognizes a tool's streams by it."""
+        """Return a stream that emits a tool's whole argument and can be read only once.
+
+        `values` recognizes a tool's streams by this method.
+        """
         items = [argument] if isinstance(argument, str) and argument else argument
         unread = [from_iterable(items)]
         return Deferred(lambda: unread.pop() if unread else throw(RuntimeError(READ_TWICE)))

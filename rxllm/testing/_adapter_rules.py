@@ -104,13 +104,13 @@ def assert_adapter(
     ``sends_call_id``           a tool's result includes its call's id      never
     ``sends_temperature``       temperature is sent as a JSON number        if the service has no temperature
     ``sends_options``           options={...} are passed through            if it accepts only certain options
-    ``sends_key``               api_key is in a header or the address       if the server needs no key
+    ``sends_key``               api_key is in a header or the URL           if the server needs no key
     ``sends_max_tokens``        max_tokens changes the request              never; unsupported settings may be refused
     ``sends_stop``              stop changes the request                    never; unsupported settings may be refused
     ``sends_tool_choice``       tool_choice changes the request             never; unsupported settings may be refused
     ``sends_response_format``   response_format changes the request         never; unsupported settings may be refused
     ``sends_picture``           a picture changes the request               never; unsupported settings may be refused
-    ``hides_key``               api_key is not in the address               if the service accepts it only there
+    ``hides_key``               api_key is not in the URL                   if the service accepts it only there
     ==========================  ==========================================  ==========================================
 
     Raises an ``AssertionError`` that lists the broken rules and the reasons. Raises ``ValueError`` for an unknown rule.

@@ -109,13 +109,13 @@ SENT_RULES: dict[str, str] = {
     "sends_call_id": "a tool's result includes its call's id, if the call has one",
     "sends_temperature": "temperature is sent as a JSON number",
     "sends_options": "options={...} are passed through",
-    "sends_key": "the call's api_key is sent in a header or the address, not in the body",
+    "sends_key": "the call's api_key is sent in a header or the URL, not in the body",
     "sends_max_tokens": "max_tokens is sent, or refused",
     "sends_stop": "stop is sent, or refused",
     "sends_tool_choice": "tool_choice is sent, or refused",
     "sends_response_format": "response_format is sent, or refused",
     "sends_picture": "a picture is sent, or refused",
-    "hides_key": "the call's api_key is not in the address, since addresses are logged",
+    "hides_key": "the call's api_key is not in the URL, since URLs are logged",
 }
 """Maps each rule about requests to its text."""
 
@@ -165,10 +165,10 @@ def expect_sent(rule: str, requests: Sequence[Sent]) -> None:
     match rule:
         case "sends_key":
             names = sorted({name for request in requests for name in request.headers})
-            expect(KEY in heads, f"the key is neither in the address nor in the headers {', '.join(names)}")
+            expect(KEY in heads, f"the key is neither in the URL nor in the headers {', '.join(names)}")
             expect(KEY not in body, "the key is in the body")
         case "hides_key":
-            expect(all(KEY not in request.path for request in requests), "the key is in the address")
+            expect(all(KEY not in request.path for request in requests), "the key is in the URL")
         case "sends_call_id":
             id = canary(rule)
             expect(body.count(id) != 1, "the call is sent with its id, but the result is sent without it")

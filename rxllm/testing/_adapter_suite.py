@@ -46,7 +46,7 @@ else:
             mark = SimpleNamespace(parametrize=lambda *parameters: lambda test: test)
 
             def __getattr__(self, name: str) -> Any:
-                message = f"the suites of rxllm.testing need pytest ({name}): pip install pytest"
+                message = f"the rxllm.testing suites need pytest ({name}): pip install pytest"
                 raise ModuleNotFoundError(message, name="pytest")
 
         pytest = _Missing()

@@ -137,7 +137,7 @@ def _result(executor: Executor) -> None:
         return arguments["x"] + 1
 
     result = _event(executor, later, ToolExecutionCompleted).result
-    expect(result == 2, f"the 2 returned by an asynchronous handler became {result!r}")
+    expect(result == 2, f"an asynchronous handler returned 2, but the result was {result!r}")
 
 
 @EXECUTOR_RULES.rule("context", "the tool gets the call's context")

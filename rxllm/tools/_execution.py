@@ -162,7 +162,7 @@ class ToolExecution(abc.DisposableBase):
         if not self._is_whole:
             fault = "has no idempotency key yet: the model is still writing the arguments"
             remedy = "read all streams to their end first, or declare the tool without eager=True"
-            raise RuntimeError(f"the call of {self._tool.name!r} {fault}; {remedy}")
+            raise RuntimeError(f"the call to {self._tool.name!r} {fault}; {remedy}")
         return self._key_of(self._models_call)
 
     def start(self) -> None:

@@ -333,8 +333,8 @@ ADVICE: dict[str, dict[str, str]] = {
             "`rxllm.OpenAIChat(headers={'OpenAI-Organization': ...})`"
         ),
         "transport http_transport": (
-            "write `rxllm.http.use_transport('aiohttp')` once, for all calls; to use your own transport, pass a "
-            "client that uses it, `rxllm.OpenAIChat(client=...)`"
+            "call `rxllm.http.use_transport('aiohttp')` once to set it for all calls; to use your own transport, pass "
+            "a client that uses it: `rxllm.OpenAIChat(client=...)`"
         ),
         "output_retries result_retries validation_retries": (
             "`rxllm.generate(...).retry(2)` re-sends the request if the answer does not match the response_format"

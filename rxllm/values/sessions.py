@@ -93,8 +93,8 @@ class Session(Value):
     def with_thread(self, thread: Thread) -> Session:
         """Return the session with another thread.
 
-        The session then waits only for the calls and the question that are open in `thread`. Use this to add a user's
-        message in any status, or to continue after an error. Then call ``session.resume``.
+        The session then waits only for the calls and the question that are open in `thread`. Use this to add a user
+        message whatever the session's status, or to continue after an error. Then call ``session.resume``.
 
         >>> from rxllm import Thread
         >>> asking = Session(status="awaiting_user", pending_question="Where to?")

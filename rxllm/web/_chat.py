@@ -95,12 +95,12 @@ def chat(
     Arguments:
         protocol: "ui" for ``useChat``, "ag-ui" for AG-UI clients.
         allow: A function that takes a `ChatRequest` and a conversation's id, and returns whether the request may use
-            this conversation. It can be async. Without it, only this machine is served.
+            this conversation. It can be async. Without it, only requests from this machine are served.
         origins: Other sites whose pages may use the endpoint, such as ``["https://example.org"]``.
         system: The system prompt of new conversations.
         client_tools: The names of the tools that run in the browser.
         busy: Whether a request is refused (409) or waits, for at most 30 seconds, while another turn is open.
-        background: Whether a turn continues when its browser leaves. If not, its partial answer is saved.
+        background: Whether a turn continues when its browser disconnects. If not, its partial answer is saved.
         runs: The runs to use, a `Runs` by default. Turns in ``durable.open_runs(...)`` survive their process; pass
             ``runs.sessions`` as `store`.
         max_body: The maximum length of a request, in bytes.

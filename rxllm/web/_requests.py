@@ -218,7 +218,8 @@ class StoredConversation:
     def incoming(self, new: list[Message]) -> Incoming:
         """Return the client's answers and its `new` messages as one request.
 
-        New messages deny all unanswered calls. Raises ``ValidationError`` if there is nothing new.
+        If there are new messages, unanswered approvals count as denied, and missing results of the client's tools
+        become errors. Raises ``ValidationError`` if there is nothing new.
         """
         new = self._drop_repeated(new)
         for id, call in self.pending.items() if new else ():

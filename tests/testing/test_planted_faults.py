@@ -152,7 +152,7 @@ def as_stopped(events: list[Any]) -> list[Any]:
 
 
 FAULTS: dict[str, type[Outsiders]] = {
-    "the key is in the address": KeyInUrl,
+    "the key is in the URL": KeyInUrl,
     "build blocks": Blocking,
     "drops max_tokens": sending(r'"max_tokens":4321', '"max_tokens":4096'),
     "drops stop": requesting(stop=()),

@@ -114,7 +114,7 @@ class Trusting(Spoilt):
 
 
 FAULTS: dict[str, type[Spoilt]] = {
-    "the key is in the address": KeyInUrl,
+    "the key is in the URL": KeyInUrl,
     "build blocks": Blocking,
     "drops max_tokens": forgetting(max_tokens=None),
     "drops stop": forgetting(stop=()),

@@ -2,10 +2,10 @@
 
 Messages become input items:
 
-1. Texts and tool calls are sent without the server's ids. With an id, the server would expect to have stored the item.
+1. Text and tool calls are sent without the server's ids. With an id, the server would expect to have stored the item.
 2. A thought from this provider is sent back as its original item. If the server stores nothing, its id is left out.
 3. Other providers' parts are left out, and so are calls that they ran themselves.
-4. Tool calls and results are sent back in their original form, such as a computer call.
+4. Special tool calls, such as computer calls, are sent back in their original form, with results in the matching form.
 
 For files, see https://developers.openai.com/api/docs/guides/file-inputs.
 """
