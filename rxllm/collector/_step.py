@@ -60,13 +60,20 @@ class Execution(msgspec.Struct, frozen=True):
         if isinstance(event, ToolExecutionStarted):
             return msgspec.structs.replace(self, started=event, completed=None)
         if isinstance(event, ToolExecutionCompleted):
-            return msgspec.structs.replace(self, completed=event) if self.agent.to_events() else None
+            execution = msgspec.structs.replace(self, completed=event)
+            return execution if self.agent.to_events() or execution.is_stopped else None
         agent = self.agent.apply_event(unnest(event)[1])
         return self if agent is self.agent else msgspec.structs.replace(self, agent=agent)
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether an operator has cut off the stream, so that the tool did not end by itself."""
+        error = self.completed and self.completed.error
+        return self.started is not None and error is not None and error.reason == "cancelled"
+
+    @property
     def is_running(self) -> bool:
-        return self.started is not None and self.completed is None
+        return self.started is not None and (self.completed is None or self.is_stopped)
 
     def to_events(self, id: str) -> list[Event]:
         nested = [nest(id, event) for event in self.agent.to_events()]

@@ -320,7 +320,7 @@ class _Chat:
         _, read = _READERS[self.protocol]
         incoming = await asyncio.to_thread(read, data, session, client_tools=self.client_tools)
         is_message = data["messages"] and data["messages"][-1]["role"] == "user"  # the page begins another answer
-        before = events_of_open_calls(session.thread) if is_message and self.protocol == "ui" else []
+        before = events_of_open_calls(incoming.thread) if is_message and self.protocol == "ui" else []
         thread = without_refused(session, incoming.thread)
         session, encoder, tools = session.with_thread(thread), self.protocol, dict[str, Tool]()
         if isinstance(incoming, AGUIInput):

@@ -148,6 +148,17 @@ def test_a_resumed_step_keeps_its_results_and_does_not_run_a_stopped_tool_again(
     assert cut.messages[-1].content == STOPPED
 
 
+def test_a_tool_that_a_time_limit_stops_is_answered() -> None:
+    @tool(approval=True)
+    async def pay() -> None:
+        await asyncio.Event().wait()
+
+    waiting = session.start(Fake(ToolCall("a", "pay")), "Pay!", tools=[pay]).run().session
+    events = session.stream_resume(Fake("Done."), waiting, approvals={"a": True}, tools=[pay])
+    limited = events.pipe(ops.time_limits(total=0.05), ops.to_session(waiting, keep_partial=True))
+    assert limited.run().session.messages[-1] == Message("tool", STOPPED, tool_call_id="a")
+
+
 def test_a_stopped_tool_of_an_agent_does_not_run_again() -> None:
     @tool(approval=True)
     async def pay(to: str) -> str:

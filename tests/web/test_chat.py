@@ -183,6 +183,17 @@ def test_a_message_that_answers_a_call_begins_with_the_call() -> None:
     visit(web.chat(engine, MemorySessions()), act)
 
 
+def test_a_regenerated_answer_does_not_begin_with_the_call_that_it_replaces() -> None:
+    app, _ = made(PAYS, "As you like.")
+
+    async def act(page: Page) -> None:
+        await page.say("Pay 5.")
+        again = await page.post(says("Pay 5."), trigger="regenerate-message", messageId="m")
+        assert (text_of(again), "tool-input" in again.text) == ("As you like.", False)
+
+    visit(app, act)
+
+
 def test_a_failed_turn_can_be_tried_again() -> None:
     app, store = made(["Hel", AdapterError("provider_unavailable", "secret")], "Hello.", "And hello again.")
 
