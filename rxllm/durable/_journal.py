@@ -260,15 +260,17 @@ class _StoredBookmark:
     def __init__(self, journal: StoredJournal, key: str) -> None:
         self._journal = journal
         self._key = key
+        self._is_late = False
 
     def take(self) -> str | None:
         return self._journal.take_answer(self._key)
 
     def put(self, note: str) -> None:
+        self._is_late = self._journal.is_handed_over  # the journal drops this note, so no process finds the answer
         self._journal.put_answer(self._key, note)
 
     def is_handed_over(self) -> bool:
-        return self._journal.is_handed_over
+        return self._journal.is_handed_over and not self._is_late
 
     def is_cancelled(self) -> bool:
         return self._journal.only_stops

@@ -298,8 +298,8 @@ async def _deliver(
 ) -> None:
     """Emit the events of `response`.
 
-    If the pump has a `grace`, reading continues after a dispose until the id of `answer` arrives. If `since` is
-    given, only content restarts the idle timer.
+    If the pump has a `grace`, reading continues after a dispose until the first events or the id of `answer` arrive. If
+    `since` is given, only content restarts the idle timer.
     """
     if pump.disposed and not pump.grace:
         return
@@ -313,8 +313,8 @@ async def _deliver(
                     raise page()
                 is_suspect = False
             events = decoder.feed(data) if data else []
-            if answer is not None and answer.id is not None:
-                pump.grace = 0.0
+            if answer is not None and (answer.id is not None or events):
+                pump.grace = 0.0  # the first events either bring the id, or show that no answer is kept
             if not pump.emit(events) and not pump.grace:
                 return
             if events and type(events[-1]) in _LAST:

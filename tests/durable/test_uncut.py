@@ -14,7 +14,7 @@ from rxllm import AdapterError, StreamCollector
 from rxllm.durable import Record, Runs, open_runs, open_store
 from rxllm.events import StepRestarted
 from rxllm.telemetry import RetryAttempt
-from rxllm.testing.loopback import Loopback, Pause, Reply, Request
+from rxllm.testing.loopback import STALL, Loopback, Pause, Reply, Request
 from tests.adapters.openai_responses.keeping import Keeper, call, number, number_of, text
 from tests.adapters.openai_responses.test_decoder import COMPLETED, CREATED
 from tests.durable import uncut
@@ -149,6 +149,25 @@ def test_a_cancelled_run_stops_its_answer(tmp_path: Path) -> None:
                 await runs.cancel(uncut.ID)
                 await until(lambda: keeper.stops == ["r2"])
 
+        in_loop(main)
+
+
+class Late(SlowKeeper):
+    """A provider that waits before it sends an answer."""
+
+    def _reply(self, frames: Any) -> Reply:
+        return Reply([Pause(0.3), frames[0], STALL] if len(self.posts) == 2 else [b"".join(frames)])
+
+
+def test_a_producer_that_stops_before_the_id_arrives_stops_the_answer(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_runs(tmp_path / "runs.db", uncut.factories(server.url)) as runs:
+            await runs.start("chat", QUESTION, id=uncut.ID)
+            await until(lambda: len(keeper.posts) == 2)
+        assert keeper.stops == []
+        await until(lambda: keeper.stops == ["r2"])  # its id was not recorded, so no process would read it
+
+    with Loopback(keeper := Late()) as server:
         in_loop(main)
 
 

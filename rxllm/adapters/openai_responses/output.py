@@ -256,8 +256,7 @@ class Output:
             metadata = {"provider": self.provider, "item": {"type": "function_call", **kept}} if kept else {}
         elif not slot.is_server:
             metadata = {"provider": self.provider, "item": item}
-        rest = '"}' if slot.open_argument else None if slot.pieces else call_arguments(item)
-        self._blocks.call(slot.number, None, None, rest, metadata)
+        self._blocks.call(slot.number, None, None, slot.missing_arguments(item), metadata)
         self._blocks.complete_call(slot.number)
         self._open = None
         if slot.is_server:
@@ -288,6 +287,13 @@ class Slot:
         self.call_id = ""
         self.is_server = False
         self.open_argument = ""
+
+    def missing_arguments(self, item: Item) -> str:
+        """Return the part of a finished call's arguments that was missing from the deltas."""
+        streamed, whole = "".join(self.pieces["arguments"]), call_arguments(item)
+        if whole.startswith(streamed):
+            return whole[len(streamed) :]
+        return '"}' if self.open_argument else ""
 
     def missing(self, kind: str, texts: Sequence[str]) -> list[str]:
         """Return the part of each final text that was missing from the deltas.

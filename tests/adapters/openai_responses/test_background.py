@@ -20,6 +20,7 @@ from rxllm.adapters import AzureResponses, Local, OpenAIChat, OpenAIResponses
 from rxllm.adapters.local.background import CountingDecoder, LocalAnswer
 from rxllm.adapters.openai_responses.background import BackgroundDecoder
 from rxllm.adapters.openai_responses.decoder import ResponsesDecoder
+from rxllm.events import ToolCallCompleted
 from rxllm.http import pools, reattach
 from rxllm.telemetry import CallFinished, CallStarted, FirstToken, Reattached
 from rxllm.testing import World, simulate
@@ -37,7 +38,7 @@ from tests.adapters.openai_responses.keeping import (
     recorded,
     text,
 )
-from tests.adapters.openai_responses.test_decoder import message
+from tests.adapters.openai_responses.test_decoder import function, message
 from tests.examples import share
 from tests.runtime.support import until
 
@@ -275,6 +276,17 @@ def test_a_complete_document_is_the_rest_of_the_answer(count: int) -> None:
     assert text_of(events) == "2, 3, 5."
     assert events[-1] == WHOLE[-1]
     assert (len(keeper.posts), len(keeper.gets), keeper.stops) == (1, 1, [])
+
+
+CALLS = number(SCRIPTS["two calls"])
+
+
+@pytest.mark.parametrize("count", range(1, len(CALLS)))
+def test_a_complete_document_is_the_rest_of_the_calls(count: int) -> None:
+    calls = [function("i0", "a", '{"x":1}') | {"name": "f"}, function("i1", "b", '{"x":2}') | {"name": "f"}]
+    rest = replies(document("completed", output=calls))
+    events = events_of(Keeper(CALLS, [len(b"".join(CALLS[:count]))], rest=rest))
+    assert [event.arguments for event in events if isinstance(event, ToolCallCompleted)] == [{"x": 1}, {"x": 2}]
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
@@ -638,6 +650,17 @@ def test_a_dispose_before_the_id_stops_the_answer_once_the_id_arrives(chunks: li
     paths = [request.path for request in server.requests]
     assert [*dict.fromkeys(paths)] == ["/responses", "/responses/r1/cancel"]  # the end of the loop repeats a stop
     assert (paths.count("/responses"), seen) == (1, [])
+
+
+def test_a_dispose_is_not_delayed_if_the_server_keeps_no_answer() -> None:
+    frames = [part.replace(b'"id":"r1"', b'"id":"r1","background":false') for part in PRIMES]
+
+    async def main() -> None:
+        await stream_generate(engine(server), "Hi").take(1).to_list()
+        await until(lambda: server.connections[0].closed_at is not None)
+
+    with Loopback(Reply([b"".join(frames[:4]), STALL])) as server:
+        asyncio.run(main())
 
 
 def test_a_dispose_before_the_id_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
