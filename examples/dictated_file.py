@@ -3,7 +3,7 @@
     python examples/dictated_file.py                                                  # with a scripted model
     python examples/dictated_file.py anthropic:claude-sonnet-4-5 "Write a long poem to ../poem.txt"
 
-A refusal closes the connection to the model, so the rest of the text costs nothing. The model reads the reason and can
+A refusal closes the connection to the model, so the rest of the text is never sent. The model reads the reason and can
 try again. A text that is cut off leaves no file.
 """
 
