@@ -50,6 +50,7 @@ def test_its_own_tests_pass(python: Path, name: str) -> None:
     assert "failed" not in output
 
 
+@pytest.mark.long
 def test_it_is_found_by_its_names(python: Path) -> None:
     code = "import rxllm; print(rxllm.Engine.from_model('bedrock:m').adapter, rxllm.Engine('bedrock-mantle:m').adapter)"
     assert run([str(python), "-c", code], python.parents[2]).split() == [

@@ -125,6 +125,7 @@ def test_its_own_tests_pass(python: Path) -> None:
     assert "failed" not in output
 
 
+@pytest.mark.long
 def test_it_is_found_and_a_broken_one_beside_it_hurts_nobody(python: Path) -> None:
     adapter, cited, *failed, last = run([str(python), "-c", USED], python.parents[2]).splitlines()
     assert (adapter, cited, last) == ("Cohere", "[]", "All is well.")

@@ -35,6 +35,7 @@ def slow_model() -> Generator[tuple[Loopback, Terminal]]:
         yield provider, terminal
 
 
+@pytest.mark.long
 def test_it_serves_a_model_until_ctrl_c() -> None:
     pytest.importorskip("uvicorn", reason="pip install uvicorn")
     with Loopback(Reply(chat("Hel", "lo"))) as provider, Terminal("serve", "--port", "0", server=provider) as terminal:
@@ -48,6 +49,7 @@ def test_it_serves_a_model_until_ctrl_c() -> None:
     assert "Traceback" not in screen
 
 
+@pytest.mark.long
 def test_it_serves_the_local_model_by_default() -> None:
     pytest.importorskip("uvicorn", reason="pip install uvicorn")
     pytest.importorskip("xllamacpp", reason="pip install 'rxllm[local]'")
@@ -65,6 +67,7 @@ def test_it_serves_the_local_model_by_default() -> None:
     assert chunks[-1].usage.completion_tokens == 8
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_a_running_answer_and_closes_the_providers_socket() -> None:
     pytest.importorskip("uvicorn", reason="pip install uvicorn")
     with slow_model() as (provider, terminal):
@@ -82,6 +85,7 @@ def test_ctrl_c_ends_a_running_answer_and_closes_the_providers_socket() -> None:
     assert time.monotonic() - begun < 10
 
 
+@pytest.mark.long
 def test_a_key_lets_clients_in() -> None:
     pytest.importorskip("uvicorn", reason="pip install uvicorn")
     options = ["serve", "--port", "0", "--host", "0.0.0.0", "--key", "SERVE_KEY", "-m", "openai:a", "-m", "openai:b"]
@@ -96,6 +100,7 @@ def test_a_key_lets_clients_in() -> None:
     assert "secret" not in screen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.1", ""])
 def test_other_addresses_need_a_key(host: str) -> None:
     ended = piped("serve", "--port", "0", "--host", host)

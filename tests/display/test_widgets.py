@@ -149,6 +149,7 @@ def test_what_is_no_widget_is_refused_at_the_call():
         from_widget(ipywidgets.IntSlider(), "valeu")
 
 
+@pytest.mark.long
 def test_in_a_kernel_a_slider_asks_again_and_the_former_answer_is_closed(kernel):  # noqa: F811
     def reply(request: Request) -> Reply:
         is_last = request.json["messages"][0]["content"] == "days: 9"

@@ -290,6 +290,7 @@ def test_importing_rxllm_imports_no_store() -> None:
     assert sys.modules["rxllm"]
 
 
+@pytest.mark.long
 def test_a_run_whose_store_stalls_during_close_goes_on_elsewhere_when_its_lease_expires(tmp_path: Path) -> None:
     """A store that does not answer cannot take the lease back, and `close` waits for it no longer than for a lease."""
 

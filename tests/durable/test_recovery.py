@@ -160,6 +160,7 @@ def test_what_is_not_left_again_is_not_waited_for_without_end(tmp_path: Path, mo
     in_loop(main)
 
 
+@pytest.mark.long
 def test_a_factory_that_builds_another_chat_is_an_error(tmp_path: Path) -> None:
     def build(prompt: str) -> Any:
         model = Fake(lambda request: [prompt, CALL] if calls(request) else ["Bye", ("delay", 60)])
@@ -348,6 +349,7 @@ def test_an_agent_whose_time_is_up_while_its_request_is_refused(
 # Attempts
 
 
+@pytest.mark.long
 def test_a_run_that_kills_its_processes_fails(tmp_path: Path) -> None:
     program = f"""
 import asyncio, os, signal, rxllm

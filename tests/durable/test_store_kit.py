@@ -78,6 +78,7 @@ class Broken(SQLiteStore):
             await super().release(lease)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["race", "appenders", "token", "woken", "documents", "claim"])
 def test_the_kit_finds_a_store_that_breaks_a_rule(tmp_path: Path, name: str) -> None:
     with pytest.raises(AssertionError, match=f"^{name}: {re.escape(STORE_RULES[name])}, but "):
@@ -92,6 +93,7 @@ def test_the_kit_knows_its_rules_alone() -> None:
 # What stands between a store and what uses it
 
 
+@pytest.mark.long
 def test_an_interposed_store_is_a_store_and_calls_its_hooks(tmp_path: Path) -> None:
     calls: list[str] = []
 

@@ -303,6 +303,7 @@ LOST = 2
 """The number of kills that may strike between a request and the commit of its answer's id, milliseconds later."""
 
 
+@pytest.mark.long
 def test_kills_ask_for_each_answer_once(tmp_path: Path) -> None:
     killed(tmp_path, 3, 0)
 

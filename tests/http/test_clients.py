@@ -237,6 +237,7 @@ def end_badly(main: Callable[[], Any]) -> None:
     loop.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("run", [end_well, end_badly])
 @pytest.mark.parametrize("make", [None, httpx.AsyncClient], ids=["own", "factory"])
 def test_ended_loops_are_forgotten_with_their_sockets(run: Callable[..., None], make: Any) -> None:

@@ -92,6 +92,7 @@ def test_pictures_and_files_are_progress_and_the_model_reads_that_they_are_there
     ]
 
 
+@pytest.mark.long
 def test_tools_work_on_any_loop_and_thread(server: tuple[str, Seen], stdio: mcp.Stdio) -> None:
     for source in (server[0], stdio):
         tools = asyncio.run(_awaited(mcp.tools(source)))

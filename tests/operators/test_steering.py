@@ -664,6 +664,7 @@ async def steering(world: World) -> None:
         assert typed == [str(i) for i in range(len(typed))]
 
 
+@pytest.mark.long
 def test_nothing_is_left_behind_whatever_happens() -> None:
     simulate_many(steering, range(40))
     simulate_cancels(steering)

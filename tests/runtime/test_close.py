@@ -444,6 +444,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.long
 @HTTPX_ONLY
 @pytest.mark.parametrize("way", ["stream.run()", "list(stream)"])
 @pytest.mark.parametrize("reply", [STALLED, SILENT], ids=["stalled", "silent"])

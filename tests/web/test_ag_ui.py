@@ -463,6 +463,7 @@ def test_a_stream_that_is_cut_off_is_an_error_on_the_wire() -> None:
     assert again(frames[:-1])[-1] == ErrorEvent(StreamError("truncated"))
 
 
+@pytest.mark.long
 def test_a_run_of_many_calls_is_read_in_linear_time() -> None:
     calls = [
         {"type": kind, "toolCallId": f"c{i}", "toolCallName": "f", "parentMessageId": f"m{i}"}

@@ -171,6 +171,7 @@ def test_ag_ui_tools_are_kept_with_the_run(tmp_path: Path) -> None:
     visited(tmp_path, act, ToolCall("c1", "locate", {}), "x", protocol="ag-ui", client_tools=["locate"])
 
 
+@pytest.mark.long
 def test_leaving_and_stopping(tmp_path: Path) -> None:
     async def main(model: Loopback) -> None:
         app, runs = endpoint(tmp_path, model.url)

@@ -171,6 +171,7 @@ def test_two_tabs() -> None:
     in_time(main())
 
 
+@pytest.mark.long
 def test_sixty_browsers_at_once() -> None:
     def answer(request: Any) -> Reply:
         return Reply([chat_chunk(f"To {request.json['messages'][-1]['content']}: "), Pause(0.05), *chat("hello.")])

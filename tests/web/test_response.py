@@ -284,6 +284,7 @@ def test_what_was_said_is_kept_when_the_browser_leaves() -> None:
     assert outcomes == [("abc", "cancelled")]
 
 
+@pytest.mark.long
 @settings(max_examples=8)
 @given(st.lists(st.tuples(st.integers(0, 4000), st.booleans()), min_size=1, max_size=20))
 def test_browsers_may_leave_at_any_byte(leaves: list[tuple[int, bool]]) -> None:

@@ -270,6 +270,7 @@ uvicorn.run(app, port=int(sys.argv[2]), lifespan="off", log_level="error", timeo
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("watchers", [0, 2])
 def test_a_run_ends_with_its_server(watchers: int) -> None:
     """A signal stops a server whose run has no watchers, or some: the provider sees its connection closed."""
