@@ -75,11 +75,11 @@ def alongside(check: Callable[[Request], Any]) -> Alongside:
     """Run ``check(request)`` while the model is answering.
 
     Use it in an engine's `prepare`. The answer is held back until the check has passed. As with ``ops.guard``, `check`
-    returns a verdict, or an awaitable or Observable of one. None and True let the answer through. Any other verdict,
-    such as False or a string that gives the reason, blocks the answer. The answer's connection is then closed, and
-    ``on_error`` receives a ``StreamError`` (``guard_tripped`` or ``guard_failed``). If `check` raises an exception, the
-    answer is blocked as well, and ``on_error`` receives the exception unchanged. The answer is paused while 1,024 of
-    its events are waiting.
+    returns a verdict, or an awaitable or Observable of a verdict. None and True let the answer through. Any other
+    verdict, such as False or a string that gives the reason, blocks the answer. The answer's connection is then closed,
+    and ``on_error`` receives a ``StreamError`` (``guard_tripped`` or ``guard_failed``). If `check` raises an exception,
+    the answer is blocked as well, and ``on_error`` receives the exception unchanged. The answer is paused while 1,024
+    of its events are waiting.
 
     >>> from rxllm import Fake, generate
     >>> async def moderate(request):
@@ -277,7 +277,7 @@ class Engine:
     def from_model(cls, name: str, **options: Any) -> Engine:
         """Return the engine for ``"provider:model"`` or ``"local"``.
 
-        The provider can be built in or come from a plugin. `options` that are fields of an engine are passed to the
+        The provider can be built in or provided by a plugin. `options` that are fields of an engine are passed to the
         engine, and all others are passed to its adapter. HTTP adapters accept `api_key`, `base_url`, `headers`,
         `timeout` and `client`.
 

@@ -1,4 +1,4 @@
-"""API keys and where they come from.
+"""API keys and their sources.
 
 The sources are tried in this order, and the first key that is not empty is used:
 
@@ -147,7 +147,7 @@ def load_dotenv(path: str | Path | None = None) -> bool:
 def get(provider: str) -> ApiKey | None:
     """Return the key for `provider`, or None if there is none.
 
-    The key can come from the store, the environment or the dotenv file. If a function was stored, it is returned
+    The store, the environment and the dotenv file are searched, in that order. If a function was stored, it is returned
     without being called.
     """
     return find(provider, None, None)

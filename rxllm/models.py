@@ -99,7 +99,7 @@ def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usa
     >>> priced("acme:unknown", Usage(1_000_000, 100_000)).total_cost is None
     True
 
-    The prices come from the entry for ``"provider:model"``. If there is no such entry, or if it has no prices,
+    The prices are taken from the entry for ``"provider:model"``. If there is no such entry, or if it has no prices,
     genai-prices is searched for `response_model` and then for the model in `name`. `response_model` is what the
     provider's response calls the model.
 

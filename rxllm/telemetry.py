@@ -86,9 +86,9 @@ class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
     The first five fields are set when the call starts, and the others are set when it finishes. `parameters` maps the
     names of settings, such as ``max_tokens``, to their values. A response schema appears only as ``"json"``. `metadata`
     is the caller's metadata. `address` and `port` identify the server. `queued` is how many seconds the call waited in
-    ``rate_limited``. `attempts` is the number of requests that were sent. `chunks` says when the chunks of the answer
-    arrived, in seconds since the request. It is recorded only for a `Tracer`. `response_id` and `response_model` come
-    from the provider.
+    ``rate_limited``. `attempts` is the number of requests that were sent. `chunks` are the times at which the
+    chunks of the answer arrived, in seconds since the request. They are recorded only for a `Tracer`. `response_id` and
+    `response_model` are reported by the provider.
     """
 
     parameters: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
@@ -122,8 +122,8 @@ class FirstToken(_ModelSpan, frozen=True):
 class CallFinished(_ModelSpan, frozen=True):
     """The response has ended.
 
-    `finish_reason` and `usage` come from the `Response`, even if it is incomplete. `content` is a message that contains
-    the response's text and tool calls, or None if there are none.
+    `finish_reason` and `usage` are taken from the `Response`, even if it is incomplete. `content` is a message that
+    contains the response's text and tool calls, or None if there are none.
     """
 
     outcome: Outcome
@@ -161,7 +161,7 @@ class StepStarted(_RequestSpan, frozen=True):
 
 
 class StepFinished(_RequestSpan, frozen=True):
-    """A step and its tools have finished. `usage` comes from the `StepResult`, and includes the usage of agents."""
+    """A step and its tools have finished. `usage` is taken from the `StepResult`, and includes the agents' usage."""
 
     outcome: Outcome
     seconds: float
@@ -202,7 +202,7 @@ class ChatStarted(_RequestSpan, frozen=True):
 
 
 class ChatFinished(_RequestSpan, frozen=True):
-    """A chat has ended after `steps` steps. `halted_reason` and `usage` come from the `ChatResult`."""
+    """A chat has ended after `steps` steps. `halted_reason` and `usage` are taken from the `ChatResult`."""
 
     outcome: Outcome
     seconds: float
@@ -221,7 +221,7 @@ class ImagesStarted(_ModelSpan, frozen=True):
 
 
 class ImagesFinished(_ModelSpan, frozen=True):
-    """An image call has ended. `images` is the number of images. `usage` comes from the `ImageResponse`."""
+    """An image call has ended. `images` is the number of images. `usage` is taken from the `ImageResponse`."""
 
     operation: str
     outcome: Outcome

@@ -26,10 +26,10 @@ from rxllm.values import Call
 _HERE = ("127.0.0.1", "::1", "localhost")
 
 LEAVING = 3
-"""How many seconds to wait for unfinished answers after Ctrl-C."""
+"""The number of seconds to wait for unfinished answers after Ctrl-C."""
 
 LOOK_SECONDS = 0.05
-"""How often a worker that is stopping checks whether its runs have finished, in seconds."""
+"""The number of seconds between a stopping worker's checks of whether its runs have finished."""
 
 WRONG = "write module:name, where name is the result of rxllm.durable.open_runs(...) or a function that returns it"
 

@@ -129,7 +129,7 @@ class Card(msgspec.Struct, frozen=True):
 
     `first` is when the first token arrived, and `latest` is when the latest event arrived. `writing` is when the
     current response began, and `wrote` is how many seconds the earlier responses took. `agents` maps tool call ids to
-    the agents' cards. `steered` contains the user's corrections, each with the number of steps that came before it.
+    the agents' cards. `steered` contains the user's corrections, each with the number of steps before it.
 
     >>> card = Card(begun=0.0).add(TextDelta("Hel"), 0.5).add(TextDelta("lo"), 1.0)
     >>> rows_and_status(card, 1.0)
@@ -281,7 +281,7 @@ def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list
 
 
 def rows_of(message: Message, row: Callable[[ToolCall], Row]) -> Iterator[Row]:
-    """Yield the rows of a message, with ``row(call)`` for each tool call. Calls without a `ToolCallPart` come last."""
+    """Yield the rows of a message, with ``row(call)`` for each tool call. Calls without a `ToolCallPart` are at the end."""
     calls = {call.id: call for call in message.tool_calls}
     for part in message.parts:
         if isinstance(part, ToolCallPart):

@@ -163,7 +163,7 @@ _BLOCKS = frozenset(("paragraph_open", "heading_open", "bullet_list_open", "orde
 
 
 def _set_attributes(state: Any) -> None:
-    # Bidirectional control characters in one block must not reorder the text of another.
+    # Bidirectional control characters in one block must not reorder the text of another block.
     for token in state.tokens:
         if token.type in _BLOCKS:
             token.attrSet("dir", "auto")

@@ -169,7 +169,7 @@ class Showing(abc.DisposableBase, Generic[T]):
         return self
 
     def _start_thread(self) -> None:
-        context = contextvars.copy_context()  # tells notebooks which cell the output belongs to
+        context = contextvars.copy_context()  # notebooks use this to find the cell that an output belongs to
         target = partial(context.run, self._settle, self._future)
         self._screen.thread(target=target, name="rxllm-show", daemon=True).start()
 

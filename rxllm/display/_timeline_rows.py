@@ -72,7 +72,7 @@ _CONTENT: dict[type[Any], Kind | None] = {
 }
 
 _NOTES = ("race", "hedge", "fallback", "retry")
-"""The metadata keys that may contain a note about lost attempts. The outermost operator comes first."""
+"""The metadata keys that may contain a note about lost attempts, from the outermost operator to the innermost."""
 
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]

@@ -53,7 +53,7 @@ from rxllm.values import (
 )
 
 OPEN, FOLDED = 8, 100
-"""How many of a thread's latest messages to show, and how many earlier messages to make expandable."""
+"""The number of a thread's latest messages to show, and the number of earlier messages to make expandable."""
 
 ROOM = 300_000
 """The maximum length of a thread's HTML, in characters."""
