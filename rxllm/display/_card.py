@@ -281,7 +281,7 @@ def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list
 
 
 def rows_of(message: Message, row: Callable[[ToolCall], Row]) -> Iterator[Row]:
-    """Yield the rows of a message, with ``row(call)`` for each tool call. Calls without a `ToolCallPart` are at the end."""
+    """Yield the rows of a message, with ``row(call)`` for each tool call. Calls without a `ToolCallPart` are last."""
     calls = {call.id: call for call in message.tool_calls}
     for part in message.parts:
         if isinstance(part, ToolCallPart):
