@@ -256,7 +256,7 @@ def _draw(value: Any) -> str | None:
 
 
 class _Module(_ModuleType):
-    """The class of the module ``rxllm``. An assignment to ``rxllm.api_key`` raises an error."""
+    """The class of the ``rxllm`` module. It makes an assignment to ``rxllm.api_key`` raise an error."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "api_key":
@@ -264,17 +264,17 @@ class _Module(_ModuleType):
         super().__setattr__(name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return import_module, (__name__,)  # cloudpickle can only handle plain modules
+        return import_module, (__name__,)  # cloudpickle cannot handle subclasses of ModuleType
 
 
 _sys.modules[__name__].__class__ = _Module
-# Lower layers need these two, but cannot import them.
+# Lower layers need these two objects, but cannot import them.
 _drawing.draw_with(_draw)
 _run_agents_with(_Chats())
 
 
 def _is_help() -> bool:
-    # ``help(rxllm)`` would print 14,000 lines. With an empty ``dir()``, it prints only the docstring.
+    # ``help(rxllm)`` would print 14,000 lines. If ``dir()`` is empty, it prints only the docstring.
     frame = _sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     callers = (frame, frame.f_back, frame.f_back and frame.f_back.f_back)
     return any(caller is not None and caller.f_code.co_name == "docmodule" for caller in callers)

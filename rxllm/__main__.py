@@ -1,4 +1,4 @@
-"""``python -m rxllm``: the terminal client."""
+"""The entry point of ``python -m rxllm``, the terminal client."""
 
 import sys
 

@@ -11,10 +11,10 @@ from typing import Any
 def lazy_exports(
     package: str, files: Mapping[str, str], refused: Callable[[str], AttributeError] | None = None
 ) -> Callable[[str], Any]:
-    """Return a ``__getattr__`` for `package`.
+    """Return a ``__getattr__`` function for `package`.
 
-    `files` maps each file to its exported names, separated by spaces. Files in other packages need the full module
-    name. `refused` creates the error for an unknown name.
+    `files` maps each file to the names that it exports, separated by spaces. A file in another package must be given by
+    its full module name. `refused` creates the error for an unknown name.
     """
     places = {name: file for file, names in files.items() for name in names.split()}
     namespace = vars(sys.modules[package])

@@ -1,4 +1,4 @@
-"""The `Engine`: an adapter and the settings that calls share."""
+"""The `Engine`, which combines an adapter with the settings that calls share."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Operator = Callable[[Observable[Event]], Observable[Event]]
 
 @dataclass(frozen=True)
 class Alongside:
-    """A check that runs while the model answers; see `alongside`."""
+    """A check that runs while the model is answering; see `alongside`."""
 
     check: Callable[[Request], Any]
 
@@ -47,9 +47,10 @@ class Alongside:
 class Prepared:
     """The result of a `prepare` function.
 
-    `request` is sent. `metadata` must be JSON data. It is added to the answer's message, and stays in the thread.
-    `event` is emitted right after the answer's ``MessageStarted``. `usage` covers the function's own calls. It is added
-    to the answer's usage. If the answer fails before it begins, it is in the error's ``metadata["usage"]``.
+    `request` is the request to send. `metadata` must be JSON data. It is added to the answer's message, and stays in
+    the thread. `event` is emitted right after the answer's ``MessageStarted``. `usage` is the usage of the function's
+    own calls, and is added to the answer's usage. If the answer fails before it begins, the error's
+    ``metadata["usage"]`` contains `usage` instead.
     """
 
     request: Request
@@ -64,20 +65,21 @@ class Prepared:
 
 
 Prepare = Callable[[Request], Any] | Alongside
-"""A function from a `Request` to the `Request` to send, or a `Prepared`.
+"""A function that takes a `Request` and returns the `Request` to send, or a `Prepared`.
 
 It can also return an awaitable or an Observable of either.
 """
 
 
 def alongside(check: Callable[[Request], Any]) -> Alongside:
-    """Run ``check(request)`` while the model answers.
+    """Run ``check(request)`` while the model is answering.
 
-    Use it in an engine's `prepare`. The answer is held back until the check has passed. As for ``ops.guard``, `check`
-    returns a verdict, an awaitable or an Observable. None and True let the answer through. Any other verdict, such as
-    False or a string with the reason, blocks the answer. Its connection is closed, and ``on_error`` receives a
-    ``StreamError`` (``guard_tripped`` or ``guard_failed``). An exception in `check` also blocks the answer, and is
-    passed to ``on_error`` unchanged. The answer pauses when 1,024 of its events are waiting.
+    Use it in an engine's `prepare`. The answer is held back until the check has passed. As with ``ops.guard``, `check`
+    returns a verdict, or an awaitable or Observable of a verdict. None and True let the answer through. Any other
+    verdict, such as False or a string that gives the reason, blocks the answer. The answer's connection is then closed,
+    and ``on_error`` receives a ``StreamError`` (``guard_tripped`` or ``guard_failed``). If `check` raises an exception,
+    the answer is blocked as well, and ``on_error`` receives the exception unchanged. The answer is paused while 1,024
+    of its events are waiting.
 
     >>> from rxllm import Fake, generate
     >>> async def moderate(request):
@@ -103,7 +105,7 @@ def alongside(check: Callable[[Request], Any]) -> Alongside:
 class Engine:
     """An adapter and the settings that calls share.
 
-    An engine is immutable, and never holds an API key. The adapter can be a name:
+    An engine is immutable and never holds an API key. You can give the adapter by name, as in
     ``Engine("openai:gpt-5", tools=[...])``. To pass settings to the adapter itself, use `from_model`.
 
     =========================================  =========================================================================
@@ -211,7 +213,7 @@ class Engine:
         """Return an engine with these tools added.
 
         Raises ``EngineError("invalid_engine")`` if the engine already has a tool with the same name. With `replace`,
-        the new tool takes the place of the old one. The new tool then needs approval if the old one did.
+        the new tool replaces the old one instead. It then needs approval if the old one did.
         """
         added = _check_entries("tools", tools)
         taken = {tool.name for tool in self.tools} & {tool.name for tool in added}
@@ -250,17 +252,17 @@ class Engine:
         >>> chat(model, "A line on roses, please", tools=[poet]).run().output_text
         'Here it is: Roses are red.'
 
-        The tool's result is the text of the agent's answer. With a `response_format`, it is the parsed value. `options`
+        The tool's result is the text of the agent's answer or, with a `response_format`, the parsed value. `options`
         are options of ``rxllm.chat``, and `system` is the agent's system prompt. The agent's user message is the
-        argument ``prompt``, or all arguments as JSON if you pass a `schema`. An agent has no timeout. A
-        ``tool_executor`` never runs it. An agent uses the outer chat's `approve` unless it has its own. Its tools
-        receive the outer chat's context, overridden by the agent's own.
+        ``prompt`` argument, or all arguments as JSON if you pass a `schema`. An agent has no timeout, and it is never
+        run by a ``tool_executor``. It uses the outer chat's `approve` unless it has its own. Its tools receive the
+        outer chat's context, updated with the agent's own context.
 
         The outer chat's stream emits the agent's events as ``Nested`` events. The agent's usage is included in the
-        step's `agent_usage`. If the agent's chat fails, the outer model receives the error. If it stops early, as at
-        `max_turns`, the outer model receives the text so far and the reason. If it halts for an approval, a manual tool
-        or a question, so does the outer chat. Answer with ``rxllm.resume``, using the ids in the result, such as
-        ``"c1/c2"``.
+        step's `agent_usage`. If the agent's chat fails, the outer model receives the error. If the agent's chat stops
+        early, for example at `max_turns`, the outer model receives the text so far and the reason. If the agent's chat
+        halts for an approval, a manual tool or a question, the outer chat halts too. Answer it with ``rxllm.resume``,
+        using the ids in the result, such as ``"c1/c2"``.
 
         Raises ``ValidationError("invalid_option")`` and ``EngineError("unknown_option")``, as ``rxllm.chat`` does.
         """
@@ -275,8 +277,9 @@ class Engine:
     def from_model(cls, name: str, **options: Any) -> Engine:
         """Return the engine for ``"provider:model"`` or ``"local"``.
 
-        The provider is built in or from a plugin. `options` that name an engine field are passed to the engine. All
-        others are passed to its adapter. HTTP adapters accept `api_key`, `base_url`, `headers`, `timeout` and `client`.
+        The provider can be built in or provided by a plugin. `options` that are fields of an engine are passed to the
+        engine, and all others are passed to its adapter. HTTP adapters accept `api_key`, `base_url`, `headers`,
+        `timeout` and `client`.
 
         >>> Engine.from_model("openai:gpt-5", base_url="http://localhost:8080/v1", params={"seed": 1}).adapter
         OpenAIChat('http://localhost:8080/v1')
@@ -297,9 +300,7 @@ class Engine:
 
 
 def settings(engine: Engine) -> dict[str, Any]:
-    """Return the settings of `engine` that are not defaults.
-
-    Secrets are masked.
+    """Return the settings of `engine` that differ from the defaults, with secrets masked.
 
     >>> settings(Engine(model="small", params={"headers": {"x-api-key": "abc"}, "seed": 1}))
     {'model': 'small', 'params': {'headers': '[key]', 'seed': 1}}
@@ -319,7 +320,7 @@ def _model_of(name: str) -> str | None:
 
 
 def _adapter_of(name: str, model: str | None, options: Mapping[str, Any]) -> Any:
-    """Return the named adapter or, in a sandbox, the sandbox's adapter."""
+    """Return the adapter called `name` or, in a sandbox, the sandbox's adapter."""
     replacement = current_place.get().engine
     if replacement is not None:
         return replacement.adapter
@@ -384,9 +385,9 @@ def as_engine(value: Any) -> Engine:
 
 
 async def aclose(engine: Any) -> None:
-    """Close the connections of an engine or adapter on the running event loop.
+    """Close the connections that an engine or adapter has on the running event loop.
 
-    The engine or adapter can still be used afterwards.
+    You can still use the engine or adapter afterwards.
     """
     engine = as_engine(engine)
     for adapter in (engine.adapter, engine.image_adapter):
@@ -400,8 +401,8 @@ def merge_tools(
 ) -> tuple[Tool, ...]:
     """Return the tools from both lists, in order.
 
-    A tool in `others` replaces one in `tools` with the same name. If the replaced tool needs approval, so does the new
-    one.
+    A tool in `others` replaces the tool in `tools` that has the same name. If the replaced tool needs approval, the new
+    one does too.
 
     >>> a, b, c = (Tool(name) for name in "abc")
     >>> [tool.name for tool in merge_tools([a, b], [b, c])]

@@ -1,20 +1,20 @@
 """The events of a stream: a closed union of 28 frozen classes.
 
-A ``match`` over `Event` is exhaustive, so adding a class is a breaking change. Adding a field is not. Every adapter
-follows these rules:
+A ``match`` over `Event` is exhaustive, so adding a class is a breaking change. Adding a field is not. All adapters
+follow these rules:
 
 1. A response begins with `MessageStarted` and ends with one `MessageCompleted` or one `ErrorEvent`.
 2. A tool call is a `ToolCallStarted`, its deltas and a `ToolCallCompleted`. Its id is unique in the thread.
-3. A text or thinking block ends with its completion, before the next block or call begins. The completion has the whole
-   text, so you may drop the deltas.
+3. A text or thinking block ends with a completion event before the next block or call begins. The completion event
+   contains the whole text, so you can ignore the deltas.
 4. Every open block is closed before an `ErrorEvent`. An unfinished call is completed with the ``metadata``
-   ``{"error": "incomplete"}``. If its own tool has ended the response, ``{"vetoed": True}`` is added: the call then
-   has the arguments that the tool received whole, and a result.
-5. The same bytes always give equal events, no matter where the reads split them.
+   ``{"error": "incomplete"}``. If the call's own tool ended the response, ``{"vetoed": True}`` is added to it. The call
+   then contains the arguments that the tool received completely, and it has a result.
+5. The same bytes always produce equal events, no matter how they are split into reads.
 
 Each block's `id` is unique within its response. It is the provider's id, or ``block_0``, ``block_1`` and so on. rxllm
-fills in ids that an adapter omits. In old recordings, an id of None refers to the latest open block of that kind. If no
-such block is open, it refers to a new one.
+fills in ids that an adapter leaves out. In old recordings, an id can be None. It then refers to the latest open block
+of that kind or, if there is none, to a new block.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class TextDelta(_Event, frozen=True, gc=False, tag="text_delta"):
 
 
 class TextCompleted(_Event, frozen=True, gc=False, tag="text_completed"):
-    """A text block is complete. `text` is the whole block."""
+    """A text block is complete. `text` is the text of the whole block."""
 
     text: str
     id: str | None = None
@@ -134,7 +134,7 @@ class ToolCallCompleted(_Event, frozen=True, tag="tool_call_completed"):
 
 
 class MessageCompleted(_Event, frozen=True, tag="message_completed"):
-    """The response is complete. `message` is the whole message."""
+    """The response is complete. `message` is the complete message."""
 
     message: Message
     finish_reason: FinishReason | None = None
@@ -145,8 +145,8 @@ class MessageCompleted(_Event, frozen=True, tag="message_completed"):
 class RawChunk(_Event, frozen=True, tag="raw_chunk"):
     """A frame exactly as the provider sent it.
 
-    It is emitted if an option asks for raw frames, or if no other event fits. Earlier versions also used it for usage
-    and parts. `current_form` converts these to `UsageUpdated` and `PartAdded`.
+    It is emitted if an option asks for raw frames, or if no other event can represent the frame. Earlier versions also
+    used this event for usage and parts, which `current_form` converts to `UsageUpdated` and `PartAdded`.
     """
 
     kind: str
@@ -160,7 +160,7 @@ class ErrorEvent(_Event, frozen=True, tag="error"):
 
 
 class ToolExecutionStarted(_Event, frozen=True, tag="tool_execution_started"):
-    """A tool has started to run."""
+    """A tool has started running."""
 
     id: str
     name: str
@@ -170,7 +170,8 @@ class ToolExecutionStarted(_Event, frozen=True, tag="tool_execution_started"):
 class ToolExecutionCompleted(_Event, frozen=True, tag="tool_execution_completed"):
     """A tool has returned `result` or failed with `error`.
 
-    `result` is the object from the tool. After a round trip through JSON, it is plain data; see `rxllm.serializer`.
+    `result` is the object that the tool returned. After a round trip through JSON, it is plain data; see
+    `rxllm.serializer`.
     """
 
     id: str
@@ -196,7 +197,7 @@ class AskUserRequested(_Event, frozen=True, tag="ask_user_requested"):
 
 
 class ToolHalt(_Event, frozen=True, tag="tool_halt"):
-    """A tool has ended the chat. `content` is the `result` as the model would see it."""
+    """A tool has ended the chat. `content` is its `result` as the model would see it."""
 
     tool_call_id: str
     reason: str
@@ -206,9 +207,9 @@ class ToolHalt(_Event, frozen=True, tag="tool_halt"):
 
 
 class StepCompleted(_Event, frozen=True, tag="step_completed"):
-    """A step and its tools have ended.
+    """A step and its tools have finished.
 
-    The event contains the whole thread with the system prompt. Do not send it to clients unfiltered.
+    The event contains the whole thread, including the system prompt. Do not send it to clients unfiltered.
     """
 
     result: StepResult
@@ -233,7 +234,7 @@ class StepCompleted(_Event, frozen=True, tag="step_completed"):
 class ChatCompleted(_Event, frozen=True, tag="chat_completed"):
     """The chat has halted.
 
-    The event contains the whole thread with the system prompt. Do not send it to clients unfiltered.
+    The event contains the whole thread, including the system prompt. Do not send it to clients unfiltered.
     """
 
     result: ChatResult
@@ -262,7 +263,7 @@ class SourceAdded(_Event, frozen=True, tag="source_added"):
 
 
 class FileAdded(_Event, frozen=True, tag="file_added"):
-    """An image or audio file that the model has generated."""
+    """An image or audio file that the model generated."""
 
     file: Mapping[str, Any]
 
@@ -277,7 +278,7 @@ class PartAdded(_Event, frozen=True, tag="part_added"):
 
 
 class UsageUpdated(_Event, frozen=True, tag="usage_updated"):
-    """The response's usage so far. Only the last report counts."""
+    """The response's usage so far. Each report replaces the previous one."""
 
     usage: Usage
 
@@ -291,7 +292,7 @@ class ToolProgress(_Event, frozen=True, tag="tool_progress"):
 
 
 class ToolApprovalRequested(_Event, frozen=True, tag="tool_approval_requested"):
-    """A tool call is waiting for approval. If ``metadata["interrupted"]`` is set, the tool might already have run."""
+    """A tool call is waiting for approval. If ``metadata["interrupted"]`` is set, the tool may already have run."""
 
     id: str
     name: str
@@ -327,7 +328,7 @@ class Nested(_Event, frozen=True, tag="nested"):
 class Steered(_Event, frozen=True, tag="steered"):
     """The user has sent a message to a running chat.
 
-    The next step answers it. `used` is False if the chat ended before that.
+    The next step answers the message. `used` is False if the chat ended before that step.
     """
 
     message: Message
@@ -373,16 +374,16 @@ EVENT_TAGS: dict[str, type[Event]] = {str(cls.__struct_config__.tag): cls for cl
 
 
 _PINGS = frozenset({UsageUpdated, RawChunk})
-"""Events that can arrive while a model is silent."""
+"""Events that may arrive even while the model is silent."""
 
 _NO_CONTENT = frozenset({MessageStarted, MessageCompleted, ErrorEvent, *_PINGS})
 
 
 def is_content(event: Event) -> bool:
-    """Whether `event` is model output.
+    """Return whether `event` counts as model output.
 
-    Output restarts the idle timer, and can be the first token. An agent's events are all output, except usage updates
-    and raw chunks.
+    Output restarts the idle timer, and the first output counts as the first token. All events of an agent are output,
+    except usage updates and raw chunks.
     """
     silent = _NO_CONTENT
     if type(event) is Nested:
@@ -391,9 +392,9 @@ def is_content(event: Event) -> bool:
 
 
 def is_prelude(event: Event) -> bool:
-    """Whether a call can still be retried after `event`.
+    """Return whether a call can still be retried after `event`.
 
-    An unknown frame might have content, so a call cannot be retried after one.
+    An unknown frame may contain content, so a call cannot be retried after one.
     """
     return isinstance(event, MessageStarted | UsageUpdated)
 
@@ -404,8 +405,8 @@ def current_form(event: Event) -> Event:
     >>> current_form(RawChunk("usage", {"input_tokens": 3}))
     UsageUpdated(usage=Usage(input_tokens=3))
 
-    A ``RawChunk`` inside a ``Nested`` is converted, too. rxllm converts the events that it receives from adapters,
-    reads from JSON or folds. Raises ``TypeError`` for counters that `Usage` does not have.
+    A ``RawChunk`` inside a ``Nested`` is also converted. rxllm itself converts all events that it receives from
+    adapters, reads from JSON or folds. Raises ``TypeError`` if the chunk contains counters that `Usage` does not have.
     """
     match event:
         case RawChunk(data=ProviderPart() as part):

@@ -2,7 +2,7 @@
 
 The adapters are `OpenAIImages`, `GeminiImages` and, for tests, `FakeImages`. Use them with ``rxllm.generate_image``,
 ``edit_image`` and ``image_variations``. To write your own, subclass `HTTPImageAdapter`. Every image adapter implements
-the protocol `ImageAdapter`.
+the `ImageAdapter` protocol.
 """
 
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # Type checkers would accept any name from `__getattr__`.
+    # If type checkers saw a `__getattr__`, they would accept any name.
     __getattr__ = lazy_exports(
         __name__,
         {

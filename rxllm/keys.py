@@ -1,6 +1,6 @@
 """API keys and their sources.
 
-The first key that is not empty is used, in this order:
+The sources are tried in this order, and the first key that is not empty is used:
 
 ================  ====================================================================
 source            how to set the key
@@ -12,10 +12,10 @@ source            how to set the key
 ``"dotenv"``      set that variable in a dotenv file and call ``rxllm.keys.load_dotenv()``
 ================  ====================================================================
 
-For tokens that expire, the first three sources also accept a function that returns the key. It is called for each
-attempt. A sync function runs in a thread, and an async one is awaited.
+For tokens that expire, the first three sources also accept a function that returns the key. The function is called for
+each attempt. A synchronous function runs in a thread, and an asynchronous one is awaited.
 
-Whitespace around a key is removed. Keys are kept only in this module, in adapters, in calls, and in request headers.
+Whitespace around a key is removed. Keys are kept only in this module, in adapters, in calls and in request headers.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _VARIABLES = {
     "google": ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
     "vertex": ("GOOGLE_API_KEY",),
 }
-"""Maps providers to their environment variables, if these have unusual names. The first one that is set is used."""
+"""Maps providers to environment variables with unusual names. The first variable that is set is used."""
 
 _PROVIDERS = {
     *("alibaba", "anthropic", "azure", "azure-responses", "cerebras", "deepseek", "fireworks", "gemini", "google"),
@@ -76,7 +76,7 @@ _PROVIDERS = {
 
 
 class _Dotenv:
-    """The variables in the dotenv file."""
+    """The dotenv file that was loaded last, and its variables."""
 
     def __init__(self) -> None:
         self.path: str | None = None
@@ -97,8 +97,9 @@ _dotenv = _Dotenv()
 def put(provider: str, key: ApiKey) -> None:
     """Store the key for `provider` until the process ends.
 
-    `key` is the key itself or a function that returns it. `provider` can be any name. rxllm warns if it resembles a
-    known provider. Raises ``ValidationError("invalid_option")`` if `key` is neither a string nor a function.
+    `key` is the key itself or a function that returns it. `provider` can be any name, but you get a warning if the name
+    looks like a misspelled provider. Raises ``ValidationError("invalid_option")`` if `key` is neither a string nor a
+    function.
     """
     if not isinstance(key, str) and not callable(key):  # pyright: ignore[reportUnnecessaryComparison]
         raise invalid_option("key", "must be a string, or a function that returns one")
@@ -122,10 +123,10 @@ def clear() -> None:
 
 
 def load_dotenv(path: str | Path | None = None) -> bool:
-    """Read a dotenv file as a source of keys.
+    """Read a dotenv file, and use it as a source of keys. Return whether the file exists.
 
-    Return whether the file exists. It is `path`, or the nearest ``.env`` in the working directory or its parents. The
-    process's environment does not change. Raises ``EngineError("missing_dependency")`` if ``rxllm[dotenv]`` is not
+    The file is `path` or, by default, the nearest ``.env`` file in the working directory or one of its parents. The
+    environment of the process does not change. Raises ``EngineError("missing_dependency")`` if ``rxllm[dotenv]`` is not
     installed.
     """
     try:
@@ -144,21 +145,21 @@ def load_dotenv(path: str | Path | None = None) -> bool:
 
 
 def get(provider: str) -> ApiKey | None:
-    """Return the stored key for `provider`, or None.
+    """Return the key for `provider`, or None if there is none.
 
-    The store, the environment and the dotenv file are searched. If a function was stored, it is returned without being
-    called.
+    The store, the environment and the dotenv file are searched, in that order. If a function was stored, it is returned
+    without being called.
     """
     return find(provider, None, None)
 
 
 def source(provider: str) -> Source | None:
-    """Return the source of the key for `provider`, or None."""
+    """Return the source of the key that `get` returns for `provider`, or None if there is no key."""
     return next((place for place, _ in _candidates(provider, None, None, None)), None)
 
 
 def variable_for(provider: str) -> str:
-    """Return the environment variable for a provider's key.
+    """Return the name of the environment variable for a provider's key.
 
     >>> variable_for("openai")
     'OPENAI_API_KEY'
@@ -172,7 +173,7 @@ def _variables(provider: str, variable: str | None) -> tuple[str, ...]:
 
 
 def from_environment(variable: str) -> str | None:
-    """Return a variable from the environment or the dotenv file. Return None if it is empty or not set."""
+    """Return the value of a variable in the environment or the dotenv file, or None if it is empty or not set."""
     values = (os.environ.get(variable), _dotenv.variables.get(variable))
     return next((text for value in values if value and (text := value.strip())), None)
 
@@ -180,15 +181,15 @@ def from_environment(variable: str) -> str | None:
 def find(
     provider: str, call_key: ApiKey | None, adapter_key: ApiKey | None, variable: str | None = None
 ) -> ApiKey | None:
-    """Return the first key found, or None. Adapters call this."""
+    """Return the first key that is found, or None if there is none. Adapters call this function."""
     return next((key for _, key in _candidates(provider, call_key, adapter_key, variable)), None)
 
 
 async def resolved(provider: str, key: ApiKey) -> str:
-    """Return `key` or, if it is a function, the key it returns.
+    """Return `key` or, if it is a function, the key that it returns.
 
-    Adapters call this. Raises ``EngineError("missing_key")`` if the function fails or does not return a key. An
-    `LLMError` from the function is raised unchanged, so it can be retried.
+    Adapters call this function. Raises ``EngineError("missing_key")`` if `key` fails or does not return a key. If `key`
+    raises an `LLMError`, that error is raised unchanged, so that the call can be retried.
     """
     if isinstance(key, str):
         return key
@@ -209,7 +210,7 @@ async def resolved(provider: str, key: ApiKey) -> str:
 
 @contextmanager
 def _wrap_errors(provider: str) -> Generator[None]:
-    # The function's own message might contain a secret.
+    # Do not quote the function's own error message, because it might contain a secret.
     try:
         yield
     except LLMError:
@@ -220,7 +221,7 @@ def _wrap_errors(provider: str) -> Generator[None]:
 
 
 def missing(provider: str, variable: str | None = None) -> EngineError:
-    """Return the error for a missing key. Adapters call this. The metadata lists the places that were searched."""
+    """Return the error for a missing key. Its metadata lists the places that were searched. Adapters call this."""
     variable = " or ".join(_variables(provider, variable))
     places = (
         "the call's api_key=",
@@ -237,7 +238,7 @@ def missing(provider: str, variable: str | None = None) -> EngineError:
 
 
 def left_behind(provider: str, arguments: Sequence[str], variable: str | None = None) -> EngineError:
-    """Return the error for a key that is missing because the adapter was pickled without it."""
+    """Return the error for a key that is missing because pickling the adapter left it out."""
     variable = " or ".join(_variables(provider, variable))
     message = (
         f"no API key for {provider}: the adapter was pickled without the secrets in its {' and '.join(arguments)}; "

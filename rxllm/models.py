@@ -1,6 +1,6 @@
-"""A catalogue of models, which you fill in yourself.
+"""A catalogue of models that you fill in yourself.
 
-If genai-prices is installed, it supplies missing prices.
+If genai-prices is installed, it supplies the prices that are missing from the catalogue.
 
 ::
 
@@ -20,9 +20,9 @@ a capability is False             A call that needs the capability is rejected b
 prices are set                    The costs that the provider does not report are added to the usage.
 ================================  =====================================================================================
 
-If a model has no entry, rxllm checks nothing. A field that is not set is not checked. An entry's name begins with the
-adapter's provider, in upper or lower case. If there is no provider, it begins with the name of the adapter's class or
-function. For an adapter that always uses the same model, the name is the provider alone.
+rxllm checks nothing if a model has no entry, and it does not check fields that are not set. The name of an entry begins
+with the adapter's provider, in upper or lower case. If the adapter has no provider, the name begins with the name of
+the adapter's class or function. For an adapter that always uses the same model, the name is just the provider.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _entries: dict[str, ModelInfo] = {}
 def put(*entries: ModelInfo) -> None:
     """Add `entries` to this process's catalogue.
 
-    Each replaces an earlier entry with the same name. Raises ``ValidationError("invalid_option")`` if an entry is not a
-    `ModelInfo`.
+    An entry replaces any earlier entry that has the same name. Raises ``ValidationError("invalid_option")`` if an entry
+    is not a `ModelInfo`.
     """
     wrong = [
         ((str(i),), must_be("a ModelInfo", entry))
@@ -67,12 +67,12 @@ def put(*entries: ModelInfo) -> None:
 
 
 def get(name: str) -> ModelInfo | None:
-    """Return the entry for ``"provider:model"``, or None."""
+    """Return the entry for ``"provider:model"``, or None if there is none."""
     return _entries.get(_key(name))
 
 
 def find(provider: str, model: str | None) -> ModelInfo | None:
-    """Return the entry for a provider's `model`, or None."""
+    """Return the entry for a provider's `model`, or None if there is none."""
     return get(f"{provider}:{model}" if model else provider) if _entries else None
 
 
@@ -99,9 +99,9 @@ def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usa
     >>> priced("acme:unknown", Usage(1_000_000, 100_000)).total_cost is None
     True
 
-    The prices are from the entry for ``"provider:model"``. If there is no such entry, or if it has no prices,
-    genai-prices is searched for `response_model`, then for the model in `name`. `response_model` is the model's name in
-    the provider's response.
+    The prices are taken from the entry for ``"provider:model"``. If there is no such entry, or if it has no prices,
+    genai-prices is searched for `response_model` and then for the model in `name`. `response_model` is what the
+    provider's response calls the model.
 
     Raises ``EngineError("missing_dependency")`` if genai-prices is needed but not installed. Raises
     ``ValidationError("invalid_option")`` if `name` is not ``"provider:model"`` or `usage` is not a `Usage`.
@@ -123,7 +123,7 @@ def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usa
 def price_of(entry: ModelInfo) -> Callable[[Usage], Usage]:
     """Return a function that adds the costs from `entry` to a `Usage`.
 
-    An iteration by another model is charged at the prices of that model.
+    If another model ran an iteration, the iteration is charged at the prices of that model.
     """
 
     def price(other: str | None, part: Usage) -> Usage:
@@ -136,18 +136,18 @@ def price_of(entry: ModelInfo) -> Callable[[Usage], Usage]:
 
 
 def select(*, require: Iterable[str] = (), prefer: Iterable[str] = ()) -> ModelInfo:
-    """Return the first entry with every capability in `require`.
+    """Return the first entry that has every capability in `require`.
 
     >>> put(ModelInfo("a:one", tools=True), ModelInfo("b:two", tools=True, vision=True))
     >>> select(require=["tools"], prefer=["b", "a"]).name
     'b:two'
     >>> clear()
 
-    Providers in `prefer` are tried first, then entries in the order they were added. Capabilities are fields of
-    `ModelInfo` that are True.
+    The providers in `prefer` are tried first, in that order, and then all other entries in the order in which they were
+    added. A model has a capability if that field of its `ModelInfo` is True.
 
-    Raises ``EngineError("missing_model")`` if no entry qualifies. Raises ``ValidationError("invalid_option")`` for an
-    unknown capability.
+    Raises ``EngineError("missing_model")`` if no entry qualifies. Raises ``ValidationError("invalid_option")`` if a
+    capability is unknown.
     """
     wanted, providers = tuple(require), [_canonical(name) for name in prefer]
     unknown = [name for name in wanted if name not in CAPABILITIES]
@@ -175,7 +175,7 @@ def _canonical(provider: str) -> str:
 
 
 _PROVIDERS = {**_ALIASES, "moonshot": "moonshotai", "vertex": ""}
-"""Maps providers to their names in genai-prices, if these differ. If the name is "", only the model is looked up."""
+"""Maps providers to their names in genai-prices, if they differ. If the name is "", only the model is looked up."""
 
 _EXTRA = {
     "cache_write_1h_tokens": ("cache_creation.ephemeral_1h_input_tokens",),
@@ -203,11 +203,11 @@ _EXTRA = {
 """Maps each count in genai-prices to the counters in ``Usage.extra`` that add up to it."""
 
 _CONTEXT = ("service_tier", "speed")
-"""Details of an answer that affect its price."""
+"""The details of an answer that affect its price."""
 
 
 def with_price(usage: Usage, name: str, response_model: str | None, context: Mapping[str, str]) -> Usage:
-    """Return `usage` with missing costs filled in. `response_model` is looked up before the model in `name`."""
+    """Return `usage` with its missing costs filled in. `response_model` is looked up before the model in `name`."""
     provider, _, model = name.partition(":")
     provider = _PROVIDERS.get(provider, provider) or None
 
@@ -218,13 +218,13 @@ def with_price(usage: Usage, name: str, response_model: str | None, context: Map
 
 
 def _fill_costs(usage: Usage, provider: str | None, models: Iterable[str | None], context: Mapping[str, str]) -> Usage:
-    """Return `usage` with its missing costs filled in, at the prices of the first model that has prices."""
+    """Return `usage` with its missing costs filled in, using the first of `models` that has prices."""
     for model in filter(None, models):
         price = _price(usage, provider, model, context)
         if price is not None:
             input_cost = float(price.input_price) if usage.input_cost is None else usage.input_cost
             output_cost = float(price.output_price) if usage.output_cost is None else usage.output_cost
-            # Searches and requests can have their own prices.
+            # The total can also include prices for searches and requests.
             total = input_cost + output_cost + float(price.total_price - price.input_price - price.output_price)
             total = total if usage.total_cost is None else usage.total_cost
             return replace(usage, input_cost=input_cost, output_cost=output_cost, total_cost=total)
@@ -269,7 +269,7 @@ def token_counts(usage: Usage) -> dict[str, int | None]:
 
 
 def all_counts(usage: Usage) -> dict[str, int | None]:
-    """Return all counts in `usage` that can have a price, including searches and audio tokens.
+    """Return all counts in `usage` that may have a price, including searches and audio tokens.
 
     >>> all_counts(Usage(10, 5, tool_usage={"web_search_requests": 2}))["web_searches"]
     2

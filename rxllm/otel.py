@@ -1,4 +1,4 @@
-"""OpenTelemetry traces and metrics that follow the GenAI conventions.
+"""OpenTelemetry traces and metrics that follow the semantic conventions for GenAI.
 
 ::
 
@@ -15,9 +15,9 @@ span                        kind       covers
 ==========================  =========  =============================================================================
 
 A span ends as soon as its stream completes, fails or is disposed. Parent spans are looked up by telemetry id, so no
-context token has to be kept. A tool's span is the current span while the tool runs.
+context token has to be kept. While a tool is running, its span is the current span.
 
-The names in the conventions are still changing. rxllm uses the names of November 2026
+The names in the conventions are still changing. rxllm uses the names as of November 2026
 (https://github.com/open-telemetry/semantic-conventions-genai).
 """
 
@@ -68,7 +68,7 @@ OUTCOME, ATTEMPTS, RETRY, COST = "rxllm.outcome", "rxllm.attempts", "rxllm.retry
 REATTACHED = "rxllm.reattached"
 STEP_INDEX, STEPS, HALTED = "rxllm.step.index", "rxllm.chat.steps", "rxllm.chat.halted_reason"
 METADATA, REQUEST_ID, QUEUED = "rxllm.metadata", "rxllm.request.id", "rxllm.queued"
-# The names in the last three lines are rxllm's own.
+# The names in this last group are rxllm's own.
 
 _SAME = ("temperature", "top_p", "top_k", "max_tokens", "seed", "frequency_penalty", "presence_penalty")
 PARAMETERS = {name: f"gen_ai.request.{name}" for name in _SAME} | {
@@ -113,9 +113,9 @@ TOKENS: dict[str, list[tuple[str, str, dict[str, str], int | None]]] = {
         ),
     ],
 }
-"""The token metrics, each with its usage field, name, labels and default.
+"""The token metrics as (usage field, name, labels, default).
 
-A metric with a modality is a counter. Any other metric is a histogram.
+A metric that has a modality is a counter, and any other metric is a histogram.
 """
 TOOL_DURATION, AGENT_DURATION = "gen_ai.execute_tool.duration", "gen_ai.invoke_agent.duration"
 SECONDS, AGENT_SECONDS = [0.01 * 2**n for n in range(14)], [0.1 * 2**n for n in range(13)]
@@ -123,7 +123,7 @@ COUNTS = [float(4**n) for n in range(14)]
 
 _FINISH = {"tool_calls": "tool_call", None: "error"}  # a truncated response has no finish reason
 LATEST = 256
-"""The maximum number of ended spans that are kept, in case a child span starts later."""
+"""The maximum number of ended spans to keep, in case a child span starts later."""
 _BODY = "rxllm.otel/body"
 
 
@@ -139,16 +139,17 @@ def traces(
     """Return an observer that writes spans and metrics.
 
     Use it as ``Engine(..., observers=[rxllm.otel.traces()])``. It also observes the engine's agents. If another engine
-    answers instead, that one is observed, too. By default, traces use OpenTelemetry's global providers. The span that
-    is current at the subscription is the parent of the call's span. With `propagate`, each attempt sends a
-    ``traceparent`` header, unless the caller sets it.
+    answers in place of this one, it is observed as well. By default, traces use OpenTelemetry's global providers. The
+    call's span is a child of the span that is current when the call is subscribed to. If `propagate` is True, each
+    attempt sends a ``traceparent`` header, unless the caller sets that header.
 
-    `content` adds messages, tools, arguments and results to the spans, but not the model's reasoning. By default, it is
-    on if the environment variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` is ``span_only``,
-    ``span_and_event`` or ``true``. `cost` adds costs from the provider, ``rxllm.models`` or genai-prices.
+    If `content` is True, the spans include messages, tools, arguments and results, but not the model's reasoning. By
+    default, they do if the environment variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` is
+    ``span_only``, ``span_and_event`` or ``true``. If `cost` is True, costs from the provider, ``rxllm.models`` or
+    genai-prices are added.
 
     Raises ``ValidationError("invalid_option")`` if an option is invalid. Raises ``EngineError("missing_dependency")``
-    if opentelemetry-api is not installed. `cost` also needs genai-prices.
+    if opentelemetry-api is not installed, or if `cost` is True and genai-prices is not installed.
     """
     if _missing is not None:
         message = "traces require opentelemetry-api, which is not installed; run pip install 'rxllm[otel]'"
@@ -165,13 +166,13 @@ def traces(
         variable = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "")
         content = variable.strip().lower() in ("span_only", "span_and_event", "true")
     if cost:
-        ops.cost()  # raises if genai-prices is not installed
+        ops.cost()  # raises an error if genai-prices is not installed
     providers = {"tracer_provider": tracer_provider, "meter_provider": meter_provider}
     return Traces(content=content, cost=cost, propagate=propagate, **providers)
 
 
 class Traces(rxllm.telemetry.Tracer):
-    """The observer from `traces`. Observers with equal settings are equal."""
+    """The observer that `traces` returns. Observers with equal settings are equal."""
 
     def __init__(self, **settings: Any) -> None:
         self.content = settings["content"]
@@ -288,7 +289,7 @@ class Traces(rxllm.telemetry.Tracer):
         }
         opened = self._start(value, f"execute_tool {value.tool}", attributes, (TOOL, TOOL_TYPE))
         opened.agent = value.tool if value.is_agent else None
-        # The current context is the tool's own copy, so do not detach.
+        # The current context is the tool's own copy, so it is never detached.
         body = _Body(self, value.id, len(value.path) + 1, _around(value))
         context.attach(context.set_value(_BODY, body, opened.context))
 
@@ -335,7 +336,7 @@ class Traces(rxllm.telemetry.Tracer):
         if body is not None and body.tool_id == value.parent_id and body.owner is self:
             return here  # includes spans that the tool's function has opened
         id = value.parent_id or ""
-        for parent_id in (id, id.partition("/")[0]):  # a tool can be disposed before it begins
+        for parent_id in (id, id.partition("/")[0]):  # a tool may be disposed before it begins
             opened = self._open.get(parent_id)
             parent = self._ended.get(parent_id) if opened is None else opened.context
             if parent is not None:
@@ -346,7 +347,7 @@ class Traces(rxllm.telemetry.Tracer):
         opened = self._open.get(value.id)
         if opened is None:
             return None
-        # Add the ended span before removing the open span, because another thread may start a child in between.
+        # Add the ended span before removing the open one, because another thread may start a child in between.
         light = trace.NonRecordingSpan(opened.span.get_span_context())
         self._ended[value.id] = trace.set_span_in_context(light, opened.context)
         if len(self._ended) > LATEST:
@@ -354,10 +355,10 @@ class Traces(rxllm.telemetry.Tracer):
         del self._open[value.id]
         ending: dict[str, Any] = {}
         if value.outcome == "cancelled":
-            ending[OUTCOME] = "cancelled"  # not an error: losers of a race end this way
+            ending[OUTCOME] = "cancelled"  # not an error, because the losers of a race end this way
         if value.outcome == "failed":
             ending[ERROR_TYPE] = _error_type(value.error)
-            # The error's message might quote the request.
+            # The error's message might quote the request, so it counts as content.
             opened.span.set_status(Status(StatusCode.ERROR, str(value.error) if self.content else None))
         opened.labels |= ending
         present = {key: entry for key, entry in (attributes or {}).items() if entry is not None}
@@ -370,7 +371,7 @@ class Traces(rxllm.telemetry.Tracer):
 class _Open:
     """An open span and the labels for its metrics.
 
-    `steps` is the number of a chat's steps. `agent` is the tool's name if the tool is an agent.
+    `steps` is the number of steps that a chat has started. `agent` is the tool's name if the tool is an agent.
     """
 
     span: trace.Span
@@ -381,7 +382,7 @@ class _Open:
 
 
 class _Body(NamedTuple):
-    """The tool that is running in a context. `around` is the context outside the tool."""
+    """Identifies the tool that is running in a context. `around` is the context outside the tool."""
 
     owner: Traces
     tool_id: str
@@ -396,7 +397,7 @@ def _body(here: Context) -> _Body | None:
 def _around(value: Any) -> Context:
     """Return the context that `value` belongs to."""
     here = context.get_current()
-    # After tool calls, the next step starts in the context of the tool that ended last.
+    # After tool calls, the next step starts in the context of the tool that finished last.
     while (body := _body(here)) is not None and body.depth > len(value.path):
         here = body.around
     return here
@@ -430,7 +431,7 @@ class _Metrics:
         chunks = value.details.chunks
         if chunks:
             self._first_chunk.record(chunks[0], labels, where)
-        nowhere = Context()  # an exemplar for every chunk would double the cost of recording
+        nowhere = Context()  # recording an exemplar for every chunk would double the cost
         for earlier, later in pairwise(chunks):
             self._per_chunk.record(later - earlier, labels, nowhere)
         if cost is not None:
@@ -450,7 +451,7 @@ def _tokens(usage: object) -> dict[str, Any]:
 def _notes(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the caller's metadata as span attributes.
 
-    Scalars, and sequences of scalars of one type, stay as they are. Any other value becomes JSON.
+    A scalar stays as it is, and so does a sequence of scalars of the same type. Any other value is converted to JSON.
     """
     return {f"{METADATA}.{name}": _attribute(value) for name, value in metadata.items()}
 
@@ -463,7 +464,6 @@ def _attribute(value: Any) -> Any:
 
 
 def _fits_otlp(entry: Any) -> bool:
-    """Whether exporters accept `entry`."""
     # Exporters drop text that is not UTF-8, and integers of more than 64 bits.
     if isinstance(entry, str):
         return entry.isascii() or entry.encode("utf-8", "replace").decode() == entry
@@ -478,7 +478,7 @@ def _price(value: rxllm.telemetry.CallFinished | rxllm.telemetry.ImagesFinished)
     if not isinstance(value.usage, Usage) or not value.model:
         return None
     name = f"{value.provider}:{value.model}"
-    with suppress(Exception):  # a failed lookup must not keep the span open
+    with suppress(Exception):  # a failed lookup must not prevent the span from ending
         return rxllm.models.priced(name, value.usage, response_model=value.details.response_model).total_cost
     return None
 
@@ -511,7 +511,7 @@ def _parts(message: Message) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = [
         {"type": "text", "content": part.text}
         if isinstance(part, TextPart)
-        else {"type": type(part).__name__.removesuffix("Part").lower()}  # only the kind of a file, not its content
+        else {"type": type(part).__name__.removesuffix("Part").lower()}  # the kind of a file, but not its content
         for part in message.parts
     ]
     return [*parts, *map(_call, message.tool_calls)]

@@ -8,9 +8,10 @@
     [project.entry-points."rxllm.operators"]
     shout = "rxllm_acme:shout"         # used as ops.plugins.shout()
 
-A plugin is imported when it is first used. If it fails, the error names its package, and other plugins still work.
-rxllm's own names win, and a warning is logged once. If two packages register the same name, using it raises an error.
-Installing another package can never make a name mean something else.
+A plugin is imported when it is first used. If that fails, the error names the plugin's package, and other plugins still
+work. If a plugin has the same name as something in rxllm, rxllm's own name wins, and a warning is logged once. If two
+packages register the same name, using that name raises an error. Installing another package can therefore never change
+the meaning of a name.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ _logged: set[str] = set()
 
 
 def names(group: Group) -> list[str]:
-    """Return the sorted names that packages register in `group`."""
+    """Return the names that packages register in `group`, sorted."""
     return sorted(_points_by_name(group))
 
 
 def load(group: Group, name: str) -> Any:
-    """Return the function of the plugin `name`.
+    """Return the function that the plugin `name` registers.
 
     Raises ``KeyError`` if the name is unknown. Raises ``EngineError("missing_dependency")`` if the plugin cannot be
     loaded. Raises ``EngineError("invalid_engine")`` if several packages register the name.
@@ -56,7 +57,7 @@ def load(group: Group, name: str) -> Any:
 
 
 def connect(provider: str, model: str, options: Mapping[str, Any] = MappingProxyType({})) -> Any:
-    """Return the plugin `provider`'s adapter for `model`.
+    """Return the adapter for `model` from the plugin named `provider`.
 
     Without `options`, the adapter is created once and then reused. Raises the same errors as `load`, and any
     ``LLMError`` from the plugin. Raises ``EngineError("unknown_option")`` if the plugin does not accept the options.
@@ -92,13 +93,13 @@ def _make_once(make: Callable[[str], Any], model: str) -> Any:
 def about(group: Group, name: str) -> str:
     """Return a description of the plugin `name`.
 
-    Raises ``KeyError`` for an unknown name.
+    Raises ``KeyError`` if the name is unknown.
     """
     return _describe(_points_by_name(group)[name][0])
 
 
 def listed(group: Group) -> list[str]:
-    """Return the names in `group`, each with the package that registers it, like ``"shout (loud 1.0)"``."""
+    """Return each name in `group` with the package that registers it, such as ``"shout (loud 1.0)"``."""
     return [f"{name} ({_join(map(_package, points))})" for name, points in sorted(_points_by_name(group).items())]
 
 
@@ -133,7 +134,7 @@ def _join(parts: Iterable[str]) -> str:
 def _points(group: Group) -> Iterable[EntryPoint]:
     try:
         return entry_points(group=group)
-    except Exception:  # a single package that cannot be read makes this fail
+    except Exception:  # a single unreadable package makes the call fail
         return [point for point in _readable_packages() if point.group == group]
 
 
@@ -153,7 +154,7 @@ def _readable_packages() -> Iterable[EntryPoint]:
 def _identity(package: Distribution | None) -> tuple[str, str]:
     try:
         return (package.name or "", package.version or "") if package else ("", "")
-    except Exception:  # the folder has no metadata
+    except Exception:  # the package's folder has no metadata
         return ("", "")
 
 

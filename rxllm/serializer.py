@@ -1,16 +1,16 @@
 """Convert values, errors and events to JSON and back.
 
-They are read back as equal objects, with one exception. A tool's own object, also in ``halt_result``, is read back as
-plain data. Its models, dataclasses and events become JSON objects. Datetimes, decimals, enums and paths become text,
-and sets become lists.
+They are read back as equal objects, with one exception: an object of a tool's own, such as its result or a
+``halt_result``, is read back as plain data. Models, dataclasses and events in it become JSON objects. Datetimes,
+decimals, enums and paths become text, and sets become lists.
 
 An obsolete ``RawChunk`` is converted; see ``rxllm.events.current_form``.
 
 A value or an error contains the name of its class, as in ``{"$": "Message", "role": "user", ..., "v": 1}``. An event
-contains its type, as in ``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the outermost object has the version
-``"v"``. Default values are omitted. Unknown fields are skipped when an object is read.
+contains its type, as in ``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the outermost object contains the
+version, ``"v"``. Default values are omitted. When an object is read, unknown fields are skipped.
 
-Text that cannot be read raises ``ValidationError("invalid_request")``. Each of its `errors` has a path and a code:
+If text cannot be read, ``ValidationError("invalid_request")`` is raised. Each of its `errors` has a path and a code:
 
 ======================  ==========================  ===================================================
 path                    code                        meaning
@@ -100,13 +100,13 @@ def to_json(value: Value | LLMError | Event | list[Any]) -> str:
     >>> to_json(user("Hi"))
     '{"$": "Message", "role": "user", "content": "Hi", "v": 1}'
 
-    Raises ``ValidationError("not_serializable")`` if JSON cannot represent an object in `value`. The error contains the
-    path of that object.
+    Raises ``ValidationError("not_serializable")`` if `value` contains an object that JSON cannot represent. The error
+    contains the path to that object.
     """
     try:
         data = to_data(value)
         text = _write_text(data)
-        # Text with a lone surrogate could not be written to a file.
+        # Escape text that contains a lone surrogate, because it could not be written to a file.
         return text if is_encodable(text) else json.dumps(data, allow_nan=False)
     except RecursionError as error:
         raise _too_deep(value) from error
@@ -138,10 +138,10 @@ def from_json(text: str | bytes, *, response_format: Any = None, local_files: bo
 @overload
 def from_json(text: str | bytes, type: type[T], *, response_format: Any = None, local_files: bool = False) -> T: ...
 def from_json(text: str | bytes, type: Any = None, *, response_format: Any = None, local_files: bool = False) -> Any:
-    """Return the value, error, event or list that `to_json` wrote.
+    """Convert the output of `to_json` back to a value, error, event or list.
 
-    `type` is the class to read. It is needed only if the text has no tag. Otherwise, it must agree with the tag. To
-    read an array of messages, pass ``list[Message]``.
+    `type` is the class to read. You need it only if the text has no tag. If the text has a tag, `type` must agree with
+    it. To read an array of messages, pass ``list[Message]``.
 
     >>> from rxllm.values import Message
     >>> from_json('{"role": "user", "content": "Hi"}', Message)
@@ -153,7 +153,8 @@ def from_json(text: str | bytes, type: Any = None, *, response_format: Any = Non
     >>> from_json('{"bogus": 1}', Session) == Session()
     True
 
-    By default, the field `parsed` is plain data. With the call's `response_format`, `parsed` is the typed object again:
+    By default, the `parsed` field is plain data. If you pass the call's `response_format`, `parsed` becomes the typed
+    object again:
 
     >>> from dataclasses import dataclass
     >>> from rxllm.values import Response
@@ -164,12 +165,12 @@ def from_json(text: str | bytes, type: Any = None, *, response_format: Any = Non
     >>> from_json(text).parsed, from_json(text, response_format=City).parsed
     ({'name': 'Lima'}, City(name='Lima'))
 
-    An image from ``Image.from_file`` is rejected, because untrusted text could name any local file. If your program
+    Images from ``Image.from_file`` are rejected, because untrusted text could name any local file. If your program
     wrote the text itself, pass ``local_files=True``.
 
     Raises ``ValidationError("invalid_request")`` if the text cannot be read. Raises
-    ``ValidationError("invalid_output")`` if a response does not match `response_format`. A result stores this error in
-    its `error` instead.
+    ``ValidationError("invalid_output")`` if a response does not match `response_format`. If the text contains a result,
+    the error is stored in the result's `error` instead.
     """
     if not isinstance(text, str | bytes | bytearray):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise _not_a_text(text)
@@ -252,7 +253,7 @@ def _writer(cls: type[Event], field: str) -> Writer:
 
 
 def _write_result(item: Any) -> Any:
-    # A tool can report the events of a stream, or return them.
+    # A tool may report or return the events of a stream.
     return _write_event(item) if type(item) in EVENT_CLASSES else encode_result(item)
 
 
@@ -260,7 +261,7 @@ def _read_root(data: Any, expected: Any) -> Any:
     if isinstance(data, list) and (expected is None or get_origin(expected) is list):
         read = partial(_read_root, expected=next(iter(get_args(expected)), None))
         return decode_each(count(), cast(list[Any], data), repeat(read))
-    expected = get_origin(expected) or expected  # the type Response[City] is read as a Response
+    expected = get_origin(expected) or expected  # Response[City] is read as a Response
     if expected is not None and not _is_known(expected):
         raise wrong("unknown_type_tag", f"{expected!r} is not the class of a value, an error or an event", "format")
     if not isinstance(data, dict):
@@ -315,7 +316,7 @@ def _read_event(cls: type[Event], data: dict[str, Any]) -> Event:
 
 @cache
 def _read_fields(cls: type[Event]) -> tuple[tuple[str, ...], dict[str, Reader]]:
-    """Return the names of an event's required fields, and the functions that read its fields."""
+    """Return the names of an event's required fields, and a function to read each field."""
     required = tuple(spec.name for spec in msgspec.structs.fields(cls) if spec.required)
     return required, {**readers_of(cls), "event": _read_nested} if cls is Nested else readers_of(cls)
 
@@ -335,6 +336,6 @@ def _refuse_constant(constant: str) -> Never:
     raise ValueError(f"{constant} is not JSON")
 
 
-# ``json.dumps`` and ``json.loads`` would create a new encoder or decoder on every call.
+# With these arguments, ``json.dumps`` and ``json.loads`` would create a new encoder or decoder on every call.
 _write_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _read_text = json.JSONDecoder(parse_constant=_refuse_constant).decode

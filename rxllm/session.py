@@ -1,4 +1,4 @@
-"""Functions that continue a stored conversation: each takes a `Session`, calls the model, and emits a `Turn`.
+"""Functions that continue a stored conversation. Each takes a `Session`, calls the model and emits a `Turn`.
 
 ::
 
@@ -6,13 +6,13 @@
     turn = session.reply(engine, turn, "And in Rome?").run()
 
 The new session is ``turn.session``, which can be stored as JSON. You can pass a turn wherever a session is expected.
-Each function has a streaming form, and ``operators.to_session`` folds the events of that stream into the same turn. The
-first event is ``Custom("session_turn")``. It contains the whole session with its context, so do not send this event to
-clients as it is. The same applies to ``StepCompleted`` and ``ChatCompleted``.
+Each function has a streaming form, whose events ``operators.to_session`` folds into the same turn. The first event is
+``Custom("session_turn")``. It contains the whole session with its context, so do not send this event to clients as it
+is. The same applies to ``StepCompleted`` and ``ChatCompleted``.
 
-If you dispose a stream early, it emits no `Turn`. The example below saves the session anyway: ``save(turn, outcome)``
-is called however the stream ends. With `keep_partial`, the session includes the text that has arrived so far, not just
-the user's message::
+If you dispose a stream early, it emits no `Turn`. The example below saves the session anyway, because
+``save(turn, outcome)`` is called however the stream ends. With `keep_partial`, the session includes the text that has
+arrived so far, and not just the user's message::
 
     keep = ops.finally_result(save, ops.to_session(chat, keep_partial=True))
     answer = session.stream_reply(engine, chat, "A story!").pipe(keep, ops.text()).subscribe(show)
@@ -25,10 +25,10 @@ the engine's context, updated first with the session's context and then with the
 If the session's status does not allow the operation, ``on_error`` receives a `SessionError` that lists the allowed
 operations. If the session's fields contradict its status, ``on_error`` receives a
 ``ValidationError("invalid_session")``. In both cases, the model is not called. If the first model call fails,
-``on_error`` receives its error, and the session that you passed in is still valid.
+``on_error`` receives the error of that call, and the session that you passed in is still valid.
 
-A `SessionStore` keeps sessions between turns: `MemorySessions` in memory, and ``durable.Runs.sessions`` in SQLite or
-Redis. To check a store of your own, use ``testing.assert_session_store``.
+A `SessionStore` keeps sessions between turns. `MemorySessions` keeps them in memory, and ``durable.Runs.sessions``
+keeps them in SQLite or Redis. To check a store of your own, use ``testing.assert_session_store``.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class SavedSession(msgspec.Struct, frozen=True):
     """A session that was loaded from a store.
 
     `version` is 0 for a session that has never been saved, and every save increases it. `run` is the id of the durable
-    run that is producing the open turn, or None. While a turn is open, `session` includes the turn's committed part:
-    the user's message, the completed steps and the answer so far. The answer so far is a message with
-    ``metadata["partial"] == "cancelled"``. `begun` is the session with which the open turn began, or None.
+    run that is producing the open turn, or None if there is no such run. While a turn is open, `session` includes the
+    committed part of that turn: the user's message, the completed steps and the answer so far. The answer so far is a
+    message with ``metadata["partial"] == "cancelled"``. `begun` is the session that the open turn began with, or None.
     """
 
     session: Session
@@ -89,9 +89,9 @@ class SavedSession(msgspec.Struct, frozen=True):
 class SessionStore(Protocol):
     """A store for sessions. Its methods are asynchronous, and can be called on any event loop.
 
-    An id is a non-empty string that UTF-8 can encode. A store may have further rules, such as a maximum length. For an
-    invalid id, all methods raise ``ValidationError("invalid_option")``. If the store is unreachable, full or broken,
-    they can raise ``RunError("store_unavailable")``.
+    An id is a non-empty string that UTF-8 can encode. A store may have further rules, such as a maximum length. All
+    methods raise ``ValidationError("invalid_option")`` if the id is invalid. If the store is unreachable, full or
+    broken, they can raise ``RunError("store_unavailable")``.
     """
 
     def load(self, id: str) -> Awaitable[SavedSession]:
@@ -99,9 +99,9 @@ class SessionStore(Protocol):
         ...
 
     def save(self, session: Session, version: int = 0) -> Awaitable[SavedSession]:
-        """Store `session` if the stored version is still `version`. Return the session with its new version.
+        """Store `session` if the stored version is still `version`, and return the session with its new version.
 
-        Raises ``RunError("conflict")`` if the stored version is different, because another caller has saved or
+        Raises ``RunError("conflict")`` if the stored version is different, which means that another caller has saved or
         deleted the session since it was loaded.
         """
         ...
@@ -125,8 +125,8 @@ class MemorySessions:
     """
 
     def __init__(self) -> None:
-        self._saved: dict[str, tuple[int, str]] = {}  # The version and the JSON of each session.
-        self._last_version = 0  # One counter for all sessions, so that a deleted session's version is not reused.
+        self._saved: dict[str, tuple[int, str]] = {}  # the version and the JSON of each session
+        self._last_version = 0  # shared by all sessions, so that a deleted session's version is not reused
         self._lock = threading.Lock()
 
     async def load(self, id: str) -> SavedSession:
@@ -162,9 +162,9 @@ def start(engine: Engine | str | Any, input: Session | Input, **opts: Unpack[Cha
     >>> start(Fake("Hello"), "Hi").run()
     Turn(completed, ChatResult('Hello', completed, 1 steps, 0 tokens))
 
-    A new session keeps the call's `context` and `session_id` for its later turns; a `Session` that you pass keeps its
-    own. If you store the session, its context must be JSON data, so put objects such as connections into the engine's
-    context instead.
+    A new session keeps the call's `context` and `session_id` for its later turns. If you pass a `Session`, it keeps its
+    own instead. If you store the session, its context must be JSON data, so put objects such as connections in the
+    engine's context.
 
     >>> start(Fake("Hello"), "Hi", context={"user": "ada"}, session_id="s1").run().session.id
     's1'
@@ -182,8 +182,8 @@ def reply(
 ) -> Stream[Turn]:
     """Add the user's message `text` to the session, and continue the chat.
 
-    If a question to the user is pending, `text` is the answer. If an agent asked the question, the agent's chat
-    receives the answer, and continues before this chat does.
+    If a question to the user is pending, `text` is the answer to it. If an agent asked the question, the agent's chat
+    receives the answer and continues before this chat does.
 
     >>> from rxllm import Fake
     >>> engine, turn = Fake("Hello", "Rome."), Session()
@@ -211,7 +211,7 @@ def resume(
     ``on_error`` receives a ``SessionError("no_pending_tool_call")`` if no call is pending, or a
     ``SessionError("unknown_tool_call_id")`` if you answer a call that is not pending.
 
-    As in ``rxllm.resume``, `results` can also answer an open question, under the id of the call that asked it.
+    As in ``rxllm.resume``, `results` can also answer an open question. Use the id of the call that asked the question.
     """
     events = stream_resume(engine, session, approvals=approvals, results=results, **opts)
     return returned_by("session.resume", events.pipe(_to_turn(engine, _session_of(session), opts)), items=Turn)
@@ -221,7 +221,7 @@ def resume(
 def step(engine: Engine | str | Any, session: Session | Turn, **opts: Unpack[StepOptions]) -> Stream[Turn]:
     """Run one step, and emit a turn whose `result` is a `StepResult`.
 
-    The session's status is ``idle`` until the chat is over.
+    The session's status stays ``idle`` until the chat is over.
     """
     turns = stream_step(engine, session, **opts).pipe(_to_turn(engine, _session_of(session), opts))
     return returned_by("session.step", turns, items=Turn)
@@ -293,10 +293,10 @@ def _to_turn(engine: Any, session: Session, opts: Mapping[str, Any]) -> Callable
 def _turn_events(
     session: Session, snapshot: Session, operation: str, events: Observable[Event], answered: tuple[str, ...] = ()
 ) -> Stream[Event]:
-    """Emit a ``Custom("session_turn")`` event with `snapshot`, followed by `events`.
+    """Emit a ``Custom("session_turn")`` event that contains `snapshot`, followed by `events`.
 
-    `snapshot` is the session with the user's new message. If `session` does not allow the operation, or if one of the
-    `answered` calls is not pending, only ``on_error`` is called.
+    `snapshot` is the session including the user's new message. If `session` does not allow the operation, or if one of
+    the `answered` calls is not pending, only ``on_error`` is called.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -321,7 +321,7 @@ def _turn_events(
                 return None
             return None if subscription.is_disposed else events.subscribe(observer, scheduler=scheduler)
 
-        # Scheduled, so that the subscriber has its disposable before the first event arrives.
+        # Schedule this, so that the subscriber has its disposable before the first event arrives.
         subscription.disposable = clock(scheduler).schedule(begin)
         return subscription
 
@@ -340,7 +340,7 @@ def _options(session: Session, opts: Mapping[str, Any]) -> Any:
 
 
 def _as_session(input: Any, opts: Mapping[str, Any]) -> Session:
-    """Return the session in `input`, or make a session from `input` and the call's `context` and `session_id`."""
+    """Return the session in `input`, or create one from `input` and the call's `context` and `session_id`."""
     if isinstance(input, Session | Turn):
         return _session_of(input)
     try:

@@ -3,25 +3,25 @@
 =================================  ================================================================================
 value                              when it is emitted
 =================================  ================================================================================
-`CallStarted`, `CallFinished`      when a model call starts, and when its stream has ended
+`CallStarted`, `CallFinished`      when a model call starts, and when its stream ends
 `FirstToken`                       once per call, when the first piece of content arrives
 `RetryAttempt`                     when an attempt at a call has failed, before the wait for the next attempt
-`Reattached`                       when an answer continues over another connection, after its connection has dropped
-`StepStarted`, `StepFinished`      when a step starts, and when its response and its tools have ended
-`ToolStarted`, `ToolFinished`      when a tool starts to run, and when its outcome is known
+`Reattached`                       when an answer continues over a new connection after its connection has dropped
+`StepStarted`, `StepFinished`      when a step starts, and when its response and its tools have finished
+`ToolStarted`, `ToolFinished`      when a tool starts running, and when its outcome is known
 `ChatStarted`, `ChatFinished`      before the first step of a chat, and after the last one
-`ImagesStarted`, `ImagesFinished`  when an image call starts, and when it has ended
+`ImagesStarted`, `ImagesFinished`  when an image call starts, and when it ends
 =================================  ================================================================================
 
-Every start is followed by exactly one finish. Its `outcome` is ``"completed"``, ``"failed"`` or ``"cancelled"``.
-Durations are in seconds, measured by the subscription's scheduler. Observers are called synchronously. Values never
-contain an API key. Questions and answers appear only in `content`, if a `Tracer` requests it. An `error` is the
-exception that was raised.
+Every start is followed by exactly one finish, whose `outcome` is ``"completed"``, ``"failed"`` or ``"cancelled"``.
+Durations are in seconds, and are measured by the subscription's scheduler. Observers are called synchronously. Values
+never contain an API key. Questions and answers appear only in `content`, and only if a `Tracer` requests it. An `error`
+is the exception that was raised.
 
 `session_id` identifies the conversation. All values from one call to a function such as ``rxllm.chat`` have the same
-`request_id`. All values about one model call, step, chat or tool have the same `id`. `parent_id` is the enclosing `id`.
-A chat encloses its steps, and a step encloses its model call and its tools. An agent's tool encloses the agent's chat.
-`path` lists the ids of the enclosing tool calls, outermost first.
+`request_id`. All values about the same model call, step, chat or tool have the same `id`. `parent_id` is the `id` of
+whatever encloses it: a chat encloses its steps, a step encloses its model call and its tools, and an agent's tool
+encloses the agent's chat. `path` lists the ids of the enclosing tool calls, outermost first.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ class _ModelSpan(_RequestSpan, frozen=True):
 class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
     """Details of a call.
 
-    The first five fields are set when the call starts. The others are set when it finishes. `parameters` maps settings,
-    such as ``max_tokens``, to their values. A response schema appears only as ``"json"``. `metadata` is the caller's
-    metadata. `address` and `port` identify the server. `queued` is how many seconds the call waited in
-    ``rate_limited``. `attempts` is the number of requests sent. `chunks` are the arrival times of the answer's chunks,
-    in seconds since the request. They are recorded only for a `Tracer`. `response_id` and `response_model` are from the
-    provider.
+    The first five fields are set when the call starts, and the others are set when it finishes. `parameters` maps the
+    names of settings, such as ``max_tokens``, to their values. A response schema appears only as ``"json"``. `metadata`
+    is the caller's metadata. `address` and `port` identify the server. `queued` is how many seconds the call waited in
+    ``rate_limited``. `attempts` is the number of requests that were sent. `chunks` are the times at which the
+    chunks of the answer arrived, in seconds since the request. They are recorded only for a `Tracer`. `response_id` and
+    `response_model` are reported by the provider.
     """
 
     parameters: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
@@ -105,8 +105,8 @@ class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
 class CallStarted(_ModelSpan, frozen=True):
     """A model call has started.
 
-    `provider` is the adapter's provider, or else the adapter's name. `content` is a `Request` with only the messages
-    and the tools.
+    `provider` is the adapter's provider or, if it has none, the adapter's name. `content` is a `Request` that contains
+    only the messages and the tools.
     """
 
     details: CallDetails = msgspec.field(default_factory=CallDetails)
@@ -122,8 +122,8 @@ class FirstToken(_ModelSpan, frozen=True):
 class CallFinished(_ModelSpan, frozen=True):
     """The response has ended.
 
-    `finish_reason` and `usage` are from the `Response`, even if it is incomplete. `content` is a message with the
-    response's text and tool calls, or None if there is neither.
+    `finish_reason` and `usage` are taken from the `Response`, even if it is incomplete. `content` is a message that
+    contains the response's text and tool calls, or None if there are none.
     """
 
     outcome: Outcome
@@ -138,8 +138,8 @@ class CallFinished(_ModelSpan, frozen=True):
 class RetryAttempt(_ModelSpan, frozen=True):
     """An attempt has failed with `error`.
 
-    `attempt` is its number, counted from 1. The next one starts in `delay` seconds. Number 0 is an earlier process's
-    request in a durable run, if the provider's kept answer cannot be read.
+    `attempt` is its number, counted from 1. The next attempt starts in `delay` seconds. Number 0 stands for the request
+    that an earlier process sent in a durable run, if the answer that the provider kept cannot be read.
     """
 
     attempt: int
@@ -161,7 +161,7 @@ class StepStarted(_RequestSpan, frozen=True):
 
 
 class StepFinished(_RequestSpan, frozen=True):
-    """A step and its tools have ended. `usage` is from the `StepResult`, and includes the agents' usage."""
+    """A step and its tools have finished. `usage` is taken from the `StepResult`, and includes the agents' usage."""
 
     outcome: Outcome
     seconds: float
@@ -173,8 +173,8 @@ class StepFinished(_RequestSpan, frozen=True):
 class ToolStarted(_RequestSpan, frozen=True):
     """A tool is about to run.
 
-    `content` contains the tool's arguments. If the tool is an agent, its chat follows. A context variable that an
-    observer sets now is visible only to the tool's function.
+    `content` contains the tool's arguments. If the tool is an agent, the agent's chat follows. If an observer sets a
+    context variable now, only the tool's function sees it.
     """
 
     tool: str
@@ -185,7 +185,7 @@ class ToolStarted(_RequestSpan, frozen=True):
 
 
 class ToolFinished(_RequestSpan, frozen=True):
-    """A tool has returned, failed or been abandoned. `content` is the tool's result."""
+    """A tool has returned, failed or been abandoned. `content` is its result."""
 
     tool: str
     tool_call_id: str
@@ -202,7 +202,7 @@ class ChatStarted(_RequestSpan, frozen=True):
 
 
 class ChatFinished(_RequestSpan, frozen=True):
-    """A chat has ended after `steps` steps. `halted_reason` and `usage` are from the `ChatResult`."""
+    """A chat has ended after `steps` steps. `halted_reason` and `usage` are taken from the `ChatResult`."""
 
     outcome: Outcome
     seconds: float
@@ -221,7 +221,7 @@ class ImagesStarted(_ModelSpan, frozen=True):
 
 
 class ImagesFinished(_ModelSpan, frozen=True):
-    """An image call has ended. `images` is the number of images. `usage` is from the `ImageResponse`."""
+    """An image call has ended. `images` is the number of images. `usage` is taken from the `ImageResponse`."""
 
     operation: str
     outcome: Outcome
@@ -253,8 +253,8 @@ Telemetry = (
 class Tracer:
     """The base class for observers that write traces.
 
-    A tracer also observes its engine's agents, including nested agents and agents with another engine. If `content` is
-    True, it also receives messages, tools, arguments and results, but not the model's reasoning.
+    A tracer also observes its engine's agents, including nested agents and agents that use a different engine. If
+    `content` is True, the values also contain messages, tools, arguments and results, but not the model's reasoning.
 
     >>> from rxllm import Engine, Fake, generate
     >>> from rxllm.telemetry import Tracer
@@ -276,5 +276,5 @@ class Tracer:
         raise NotImplementedError(f"{type(self).__name__} must define __call__(self, value)")
 
     def request_headers(self, call_id: str) -> Mapping[str, str]:
-        """Return headers for the next attempt at the call `call_id`. Headers that are set elsewhere override these."""
+        """Return headers for the next attempt at the call `call_id`. Headers set elsewhere override them."""
         return {}

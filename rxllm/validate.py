@@ -1,8 +1,8 @@
 """Check requests, messages and other values before they are sent.
 
-Each function returns None, or raises a ``ValidationError`` with all faults. The message describes them in words.
-`errors` has a path and a code for each fault, such as ``(("messages", 0, "role"), "unknown")``. Rules that only a
-provider knows are not checked.
+Each function returns None, or raises a ``ValidationError`` that lists every problem. Its message describes the problems
+in words. Its `errors` contain a path and a code for each problem, such as ``(("messages", 0, "role"), "unknown")``.
+Rules that only the provider knows are not checked.
 
 ==========================  ===========================================================================================
 function                    codes for each field
@@ -128,8 +128,8 @@ def capabilities(value: Request, model: ModelInfo) -> None:
 def data(value: Any, schema: Mapping[str, Any]) -> None:
     """Raise ``ValidationError("invalid_output")`` if `value` does not match the JSON schema.
 
-    Raises ``ValidationError("invalid_option")`` if the schema itself is invalid. The check needs jsonschema-rs, which
-    ``rxllm[schema]`` installs. Without it, a warning is logged once.
+    Raises ``ValidationError("invalid_option")`` if the schema itself is invalid. The check requires jsonschema-rs,
+    which is installed by ``rxllm[schema]``. If it is not installed, nothing is checked, and a warning is logged once.
     """
     try:
         errors = schema_faults(schema, value)
@@ -150,7 +150,10 @@ def is_top_p(number: float) -> bool:
 
 
 def is_response_format(value: Any) -> bool:
-    """Whether a request may use this response format. ``values.as_response_format`` creates a format from a type."""
+    """Return whether a request may use this response format.
+
+    To create a response format from a type, use ``values.as_response_format``.
+    """
     match value:
         case None | "text" | {"type": "text" | "json_object"}:
             return True
@@ -175,7 +178,7 @@ _ROOTS = {
     "invalid_session": "a Session",
     "invalid_image_request": "an ImageRequest",
 }
-"""The expected class of the checked value, by the reason of the error."""
+"""Maps the reason of an error to the class that the checked value should have."""
 
 _EXPECTED = {
     "temperature out_of_range": "a number from 0 to 2",
@@ -191,7 +194,7 @@ _EXPECTED = {
     "not_a_map": "a mapping",
     "invalid_image": "an Image, created with Image.from_file or another constructor",
 }
-"""Descriptions of valid values, by fault code, or by field and fault code."""
+"""Descriptions of valid values. The keys are fault codes, or a field and a fault code."""
 
 _STATEMENTS = {
     "empty": "must not be empty",
@@ -208,11 +211,11 @@ _STATEMENTS = {
     "must_be_empty": "must be empty to generate an image",
     "invalid_count": "must contain at least one image for an edit, and exactly one for a variation",
 }
-"""Error messages that leave out the invalid value, by fault code."""
+"""Maps fault codes to error messages that do not show the invalid value."""
 
 
 def in_words(root: Any, path: Path, code: str, expected: str) -> str:
-    """Return a description of a fault: its place, what was expected there, and what was found."""
+    """Describe a fault: where it is, what was expected there, and what was found instead."""
     place = ".".join(map(str, path)) or "value"
     if code in _STATEMENTS:
         return f"{place} {_STATEMENTS[code]}"
@@ -228,7 +231,7 @@ def in_words(root: Any, path: Path, code: str, expected: str) -> str:
 
 
 _ON_THE_SERVER = ("previous_response_id", "conversation")
-"""Options that refer to messages on the provider's server. Tool results may answer calls in those messages."""
+"""Options that refer to messages stored by the provider. Tool results may answer calls in those messages."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -267,7 +270,7 @@ def thread_faults(value: Any) -> Iterator[Fault]:
 
 
 def _orphan_faults(messages: Any) -> Iterator[Fault]:
-    """Yield a fault for each tool result that answers no earlier tool call."""
+    """Yield a fault for each tool result that does not answer an earlier tool call."""
     ids: set[str] = set()
     for i, message in enumerate(cast(tuple[Any, ...], messages if isinstance(messages, tuple) else ())):
         if not isinstance(message, Message):
@@ -426,7 +429,7 @@ def _is_size(value: Any) -> bool:
 
 
 def each_of(name: str, items: Any, faults_of: Callable[[Any], Iterator[Fault]]) -> Iterator[Fault]:
-    """Yield the faults in each item of `items`, the value of the field `name`."""
+    """Yield the faults in each item of `items`, which is the value of the field `name`."""
     if not isinstance(items, tuple):
         yield (name,), "wrong_type"
         return

@@ -1,6 +1,6 @@
 """The commands ``ask`` and ``chat``.
 
-On a terminal, ``rxllm.show`` draws cards if rich is installed. Otherwise, `Screen` prints plain text.
+If rich is installed, ``rxllm.show`` draws cards on a terminal. Otherwise, `Screen` prints plain text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from rxllm.display import draws_cards
 from rxllm.events import Custom, FileAdded, MessageCompleted, TextDelta, ThinkingDelta, ToolCallCompleted
 
 _CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {*map(ord, "\n\t")}, "\ufffd") | {ord("\r"): ""}
-"""Replacements for control characters."""
 
 _LOCAL = "; or choose another model with --model provider:name (python -m rxllm providers lists the providers)"
 
@@ -48,7 +47,7 @@ def plain(text: str) -> str:
 
 
 class ShownError(Exception):
-    """An error that a card has already shown."""
+    """Raised for an error that a card has already shown."""
 
 
 def report(error: Exception) -> None:
@@ -63,7 +62,7 @@ def report(error: Exception) -> None:
 
 
 class Screen:
-    """Prints answers, and remembers which output streams end in an unfinished line."""
+    """Prints answers, and keeps track of which output streams end in an unfinished line."""
 
     def __init__(self, *, events: bool, text: bool) -> None:
         self._events = events
@@ -71,9 +70,9 @@ class Screen:
         self._unfinished = set[TextIO]()
 
     def draw(self, event: Event) -> None:
-        """Print what a user sees of `event`, or its JSON."""
+        """Print the part of `event` that the user should see, or print the event as JSON."""
         if self._events:
-            if not (isinstance(event, Custom) and event.name == "session_turn"):  # contains a whole session
+            if not (isinstance(event, Custom) and event.name == "session_turn"):  # it contains a whole session
                 print(serializer.to_json(event), flush=True)
             return
         match event:
@@ -92,7 +91,7 @@ class Screen:
                 pass
 
     def interrupt(self) -> None:
-        """Note that the current line is unfinished, because the terminal has echoed ``^C``."""
+        """Record that the current line is unfinished because the terminal has echoed ``^C``."""
         if sys.stderr.isatty() and not any(stream.isatty() for stream in self._unfinished):
             self._unfinished.add(sys.stderr)
 
@@ -110,13 +109,13 @@ class Screen:
         for other in [other for other in self._unfinished if other is not stream and other.isatty()]:
             print(file=other, flush=True)
             self._unfinished.discard(other)
-        if text:  # Ctrl-C may interrupt the printing
+        if text:  # updated before printing, because Ctrl-C may interrupt it
             (self._unfinished.discard if text.endswith("\n") else self._unfinished.add)(stream)
         print(text, end="", file=stream, flush=True)
 
 
 def ask(options: Namespace) -> int:
-    """Answer the prompt and any piped text."""
+    """Answer the prompt together with any piped text."""
     piped = "" if sys.stdin.isatty() else sys.stdin.read().strip()
     text = "\n\n".join(part for part in (" ".join(options.prompt), piped) if part)
     if not text and not options.file:
@@ -179,12 +178,12 @@ class _Conversation:
             case "/quit":
                 raise EOFError
             case _:
-                print(f"there is no command {name}:\n{_HELP}", file=sys.stderr)
+                print(f"unknown command {name}:\n{_HELP}", file=sys.stderr)
 
     def reply(self, message: Message) -> ChatResult:
-        """Show the answer and return its result, or raise its error.
+        """Show the answer and return its result. If the answer fails, raise its error.
 
-        If a tool needs approval, the user is asked.
+        If a tool needs approval, the user is asked for it.
         """
         result = self._show(session.stream_reply(self._engine, self._session, message))
         while result.halted_reason == "approval":
@@ -198,7 +197,7 @@ class _Conversation:
         seen: list[Event] = []
         (self._draw if self._has_cards else self._print)(events, seen)
         turn = rxllm.run(from_iterable(seen).pipe(ops.to_session(self._session, parse=self._schema, keep_partial=True)))
-        # After an error, the user can try again.
+        # An idle session lets the user try again after an error.
         self._session = replace(turn.session, status="idle") if turn.session.status == "error" else turn.session
         result = cast(ChatResult, turn.result)
         if self._has_cards and result.error is not None:

@@ -21,7 +21,7 @@ from rxllm.cli import _conversation, _serve
 from rxllm.cli._conversation import plain, report
 
 TEMPLATE = Path(__file__).parent / "plugin"
-"""The folder of the example plugin. Built packages of rxllm contain a copy of it."""
+"""The folder that contains the example plugin. Built packages of rxllm contain a copy of it."""
 
 _FILES = ("*.toml", "*.md", "src/*/*.py", "src/*/py.typed", "tests/*.py")
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # flushed again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # it is flushed again at exit
         return 1
     except Exception as error:
         if options.debug:
@@ -52,10 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # if a shell or a service manager has closed the stream
+        if getattr(sys, name) is None:  # a shell or a service manager may have closed the stream
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
         if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # the stream's encoding may not have all characters
+            stream.reconfigure(errors="replace")  # the stream's encoding may not support all characters
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -136,7 +136,7 @@ def list_providers(options: Namespace) -> int:
 def _row(name: str) -> tuple[str, str, str, str]:
     try:
         adapter: Any = Engine.from_model(name if name == "local" else f"{name}:model").adapter
-    except LLMError as error:  # if a plugin cannot be loaded
+    except LLMError as error:  # the plugin cannot be loaded
         return name, "-", "-", plain(error.message)[:100]
     provider, needs_key = getattr(adapter, "provider", name), getattr(adapter, "needs_key", False)
     variable = getattr(adapter, "key_variable", None)
@@ -146,7 +146,7 @@ def _row(name: str) -> tuple[str, str, str, str]:
 
 
 def write_plugin(options: Namespace) -> int:
-    """Write a new plugin to the folder ``rxllm-NAME``. Raises ``FileExistsError`` if the folder exists."""
+    """Write a new plugin to the folder ``rxllm-NAME``. Raises ``FileExistsError`` if the folder already exists."""
     name, folder = options.name, Path(f"rxllm-{options.name}")
     sources = _sources()
     if not sources:
@@ -166,14 +166,16 @@ def _sources() -> list[Path]:
 
 
 def provider_name(name: str) -> str:
-    """Return a valid provider name, or raise ``ArgumentTypeError``."""
+    """Return `name` if it is valid and not taken; otherwise, raise ``ArgumentTypeError``."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
-        raise ArgumentTypeError(f"{name!r} must be made of lower-case letters, digits and hyphens, such as acme-ai")
+        raise ArgumentTypeError(f"{name!r} must consist of lower-case letters, digits and hyphens, such as acme-ai")
     if name in rxllm.adapters.providers():
         raise ArgumentTypeError(f"there is already a provider named {name}; choose another name")
     adapter = renamed("Cohere", name)
     words = {word for source in _sources() for word in re.findall(r"\w+", source.read_text(encoding="utf-8"))}
-    if adapter.startswith("Test") or adapter in words - {"Cohere"}:  # if pytest would collect it, or it is in use
+    if adapter.startswith("Test") or adapter in words - {
+        "Cohere"
+    }:  # pytest would collect it, or the example already uses it
         raise ArgumentTypeError(
             f"{name} gives the class name {adapter}, which is taken; choose another name, such as the-{name}"
         )
@@ -181,12 +183,12 @@ def provider_name(name: str) -> str:
 
 
 def renamed(text: str, name: str) -> str:
-    """Return the example's `text`, rewritten for the provider `name`.
+    """Return `text` from the example plugin, rewritten for the provider `name`.
 
     >>> renamed("from rxllm_cohere import Cohere  # https://docs.cohere.com, https://api.cohere.com", "acme-ai")
     'from rxllm_acme_ai import AcmeAi  # https://docs.cohere.com, https://api.acme-ai.example'
 
-    Links to Cohere's API docs stay unchanged.
+    Links to Cohere's API docs are left unchanged.
     """
     identifier = name.replace("-", "_")
     names = {

@@ -1,7 +1,7 @@
 """The commands ``serve`` and ``worker``.
 
-* The first signal gives a worker's runs time to finish.
-* After that time, or on a second signal, the worker releases the rest.
+After the first signal, a worker gives its runs time to finish. When that time is over, or after a second signal, it
+releases the runs that are left.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from rxllm.values import Call
 _HERE = ("127.0.0.1", "::1", "localhost")
 
 LEAVING = 3
-"""Seconds to wait for unfinished answers after Ctrl-C."""
+"""The number of seconds to wait for unfinished answers after Ctrl-C."""
 
 LOOK_SECONDS = 0.05
-"""The number of seconds between two checks of whether a stopping worker's runs have finished."""
+"""The number of seconds between a stopping worker's checks of whether its runs have finished."""
 
 WRONG = "write module:name, where name is the result of rxllm.durable.open_runs(...) or a function that returns it"
 
 
 def serve(options: Namespace) -> int:
-    """Serve models over HTTP under their own names. Remote clients need a key."""
+    """Serve models over HTTP under their own names. If other machines can connect, a key is required."""
     key = os.environ.get(options.key) if options.key else None
     if options.key and not key:
         return _wrong(f"the variable {options.key} holds no key: set it, or leave out --key")
@@ -50,7 +50,7 @@ def serve(options: Namespace) -> int:
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     try:
         listening = socket.create_server((options.host, options.port), family=family)
-    except (OSError, OverflowError) as error:  # a port above 65535
+    except (OSError, OverflowError) as error:  # OverflowError: the port is above 65535
         where = f"--host {options.host} --port {options.port}"
         return _wrong(f"cannot listen on {where}: {error}; --port 0 chooses a free port")
     with listening:
@@ -62,7 +62,7 @@ def serve(options: Namespace) -> int:
 
 
 def _check_key(name: str) -> None:
-    """Raise an error at once if there is no API key for the model's provider."""
+    """Raise an error right away if there is no API key for the model's provider."""
     adapter = rxllm.Engine.from_model(name).adapter
     if isinstance(adapter, HTTPAdapter):
         adapter.key(Call())
@@ -90,7 +90,7 @@ def work(options: Namespace) -> int:
         runs = _runs(options.runs)
     except LookupError as error:
         return _wrong(error.args[0])
-    with suppress(KeyboardInterrupt):  # if the loop cannot handle signals
+    with suppress(KeyboardInterrupt):  # raised if the loop cannot handle signals
         asyncio.run(_work(runs, options.every, options.most, options.grace))
     return 0
 

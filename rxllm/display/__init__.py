@@ -1,4 +1,4 @@
-"""Show streams in a notebook or a terminal."""
+"""Show streams in a notebook or on a terminal."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 last: Any
-"""The result of the latest `show`. It is partial if the stream was stopped or failed."""
+"""The result of the most recently finished `show` call. It is partial if the stream failed or was stopped."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Cards with buttons and text fields for the user's answers."""
+"""Cards with buttons and text fields for answering tool calls."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rxllm.values import ChatResult, ToolCall
 
 
 class Answer(Screen):
-    """A card for an answer. Its `questions` are the controls for the pending tool calls.
+    """A card that shows a model's answer. Its `questions` are the controls for pending tool calls.
 
-    When the user has decided all calls, the answer continues on the same card.
+    Once the user has dealt with all of these calls, the answer continues on the same card.
     """
 
     def __init__(self, drawn: Any, questions: Questions, ended: Callable[[], None]) -> None:
@@ -23,7 +23,7 @@ class Answer(Screen):
         self._cards: Cards = {None: Card(0.0)}
         self._now = 0.0
         self._earlier: list[Row] = []
-        self._halted: list[Row] = []  # replaced when the step's final event arrives
+        self._halted: list[Row] = []  # shown until the step's final event arrives
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
         self.draw(cards, min(card.begun for card in cards.values()))
@@ -49,7 +49,7 @@ class Answer(Screen):
         return page(article(look, rows_html(rows, opened=look == "running"), texts)), rows_text(rows)
 
     def begin_turn(self, answered: Sequence[Row]) -> None:
-        """Draw the next turn on the same card."""
+        """Reuse the card for the next turn."""
         card = self._cards[None]
         *earlier, last = rows_by_step(card, responses_of(card), self._now)
         if card.state.steps:
@@ -64,9 +64,9 @@ class Answer(Screen):
 class WidgetCell(Answer):
     """A notebook cell whose output is a widget.
 
-    A stop button is shown while the stream runs. While the chat waits, the user can approve or deny tool calls with
-    buttons, and type results into text fields. At the end, plain HTML replaces the widget, so that the notebook saves
-    it.
+    It shows a stop button while the stream is running. While the chat is waiting, the user can approve or deny tool
+    calls with buttons and type results into text fields. At the end, the widget is replaced with plain HTML, which is
+    saved in the notebook.
     """
 
     listens = True
@@ -101,7 +101,7 @@ class WidgetCell(Answer):
         self._box.children = (self._drawn, self._questions.widget)
 
     def _continue(self) -> None:
-        """Continue the chat on the same card, with the approvals and results that the user has given."""
+        """Continue the chat on the same card, using the approvals and results that the user gave."""
         approvals, results = self._questions.approvals, self._questions.results
         self.begin_turn(self._questions.rows())
         self._questions.ask((), ())
@@ -109,13 +109,13 @@ class WidgetCell(Answer):
         self._answered(approvals, results)
 
 
-# In a narrow cell, the controls move below the call.
+# In a narrow cell, the controls wrap onto the line below the call.
 _LINE, _CALL, _FIELD = {"align_items": "center", "flex_flow": "row wrap"}, {"flex": "1 1 auto"}, {"flex": "1 1 200px"}
 _BUTTON = {"width": "96px"}
 
 
 class Questions:
-    """Controls for the pending tool calls. ``answered()`` is called when the user has answered all of them."""
+    """Controls for pending tool calls. ``answered()`` is called once the user has answered all of them."""
 
     def __init__(self, widgets: Any, answered: Callable[[], None]) -> None:
         self.widget: Any = widgets.VBox()
@@ -125,7 +125,7 @@ class Questions:
         self._widgets, self._answered = widgets, answered
 
     def ask(self, calls: Sequence[ToolCall], approvable: Container[str]) -> None:
-        """Ask the user to approve the `approvable` calls, and to type the results of the other calls."""
+        """Ask the user to approve the `approvable` calls and to type in the results of the others."""
         self.calls, self.approvals, self.results = {call.id: call for call in calls}, {}, {}
         lines = [self._approval(call) if call.id in approvable else self._result(call) for call in calls]
         for line in self.widget.children:
@@ -133,7 +133,7 @@ class Questions:
         self.widget.children = lines
 
     def rows(self) -> list[Row]:
-        """Return a row for each result that the user has typed. No event reports these results."""
+        """Return a row for each result that the user typed in, because no event reports these results."""
         return [ToolRow(self.calls[id], "done", result=text) for id, text in self.results.items()]
 
     def _approval(self, call: ToolCall) -> Any:
@@ -180,7 +180,7 @@ def button(widgets: Any, description: str, press: Callable[[], None], style: str
 
 
 def text_field(widgets: Any, placeholder: str, submit: Callable[[], None]) -> Any:
-    """Return a text field that calls ``submit()`` on Enter."""
+    """Return a text field that calls ``submit()`` when the user presses Enter."""
 
     def on_message(_: Any, content: Any, __: Any) -> None:
         if content.get("event") == "submit":

@@ -1,4 +1,4 @@
-"""Cards, which collect the items of a stream for the screens to draw."""
+"""Cards, which collect the items of a stream so that a screen can draw them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from rxllm.values import (
 )
 
 NOTHING: Any = object()
-"""The `value` of a card that has not received a value."""
+"""The `value` of a card that has not received a value yet."""
 
 EVENTS = frozenset(EVENT_CLASSES)
 _DELTAS = frozenset((TextDelta, ThinkingDelta))
@@ -63,7 +63,7 @@ _TOOLS = _CALLS | {ToolResultEncoded, AskUserRequested, StepCompleted, ChatCompl
 
 End = Literal["done", "stopped", "failed"]
 SILENCE_SECONDS = 3.0
-"""The number of seconds without an event after which the card shows how long the stream has been silent."""
+"""After this many seconds without an event, the card shows how long the stream has been silent."""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -81,8 +81,8 @@ class Run(msgspec.Struct, frozen=True):
 class ToolRow(msgspec.Struct, frozen=True):
     """A tool call with its state and result.
 
-    If the tool is an agent, `rows` contains the agent's rows, and `facts` contains its models and usage. If the result
-    only repeats the agent's text, `result` is None.
+    If the tool is an agent, `rows` contains the agent's rows, and `facts` contains its models and usage. `result` is
+    None if it would only repeat the agent's text.
     """
 
     call: ToolCall
@@ -101,21 +101,21 @@ class ToolRow(msgspec.Struct, frozen=True):
 
     @property
     def description(self) -> str:
-        """The state of the call and how long it has run, such as ``running 1.5 s``."""
+        """The state of the call and how long it has been running, such as ``running 1.5 s``."""
         states = {"arguments": "…", "waiting": "waits for approval", "needed": "needs a result"}
         state = states.get(self.state, self.state)
         return state if self.seconds is None else f"{state} {duration(self.seconds)}"
 
 
 class Note(msgspec.Struct, frozen=True):
-    """A note to the user, or an error that is shown in its place."""
+    """A note to the user. If `error` is set, it is shown instead of the text."""
 
     text: str
     error: Exception | None = None
 
 
 class Correction(msgspec.Struct, frozen=True):
-    """A message that steers a running answer."""
+    """A message that the user sent to steer a running answer."""
 
     text: str
     used: bool
@@ -127,9 +127,9 @@ Row = TextPart | ThinkingPart | SourcePart | FilePart | ImagePart | ToolRow | No
 class Card(msgspec.Struct, frozen=True):
     """The state of one stream on a screen.
 
-    `first` is the time of the first token. `latest` is the time of the latest event. `writing` is when the current
-    response began. `wrote` is how many seconds earlier responses took. `agents` are cards by tool call. `steered` lists
-    the user's corrections, each with the number of steps before it.
+    `first` is when the first token arrived, and `latest` is when the latest event arrived. `writing` is when the
+    current response began, and `wrote` is how many seconds the earlier responses took. `agents` maps tool call ids to
+    the agents' cards. `steered` contains the user's corrections, each with the number of steps before it.
 
     >>> card = Card(begun=0.0).add(TextDelta("Hel"), 0.5).add(TextDelta("lo"), 1.0)
     >>> rows_and_status(card, 1.0)
@@ -172,28 +172,27 @@ class Card(msgspec.Struct, frozen=True):
         )
 
     def finish(self, end: End, now: float, error: Exception | None = None) -> Card:
-        """Return the card of a stream that has ended."""
+        """Return a card that shows that the stream has ended."""
         agents = {id: agent if agent.end else agent.finish(end, now) for id, agent in self.agents.items()}
         return msgspec.structs.replace(self, end=end, ended=now, error=error, agents=agents)
 
     @property
     def has_value(self) -> bool:
-        """Whether the stream emits values instead of events."""
+        """Whether the stream emits values rather than events."""
         return self.value is not NOTHING
 
     @property
     def look(self) -> Look:
-        """The state to draw."""
         return _look_and_words(self)[0]
 
     @property
     def ticks(self) -> bool:
-        """Whether the card shows a running time."""
+        """Whether the card shows a time that is still increasing."""
         return self.end is None and not self.has_value and _ending(self) is None
 
     @property
     def result(self) -> Any:
-        """The latest value of a stream of values, or the result of a stream of events."""
+        """The latest value if the stream emits values, or else the result of the events so far."""
         state = self.state
         if self.has_value:
             return self.value
@@ -245,22 +244,22 @@ def _update_agents(agents: Mapping[str, Card], event: Event, now: float) -> Mapp
 
 
 def rows_and_status(card: Card, now: float) -> tuple[list[Row], list[str]]:
-    """Return the card's rows and the texts of its status line."""
+    """Return the card's rows and the parts of its status line."""
     responses = responses_of(card)
     return [row for step in rows_by_step(card, responses, now) for row in step], _status(card, responses, now)
 
 
 def responses_of(card: Card) -> list[Response[Any]]:
-    """Return the responses of all steps. The last response can be partial."""
+    """Return the response of each step. The last one may be partial."""
     # Right after a step, `to_response` still returns that step's response.
     return [step.response for step in card.state.steps] + ([card.state.to_response()] if card.state.length else [])
 
 
 def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list[list[Row]]:
-    """Return the rows of each step. Calls that were resumed are rows of the first step."""
+    """Return the rows of each step. Resumed calls appear in the first step."""
     messages = [response.message or Message("assistant") for response in responses]
     called = {call.id for message in messages for call in message.tool_calls}
-    # Both values require a scan of all events, so they are only read if the chat has tools.
+    # Both values are found by scanning all events, so read them only if the chat has tools.
     streaming: Mapping[str, ToolCall] = card.state.current_tool_calls if card.has_tools else {}
     answers = _answers(card) if card.has_tools else {}
     resumed = {id: ToolCall(id, run.name, dict(run.arguments)) for id, run in card.runs.items()}
@@ -345,7 +344,6 @@ def _tool_row(card: Card, call: ToolCall, answer: str | None, is_open: bool, now
 
 
 def _status(card: Card, responses: list[Response[Any]], now: float) -> list[str]:
-    """Return the texts of the status line."""
     usage = _own_usage(card)
     texts = [_look_and_words(card)[1], duration(_seconds(card, now))]
     if card.ticks and card.latest and now - card.latest >= SILENCE_SECONDS and not (_running(card) or _waits(card)):
@@ -359,7 +357,7 @@ def _status(card: Card, responses: list[Response[Any]], now: float) -> list[str]
 
 
 def _seconds(card: Card, now: float) -> float:
-    """Return how long the card's stream has run."""
+    """Return how long the stream has been running."""
     end = now if card.ticks else card.ended if card.end in ("stopped", "failed") else card.latest
     return (end or card.ended or card.begun) - card.begun
 
@@ -373,12 +371,12 @@ def _own_usage(card: Card) -> Usage:
 
 
 def _used(card: Card) -> Usage:
-    """Return the usage of the card and all its agents."""
+    """Return the total usage of the card and all its agents."""
     return sum(map(_used, card.agents.values()), _own_usage(card))
 
 
 def usage_texts(usage: Usage) -> list[str]:
-    """Return texts for the number of tokens and the cost. An unknown number has no text."""
+    """Return the number of tokens and the cost as text. Numbers that are not known are left out."""
     tokens = [f"{usage.total:,} tokens"] if usage.total else []
     return tokens + ([f"cost {usage.total_cost:.4g}"] if usage.total_cost is not None else [])
 
@@ -388,7 +386,7 @@ def _look_and_words(card: Card) -> tuple[Look, str]:
 
 
 def _ending(card: Card) -> tuple[Look, str] | None:
-    """Return the state and the text to draw for an ended stream, or None if the stream has not ended."""
+    """Return the look and the status text of a stream that has ended, or None if it is still running."""
     state = card.state
     if card.end == "stopped":
         return "stopped", "stopped"
@@ -403,7 +401,7 @@ def _ending(card: Card) -> tuple[Look, str] | None:
 
 
 def chat_ending(chat: ChatResult) -> tuple[Look, str]:
-    """Return the state and the text to draw for an ended chat. A completed chat is drawn like its last response."""
+    """Return the look and the status text of a chat that has ended. A completed chat looks like its last response."""
     last = chat.final_response
     return ending(last.finish_reason if last is not None and chat.halted_reason == "completed" else chat.halted_reason)
 
@@ -430,5 +428,5 @@ def _waits(card: Card) -> bool:
 
 
 def truncate(text: str, width: int) -> str:
-    """Return `text`, cut to `width` characters with an ellipsis."""
+    """Return `text`, shortened to `width` characters with an ellipsis if it is longer."""
     return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -1,4 +1,4 @@
-"""Notebook widgets: a chat panel, and streams of widgets' values."""
+"""Notebook widgets: a chat panel, and a stream of a widget's values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rxllm.values import Turn
 from rxllm.values.argument_checks import check, check_instance
 
 CARDS = 60
-"""The maximum number of messages and answers in a panel."""
+"""The maximum number of messages and answers that a panel shows."""
 
 
 def chat(engine: Engine | str | Any, session: Session | None = None, **opts: Unpack[ChatOptions]) -> ChatPanel:
@@ -39,10 +39,10 @@ def chat(engine: Engine | str | Any, session: Session | None = None, **opts: Unp
         panel                   # in a cell
         panel.session           # the conversation so far, in any later cell
 
-    The panel continues `session`, if given. `opts` are the options of ``rxllm.chat``. Tools with ``approval=True`` get
-    the buttons "Approve" and "Deny", unless you pass the option `approve`. Tools with ``manual=True`` get a field for
-    typing the result. A stopped answer keeps its partial text. A failed answer's card shows the error. The panel shows
-    the last 60 messages and answers. The session keeps all of them.
+    If you pass a `session`, the panel continues it. `opts` are the options of ``rxllm.chat``. Tools with
+    ``approval=True`` get "Approve" and "Deny" buttons, unless you pass the `approve` option. Tools with ``manual=True``
+    get a text field for the result. If you stop an answer, its partial text is kept. If an answer fails, its card shows
+    the error. The panel shows the last 60 messages and answers, but the session keeps all of them.
 
     Raises ``EngineError("missing_dependency")`` if ipywidgets is not installed.
     """
@@ -54,7 +54,7 @@ class ChatPanel(abc.DisposableBase):
     """A conversation in a notebook. `widget` shows it, and `session` stores it. Dispose the panel to remove it."""
 
     def __init__(self, engine: Any, session: Session, opts: ChatOptions) -> None:
-        turns.stream_reply(engine, Session(), "", **opts)  # checks the options
+        turns.stream_reply(engine, Session(), "", **opts)  # raises if an option is invalid
         self._engine, self._session, self._opts = engine, session, opts
         self._showing: Showing[Any] | None = None
         self._answer: Answer | None = None
@@ -72,13 +72,13 @@ class ChatPanel(abc.DisposableBase):
 
     @property
     def session(self) -> Session:
-        """The conversation so far. It does not include a turn that is still running."""
+        """The conversation so far, without a turn that is still running."""
         return self._session
 
     def send(self, message: str | Message) -> Showing[Any]:
         """Send a user message, and show the answer.
 
-        Raises `SessionError` if an answer is running or tool calls are pending.
+        Raises `SessionError` if an answer is still running or tool calls are pending.
         """
         if not self._stop.disabled:
             fault = "an answer is still running: wait for it to end, or call panel.stop()"
@@ -128,7 +128,7 @@ class ChatPanel(abc.DisposableBase):
         self._end()
 
     def _end(self) -> None:
-        """Enable the controls on the second call. The session and the card both call this when they have ended."""
+        """Enable the controls on the second call. The session and the card each call this when they are finished."""
         with self._lock:
             self._ends += 1
             ended = self._ends == 2
@@ -143,11 +143,11 @@ class ChatPanel(abc.DisposableBase):
         self._questions.ask(pending, {call.id for call in pending if call.name in approvable})
         if self._answer is not None:
             self._answer.redraw()
-        # `send` raises until Stop is disabled, so disable it first.
+        # `send` raises an error while Stop is enabled, so disable Stop first.
         self._stop.disabled, self._send.disabled = True, bool(pending)
 
     def _add(self, html: str) -> Any:
-        """Add a card, and remove the oldest if there are too many."""
+        """Add a card, and remove the oldest ones if there are too many."""
         drawn = self._widgets.HTML(html)
         shown = (*self._history.children, drawn)
         self._history.children = shown[-CARDS:]
@@ -170,7 +170,8 @@ def _ipywidgets() -> Any:
 def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
     """Emit the value of `widget` now and whenever it changes.
 
-    A button is emitted on every click. Here, moving the slider starts a new call and cancels the previous one::
+    If `widget` is a button, it emits the button itself on every click. In this example, moving the slider starts a new
+    call and cancels the previous one::
 
         slider = ipywidgets.IntSlider(3)
         ask = lambda days: rxllm.stream_generate(engine, f"{days} days in Rome").pipe(ops.snapshots(0.05))
@@ -178,9 +179,9 @@ def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
         display(slider)
         rxllm.show(answers, block=False)
 
-    `trait` is the name of the trait to observe. While a cell is running, the kernel receives no changes. So use
-    ``block=False`` or ``subscribe``. The stream never completes. Dispose it to stop observing the widget. Items are
-    emitted on the subscription's event loop or scheduler.
+    `trait` is the name of the trait to observe. While a cell is running, the kernel receives no changes, so use
+    ``block=False`` or ``subscribe``. The stream never completes. Dispose the subscription to stop observing the widget.
+    Items are emitted on the subscription's event loop or scheduler.
 
     Raises ``ValidationError("invalid_option")`` if `widget` is not a widget or has no such trait.
     """

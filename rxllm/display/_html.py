@@ -17,14 +17,14 @@ from rxllm.display._words import error_text
 from rxllm.values import FilePart, ImagePart, LLMError, SourcePart, TextPart, ThinkingPart
 
 SHOWN = 2_000
-"""The maximum number of characters of arguments, progress and results."""
+"""The maximum number of characters to show of arguments, progress, results and other details."""
 
 LINE, INDENTED = 60, 100_000
-"""The maximum lengths of the arguments on a tool's line and of JSON that is indented, in characters."""
+"""The maximum length of arguments shown on a tool's line, and of JSON that is indented, in characters."""
 
 
 def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
-    """Return the HTML of `cards` at time `now`.
+    """Return `cards` as HTML, as they look at the time `now`.
 
     >>> html = cards_html({None: Card(begun=0.0)}, 1.5)
     >>> html[html.index("<footer") :]
@@ -34,7 +34,7 @@ def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
 
 
 def page(drawn: str) -> str:
-    # The "ignore" classes keep dollar signs from becoming math.
+    # The "ignore" classes keep MathJax from treating dollar signs as math.
     classes = f"rxllm-output {_SCOPE} tex2jax_ignore mathjax_ignore"
     return f'<div class="{classes}"><style>{STYLE}</style>{drawn}</div>'
 
@@ -59,9 +59,9 @@ def article(look: str, body: str, texts: Iterable[str]) -> str:
 
 
 def rows_html(rows: Sequence[Row], *, opened: bool) -> str:
-    """Return the HTML of `rows`. If `opened` is True, thinking in the last row is not collapsed.
+    """Return the HTML of `rows`. If `opened` is True and the last row is thinking, it is expanded.
 
-    Otherwise, each redraw would collapse the thinking again after the user has expanded it.
+    If it were collapsed, each redraw would collapse it again after the user had expanded it.
     """
     last = rows[-1] if rows and opened else None
     if isinstance(last, ThinkingPart) and last.text:
@@ -119,7 +119,7 @@ def _text(value: Any) -> str:
 
 
 def block(kind: str, text: str) -> str:
-    """Return the HTML of a tool's text. JSON is indented."""
+    """Return the HTML of a tool's arguments, progress or result. JSON is indented."""
     return f'<pre class="rxllm-{kind}" dir="auto">{escape(truncate(_indented(text), SHOWN))}</pre>'
 
 
@@ -131,7 +131,7 @@ def _indented(text: str) -> str:
 
 
 def _error(error: Exception) -> str:
-    """Return the HTML of an error. Only the first line of the error's message is shown unfolded."""
+    """Return the HTML of an error. Everything after the first line of the message is collapsed."""
     sentence, _, more = error_text(error).partition("\n")
     fields = error.fields() if isinstance(error, LLMError) else {}
     found = [form.format(str(fields[name]).replace("_", " ")) for name, form in _FACTS.items() if name in fields]
@@ -172,7 +172,7 @@ def _base64(data: bytes) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return any value as HTML. If the value has no HTML, Markdown or picture of its own, its text is used."""
+    """Return any value as HTML. If it does not define its own HTML, Markdown or picture, its text is used."""
     for name, draw in (("_repr_html_", str), ("_repr_markdown_", markdown), ("_repr_mimebundle_", _pictures)):
         method: Any = getattr(cast(Any, type(value)), name, None)
         with contextlib.suppress(Exception):  # if one fails, try the next
@@ -189,7 +189,7 @@ def _pictures(bundle: Any) -> str:
 
 
 def isolate(text: str) -> str:
-    """Return `text` as HTML with its own writing direction."""
+    """Return `text` as HTML whose writing direction does not affect the text around it."""
     return f"<bdi>{escape(text)}</bdi>"
 
 
@@ -267,7 +267,7 @@ $ figure{display:inline-block;margin:0 8px 8px 0;max-width:100%;vertical-align:t
 """.strip().replace("\n", "")
 
 _SCOPE = f"rxllm-{crc32(_RULES.encode()):08x}"
-"""The CSS class of the page. It depends on the style sheet, so that different versions do not share rules."""
+"""The CSS class of the page. It is derived from the style sheet, so different versions never share rules."""
 
-# Doubling the class overrides the page's own rules.
+# Doubling the class makes these rules override the page's own.
 STYLE = _RULES.replace("$", f".{_SCOPE}.{_SCOPE}")

@@ -1,4 +1,4 @@
-"""`marble_diagram` runs streams and draws their items."""
+"""`marble_diagram`, which runs streams and draws their items."""
 
 from __future__ import annotations
 
@@ -31,14 +31,13 @@ T = TypeVar("T")
 Streams = Observable[Any] | Sequence[Observable[Any]] | Mapping[str, Observable[Any]]
 
 REDRAW_SECONDS = 0.25
-"""Seconds between redraws of a cell."""
 
 VIRTUAL_SECONDS = 86_400.0
-"""The maximum duration of a run in virtual time, in seconds."""
+"""The longest that a run in virtual time may last, in seconds."""
 
 
 class MarbleDiagram:
-    """A diagram of the items at chosen places in a pipe.
+    """A diagram of the items that pass through chosen places in a pipe.
 
     >>> from rxllm import Fake, stream_generate, operators as ops
     >>> diagram = MarbleDiagram()
@@ -47,8 +46,8 @@ class MarbleDiagram:
     >>> diagram.svg[:4]
     '<svg'
 
-    A notebook shows the diagram as `svg`. Printed, it is text. You can draw it while the streams are running. To draw a
-    whole pipe, use `marble_diagram`.
+    A notebook shows the diagram as `svg`, and ``print`` shows it as text. You can draw it while the streams are still
+    running. To draw a whole pipe, use `marble_diagram`.
     """
 
     def __init__(self) -> None:
@@ -74,7 +73,7 @@ class MarbleDiagram:
     def svg(self) -> str:
         """The diagram as self-contained SVG.
 
-        It uses the colours of the surrounding page. If it is saved as a file, it has its own light or dark background.
+        In a page, it uses the colours of that page. As a file, it has its own light or dark background.
         """
         return draw_svg(self._lanes, self._end())
 
@@ -137,7 +136,7 @@ def marble_diagram(
     labels: Sequence[str] | None = None,
     virtual: bool = False,
 ) -> MarbleDiagram:
-    """Run a stream through `operators`, and draw a lane for each.
+    """Run a stream through `operators`, and draw a lane for the stream and for each operator.
 
     >>> import reactivex
     >>> from rxllm import operators as ops
@@ -153,24 +152,24 @@ def marble_diagram(
     b=1
 
     To draw ``source.pipe(a, b)``, write ``marble_diagram(source, a, b)``. The call returns when all streams have ended.
-    Streams that are still running after `until` seconds are disposed. Errors are drawn, not raised. A notebook shows
-    the picture as it grows. The text uses the notation of ``rxllm.testing.marbles``. If each character is 1 s, as
-    above, that module's ``check`` function accepts the text.
+    Streams that are still running after `until` seconds are disposed. Errors are drawn, not raised. In a notebook, the
+    picture grows while the streams are running. The text uses the notation of ``rxllm.testing.marbles``. If each
+    character stands for 1 s, as above, you can pass the text to that module's ``check`` function.
 
-    Each subscription has its own row. For example, a retry adds a second row. The picture shows operators in boxes.
-    Equal content has the same colour.
+    Each subscription has its own row. For example, a retry adds a second row. In the picture, operators are shown in
+    boxes, and items with equal content have the same colour.
 
-    Several streams can be a list or a dict. Each gets its own lane. The first operator has to combine them, as in
-    ``marble_diagram([a, b], rxllm.race)``. It is called with the list's streams as arguments, or with the dict itself.
-    Without operators, the streams run side by side.
+    To draw several streams, pass a list or a dict. Each stream gets its own lane. The first operator must combine the
+    streams, as in ``marble_diagram([a, b], rxllm.race)``. It is called with the list's streams as arguments, or with
+    the dict itself. Without operators, the streams run side by side.
 
-    With `virtual`, the streams run in virtual time, without real pauses and with exact times. The run ends after at
-    most one virtual day. To draw a recording, write
+    If `virtual` is True, the streams run in virtual time, without real pauses and with exact times. The run ends after
+    at most one virtual day. To draw a recording, write
     ``marble_diagram(rxllm.testing.replay_file("hello.jsonl"), virtual=True)``. Network calls need real time.
 
-    `labels` are the names of the lanes, by default the arguments' source code.
+    `labels` are the names of the lanes. By default, they are the source code of the arguments.
 
-    Raises ``ValidationError("invalid_option")`` for invalid arguments.
+    Raises ``ValidationError("invalid_option")`` if an argument is invalid.
     """
     check("until", until, until is None or is_positive(until), "a positive number of seconds")
     sources = _sources(streams)
@@ -208,7 +207,7 @@ def _sources(streams: Any) -> dict[Any, Observable[Any]]:
 
 
 def _names(streams: Any, keys: Sequence[Any], count: int, frame: FrameType | None) -> list[str]:
-    """Return the source code of the caller's arguments, or numbers if the source code cannot be read."""
+    """Return the source code of each of the caller's arguments, or numbers if the source code cannot be read."""
     caller = cast(FrameType, cast(FrameType, frame).f_back)
     first, last, left, right = list(caller.f_code.co_positions())[caller.f_lasti // 2]
     place = ast.Pass(lineno=first or 0, end_lineno=last, col_offset=left or 0, end_col_offset=right)
@@ -229,6 +228,6 @@ def _names(streams: Any, keys: Sequence[Any], count: int, frame: FrameType | Non
 
 
 def _cell() -> object:
-    """Return the running cell's number, or None outside a notebook."""
+    """Return the number of the running cell, or None outside a notebook."""
     shell = ipython_shell()
     return shell.execution_count if hasattr(shell, "kernel") else None

@@ -11,16 +11,16 @@ from rxllm.events import EVENT_CLASSES, Nested, Steered, UsageUpdated
 from rxllm.values import Labelled, Timed, ToolCall, Usage
 
 MAX_LANES, MAX_ROWS, MAX_MARKS = 30, 12, 4000
-"""The maximum numbers of lanes, of subscriptions in a lane, and of marks in a subscription."""
+"""The maximum number of lanes, of subscriptions per lane, and of marks per subscription."""
 
 MAX_LABEL = 80
 """The maximum length of a label, in characters."""
 
 UNUSED = "unused"
-"""The outcome of a lane to which nothing has ever subscribed."""
+"""The outcome of a lane that was never subscribed to."""
 
 QUIET = ("start", "complete")
-"""Events that only begin or complete something. They have no label."""
+"""The kinds of marks that only show that something began or completed. They have no label."""
 
 _KINDS = {
     "MessageStarted": ("start", "start"),
@@ -46,14 +46,14 @@ _KINDS = {
     "RawChunk": ("value", "data"),
     "Custom": ("value", "name"),
 }
-"""The kind and the label of each event class. A label may name a field of the event."""
+"""The kind and the label of each event class. If the label is the name of a field, the field's value is shown."""
 
 
 class Mark(NamedTuple):
-    """The mark for one item, or for `size` items between the times `at` and `until`.
+    """The mark for one item, or for `size` items that arrived between the times `at` and `until`.
 
-    Equal items have the same `key`. `content` is the label without agent and stream names. It determines the colour.
-    `detail` is the item's repr.
+    Equal items have the same `key`. `content` is the label without agent and stream names, and it determines the
+    colour. `detail` is the item's repr.
     """
 
     at: float
@@ -68,7 +68,7 @@ class Mark(NamedTuple):
 
 @dataclass
 class Span:
-    """A subscription and its marks. `outcome` is the kind of its final `Trace`, or None while it is running."""
+    """A subscription and its marks. `outcome` is the kind of its final `Trace`, or None while it is still running."""
 
     start: float
     latest: float
@@ -90,7 +90,7 @@ class Span:
 class Lane:
     """A place in a pipe. It has one span for each subscription.
 
-    `is_operator` is True if the label is an operator's code.
+    `is_operator` is True if the label is the source code of an operator.
     """
 
     def __init__(self, label: str, is_operator: bool = False) -> None:
@@ -109,7 +109,7 @@ class Lane:
 
 
 class Row(NamedTuple):
-    """A row of the diagram, which shows one subscription to a lane. The first subscription has the number 1."""
+    """A row of the diagram, which shows one subscription to a lane. The `number` of a lane's first one is 1."""
 
     lane: Lane
     number: int
@@ -125,12 +125,12 @@ class Row(NamedTuple):
 
     @property
     def note(self) -> str:
-        """The text below the last row, with the number of hidden subscriptions."""
+        """The text that is shown below a lane's last row if some of its subscriptions are hidden."""
         return f"and {self.lane.hidden} more" if self.number == MAX_ROWS and self.lane.hidden else ""
 
 
 def rows_of(lanes: Sequence[Lane]) -> list[Row]:
-    """Return the rows of the `lanes`. Spans are copied, since they may change."""
+    """Return the rows of `lanes`. The spans are copied because they may still change."""
     return [
         Row(lane, number, replace(span, marks=list(span.marks)))
         for lane in lanes[:MAX_LANES]
@@ -139,7 +139,7 @@ def rows_of(lanes: Sequence[Lane]) -> list[Row]:
 
 
 def join_marks(marks: Iterable[Mark], gap: float, most: int) -> list[Mark]:
-    """Join marks of the same kind that are at most `gap` apart. If over `most` are left, also join different kinds."""
+    """Join marks of the same kind that are at most `gap` apart. If more than `most` remain, join all kinds."""
     result: list[Mark] = []
     for mark in marks:
         last = result[-1] if result else mark
@@ -154,7 +154,7 @@ def join_marks(marks: Iterable[Mark], gap: float, most: int) -> list[Mark]:
 def mark_of(item: Any, at: float) -> Mark:
     try:
         (kind, names, label), detail = _describe(item), repr(item)
-    except Exception:  # a property or the repr of a user's class raised
+    except Exception:  # a property or the repr of a user's class raised an error
         kind, names, label, detail = "value", "", type(item).__name__, object.__repr__(item)
     whole = truncate(names + label, MAX_LABEL)
     return Mark(at, at, kind, whole, truncate(label, MAX_LABEL), truncate(detail, MAX_LABEL), hash(detail))
@@ -198,11 +198,11 @@ TICKS = (
     *(1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 18_000.0, 43_200.0),
     *(86_400.0 * 10**power for power in range(6)),
 )
-"""The possible distances between labels on a time axis, in seconds."""
+"""The intervals that labels on a time axis may have, in seconds."""
 
 
 def time_label(value: float) -> str:
-    """Format a time in the unit that keeps it shortest.
+    """Format a time in the largest unit that keeps it short and exact.
 
     >>> [time_label(value) for value in (0, 0.05, 0.5, 90, 3600)]
     ['0', '50 ms', '0.5 s', '90 s', '1 h']
@@ -214,7 +214,7 @@ def time_label(value: float) -> str:
 
 
 def describe(row: Row) -> str:
-    """Return a sentence about a row, for screen readers."""
+    """Describe a row in a sentence for screen readers."""
     span = row.span
     parts = [f"{mark.kind} {mark.label!r} at {time_label(mark.at)}" for mark in span.marks[:MAX_ROWS]]
     if len(span.marks) > MAX_ROWS:

@@ -1,7 +1,8 @@
 """Draw a marble diagram as SVG.
 
-Each subscription has a row, and each operator a box. A row has a slot for each item and for the end. Slots and labels
-do not overlap. If the chart is too narrow for exact times, slots move to the right. The time axis stretches with them.
+Each subscription has a row, and each operator has a box. A row has a slot for each item and one for the end of the
+subscription. Slots and labels never overlap. If the chart is too narrow to put every slot at its exact time, slots are
+moved to the right, and the time axis is stretched to match.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ from rxllm.display._marble_lanes import (
 CHARACTER = 7.25
 
 WIDTHS = ((280, 1), (350, 1), (420, 1), (350, 2), (420, 2), (520, 2), (640, 2))
-"""The layouts to try: (width of the time axis in pixels, number of label levels)."""
+"""Pairs of (width of the time axis in pixels, number of label levels), in the order in which they are tried."""
 
 MAX_WIDTH, LIMITS = 1000, ((30, 80), (30, 40), (30, 24), (30, 12), (12, 12), (0, 12))
-"""The maximum width in pixels, and the pairs of limits to try one after the other.
+"""The maximum width of a chart in pixels, and the pairs of limits to try, in order.
 
-A pair is a maximum number of marks in a row and a maximum length of labels. A row with more marks has ticks instead of
-marks and labels.
+Each pair is the maximum number of marks in a row and the maximum length of a label. A row that has more marks shows
+ticks instead of marks and labels.
 """
 
 RADIUS, GAP, LABEL_GAP, LEVEL = 7, 6, 14, 15
-"""The radius of a mark, the gap between marks, the gap between labels, and the height of a label level."""
+"""The radius of a mark, the gap between marks, the gap between labels, and the height of a label level, in pixels."""
 
 PALETTE = ("#3b82f6", "#d9730d", "#2e9e5b", "#9a5cd0", "#0f97a8", "#d4569a", "#a88300", "#a0653a")
-"""The colours of items. They are legible on light and dark pages."""
+"""The colours of items, which are readable on both light and dark pages."""
 
 _STYLE = """.rxm{font:12px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;max-width:100%;height:auto}
 .rxm text,.rxm .soft,.rxm .faint{fill:currentColor;white-space:pre}.rxm .soft{opacity:.65}.rxm .faint{opacity:.15}
@@ -55,7 +56,7 @@ _STYLE = """.rxm{font:12px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monosp
 .rxm .middle,.rxm .code{text-anchor:middle}.rxm .end{text-anchor:end}
 .rxm .card{fill:none}.rxm:root{color:#1f2328}.rxm:root .card{fill:#fff}
 @media(prefers-color-scheme:dark){.rxm:root{color:#e6edf3}.rxm:root .card{fill:#0d1117}}"""
-# A standalone file has no page to take colours from, so it draws a card behind the diagram.
+# A standalone file has no page to take its colours from, so it has a card behind the diagram.
 
 _SHAPES = {
     "text": ("text", "", "m-7 0a7 7 0 1 0 14 0a7 7 0 1 0-14 0z"),
@@ -88,7 +89,7 @@ _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u206
 
 
 def draw_svg(lanes: Sequence[Lane], now: float) -> str:
-    """Draw the `lanes` as SVG. Running spans end at `now`."""
+    """Draw `lanes` as SVG. Spans that are still running are drawn up to `now`."""
     rows = rows_of(lanes)
     picture = _Picture(_best_chart(rows, now))
     picture.add_rows()
@@ -159,7 +160,7 @@ class _Line:
 
     @property
     def end(self) -> float | None:
-        """The x position at which the row ends, or None while its stream is running."""
+        """The x position where the row ends, or None while the stream is still running."""
         return next((slot.x for slot in self.slots if slot.kind == self.span.outcome), None)
 
     def needed(self, at: float) -> float:
@@ -167,7 +168,7 @@ class _Line:
         return self.edge + GAP + self._first_item(at)[1]
 
     def shift(self, at: float, x: float) -> float:
-        """Return how far to the right of `x` the first mark at the time `at` must move, so that its label fits."""
+        """Return how far to the right of `x` the first mark at the time `at` must be moved for its label to fit."""
         return self._spot(self._first_item(at)[0], x)[0]
 
     def put_group(self, at: float, x: float) -> None:
@@ -199,14 +200,14 @@ class _Line:
         self.put(slot, (x + until) / 2)
 
     def _first_item(self, at: float) -> tuple[_Slot, float]:
-        """Return the slot that marks the time `at`, and the slot's distance from the left edge of its group."""
+        """Return the slot that marks the time `at`, and its distance from the left edge of its group."""
         slots = self.groups[at]
         is_start = at == self.span.start
         index = next((index for index, slot in enumerate(slots) if is_start or slot.kind not in QUIET), 0)
         return slots[index], sum(2 * slot.radius + 2 for slot in slots[:index]) + slots[index].radius
 
     def _spot(self, slot: _Slot, x: float) -> tuple[float, bool, int, float]:
-        """Return the slot's shift, whether the label moves, the label's level, and the label's left edge."""
+        """Return how far the slot must be moved, whether its label is moved, and the label's level and left edge."""
         width = _width(slot.label)
         cover = min(6.0, width / 2)
         wish = max(min(x - width / 2, self.limit - width), x + cover - width)
@@ -246,7 +247,7 @@ class _Chart:
         return min(x, self._places[times[after]]) if after < len(times) else x
 
     def place_dense(self) -> None:
-        """Place the marks of dense lines, and join marks that are close together."""
+        """Place the marks of dense lines, joining those that are close together."""
         for line in self.lines:
             if line.is_dense:
                 marks = join_marks(line.span.marks, 3 / self._scale, 640)
@@ -270,7 +271,7 @@ class _Chart:
 
 
 class _Picture:
-    """The SVG elements that have been drawn so far, and the y position of the next one."""
+    """The SVG elements drawn so far, and the y position of the next one."""
 
     def __init__(self, chart: _Chart) -> None:
         codes = [_width(line.row.title) * 13 / 12 + 48 for line in chart.lines if line.row.lane.is_operator]
@@ -312,7 +313,7 @@ class _Picture:
         self._y += 24
 
     def add_legend(self) -> None:
-        """Draw each kind of mark with its name."""
+        """Draw each kind of mark that the diagram contains, with its name."""
         x = 20.0
         for kind, (name, _, _) in _SHAPES.items():
             width = _width(name) * 11 / 12
@@ -357,7 +358,7 @@ class _Picture:
         self._add_labels(line.slots, y)
 
     def _add_marks(self, kind: str, content: str, slots: Iterable[_Slot], y: float) -> None:
-        """Draw marks that have the same colour."""
+        """Draw marks that have the same kind and colour."""
         self._kinds.add(kind)
         style = _SHAPES[kind][1] or ("" if content else "soft")
         colour = PALETTE[len(self._colours) % len(PALETTE)]
@@ -381,7 +382,7 @@ class _Picture:
 
 
 def _path(kind: str, bar: float) -> str:
-    """Return the outline of a mark, which is stretched by `bar` pixels."""
+    """Return the outline of a mark, stretched by `bar` pixels."""
     if not bar:
         return _SHAPES[kind][2]
     if kind == "several":

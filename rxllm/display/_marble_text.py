@@ -9,10 +9,10 @@ from rxllm.display._card import truncate
 from rxllm.display._marble_lanes import MAX_LANES, TICKS, UNUSED, Lane, Mark, Span, rows_of, time_label
 
 COLUMNS = 100
-"""The approximate maximum length of a diagram's lines, in characters."""
+"""The approximate maximum length of a line of marbles, in characters."""
 
 MAX_SYMBOLS = 40
-"""The maximum number of symbols. If there are more distinct items, all items of a kind share a symbol."""
+"""If there are more distinct items than this, all items of the same kind share a symbol."""
 
 MAX_TITLE = 30
 """The maximum length of a title, in characters."""
@@ -21,7 +21,7 @@ _LETTERS = string.ascii_letters.replace("X", "")
 
 
 def draw_text(lanes: Sequence[Lane], now: float) -> str:
-    """Draw the `lanes` as text. Running spans end at `now`."""
+    """Draw `lanes` as text. Spans that are still running are drawn up to `now`."""
     rows = rows_of(lanes)
     symbols = _Symbols(mark for row in rows for mark in row.span.marks)
     tick, columns = _columns([row.span for row in rows], symbols, now)
@@ -39,7 +39,7 @@ def draw_text(lanes: Sequence[Lane], now: float) -> str:
 
 
 def _axis(tick: float, columns: dict[int, int]) -> str:
-    """Return the time axis. Each time label begins in the column of that time."""
+    """Return the time axis. Each label begins in the column of its time."""
     last = max(columns)
     for step in (round(time / tick) for time in TICKS if time >= tick and _is_multiple(time, tick)):
         axis = "0"
@@ -57,7 +57,7 @@ def _axis(tick: float, columns: dict[int, int]) -> str:
 
 
 class _Symbols:
-    """The letters of a text diagram. Each distinct item gets its own letter."""
+    """The letters that stand for items in a text diagram. Each distinct item, or each kind of item, has its own."""
 
     def __init__(self, marks: Iterable[Mark]) -> None:
         marks = sorted(marks, key=lambda mark: mark.detail != repr(mark.label))
@@ -99,7 +99,7 @@ def _groups(span: Span, symbols: _Symbols, tick: float) -> dict[int, str]:
 
 
 def _columns(spans: list[Span], symbols: _Symbols, now: float) -> tuple[float, dict[int, int]]:
-    """Return the number of seconds that a character stands for, and the column of each tick."""
+    """Return how many seconds each character stands for, and the column of each tick."""
     times = {0.0, now, *(at for span in spans for at in (span.start, span.latest, *(mark.at for mark in span.marks)))}
     finest = max(times) / COLUMNS
 

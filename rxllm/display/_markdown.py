@@ -1,4 +1,4 @@
-"""Turn a model's Markdown into safe HTML."""
+"""Convert a model's Markdown to safe HTML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def clean(text: str) -> str:
-    """Replace control characters and lone surrogates in `text`.
+    """Replace control characters and lone surrogates in `text`, and normalize its line endings.
 
     >>> clean("a\\x1b[31m\\r\\nb")
     'a�[31m\\nb'
@@ -23,7 +23,7 @@ def clean(text: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Escape `text` for HTML and its attributes.
+    """Escape `text` for use in HTML and in HTML attributes.
 
     >>> escape("<b> & c")
     '&lt;b&gt; &amp; c'
@@ -42,17 +42,17 @@ Finished = tuple[str, str, dict[str, Any]]
 
 
 _finished: deque[Finished] = deque(maxlen=32)
-"""The finished blocks of recently drawn texts. Each entry is the Markdown, its HTML and its link addresses."""
+"""The finished blocks of recently drawn texts. Each entry holds the Markdown, its HTML and its link definitions."""
 
 
 def markdown(text: str) -> str:
-    """Return the HTML of Markdown `text`.
+    """Convert Markdown `text` to HTML.
 
     >>> markdown("*Hi* <script>")
     '<p dir="auto"><em>Hi</em> &lt;script&gt;</p>\\n'
 
-    If markdown-it-py is not installed, the text is shown unformatted. Finished blocks of a growing text are not parsed
-    again.
+    If markdown-it-py is not installed, the text is shown unformatted. As a text grows, the blocks that are already
+    finished are not parsed again.
     """
     parser = _parser()
     if parser is None:
@@ -64,8 +64,8 @@ def markdown(text: str) -> str:
     source, html, env = known
     tail = text[len(source) :]
     tokens = parser.parse(tail, env)
-    # A block is finished when the next block's first line is complete. For example, "2" might become "2.", another item
-    # of a list.
+    # A block is finished once the first line of the next block is complete. Until then, "2" could still become "2.",
+    # which would be another item in the same list.
     complete = tail.count("\n")
     starts = [n for n, token in enumerate(tokens) if token.level == 0 and token.map and token.map[0] < complete]
     last = starts[-1] if starts else 0
@@ -103,13 +103,13 @@ _MATH = re.compile(
     re.DOTALL,
 )
 _PRICE = re.compile(r"\$\d[\d.,]*[^$\\]*\$\w")
-"""Matches a price that is followed by another dollar sign, as in ``$5 (or $x``."""
+"""Matches a price followed by another dollar sign, as in ``$5 (or $x``."""
 
 _MATH_OPENING = re.compile(r"\$\$|\\\[|\\begin\{(\w+\*?)\}")
 
 
 def _math(state: Any, silent: bool) -> bool:
-    """Keep inline LaTeX as it was written."""
+    """Leave inline LaTeX as it was written."""
     found = _MATH.match(state.src, state.pos, state.posMax)
     if found is None or _PRICE.match(state.src, state.pos, state.posMax):
         return False
@@ -120,10 +120,10 @@ def _math(state: Any, silent: bool) -> bool:
 
 
 def _math_block(state: Any, start: int, end: int, silent: bool) -> bool:
-    """Keep multi-line LaTeX as it was written.
+    """Leave multi-line LaTeX as it was written.
 
-    A block ends at its closing delimiter, or before an empty line. A delimiter that is never closed also begins a
-    block, because a later line must not change a finished block.
+    A block ends with its closing delimiter or before an empty line. A delimiter that is never closed also begins a
+    block, because a later line must not change a block that is already finished.
     """
 
     def line(number: int) -> str:
@@ -154,7 +154,7 @@ def _math_html(renderer: Any, tokens: Any, index: int, options: Any, env: Any) -
 
 
 def _table_html(renderer: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
-    """Wrap a table in an element that scrolls."""
+    """Wrap a table in a scrollable element."""
     tag = renderer.renderToken(tokens, index, options, env)
     return f'<div class="rxllm-table">{tag}' if tokens[index].nesting == 1 else f"{tag}</div>"
 
@@ -163,7 +163,7 @@ _BLOCKS = frozenset(("paragraph_open", "heading_open", "bullet_list_open", "orde
 
 
 def _set_attributes(state: Any) -> None:
-    # Control characters in one block must not reorder another.
+    # Bidirectional control characters in one block must not reorder the text of another block.
     for token in state.tokens:
         if token.type in _BLOCKS:
             token.attrSet("dir", "auto")

@@ -31,7 +31,7 @@ from rxllm.values import ChatResult, Labelled, TextPart
 Cards = Mapping[str | None, Card]
 
 Answered = Callable[[Mapping[str, bool], Mapping[str, str]], None]
-"""A function that continues a chat. Its arguments are the approvals and the results, by tool call id."""
+"""A function that continues a chat. It takes the approvals and the results, each keyed by tool call id."""
 
 Path = tuple[str, ...]
 """The tool call ids that lead to an agent, outermost first."""
@@ -41,7 +41,7 @@ WIDTH = 200
 
 
 def ipython_shell() -> Any:
-    """Return the running IPython shell, or None. Only a notebook's shell has a `kernel`."""
+    """Return the running IPython shell, or None if there is none. Only a notebook's shell has a `kernel`."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 
@@ -49,8 +49,8 @@ def ipython_shell() -> Any:
 class Screen:
     """A place to draw cards.
 
-    The reading thread calls `add` for every item, and another thread calls `draw`. If `listens` is set and a chat waits
-    for an answer, `ask` is called instead of `finish`.
+    The thread that reads the stream calls `add` for every item, and another thread calls `draw`. If `listens` is True
+    and the chat is waiting for an answer, `ask` is called instead of `finish`.
     """
 
     thread: type[threading.Thread] = threading.Thread
@@ -73,15 +73,15 @@ class Screen:
 
 
 class Plain(Screen):
-    """Prints events as they arrive.
+    """A screen that prints events as they arrive.
 
-    An agent's events are indented below the name of its tool. With `text_only`, only the chat's text and all questions
-    are printed. Errors go to standard error.
+    An agent's events are indented below the name of its tool. With `text_only`, only the chat's own text and any
+    questions are printed. Errors are printed to standard error.
     """
 
     def __init__(self, *, text_only: bool) -> None:
         self._text_only = text_only
-        # The path and kind of the latest text, and the name of the tool at each path.
+        # The path and kind of the last printed text, and the name of the tool at each path.
         self._latest: tuple[Path, str] | None = None
         self._names: dict[Path, str] = {}
 
@@ -146,7 +146,7 @@ def _addition(event: Event) -> tuple[str, str]:
 
 
 def quote(text: str, used: bool) -> str:
-    """Quote a user's correction."""
+    """Format a user's correction as a quotation."""
     lines = text.replace("\n", "\n> ")
     return f"> {lines}{'' if used else ' (not used)'}"
 

@@ -1,4 +1,4 @@
-"""`progress_bar` shows the progress of a batch."""
+"""`progress_bar`, which shows the progress of a batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVERY = 0.1
 """The minimum number of seconds between draws."""
 
 EVERY_LINE = 10.0
-"""The minimum number of seconds between lines if the output is a file."""
+"""The minimum number of seconds between lines when the output is a file."""
 
 
 def progress_bar(label: str = "") -> Callable[[Progress], None]:
@@ -34,8 +34,8 @@ def progress_bar(label: str = "") -> Callable[[Progress], None]:
         cities:  60%|██████    | 120/200 [01:10<00:47, 1.71/s, 3 failed, 4,821 tokens, cost 0.52, p50 0.4 s, p95 1.2 s]
 
     In a notebook, the bar appears below the cell. On a terminal, it is drawn on standard error, below the program's
-    output. A file gets a line at most every ten seconds, and one at the end. The bar is redrawn only when a response
-    arrives. The rate and the remaining time exclude answers from a journal.
+    output. If standard error is a file, a line is written at most every ten seconds, and once at the end. The bar is
+    redrawn only when a response arrives. Answers from a journal do not count towards the rate and the remaining time.
 
     >>> from rxllm import Fake, generate_many
     >>> responses = list(generate_many(Fake("Hi"), ["a", "b"], on_progress=progress_bar("greetings")))
@@ -63,12 +63,12 @@ class _Bar:
         self._done = progress.done
         if is_last or now - self._drawn_at >= self._every:
             self._drawn_at = now
-            with contextlib.suppress(OSError, ValueError):  # a closed output must not end the batch
+            with contextlib.suppress(OSError, ValueError):  # a closed output must not stop the batch
                 self._draw(self._label + progress_line(progress, now - self._began_at), is_last)
 
 
 def progress_line(progress: Progress, seconds: float) -> str:
-    """Return a progress bar's text after `seconds`.
+    """Return the text of a progress bar that began `seconds` ago.
 
     >>> from rxllm import Usage
     >>> progress_line(Progress(3, 1, 10, Usage(20, 4), journaled=1, seconds_p50=0.4, seconds_p95=1.25), 4.0)
@@ -106,8 +106,8 @@ def _in_cell() -> Callable[[str, bool], None]:
 class _TerminalLine:
     """The terminal line on which all bars are drawn.
 
-    After a draw, a `_Guard` replaces each standard stream in `sys` and in logging handlers. The first write to a guard
-    clears the line and restores the streams.
+    After each draw, every standard stream in `sys` and in logging handlers is replaced with a `_Guard`. The first write
+    to a guard clears the line and restores the original streams.
     """
 
     def __init__(self) -> None:
@@ -136,18 +136,18 @@ class _TerminalLine:
             if any(stream is other for other in streams):
                 guard = _Guard(stream, self)
                 self._guarded.append((owner, name, guard, stream))
-                # setStream's lock may be held by a thread waiting for ours.
+                # Do not call setStream: its lock may be held by a thread that is waiting for ours.
                 setattr(owner, name, guard)
 
     def _release(self) -> None:
         guarded, self._guarded = self._guarded, []
         for owner, name, guard, stream in guarded:
-            if getattr(owner, name) is guard:  # otherwise the program has replaced the guard
+            if getattr(owner, name) is guard:  # otherwise the program has replaced it with another stream
                 setattr(owner, name, stream)
 
 
 class _Guard:
-    """A terminal stream that clears the progress bar before each write."""
+    """A wrapper around a terminal stream that clears the progress bar before each write."""
 
     def __init__(self, stream: Any, line: _TerminalLine) -> None:
         self._stream = stream

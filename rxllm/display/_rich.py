@@ -1,11 +1,11 @@
 """Draw cards on a terminal with rich.
 
-rich redraws the last lines of the output, the live part. It cannot replace lines that have left the window.
+rich redraws the last lines of the output, which are called the live part here. It cannot replace lines that have
+scrolled out of the window. This leads to the following rules:
 
 * Finished rows and paragraphs are printed once, above the live part.
 * The live part is always shorter than the window.
-* Each draw is one write, so the terminal never shows half of it.
-
+* Each draw is a single write, so the terminal never shows half of it.
 * Side-by-side cards stay live until all of them have ended.
 """
 
@@ -33,19 +33,17 @@ from rxllm.display._plain import Cards, Screen, quote
 from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart
 
 THINKING = 300
-"""The maximum number of characters of thinking to show while the thinking is streamed."""
+"""The maximum number of characters of thinking to show while it is streaming."""
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 _COLOURS = {"done": "green", "failed": "red", "waiting": "yellow", "stopped": "yellow"}
 
-# rich would drop HTML, including the `<int>` of `List<int>`.
+# If HTML were enabled, rich would drop it, including the `<int>` in `List<int>`.
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
 
 
 class Terminal(Screen):
-    """Draws cards on a terminal."""
-
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console()
         self._live = Live(console=self._console, auto_refresh=False, transient=True, vertical_overflow="visible")
@@ -56,10 +54,10 @@ class Terminal(Screen):
         self._live.start()
 
     def draw(self, cards: Cards, now: float) -> None:
-        with self._console:  # writes all output at the end
+        with self._console:  # buffers the output until the end of the block
             rest = self._print_settled(cards, now)
             lines = self._console.render_lines(rest, pad=False)[-max(1, self._console.height - 2) :]
-            # On an empty line, keystrokes do not move the live part.
+            # The cursor is left on an empty line, so that keystrokes do not move the live part.
             segments = [segment for line in lines for segment in (*line, Segment.line())]
             self._live.update(Group(Segments(segments), Text()), refresh=True)
 
@@ -71,14 +69,14 @@ class Terminal(Screen):
             self._console.print(rest)
 
     def _print_settled(self, cards: Cards, now: float) -> RenderableType:
-        """Print the finished rows above the live part, and return the live part."""
+        """Print the finished rows above the live part, and return what is still live."""
         card = cards.get(None)
         if card is None or card.has_value:
             return _drawn(cards, now)
         found, texts = rows_and_status(card, now)
         settled, rest = self._take_settled(_shortened(found))
         if settled:
-            # Lines pushed out of the window cannot be replaced.
+            # Clear the live part first, because lines that are pushed out of the window cannot be replaced.
             self._live.update("", refresh=True)
             self._console.print(Group(*_stack(settled, next(iter(rest), None))))
         return Group(*_stack(rest), _Status(card, texts, now))
@@ -87,7 +85,7 @@ class Terminal(Screen):
         """Return the finished rows that have not been printed yet, and the rows that are still live."""
         count, keys = len(self._printed), [*map(_key, rows)]
         if keys[:count] != self._printed or not _text(rows[count:]).startswith(self._start):
-            count, self._start = 0, ""  # the step has started again
+            count, self._start = 0, ""  # the step was restarted
         rest = rows[count:]
         if self._start:
             rest[0] = TextPart(_text(rest)[len(self._start) :])
@@ -103,7 +101,7 @@ class Terminal(Screen):
 
 
 def _shortened(rows: Sequence[Row]) -> list[Row]:
-    """Return `rows` with clean text, and with a note in place of thinking that is not in the last row."""
+    """Return `rows` with cleaned text. Thinking is replaced with a note unless it is in the last row."""
     shown: list[Row] = []
     for row in rows:
         if isinstance(row, TextPart):
@@ -128,12 +126,12 @@ def _text(rows: Sequence[Row]) -> str:
 
 
 def _settled_text(text: str) -> str:
-    """Return the Markdown `text` without its unfinished block.
+    """Return the Markdown `text` without its last block, which is still unfinished.
 
     >>> _settled_text("One.\\n\\n* two\\n* three")
     'One.\\n\\n'
     """
-    # An unfinished line "2" may still become "2.", which starts another item of the list above.
+    # An unfinished line "2" may still become "2.", which would be another item in the list above it.
     starts = [token.map[0] for token in _PARSER.parse(text) if token.level == 0 and token.map]
     lines = text.split("\n")
     starts = [start for start in starts if start < len(lines) - 1]
@@ -159,7 +157,7 @@ def _card(card: Card, now: float) -> RenderableType:
 
 
 def _stack(rows: Sequence[Row], below: Row | None = None) -> list[RenderableType]:
-    """Draw `rows`, with an empty line after each row except between two tools."""
+    """Draw `rows`, with an empty line after each row unless the row and the next one are both tools."""
     drawn: list[RenderableType] = []
     for row, following in zip(rows, [*rows[1:], below], strict=False):
         drawn += _row(row)
@@ -169,7 +167,7 @@ def _stack(rows: Sequence[Row], below: Row | None = None) -> list[RenderableType
 
 
 class _Status:
-    """The status line. In a narrow window, it is broken between two of its texts."""
+    """The status line. In a narrow window, it wraps between two of its parts."""
 
     def __init__(self, card: Card, texts: list[str], now: float) -> None:
         self._texts = [clean(text) for text in texts]

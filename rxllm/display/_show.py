@@ -1,7 +1,7 @@
-"""`show` draws a running stream in a notebook or on a terminal.
+"""`show`, which draws a running stream in a notebook or on a terminal.
 
-One thread reads the stream, and another draws it. Draws are not queued. Each draw shows everything that has been
-received so far. The last draw comes after the end of the stream.
+One thread reads the stream, and another draws it. Draws are not queued: each one shows everything received so far. The
+last draw happens after the stream has ended.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ T = TypeVar("T")
 
 
 REFRESH_SECONDS = 0.05
-"""The minimum pause between draws. Shorter pauses would flicker."""
+"""The minimum pause between draws. With shorter pauses, the output would flicker."""
 
 SHARE = 150
-"""The minimum ratio of the pause after a draw to the CPU time of the draw."""
+"""The pause after a draw is at least this many times as long as the CPU time of the draw."""
 
 TICK_SECONDS = 0.1
 """The pause before a draw that updates only the running time."""
@@ -49,7 +49,6 @@ TICK_SECONDS = 0.1
 WAKE_SECONDS = 0.1
 
 last: Any = None
-"""The latest `show` result."""
 
 _STOPPED = "Stopped. The partial result is in rxllm.display.last."
 
@@ -67,22 +66,22 @@ def show(stream: Observable[T], *, block: Literal[True] = True) -> T: ...
 def show(stream: Any, *, block: bool = True) -> Any:
     """Show `stream` as it runs, and return its result.
 
-    The result of a stream of events is a `ChatResult`, a `StepResult` or a `Response`. Other items replace each other,
-    and the last item is the result. To show several streams side by side, pass a mapping of labels to streams. A stream
-    from ``rxllm.merge_labelled`` also works. The result is then a dict with the same labels. If one stream fails, the
-    others continue.
+    If the stream emits events, the result is a `ChatResult`, a `StepResult` or a `Response`. If it emits other items,
+    each item replaces the previous one, and the last item is the result. To show several streams side by side, pass a
+    mapping of labels to streams, or a stream from ``rxllm.merge_labelled``. The result is then a dict with the same
+    labels. If one stream fails, the others continue.
 
-    Notebooks, and terminals with rich, show a card that is redrawn in place. Everywhere else, the text is printed to
-    standard output. The stop button or Ctrl-C cancels the call and raises ``KeyboardInterrupt``. The partial result
-    remains on the card and in ``rxllm.display.last``.
+    In a notebook, or on a terminal if rich is installed, `show` draws a card and redraws it in place. Everywhere else,
+    it prints the text to standard output. The stop button or Ctrl-C cancels the call and raises ``KeyboardInterrupt``.
+    The partial result remains on the card and in ``rxllm.display.last``.
 
     With ``block=False``, `show` immediately returns a `Showing`. Await it to get the result, or dispose it to stop the
     stream. In a notebook with ipywidgets, the card then has a stop button. If a ``rxllm.stream(...)`` halts for
-    approval, the card shows the buttons "Approve" and "Deny". They continue the chat on the same card. You can then
-    await the `Showing` again.
+    approval, the card shows "Approve" and "Deny" buttons, which continue the chat on the same card. You can then await
+    the `Showing` again.
 
-    A failed stream's error is raised after all items have been shown. An empty stream raises
-    ``SequenceContainsNoElementsError``, as in ``run``.
+    If the stream fails, its error is raised after all items have been shown. An empty stream raises
+    ``SequenceContainsNoElementsError``, as it does with ``run``.
 
     >>> from rxllm import Fake, stream_generate
     >>> response = show(stream_generate(Fake(["Hel", "lo"]), "Hi"))
@@ -104,7 +103,7 @@ def show(stream: Any, *, block: bool = True) -> Any:
 
 
 def choose_screen() -> Screen:
-    """Return a notebook cell, a terminal or plain output."""
+    """Return the screen to draw on: a notebook cell, a terminal or plain output."""
     if (cell := notebook_cell()) is not None:
         return cell
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and find_spec("rich") is not None:
@@ -115,16 +114,17 @@ def choose_screen() -> Screen:
 
 
 def draws_cards() -> bool:
-    """Whether `show` draws cards instead of printing text."""
+    """Return whether `show` draws cards instead of printing text."""
     return not isinstance(choose_screen(), Plain)
 
 
 def notebook_cell(
     html: Callable[[Cards, float], str] = cards_html, text: Callable[[Cards], str] = plain_text
 ) -> Screen | None:
-    """Return a screen for the current notebook cell, if any.
+    """Return a screen for the current notebook cell, or None outside a notebook.
 
-    ``html(cards, now)`` draws it. ``text(cards)`` is stored with the last drawing, for viewers without HTML.
+    ``html(cards, now)`` draws the cards. ``text(cards)`` is stored with the last drawing, for viewers that cannot show
+    HTML.
     """
     marimo = sys.modules.get("marimo")
     if hasattr(ipython_shell(), "kernel"):
@@ -137,7 +137,7 @@ def notebook_cell(
 class Showing(abc.DisposableBase, Generic[T]):
     """A stream that is being shown.
 
-    Await it to get the result, or dispose it to stop the stream. A stopped stream's result is partial.
+    Await it to get the result, or dispose it to stop the stream. If the stream is stopped, the result is partial.
     """
 
     def __init__(self, source: Observable[Any], labels: Sequence[str], screen: Screen) -> None:
@@ -154,7 +154,7 @@ class Showing(abc.DisposableBase, Generic[T]):
         self._stopped = False
         self._ended = self._begun
         self._future: Future[T] = Future()
-        # If a task that awaits this object is cancelled, it must dispose the stream, not cancel the future.
+        # A running future cannot be cancelled. Cancelling a task that awaits this object disposes the stream instead.
         self._future.set_running_or_notify_cancel()
 
     def run(self) -> T:
@@ -169,7 +169,7 @@ class Showing(abc.DisposableBase, Generic[T]):
         return self
 
     def _start_thread(self) -> None:
-        context = contextvars.copy_context()  # notebooks find the cell of an output through context variables
+        context = contextvars.copy_context()  # notebooks use this to find the cell that an output belongs to
         target = partial(context.run, self._settle, self._future)
         self._screen.thread(target=target, name="rxllm-show", daemon=True).start()
 
@@ -181,7 +181,7 @@ class Showing(abc.DisposableBase, Generic[T]):
             self._screen.finish(self._cards, self._ended)
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait for the result. Raises the stream's error, or ``TimeoutError`` after `timeout` seconds."""
+        """Wait for the result and return it. Raises the stream's error, or ``TimeoutError`` after `timeout` seconds."""
         return self._future.result(timeout)
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -194,7 +194,8 @@ class Showing(abc.DisposableBase, Generic[T]):
                 await asyncio.wait({future}, timeout=WAKE_SECONDS)
         except asyncio.CancelledError as error:
             self.dispose()
-            # Notebooks show this error as one line. Python 3.12's timeouts would not recognise a subclass.
+            # This makes notebooks show the error as one line. A subclass could do the same, but Python 3.12's timeouts
+            # would not recognise it.
             error.__dict__["_render_traceback_"] = lambda: [_STOPPED]
             raise
         return suppress_repr(future.result())
@@ -210,13 +211,13 @@ class Showing(abc.DisposableBase, Generic[T]):
 
     @property
     def _asks(self) -> bool:
-        """Whether the chat waits for an answer that the user can give on the screen."""
+        """Whether the chat is waiting for an answer that the user can give on the screen."""
         result: Any = self._result
         reason: str | None = result.halted_reason if isinstance(result, ChatResult) else None
         return reason in ("approval", "manual_tool_calls") and self._screen.listens and self._call is not None
 
     def _resume(self, approvals: Mapping[str, bool], results: Mapping[str, str]) -> None:
-        """Continue the chat with the engine and the options with which it was started."""
+        """Continue the chat with the engine and the options that it was started with."""
         engine, options = cast(tuple[Any, Mapping[str, Any]], self._call)
         self._begin(stream_resume(engine, self._result, approvals=approvals, results=results, **options), [None])
         self._start_thread()
@@ -243,7 +244,7 @@ class Showing(abc.DisposableBase, Generic[T]):
             drawer.join()
             self._finish(end, failure)
         if not self._stopped and not any(card.has_events or card.has_value for card in self._cards.values()):
-            return empty().run()  # raises the same error as reactivex
+            return empty().run()  # raises reactivex's error for an empty stream
         return self._result
 
     def _take(self, item: Any) -> None:
@@ -262,7 +263,7 @@ class Showing(abc.DisposableBase, Generic[T]):
         drawn, drawn_at, pause = self._cards, 0.0, REFRESH_SECONDS
         while not self._over.wait(pause):
             cards, now = self._cards, time.monotonic()
-            tick = TICK_SECONDS if now - self._begun < 10 else 1.0  # from 10 s on, times are in whole seconds
+            tick = TICK_SECONDS if now - self._begun < 10 else 1.0  # from 10 s on, times are shown in whole seconds
             if cards is drawn and (now - drawn_at < tick or not any(card.ticks for card in cards.values())):
                 continue
             drawn, drawn_at, began = cards, now, time.thread_time()
@@ -284,7 +285,7 @@ class Showing(abc.DisposableBase, Generic[T]):
 
 
 def pause_after(cost: float) -> float:
-    """Return the seconds to pause after a draw of `cost` CPU seconds."""
+    """Return how many seconds to pause after a draw that took `cost` CPU seconds."""
     return max(REFRESH_SECONDS, SHARE * cost)
 
 
@@ -339,7 +340,7 @@ class Cell(Screen):
 
 
 _OUTPUTS = 200
-"""An upper limit for the number of outputs in a marimo cell."""
+"""An upper limit on the number of outputs in a marimo cell."""
 
 
 class _MarimoCell(Screen):
@@ -353,7 +354,7 @@ class _MarimoCell(Screen):
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
         html = self._html(cards, min(card.begun for card in cards.values()))
-        # marimo accepts only the index after the cell's earlier outputs.
+        # marimo only accepts indexes up to the one that follows the cell's existing outputs, so try them from the top.
         for index in range(_OUTPUTS, -1, -1):
             with contextlib.suppress(IndexError):
                 self._put(html, index)

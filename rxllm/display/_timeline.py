@@ -1,4 +1,4 @@
-"""`timeline` draws a run as bars over time."""
+"""`timeline`, which draws a run as bars over time."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ MAX_SECONDS = 1e9
 
 
 class Timeline:
-    """The rows of a run; ``str(timeline)`` draws them as text.
+    """The rows of a run. ``str(timeline)`` draws them as text.
 
-    `rows` are the steps, with their tools and agents. If `timeline` has run a stream, `result` is the same as from
-    ``show``. Notebooks draw an SVG picture and a table.
+    `rows` are the steps, with their tools and agents. If `timeline` ran a stream, `result` is what ``show`` would have
+    returned. Notebooks show an SVG picture and a table.
     """
 
     def __init__(self, title: str = "", labels: Iterable[str] = ()) -> None:
@@ -37,11 +37,11 @@ class Timeline:
         self.result: Any = None
         self._title = title
         self._seconds = 0.0
-        self._ticks: list[float] | None = None  # the ticks of the growing text bar, without labels
+        self._ticks: list[float] | None = None  # the ticks of the growing text bar, if streams have no labels
         self._lanes: dict[str | None, Lane] = {label: self._begin(label) for label in labels}
 
     def add(self, timed: Timed[Any]) -> None:
-        """Update the rows with an event. If several streams are drawn, each event is in a `Labelled`."""
+        """Add an event to the rows. If there are several streams, the event must be inside a `Labelled`."""
         at, event = timed.at, timed.item
         if not 0.0 <= at <= MAX_SECONDS:
             raise invalid_option("source", f"has an event at {at!r} s; times must be between 0 and {MAX_SECONDS:g} s")
@@ -120,14 +120,14 @@ class Timeline:
         return " · ".join(filter(None, texts))
 
     def svg(self, path: str | Path | None = None) -> str:
-        """Return the picture as SVG, and write it to `path` if given."""
+        """Return the picture as SVG, and also write it to `path` if one is given."""
         drawn = svg_of(self._drawn(), is_file=True)
         if path is not None:
             Path(path).write_text(drawn, encoding="utf-8")
         return drawn
 
     def html(self) -> str:
-        """Return the picture and a table of its figures as HTML. They take their colours from the surrounding page."""
+        """Return the picture and a table of its figures as HTML. Both take their colours from the surrounding page."""
         drawn = self._drawn()
         folded = f'<details style="margin-inline-start:24px"><summary>Figures</summary>{table_of(drawn)}</details>'
         return f'<div style="overflow-x:auto;font:13px system-ui,sans-serif">{svg_of(drawn)}{folded}</div>'
@@ -173,8 +173,8 @@ def timeline(source: Any, *, title: str = "") -> Timeline:
     a result                            The run that produced it, if ``ops.timed()`` was applied before the fold.
     ==================================  ===============================================================================
 
-    A stream's error is raised after the timeline has been drawn. The timeline is then in ``rxllm.display.last``. By
-    default, the `title` is the user's message.
+    If the stream fails, its error is raised after the timeline has been drawn. The timeline is then available as
+    ``rxllm.display.last``. The default `title` is the user's last message.
 
     Raises ``ValidationError("invalid_option")`` for any other `source`.
     """
@@ -205,7 +205,7 @@ def _run(source: Observable[Any], drawing: Timeline) -> Timeline:
 
 
 class _Drawing(Screen):
-    """Draws a timeline in a notebook cell, or prints it."""
+    """A screen that draws a timeline in a notebook cell or, outside a notebook, prints it at the end."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline

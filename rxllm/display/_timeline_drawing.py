@@ -1,7 +1,8 @@
 """Draw a timeline as SVG, as a table, and as text.
 
-The picture has no script, and its text has the colour of the surrounding page. The bars' colours are readable on light
-and dark pages. A text bar has a tick for each delta. With many ticks, the bar shows their density instead.
+The picture contains no scripts, and its text takes its colour from the surrounding page. The bars are readable on both
+light and dark pages. A text bar has a tick for each delta. If there are too many ticks to draw, the bar shows their
+density instead.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rxllm.display._timeline_rows import Bar, Kind, Row
 from rxllm.display._words import duration
 
 WIDTH, LEFT, PLOT, RIGHT = 1100, 250, 560, 828
-"""The picture's width, the bars' left edge and maximum width, and the figures' left edge."""
+"""The picture's width, the bars' left edge and maximum width, and the figures' left edge, in pixels."""
 
 ROW, BAR = 34, 16
 """The heights of a row and of a bar, in pixels."""
@@ -53,7 +54,7 @@ _PAGE = "<style>:root{color:#1f2328}@media(prefers-color-scheme:dark){:root{colo
 
 
 class Drawn(NamedTuple):
-    """The data for a drawing. `rows` pairs each row with its depth."""
+    """The data for a drawing. `rows` contains (depth, row) pairs."""
 
     title: str
     summary: str
@@ -66,7 +67,7 @@ class Drawn(NamedTuple):
 
 
 def fine_duration(seconds: float) -> str:
-    """Return a time as text, more precisely than `duration` does.
+    """Format a duration more precisely than `duration` does.
 
     >>> [fine_duration(seconds) for seconds in (0.0123, 0.47, 4.83, 75)]
     ['12 ms', '0.47 s', '4.8 s', '1 min 15 s']
@@ -77,7 +78,7 @@ def fine_duration(seconds: float) -> str:
 
 
 def figures(row: Row) -> str:
-    """Return the text for a row's figures and its error or note."""
+    """Return a row's figures as text, followed by its error or note."""
     usage, rate = row.usage, row.tokens_per_second
     if row.kind == "step":
         texts = ["" if row.first_token is None else f"{fine_duration(row.first_token)} TTFT"]
@@ -89,7 +90,7 @@ def figures(row: Row) -> str:
 
 
 def dollars(cost: float | None) -> str:
-    """Return a cost with two significant digits and at least two decimals."""
+    """Format a cost in dollars. It is rounded to cents, or to two significant digits if it is below $0.10."""
     if cost is None:
         return ""
     return f"${cost:,.2f}" if cost >= 0.1 or not cost else f"${float(f'{cost:.2g}'):f}".rstrip("0")
@@ -99,7 +100,7 @@ def dollars(cost: float | None) -> str:
 
 
 def svg_of(drawn: Drawn, *, is_file: bool = False) -> str:
-    """Return the picture as SVG. In a file, the text colour follows the reader's light or dark mode."""
+    """Return the picture as SVG. If it is for a file, its text colour follows the viewer's light or dark mode."""
     top = (62 if drawn.title else 36) + 16
     bottom = top + ROW * max(1, len(drawn.rows)) + 4
     height = bottom + 58 + (16 if drawn.omitted else 0)
@@ -140,7 +141,7 @@ def _axis(seconds: float, scale: float, top: float, bottom: float) -> Iterator[s
 
 
 def tick_step(seconds: float) -> float:
-    """Return the number of seconds between the lines of an axis that has four to eight lines.
+    """Return how many seconds apart the lines of an axis are, so that it has four to eight lines.
 
     >>> [tick_step(seconds) for seconds in (0.03, 4.8, 60, 500)]
     [0.005, 1, 10, 100]
@@ -187,7 +188,7 @@ def _mark(row: Row, x: float, y: float) -> str:
 def _bar(bar: Bar, y: float, scale: float, now: float) -> Iterator[str]:
     end = now if bar.end is None else bar.end
     x = LEFT + min(bar.start, now) * scale
-    width = max(2.0, LEFT + min(end, now) * scale - x)  # a note's times can be wrong
+    width = max(2.0, LEFT + min(end, now) * scale - x)  # a note's times may be wrong
     span = f"{fine_duration(bar.start)} to {fine_duration(end)}, {fine_duration(end - bar.start)}"
     title = ": ".join(filter(None, (f"{NAMES[bar.kind].partition(',')[0]}, {span}", bar.title)))
     failed = bar.kind == "lost" and bar.title not in ("", "disposed")

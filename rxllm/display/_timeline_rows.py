@@ -72,7 +72,7 @@ _CONTENT: dict[type[Any], Kind | None] = {
 }
 
 _NOTES = ("race", "hedge", "fallback", "retry")
-"""The metadata keys that can contain a note about lost attempts. The outermost operator is first."""
+"""The metadata keys that may contain a note about lost attempts, from the outermost operator to the innermost."""
 
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
@@ -103,7 +103,7 @@ class _Gap(msgspec.Struct, frozen=True):
 
 
 class Bar(msgspec.Struct):
-    """A bar in a row. A growing bar's `end` is None. `ticks` are the times at which deltas or progress arrived."""
+    """A bar in a row. `end` is None while the bar is growing. `ticks` are the times when deltas or progress arrived."""
 
     kind: Kind
     start: float
@@ -115,7 +115,7 @@ class Bar(msgspec.Struct):
 class Row(msgspec.Struct):
     """A row of a timeline: a step, a tool, a lost attempt or a labelled stream.
 
-    `first` is when a step's first token arrived. `note` adds a detail, such as a halt.
+    `first` is when a step's first token arrived. `note` adds a detail, such as why the chat was halted.
     """
 
     kind: Literal["step", "tool", "lost", "stream"]
@@ -144,7 +144,7 @@ class Row(msgspec.Struct):
         return (self.usage.output_tokens or 0) / (self.end - self.first) or None
 
     def total(self) -> Usage:
-        """Return the total usage of this row and the rows below it, without restarted steps."""
+        """Return the total usage of this row and the rows below it, not counting restarted steps."""
         if self.kind == "step" and self.is_lost:
             return Usage()
         return sum((row.total() for row in self.rows), self.usage)
@@ -154,14 +154,14 @@ class Row(msgspec.Struct):
         return bool(self.bars) and all(bar.kind == "lost" for bar in self.bars)
 
     def walk(self, depth: int = 0) -> Iterator[tuple[int, Row]]:
-        """Yield this row and the rows below, with their depths."""
+        """Yield a (depth, row) pair for this row and for each row below it."""
         yield depth, self
         for row in [*self.rows]:
             yield from row.walk(depth + 1)
 
 
 class Lane:
-    """Folds the events of a chat that began at `since` into `rows`. An inner lane folds an agent's events."""
+    """Folds the events of a chat that began at `since` into `rows`. Each agent's events are folded by an inner lane."""
 
     def __init__(self, rows: list[Row], since: float) -> None:
         self.rows = rows
@@ -179,11 +179,12 @@ class Lane:
 
     @property
     def ticks(self) -> list[float] | None:
-        """The ticks of the growing text bar, or None. You may append a delta's time here instead of calling `add`."""
+        """The ticks of the growing text bar, or None if there is none. A caller may append the time of a delta here
+        instead of calling `add`.
+        """
         return self._bar.ticks if self._bar is not None and self._bar.kind == "text" else None
 
     def add(self, event: Event, at: float) -> None:
-        """Update the rows with an event at time `at`."""
         if self.ticks:
             self._latest = self.ticks[-1]
         if type(event) in _CONTENT:
@@ -247,7 +248,7 @@ class Lane:
             self._bar = None
 
     def _add_notes(self, step: Row, metadata: Mapping[str, Any]) -> None:
-        """Add the lost attempts."""
+        """Add the lost attempts that the notes in `metadata` describe."""
         notes = [*_notes_in(metadata)]
         if notes == self._notes:
             return
@@ -365,7 +366,7 @@ def _notes_in(metadata: Mapping[str, Any]) -> Iterator[tuple[str, _Note]]:
 
 
 def _add_gaps(step: Row, metadata: Mapping[str, Any], at: float) -> None:
-    """Split the bars of `step` where the connection was lost. Each gap began `before` seconds earlier than `at`."""
+    """Split the bars of `step` where the connection was lost. Each gap began `before` seconds before `at`."""
     try:
         gaps = msgspec.convert(metadata.get("reattached", ()), tuple[_Gap, ...])
     except msgspec.ValidationError:  # a provider's own metadata

@@ -1,7 +1,7 @@
 """Draw values, messages and threads for notebooks.
 
-All sizes are limited, so that a notebook remains usable. A long thread shows its first and its latest messages. Some in
-between can be expanded. The rest are only counted.
+All sizes are limited to keep notebooks usable. A long thread shows its first message and its latest messages. Some of
+the messages in between can be expanded, and the rest are only counted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from rxllm.values import (
 )
 
 OPEN, FOLDED = 8, 100
-"""The maximum number of a thread's latest messages to show, and of earlier messages that can be expanded."""
+"""The number of a thread's latest messages to show, and the number of earlier messages to make expandable."""
 
 ROOM = 300_000
 """The maximum length of a thread's HTML, in characters."""
@@ -69,7 +69,7 @@ Drawing = tuple[str, Sequence[str], Look | Literal["value"]]
 
 
 def value_html(value: Any) -> str | None:
-    """Return the HTML of a value, or None for other types.
+    """Return a value as HTML, or None if its type has no HTML form.
 
     >>> html = value_html(Message("user", "<b>"))
     >>> html[html.index("<article") :]
@@ -203,7 +203,7 @@ def _type(spec: Mapping[str, Any]) -> str:
 
 
 def _table(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    """Return the HTML of a table without its empty columns."""
+    """Return the HTML of a table, leaving out its empty columns."""
     columns = [index for index in range(len(head)) if any(line[index] is not None for line in lines)]
     titles = "".join(f"<th>{head[index]}</th>" for index in columns)
     body = "".join(f"<tr>{''.join(_cell(line[index]) for index in columns)}</tr>" for line in lines[:MANY])
@@ -244,7 +244,7 @@ def thread_html(thread: Thread, unanswered: State = "called") -> str:
 
 
 def message_html(message: Message, answers: Iterable[Message] = (), unanswered: State = "called") -> str:
-    """Return the HTML of a message and of the `answers` to its tool calls."""
+    """Return the HTML of a message and the `answers` to its tool calls."""
     name = clip(f"{message.role} {message.name or ''}".strip())
     body = "".join(message_rows(message, answers, unanswered))
     if message.role == "system" and len(message.text) > 600:
@@ -253,7 +253,7 @@ def message_html(message: Message, answers: Iterable[Message] = (), unanswered: 
 
 
 def message_rows(message: Message, answers: Iterable[Message], unanswered: State = "called") -> Iterator[str]:
-    """Yield the HTML of each part. A call's row also shows its answer."""
+    """Yield the HTML of each part of a message. A tool call's row also shows its answer."""
     by_id = {answer.tool_call_id: answer for answer in answers}
     calls = {call.id for call in message.tool_calls}
 
@@ -301,12 +301,12 @@ def _as_file(image: Image) -> dict[str, Any]:
 
 
 def cut(text: str) -> str:
-    """Return `text`, cut off if it is too long."""
+    """Return `text`, cut off after `LONG` characters."""
     return text if len(text) <= LONG else f"{text[:LONG]}\n\n… {len(text) - LONG:,} more characters"
 
 
 def clip(text: str) -> str:
-    """Truncate secondary text, such as a name."""
+    """Truncate a secondary text, such as a name."""
     return truncate(text, SHOWN)
 
 
@@ -315,5 +315,5 @@ def _cut_all(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fold(title: str, body: str) -> str:
-    """Hide `body` below a title that expands it."""
+    """Collapse `body` below a title that expands it."""
     return f'<details class="rxllm-folded"><summary>{isolate(clip(title))}</summary>{body}</details>'

@@ -1,4 +1,4 @@
-"""Texts that displays show to people: endings of runs, times, numbers and remedies for errors."""
+"""Texts that displays show to people: how a run ended, durations, counts, and remedies for errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ending(reason: str | None) -> tuple[Look, str]:
 
 
 def duration(seconds: float) -> str:
-    """Return a time as text.
+    """Format a duration.
 
     >>> duration(1.26), duration(42.9), duration(125), duration(7260)
     ('1.3 s', '42 s', '2 min 05 s', '2 h 01 min')
@@ -50,7 +50,7 @@ def duration(seconds: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun.
+    """Format a number together with its noun.
 
     >>> count(1, "step"), count(2000, "step")
     ('1 step', '2,000 steps')
@@ -59,7 +59,7 @@ def count(number: int, noun: str) -> str:
 
 
 def error_text(error: Exception) -> str:
-    """Return the error's text and a remedy.
+    """Return the error's text, with a remedy if there is one.
 
     >>> error_text(AdapterError("rate_limited", provider="openai"))
     'openai: rate limited; wait, or send fewer requests at a time with ops.rate_limited'

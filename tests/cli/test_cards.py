@@ -241,7 +241,7 @@ def test_help_is_a_command_and_an_unknown_one_lists_them_too(term: str) -> None:
         terminal.type("/help\n")
         assert "there is no" not in terminal.wait_for("stop the answer")
         terminal.type("/helq me\n")
-        assert "there is no command /helq:\n/help" in terminal.wait_for("stop the answer").replace("\r", "")
+        assert "unknown command /helq:\n/help" in terminal.wait_for("stop the answer").replace("\r", "")
         terminal.type("/etc/hosts is a file\n")
         terminal.wait_for("2 messages")
         terminal.type("More\n")
