@@ -28,9 +28,9 @@ _ID = (str, NoneType)
 
 
 def event_fault(event: Any) -> str | None:
-    """Return what is wrong with `event`, or None."""
+    """Return what is wrong with `event`, or None if nothing is wrong."""
     cls = cast(type[Any], type(event))
-    # Deltas and usage are the most frequent events.
+    # Deltas and usage come first, because they are the most frequent events.
     if (cls is TextDelta or cls is ThinkingDelta) and type(event.delta) is str and type(event.id) in _ID:
         return None
     if cls is UsageUpdated and type(event.usage) is Usage:
@@ -53,7 +53,7 @@ _NAMES = {NoneType: "None", dict: "a mapping", Mapping: "a mapping", str: "a str
 
 @cache
 def _types(cls: type[Any]) -> tuple[tuple[str, tuple[type[Any], ...]], ...]:
-    """Return the name and the allowed classes of each field whose type is not `Any`."""
+    """Return the name and the allowed classes of every field whose type is not `Any`."""
     fields = ((name, _classes(hint)) for name, hint in get_type_hints(cls).items())
     return tuple((name, classes) for name, classes in fields if classes)
 
@@ -66,7 +66,8 @@ def _classes(hint: Any) -> tuple[type[Any], ...]:
         return ()
     if origin is Literal:
         return (str,)
-    return (dict, Mapping) if origin is Mapping else (origin or hint,)  # isinstance finds a dict sooner
+    # dict comes first because isinstance is faster for it than for Mapping.
+    return (dict, Mapping) if origin is Mapping else (origin or hint,)
 
 
 def _message_fault(message: Message) -> str | None:
@@ -102,10 +103,10 @@ def _are_counters(types: tuple[type[Any], ...]) -> bool:
 
 
 def _raw_fault(event: RawChunk) -> str | None:
-    """Return what is wrong with a ``RawChunk`` in an obsolete form, or None if nothing is wrong."""
+    """Return what is wrong with an obsolete ``RawChunk``, or None if nothing is wrong."""
     try:
         current = current_form(event)
-    except TypeError:  # the fold itself raises an error if a counter is unknown
+    except TypeError:  # the fold itself raises this error for an unknown counter
         return None
     fault = None if current is event else event_fault(current)
     return fault and f"data is malformed: {fault}"

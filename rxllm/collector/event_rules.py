@@ -43,8 +43,8 @@ lost       ``ChatCompleted``                                   chat
 
 * ``StepRestarted`` voids the step's events. It leads to `start` from every phase except `lost` and `chat`.
 * An operator's ``ErrorEvent`` leads from `message`, `over` and `tools` to `failed`. It leads from `step` to `lost`.
-* A stream of one response ends in `over` or `failed`, one step in `step`, and a chat in `chat`. Any of them can end
-  with an operator's ``ErrorEvent``.
+* A stream of one response ends in `over` or `failed`, a stream of one step ends in `step`, and a chat ends in `chat`.
+  Any of them can end with an operator's ``ErrorEvent``.
 """
 
 from __future__ import annotations
@@ -61,20 +61,17 @@ from rxllm.values.json_text import read_arguments
 
 
 class EventRules:
-    """Passes valid events through.
-
-    An event that breaks a rule raises ``StreamError("malformed_event")``.
-    """
+    """Passes valid events through, and raises ``StreamError("malformed_event")`` for an event that breaks a rule."""
 
     def __init__(self) -> None:
         self._index = -1
         self._phase = "start"
-        self._is_cut = False  # an operator ended the stream
+        self._is_cut = False  # True if an operator ended the stream
         self._steps = 0
-        self._used: set[str] = set()  # ids of earlier steps' tool calls
+        self._used: set[str] = set()  # the ids of tool calls in earlier steps
         self._response = _Response(self._used)
         self._agents: dict[str, EventRules] = {}
-        self._started: set[str] = set()  # tool calls that have run in this step
+        self._started: set[str] = set()  # the ids of tool calls that have started in this step
 
     def feed(self, event: ev.Event) -> Iterable[ev.Event]:
         self._index += 1
@@ -85,7 +82,7 @@ class EventRules:
         return (event,)
 
     def close(self) -> Iterable[ev.Event]:
-        steps_at_end = {"over": 0, "failed": 0, "step": 1}  # the number of steps, by last phase
+        steps_at_end = {"over": 0, "failed": 0, "step": 1}  # how many steps there must be, by final phase
         if self._phase == "chat" or self._is_cut or steps_at_end.get(self._phase) == self._steps:
             return ()
         self._index += 1
@@ -187,7 +184,7 @@ class EventRules:
         rule, why = broken.args
         if type(event) is ev.Nested:
             why = f"{why}, in the agent {'/'.join(event.path)}"
-        is_malformed = rule == "event" and isinstance(event, ev.Event)  # its repr may fail
+        is_malformed = rule == "event" and isinstance(event, ev.Event)  # the event's repr may fail
         place = "the end" if event is None else type(event).__name__ if is_malformed else repr(event)[:200]
         config = getattr(event, "__struct_config__", None)
         return StreamError(
@@ -212,7 +209,7 @@ _TOOLS = (
 )
 
 _CUTS = ("timeout", "budget_exceeded", "guard_tripped", "guard_failed", "guard_late")
-"""Reasons for which an operator may end a chat."""
+"""The reasons for which an operator may end a chat."""
 
 _ENDED: dict[type[Any], str] = {ev.StepCompleted: "step", ev.StepRestarted: "start"}
 
@@ -249,16 +246,16 @@ _FAULTS = {
     "lost": ("chat_completed", "only ChatCompleted can follow a step that failed to begin", "chat_completed"),
     "chat": ("chat_completed", "nothing can follow ChatCompleted", ""),
 }
-"""For each phase, the rule that a misplaced event breaks, the reason, and the rule that a missing event breaks."""
+"""For each phase: the rule that a misplaced event breaks, why, and the rule that is broken if the stream ends there."""
 
 
 def _asks_alone(event: ev.ChatCompleted) -> bool:
-    """Whether a tool, rather than an agent, asks the user. The result then has no steps."""
+    """Return whether a tool, rather than an agent, is asking the user. In that case, the result has no steps."""
     return event.result.pending_question is not None and not event.result.steps
 
 
 class _Response:
-    """Checks the events of one response, and keeps those received so far."""
+    """Checks the events of one response, and keeps the ones received so far."""
 
     def __init__(self, used: set[str]) -> None:
         self.ids: set[str] = set()
@@ -379,7 +376,7 @@ def check_arguments(event: ev.ToolCallCompleted, pieces: Iterable[str]) -> None:
 
 
 def without_deltas(events: Iterable[ev.Event]) -> list[ev.Event]:
-    """Return `events` without deltas. They still fold to the same message."""
+    """Return `events` without the deltas. The events of a valid response still fold to the same message."""
     return [event for event in events if type(event) not in DELTAS]
 
 

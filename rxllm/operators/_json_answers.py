@@ -49,14 +49,15 @@ def partials(type: Any, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]
     done Lima done 12 None
     done Lima done 12 City(name='Lima', size=12)
 
-    `type` is a dataclass, a TypedDict, a pydantic model, ``list[City]`` and so on. Each delta that adds to the value
-    emits a partial. The last partial is complete. Every part of the value has a state (see `Partial`).
-    ``partials(object)`` accepts any JSON. Its `so_far` is plain data. Partials cost the same however long the text is.
+    `type` is a dataclass, a TypedDict, a pydantic model, ``list[City]`` and so on. A partial is emitted for each
+    delta that adds to the value. The last partial is complete. Every part of the value has a state (see `Partial`).
+    ``partials(object)`` accepts any JSON. Its `so_far` is plain data. The cost of a partial does not depend on the
+    length of the text.
 
     At the end, the whole answer is parsed as in `parsed`. If that fails, the stream ends with
-    ``ValidationError("invalid_output")``. Partials show nothing after a syntax error. A Markdown fence around the JSON
-    is skipped. An ``ErrorEvent`` becomes ``on_error``. Each message of a chat begins a new value. The last value of a
-    repeated key counts.
+    ``ValidationError("invalid_output")``. Partials do not show anything that follows a syntax error. A Markdown fence
+    around the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Each message of a chat begins a new value. If a
+    key is repeated, its last value counts.
 
     Raises ``ValidationError("invalid_option")`` unless JSON can be parsed into `type`.
     """
@@ -134,11 +135,11 @@ class _Growing:
     def on_close(self, at: int) -> None:
         node, shape = self._path.pop()
         is_part = bool(self._path) and node is not self._value()
-        self._changed |= is_part or not node.shows(shape, at)  # the whole answer is done when the stream ends
+        self._changed |= is_part or not node.shows(shape, at)  # the whole answer is not done until the stream ends
         node.end = at
 
     def _value(self) -> Node | None:
-        """Return the root, or its field `value` if the answer is wrapped in an object."""
+        """Return the root value, or its field `value` if the answer is wrapped in an object."""
         root = self._root
         if root is None or not self._is_wrapped or root.kind != "{":
             return root
