@@ -84,9 +84,9 @@ def budget(
     count.
 
     A response that exceeds the token limit is cut off, and its connection is closed. Open blocks are completed, and
-    the finish reason is ``length``. A complete response that turns out to be over the limit is left unchanged. Its tools
-    still run. The chat then halts with the `halted_reason` ``"budget"``. The response's ``"budget"`` metadata contains
-    the limits and the amounts spent.
+    the finish reason is ``length``. A complete response that turns out to be over the limit is left unchanged. Its
+    tools still run. The chat then halts with the `halted_reason` ``"budget"``. The response's ``"budget"`` metadata
+    contains the limits and the amounts spent.
 
     A dollar limit needs prices, but not ``ops.cost()``. Prices are looked up in this order: the model's entry in
     ``rxllm.models``, `price`, the engine's ``ops.cost``, the genai-prices list. A request without a known price fails
