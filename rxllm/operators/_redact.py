@@ -59,10 +59,10 @@ def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[E
     `fn` is called once for each delta. Its results are joined to form the completed text. An empty result drops the
     delta. If there are no deltas, `fn` is called with the whole text. Thinking and tool calls are left unchanged.
 
-    Messages, ``StepCompleted`` and ``ChatCompleted`` contain the new text. An engine's operator also changes the text
-    that the model receives in later steps. After ``stream``, the model keeps receiving the original text. Agents'
-    text (``Nested``) is replaced at any depth. Their answers in tool results are left unchanged. If `fn` raises, the
-    stream ends with that exception.
+    Messages, ``StepCompleted`` and ``ChatCompleted`` contain the new text. In an engine's operators, `map_text` also
+    changes the text that the model receives in later steps. After ``stream``, the model keeps receiving the original
+    text. Agents' text (``Nested``) is replaced at any depth. Their answers in tool results are left unchanged. If `fn`
+    raises, the stream ends with that exception.
 
     Raises ``ValidationError("invalid_option")`` if `fn` is not a function.
     """
