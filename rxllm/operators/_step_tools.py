@@ -106,7 +106,7 @@ class StepTools(abc.DisposableBase):
         return events if feed is None else Deferred(lambda: empty() if call.id in self._stopped else events)
 
     def complete(self, id: str) -> None:
-        """Note that the model has finished writing the call `id`. If its tool has already ended, emit the tool's end."""
+        """Note that the model has finished writing the call `id`. If the tool has already ended, emit its end."""
         self._incomplete.discard(id)
         outcomes = self._outcomes.get(id, [])
         if outcomes and isinstance(outcomes[0], ToolExecutionCompleted):
