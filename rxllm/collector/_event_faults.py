@@ -30,7 +30,7 @@ _ID = (str, NoneType)
 def event_fault(event: Any) -> str | None:
     """Return what is wrong with `event`, or None if nothing is wrong."""
     cls = cast(type[Any], type(event))
-    # Deltas and usage come first, because they are the most frequent events.
+    # Check deltas and usage first, because they are the most frequent events.
     if (cls is TextDelta or cls is ThinkingDelta) and type(event.delta) is str and type(event.id) in _ID:
         return None
     if cls is UsageUpdated and type(event.usage) is Usage:
@@ -66,7 +66,7 @@ def _classes(hint: Any) -> tuple[type[Any], ...]:
         return ()
     if origin is Literal:
         return (str,)
-    # dict comes first because isinstance is faster for it than for Mapping.
+    # dict is first because isinstance is faster for it than for Mapping.
     return (dict, Mapping) if origin is Mapping else (origin or hint,)
 
 

@@ -31,7 +31,7 @@ from rxllm.values import Usage
 def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[Event]:
     """Return the events of the current step in order of first appearance.
 
-    * All deltas of a block or call are merged into one, which comes right before its completion.
+    * All deltas of a block or call are merged into one, right before its completion.
     * Malformed events are omitted, and so are deltas that contradict the completion.
     * Tool executions follow the message.
     """
@@ -45,7 +45,7 @@ def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[E
     end = completed[-1] if completed else len(events)
     folded = reduce(complete, (event for event in events if isinstance(event, MessageCompleted)), restart_step(summary))
     if summary.error is not None and (summary.error, summary.finish_reason) != (folded.error, folded.finish_reason):
-        # The error for an unknown tool comes before the tool executions. Any other error comes last.
+        # The error for an unknown tool precedes the tool executions. Any other error is the last event.
         behind = end + 1 if summary.error.reason == "unknown_tool" else len(events)
         events.insert(behind, ErrorEvent(summary.error))
     if summary.usage != Usage():

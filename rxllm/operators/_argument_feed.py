@@ -34,7 +34,7 @@ from rxllm.values.json_text import faults_of, unescaped
 from rxllm.values.partials import Pieces
 
 MOST = 64
-"""How many items may wait in a stream before reading from the model's socket pauses."""
+"""The number of items that may wait in a stream before reading from the model's socket pauses."""
 
 
 class ArgumentFeed:

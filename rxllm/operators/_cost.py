@@ -198,7 +198,7 @@ def _answering_model(metadata: Mapping[str, Any]) -> str | None:
 CHARACTERS_PER_TOKEN = 4
 
 OUTPUT_TOKENS = 1_000
-"""How many tokens to reserve for an answer whose limit is unknown."""
+"""The number of tokens to reserve for an answer whose limit is unknown."""
 
 
 class Estimate(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ Fold = Callable[[Observable[Event]], Observable[R]]
 log = logging.getLogger("rxllm")
 
 SECONDS = 30.0
-"""How many seconds an asynchronous function may take before it is cancelled."""
+"""The number of seconds that an asynchronous function may take before it is cancelled."""
 
 _running = set[asyncio.Task[None]]()
 """The running tasks. They are kept here because an event loop holds only weak references to its tasks."""
@@ -136,7 +136,7 @@ class _FoldSubscription(Generic[R]):
 class _Ending:
     """Calls `fn` once, when a subscription ends.
 
-    Completion, an error and disposal can race on different threads. Whichever comes first acquires `_ended`. When the
+    Completion, an error and disposal can race on different threads. Whichever is first acquires `_ended`. When the
     interpreter exits, it disposes of the subscription in the same way as it does with a model call.
     """
 

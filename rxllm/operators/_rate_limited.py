@@ -264,7 +264,7 @@ class _QueuedCall(_Call):
         self._clock = clock(self.scheduler)
         self._context = contextvars.copy_context()  # needed because this call may be started by the end of another
         self._is_virtual = isinstance(self.scheduler, VirtualTimeScheduler)
-        # Call times are compared with one another, so they must come from the same clock.
+        # Call times are compared with one another, so all calls must use the same clock.
         self.now = stopwatch(self.scheduler if self._is_virtual else None)
         is_on_a_loop = self.scheduler is None or isinstance(self.scheduler, LoopScheduler)
         self.loop = call_loop() if is_on_a_loop else None

@@ -30,7 +30,7 @@ A timer may fire this much too early. If it were then set again for the remainin
 """
 
 BUSY_SECONDS = 0.01
-"""How many seconds later the timer fires again if it fires during a delivery."""
+"""If the timer fires during a delivery, it fires again after this many seconds."""
 
 
 def time_limits(
