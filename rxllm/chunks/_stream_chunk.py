@@ -139,13 +139,11 @@ def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
 
 
 def not_a_chunk(item: Any) -> str:
-    """Return the error message for an item that is not a chunk."""
     remedy = f"use chunks.text(...), or a mapping with a type and only the keys {', '.join(FIELDS)}"
     return f"{shown(item)} is not a StreamChunk; {remedy}"
 
 
 def as_text(text: str) -> str:
-    """Return `text` if it is a string. Otherwise, raise ``ValidationError("invalid_message")``."""
     if isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         return text
     raise ValidationError("invalid_message", errors=[(("text",), must_be("a string", text))])
@@ -312,7 +310,6 @@ def is_stream_only(chunk: StreamChunk) -> bool:
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """Return `value` if it is a mapping. Otherwise, return an empty mapping."""
     return cast(Mapping[str, Any], value) if isinstance(value, Mapping) else NOTHING
 
 

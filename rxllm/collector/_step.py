@@ -103,7 +103,6 @@ def unfold_executions(executions: Executions) -> list[Event]:
 
 
 def innermost(event: Event) -> Event:
-    """Return the event inside a `Nested`, or `event` itself."""
     return event.event if type(event) is Nested else event
 
 

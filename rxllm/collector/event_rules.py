@@ -353,20 +353,17 @@ class _Response:
 
 
 def check_text(event: ev.TextCompleted | ev.ThinkingCompleted, pieces: Iterable[str]) -> None:
-    """Raise `BrokenRule` unless the text matches the deltas."""
     text = "".join(pieces)
     if event.text != text:
         raise BrokenRule("block_text", f"the deltas of the block add up to {text!r}")
 
 
 def check_name(event: ev.ToolCallStarted | ev.ToolCallCompleted | ev.ToolExecutionStarted, name: str) -> None:
-    """Raise `BrokenRule` unless the tool's name is `name`."""
     if event.name != name:
         raise BrokenRule("call_name", f"the tool call started as {name!r}")
 
 
 def check_arguments(event: ev.ToolCallCompleted, pieces: Iterable[str]) -> None:
-    """Raise `BrokenRule` unless the arguments match the deltas."""
     raw = "".join(pieces)
     if event.raw_arguments != raw:
         raise BrokenRule("call_raw_arguments", f"the deltas of the tool call add up to {raw!r}")

@@ -123,7 +123,6 @@ class _WhileBusy(Backlog[T, T]):
         """Remove and return the waiting items."""
 
     def _is_free(self, gate: Gate) -> bool:
-        """Return whether the consumer is ready for an item."""
         return gate.idle
 
     def _when_free(self, gate: Gate, wake: Callable[[], None]) -> None:
