@@ -405,7 +405,7 @@ def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream
         ) -> abc.DisposableBase:
             feeder = make()
             pending = deque[Event]()
-            delivering = False  # stays True if a subscriber raises
+            delivering = False  # stays True if a subscriber raises an exception
 
             def on_next(chunk: T) -> None:
                 nonlocal delivering

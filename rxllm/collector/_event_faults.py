@@ -75,10 +75,10 @@ def _message_fault(message: Message) -> str | None:
     if not isinstance(content, str | tuple | dict):
         return "message.content is neither text nor parts"
     if isinstance(content, tuple) and not all(isinstance(part, Part) for part in cast(tuple[Any, ...], content)):
-        return "message.content holds items that are not parts"
+        return "message.content contains items that are not parts"
     calls = cast(Any, message.tool_calls)
     if not (isinstance(calls, tuple) and all(isinstance(call, ToolCall) for call in cast(tuple[Any, ...], calls))):
-        return "message.tool_calls are not ToolCalls"
+        return "message.tool_calls is not a tuple of ToolCalls"
     return None if isinstance(cast(Any, message.metadata), Mapping) else "message.metadata is not a mapping"
 
 
@@ -91,7 +91,7 @@ def _completed_fault(event: MessageCompleted) -> str | None:
 def _usage_fault(event: UsageUpdated) -> str | None:
     if _are_counters(tuple(map(type, vars(event.usage).values()))):
         return None
-    return "UsageUpdated.usage holds a counter that is not a number, or an extra that is not a dict"
+    return "UsageUpdated.usage holds a counter that is not a number, or a tool_usage or extra that is not a dict"
 
 
 @lru_cache(64)
@@ -114,10 +114,10 @@ def _raw_fault(event: RawChunk) -> str | None:
 
 def _nested_fault(event: Nested) -> str | None:
     if not event.path or not all(isinstance(cast(object, id), str) for id in event.path):
-        return "path has no tool call ids, or ids that are not strings"
+        return "path is empty or contains ids that are not strings"
     inner = cast(object, event.event)
     if isinstance(inner, Nested):
-        return "event is a Nested itself; pass the innermost event, with the whole path"
+        return "event is itself a Nested; pass the innermost event and the whole path"
     fault = event_fault(inner)
     return f"event is malformed: {fault}" if fault else None
 

@@ -82,7 +82,7 @@ class EventRules:
         return (event,)
 
     def close(self) -> Iterable[ev.Event]:
-        steps_at_end = {"over": 0, "failed": 0, "step": 1}  # how many steps there must be, by final phase
+        steps_at_end = {"over": 0, "failed": 0, "step": 1}  # the required number of steps for each final phase
         if self._phase == "chat" or self._is_cut or steps_at_end.get(self._phase) == self._steps:
             return ()
         self._index += 1
@@ -199,7 +199,7 @@ _CONTENT = (
     *(ev.TextDelta, ev.TextCompleted, ev.ThinkingDelta, ev.ThinkingCompleted),
     *(ev.ToolCallStarted, ev.ToolCallDelta, ev.ToolCallCompleted),
     *(ev.SourceAdded, ev.FileAdded, ev.PartAdded, ev.UsageUpdated, ev.RawChunk, ev.Custom),
-    *(ev.ToolProgress, ev.Nested),  # from an early tool, or one that the provider runs
+    *(ev.ToolProgress, ev.Nested),  # from an early tool or from a tool that the provider runs
     *(ev.ToolExecutionStarted, ev.ToolExecutionCompleted),
 )
 
@@ -237,12 +237,12 @@ _NEXT: dict[str, dict[type[Any], str]] = {
 }
 
 _FAULTS = {
-    "start": ("message_started", "a response begins with MessageStarted", "message_started"),
+    "start": ("message_started", "a response must begin with MessageStarted", "message_started"),
     "message": ("terminal", "the response must end with MessageCompleted or ErrorEvent first", "terminal"),
     "over": ("terminal", "only tool events and StepCompleted can follow a response", "step_completed"),
     "tools": ("step_completed", "only tool events and StepCompleted can follow a tool event", "step_completed"),
     "failed": ("terminal", "only StepCompleted can follow an error", "step_completed"),
-    "step": ("message_started", "a step begins with MessageStarted", "chat_completed"),
+    "step": ("message_started", "a step must begin with MessageStarted", "chat_completed"),
     "lost": ("chat_completed", "only ChatCompleted can follow a step that failed to begin", "chat_completed"),
     "chat": ("chat_completed", "nothing can follow ChatCompleted", ""),
 }
@@ -263,7 +263,7 @@ class _Response:
         self._log: list[ev.Event] = []
         self._open: tuple[BlockKey, ...] = ()  # at most one key
         self._pieces: list[str] = []
-        self._calls: dict[str, tuple[str, list[str]]] = {}  # name and argument pieces, by id
+        self._calls: dict[str, tuple[str, list[str]]] = {}  # each call's name and argument pieces, by id
         self._usage: Usage | None = None
 
     def feed(self, event: ev.Event) -> None:

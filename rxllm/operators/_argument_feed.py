@@ -141,7 +141,7 @@ class ArgumentFeed:
         if name in self._items:
             self._written = self._items[name]
         elif not self.has_started:
-            with suppress(ValueError, RecursionError):  # the tool then waits for the end of the call
+            with suppress(ValueError, RecursionError):  # in that case, the tool waits for the end of the call
                 self.arguments[name] = json.loads(self._text.slice(start, end))
                 self._missing.discard(name)
 

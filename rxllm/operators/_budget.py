@@ -166,7 +166,7 @@ class _Operator(HoldsBudget):
             return operate(self._in_pipe)(source)
         budget = self.budget_of(call.chat)
         if not budget.reserves:
-            budget.catch_up(call.before)  # Other engines may have answered earlier steps.
+            budget.catch_up(call.before)  # Earlier steps may have been answered by other engines.
         return operate(partial(self._in_engine, budget, call))(source)
 
     def _in_engine(
@@ -199,7 +199,7 @@ class _Operator(HoldsBudget):
             return _Meter(observer, self._make).start(source, scheduler, scope)
         # Count events here only if no model call upstream counts its own.
         share = Share(budget)
-        # Calls that the subscriber makes itself do not count.
+        # Calls that the subscriber itself makes must not count.
         below = scoped(source, replace(scope, shares=(*scope.shares, share)))
         return _Meter(observer, lambda: budget, share).start(below, scheduler, scope)
 
@@ -365,7 +365,7 @@ class _Meter:
         limits = [limit for limit in ("tokens", "usd") if limit in spending]
         is_over = any((spending[f"{limit}_spent"] or 0) > spending[limit] for limit in limits)
         halt = _HALT if is_over and self._continues(event) else {}
-        spending = {**event.metadata.get("budget", {}), **spending}  # keep another budget's limits
+        spending = {**event.metadata.get("budget", {}), **spending}  # keeps the limits of other budgets
         return replace(event, metadata={**event.metadata, "budget": spending, **halt})
 
     def _continues(self, end: MessageCompleted) -> bool:

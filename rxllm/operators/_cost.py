@@ -190,7 +190,7 @@ def _check_usage(usage: Any) -> Usage:
 def _answering_model(metadata: Mapping[str, Any]) -> str | None:
     match metadata:
         case {"fallback": {"answered_by": str(name)}}:
-            return name if ":" in name else ":"  # a stream's name does not tell us its provider
+            return name if ":" in name else ":"  # a stream's name does not show its provider
         case _:
             return None
 

@@ -269,7 +269,7 @@ def not_an_event(operator: str, item: object) -> StreamError:
     remedy = "put it after stream(...) or another stream of events"
     if function := _EVENTS_OF.get(type(item)):
         remedy = f"a result has no events; write {function}(...) to get them"
-    # The item may be secret, so show only its class.
+    # The item may contain private data, so show only its class.
     return StreamError("malformed_event", f"{operator}() takes events, not {type(item).__name__}: {remedy}")
 
 

@@ -182,7 +182,7 @@ class _Guard(abc.DisposableBase):
         self._lock = RLock()
         self._queue: deque[_Waiting] = deque()
         self._checks: deque[_Check] = deque()  # The checks of the first part that has not passed and of all later ones.
-        self._pending: deque[_Check] = deque()  # The checks that have not begun.
+        self._pending: deque[_Check] = deque()  # The checks that have not started yet.
         self._running: list[_Check] = []
         self._passed = 0  # The number of the last part that passed.
         self._released = 0  # The number of the last part that was released, checked or not.
@@ -295,7 +295,7 @@ class _Guard(abc.DisposableBase):
         while (step := self._next()) is not None:
             try:
                 step()
-            except BaseException as error:  # The subscriber raised an error that our caller may be unable to report.
+            except BaseException as error:  # The subscriber raised an exception that our caller may not report.
                 self.dispose()
                 fail(self._observer, error)
 

@@ -96,7 +96,7 @@ class _Growing:
         self._is_wrapped = is_wrapped(hint)
         self._scanner = JSONScanner(self)
         self._root: Node | None = None
-        self._path: list[tuple[Node, Shape]] = []  # the open values
+        self._path: list[tuple[Node, Shape]] = []  # the open values, outermost first
         self._changed = False
 
     def feed(self, text: str) -> Iterable[Partial[Any]]:
@@ -184,7 +184,7 @@ class _TextAt:
         self._scanner = JSONScanner(self)
         self._place = PathMatch([None if key == "*" else key for key in path])
         self._parts: list[str] = []
-        self._path: tuple[Key, ...] | None = None  # the open string's path, if it matches
+        self._path: tuple[Key, ...] | None = None  # the path of the open string, if it matches
         self._found: list[TextAt] = []
 
     def feed(self, text: str) -> Iterable[TextAt]:
@@ -283,5 +283,5 @@ class _Items:
             metadata = {"text": element, "index": self._index}
             raise ValidationError(error.reason, message, errors=error.errors, metadata=metadata) from error.__cause__
         except Exception as error:
-            why = f"element {self._index} does not parse: {type(error).__name__}: {error}"
+            why = f"element {self._index} cannot be parsed: {type(error).__name__}: {error}"
             raise invalid_output(why, element, index=self._index) from error

@@ -163,7 +163,7 @@ class _Smoother(Backlog[Event, Event]):
 
     def _now(self) -> float:
         time = self._clock.to_seconds(self._clock.now)
-        self._set_back += max(self._clock_time - time, 0.0)  # The wall clock may be set back.
+        self._set_back += max(self._clock_time - time, 0.0)  # The system clock may be set back.
         self._clock_time = time
         return time + self._set_back
 
@@ -293,7 +293,7 @@ class _Gated:
         self._gate.closed = True
         self._delivering = False
         self._waits_for_reader = False
-        self._completed = False  # whether the source has completed
+        self._completed = False
         self._over = False
 
     def start(self, source: Observable[Any], while_open: Observable[bool]) -> abc.DisposableBase:
@@ -356,7 +356,7 @@ class _Gated:
         with self._lock:
             try:
                 self._release()
-            except BaseException as error:  # The subscriber raised an error that no caller can report.
+            except BaseException as error:  # The subscriber raised an exception that no caller can report.
                 fail(self._observer, error)
             else:
                 self._end()

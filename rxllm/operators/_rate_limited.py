@@ -125,7 +125,7 @@ def rate_limited(
     if isinstance(per_second, Limiter):
         check("per_second", per_second, not isinstance(per_second, type), expected)
         if any(count is not None for count in counts.values()):
-            raise invalid_option("concurrent", "must be omitted, like all other limits: a Limiter has its own")
+            raise invalid_option("concurrent", "must be omitted, like all other limits, because a Limiter has its own")
         return _operator(partial(_PermittedCall, per_second), needs_call=True)
     check("per_second", per_second, per_second is None or is_positive(per_second), expected)
     if per_second is None and all(count is None for count in counts.values()):
@@ -300,7 +300,7 @@ class _QueuedCall(_Call):
         return self._queue.retry_in(seconds, self.now())
 
 
-_BLOCKED = "this blocking call would block the calls it waits for; write 'await stream' or 'async for'"
+_BLOCKED = "this blocking call would block the calls that it is waiting for; write 'await stream' or 'async for'"
 
 
 class _Queue:
@@ -349,7 +349,7 @@ class _Queue:
                 call.begin() if call is entering else call.begin_on_loop()
             except BaseException as error:
                 self._drop(call)
-                is_lost = isinstance(error, RuntimeError)  # the call's loop is closed
+                is_lost = isinstance(error, RuntimeError)  # the call's loop has been closed
                 if call is entering or not is_lost:
                     self.advance()
                     raise

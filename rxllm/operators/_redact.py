@@ -140,7 +140,7 @@ class Redactor:
         self._looks_ahead = _LOOKS_AHEAD.search(pattern.pattern) is not None
         self._margin = max_match + 1 if _AT_THE_END.search(pattern.pattern) else 0
         self._text = ""
-        self._at = 0  # the end of the text already returned
+        self._at = 0  # the end of the text that has already been returned
 
     def feed(self, text: str) -> str:
         self._text += text
@@ -411,7 +411,7 @@ class _Mapping:
                 return new
         candidates.append(len(self._steps))
         new = replace(step, response=self._response(step.response))
-        self._steps.append((step, new))  # needed by `thread`, which is called next
+        self._steps.append((step, new))  # `self.thread`, which is called next, needs this
         new = replace(new, thread=self.thread(step.thread))
         self._steps[-1] = (step, new)
         return new

@@ -223,7 +223,7 @@ class _Chat:
         """Subscribe to `step`. If it ends synchronously, return the next step."""
         self._last = None
         following: Observable[Event] | None = None
-        thread: int | None = get_ident()  # meaningful only until `subscribe` returns
+        thread: int | None = get_ident()  # None once `subscribe` has returned
 
         def on_completed() -> None:
             nonlocal following

@@ -66,7 +66,7 @@ def errors_as_events() -> Callable[[Observable[Event]], Stream[Event]]:
     def subscribe(
         source: Observable[Event], observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None
     ) -> abc.DisposableBase:
-        delivering = False  # stays True if the subscriber raised
+        delivering = False  # stays True if the subscriber raises an exception
 
         def on_next(event: Event) -> None:
             nonlocal delivering

@@ -266,7 +266,7 @@ class TextPieces:
     ) -> None:
         self._delta = delta
         self._completed = completed
-        self._open: dict[BlockKey, None] = {}  # an ordered set
+        self._open: dict[BlockKey, None] = {}  # used as an ordered set
 
     def __call__(self, event: Event) -> Iterable[str]:
         if isinstance(event, self._delta):

@@ -244,7 +244,7 @@ class Watcher:
     def deliver(self, clock: abc.SchedulerBase) -> None:
         while (events := self._begin(clock)) is not None:
             self._context.run(self._deliver, events)
-            with self._lock:  # From here on, another thread may use the context.
+            with self._lock:  # From here on, another thread may enter the context.
                 self._is_delivering = False
 
     def deliver_soon(self, clock: abc.SchedulerBase) -> None:

@@ -65,7 +65,7 @@ class Steering(abc.DisposableBase):
             except Exception as error:
                 on_error(error)
 
-        # A slow consumer must not delay messages. Model calls that produce messages need their own scope.
+        # A slow consumer must not delay messages. If model calls produce the messages, they need a scope of their own.
         messages = scoped(paced(self._steer, None), current_scope.get().below_model())
         self._messages.disposable = messages.subscribe(on_next, on_error, scheduler=unpaced(scheduler))
 
@@ -212,7 +212,7 @@ class _UntilSentence:
         self._seen += last
         closing = self._unfinished().close()
         end = MessageCompleted(fold_message([*self._seen, *closing]), "stop", STEERED)
-        self._keep([*self._seen, *closing, end])  # before the disposal, because a journal records that too
+        self._keep([*self._seen, *closing, end])  # before disposal, because a journal records that too
         self._end([*last, *closing, end])
 
     def _end(self, events: Sequence[Event]) -> None:

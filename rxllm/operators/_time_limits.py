@@ -110,7 +110,7 @@ class _Watch:
         self._began = self._last = self._now()  # `_last` is when the current silence began
         self._events = 0
         self._has_content = False
-        self._is_complete = False  # whether a response has ended and no event has followed
+        self._is_complete = False  # whether a response has ended and no event has followed it
         self._gate = current_gate()
         self._is_behind = False  # whether the consumer is behind
         self._source = SingleAssignmentDisposable()
@@ -257,7 +257,7 @@ class _Warning(_Watch):
         super().__init__(*subscription)
         self._after = after
         self._fn = fn
-        self._warned: float | None = None  # the start of the last reported stall
+        self._warned: float | None = None  # when the last reported silence began
 
     def due(self) -> float | None:
         return None if self._is_complete or self._last == self._warned else self._last + self._after

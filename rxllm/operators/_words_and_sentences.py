@@ -107,7 +107,7 @@ class Segmenter:
         self._has_text = False  # Whether the pending segment contains more than white space.
 
     def feed(self, text: str) -> list[str]:
-        # Search only the pending segment's end, to keep the cost constant.
+        # Search only the end of the pending segment, to keep the cost constant.
         seen = len(self._context)
         text = self._context + text
         segments: list[str] = []
