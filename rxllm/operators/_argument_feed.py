@@ -93,7 +93,7 @@ class ArgumentFeed:
         if "error" in call.metadata:
             self._fail(f"the arguments are not complete: {call.metadata['error']}")
         for name in self._missing & self._items.keys():
-            self._fail(f"{name} is required but missing")
+            self._fail(f"{name} is missing, but required")
         self._end_written()
         self._fail("the arguments ended too early")  # affects only streams that are still open
 
