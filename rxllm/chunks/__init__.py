@@ -9,7 +9,7 @@ completion     `CompletionChunk`, which contains `ToolCallDelta`   `collect_comp
                objects (not the event of the same name)
 =============  ==================================================  ====================  ========================
 
-An async generator of chunks can be an adapter; see ``rxllm.adapters.as_adapter``.
+An async generator of chunks can also serve as an adapter; see ``rxllm.adapters.as_adapter``.
 """
 
 from rxllm.chunks._accumulator import ChunkAccumulator

@@ -1,6 +1,6 @@
 """Fold chunks into one result.
 
-Tool calls differ in the response and in the message:
+Tool calls look different in the response and in the message:
 
 ===========================  =============================================  =================================
 subject                      in the response                                in the message
@@ -72,7 +72,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         if not isinstance(chunk, StreamChunk) or not _is_used(chunk):
             return self
         log, length = self.log, self.length
-        if not length or len(log) != length:  # the empty state is shared
+        if not length or len(log) != length:  # several folds may start from the same empty state
             log = log[:length]
         log.append(chunk)
         return ChunkAccumulator(log, length + 1)
@@ -80,7 +80,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     def reduce(self, chunks: Iterable[StreamChunk | Mapping[str, Any]]) -> ChunkAccumulator:
         return reduce(ChunkAccumulator.push, chunks, self)
 
-    # Computed only when read, so that a push takes O(1).
+    # These are computed only when they are read, so that a push takes O(1) time.
 
     @property
     def text_content(self) -> str:
@@ -220,7 +220,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
 
 
 def _is_used(chunk: StreamChunk) -> bool:
-    """Whether any ``finalize_`` method would use `chunk`."""
+    """Return whether any ``finalize_`` method uses `chunk`."""
     match chunk.type:
         case "content":
             return isinstance(chunk.text, str) and chunk.text != ""
@@ -248,7 +248,7 @@ _CONTENT: dict[str, Callable[[Iterable[StreamChunk]], list[Part]]] = {
 
 
 class _AssembledCall(msgspec.Struct):
-    """A tool call, and the text of its joined fragments. `text` is None if there are no fragments."""
+    """A tool call whose fragments have been joined. `text` is None if there were no fragments."""
 
     id: str
     call: CallRecord
@@ -264,7 +264,6 @@ class _AssembledCall(msgspec.Struct):
         return record | {name: value for name, value in optional.items() if value}
 
     def for_response(self, *, warn: bool = True) -> dict[str, Any]:
-        """Return the call as ``finalize_tool_calls_for_response`` returns it."""
         arguments, metadata, lost = self.call.arguments, self.metadata, None
         if self.text is None and self.call.expects_fragments:
             lost = "missing_fragments"
@@ -282,14 +281,13 @@ class _AssembledCall(msgspec.Struct):
         return result | ({"metadata": metadata} if metadata else {})
 
     def for_message(self) -> ToolCall:
-        """Return the tool call as ``finalize_message`` puts it into the message."""
         arguments = _decode_or_default(self.text, self.call.arguments) if self.text else self.call.arguments
         raw = (as_json(arguments) if isinstance(arguments, str | list | dict) else None) or "{}"
         metadata = self.metadata | ({"server": True} if self.call.builtin else {})
         return ToolCall(self.id, self.call.name, dict(mapping(_decode_or_default(raw, None))), raw, metadata)
 
     def _warn(self, reason: str) -> None:
-        # The arguments may contain a user's private data.
+        # Log only the size of the arguments, because they may contain the user's private data.
         details: dict[str, Any] = {"tool_name": self.call.name, "tool_call_id": self.id, "reason": reason}
         if self.text is not None:
             details["json_bytes"] = len(self.text.encode(errors="replace"))
@@ -298,7 +296,6 @@ class _AssembledCall(msgspec.Struct):
 
 
 def _assemble_calls(chunks: Iterable[StreamChunk]) -> list[_AssembledCall]:
-    """Return each call with its joined fragments and its metadata updates."""
     calls, texts, updates = _gather(chunks)
     return [
         _AssembledCall(id, call, texts.get(call.index), call.metadata | updates.get(call.index, {}))
@@ -307,7 +304,7 @@ def _assemble_calls(chunks: Iterable[StreamChunk]) -> list[_AssembledCall]:
 
 
 def _gather(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Index, str], dict[Index, dict[str, Any]]]:
-    """Return the calls, the argument text for each index, and the metadata updates for each index."""
+    """Return all calls, plus the argument text and the metadata updates for each index."""
     calls: list[CallRecord] = []
     fragments: dict[Index, list[str]] = {}
     updates: dict[Index, dict[str, Any]] = {}
@@ -326,7 +323,7 @@ def _gather(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Index
 
 
 def _assign_ids(calls: list[CallRecord]) -> list[str]:
-    """Return the ids of the calls. A missing id becomes ``call_<k>``."""
+    """Return an id for each call. A missing id becomes a ``call_<k>`` that is not in use."""
     taken = {call.id for call in calls if call.id}
     ids: list[str] = []
     k = 0

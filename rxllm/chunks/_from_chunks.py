@@ -2,7 +2,7 @@
 
 * Fragments can arrive late, so calls are completed only at the end of the stream.
 * Fragments can even arrive before their call.
-* A fragment belongs to the latest call with its index.
+* A fragment belongs to the latest call that has the same index.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ T_in = TypeVar("T_in", contravariant=True)
 
 
 _ARGUMENT_MARKS = frozenset({"raw_arguments", "invalid_arguments", "unparseable_arguments"})
-"""The metadata keys about unparsed arguments. They are ignored, because the joined fragments may be valid JSON."""
+"""Metadata keys that mark unparsed arguments. They are ignored, because the joined fragments may be valid JSON."""
 _IGNORED = frozenset({"terminal?", "keepalive?", "done_at_unix_nano", "builtin_tool_started", "response_id", "model"})
 _NOTED = frozenset({"reasoning_details", "logprobs"})
 
@@ -80,8 +80,8 @@ def from_chunks(
     >>> of(chunks.text("I will."), call, rest).pipe(from_chunks(), ops.to_response()).run()
     Response('I will.', calls=[add(a=1)], tool_calls, 0 tokens)
 
-    A mapping of a chunk's fields is accepted too. `messages` is the thread that the response answers. A call without an
-    id is given one that is unique in the thread. ``metadata["error"]`` marks a call whose arguments never arrived or
+    A mapping with a chunk's fields is also accepted. `messages` is the thread that the response answers. A call without
+    an id is given one that is unique in the thread. ``metadata["error"]`` marks a call whose arguments never arrived or
     are not a JSON object. Unknown keys and types become ``RawChunk``s. The default finish reason is ``stop``.
 
     If the source fails, or a meta chunk has an ``error``, all blocks and calls are completed. An ``ErrorEvent`` then
@@ -101,7 +101,7 @@ class ChunkFeeder:
     >>> [type(event).__name__ for event in feeder.close()]
     ['TextCompleted', 'MessageCompleted']
 
-    New call ids differ from all ids in `messages`.
+    The ids that it gives to calls do not occur in `messages`.
     """
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
@@ -147,7 +147,7 @@ class ChunkFeeder:
         return self._blocks.take()
 
     def close(self) -> list[Event]:
-        """Return the events that end the stream. The finish reason is ``stop`` if no chunk has given one."""
+        """Return the events that end the stream. The finish reason is ``stop`` if no chunk gave one."""
         if not self.ended:
             self._calls.settle()
             self._blocks.note(self._notes)
@@ -156,7 +156,7 @@ class ChunkFeeder:
         return self._blocks.take()
 
     def fail(self, error: Exception) -> list[Event]:
-        """Return the events that complete what is open, and then the event for the error."""
+        """Return the events that complete all open blocks and calls, followed by the event for the error."""
         if not self.ended:
             self._fail(as_stream_error(error))
         return self._blocks.take()
@@ -183,7 +183,7 @@ class ChunkFeeder:
         opaque = {key: value for key, value in metadata.items() if key != "signature"}
         if signature or opaque:
             self._blocks.sign(signature, opaque)
-        if signature or (opaque and not text):  # the signature belongs to all thinking before it
+        if signature or (opaque and not text):  # a signature covers all the thinking before it
             self._blocks.close_block()
 
     def _read_meta(self, metadata: Mapping[str, Any]) -> None:
@@ -227,7 +227,7 @@ class ChunkFeeder:
         return True
 
     def _read_part(self, part: Any) -> bool:
-        """Add a complete message part. Return False if `part` is anything else."""
+        """Add a complete message part to the response. Return False if `part` is not a supported message part."""
         if not isinstance(part, SourcePart):  # a source can arrive in the middle of a text block
             self._blocks.close_block()
         match part:
@@ -259,20 +259,20 @@ class _LiveCall:
     def __init__(self, position: int, call: CallRecord) -> None:
         self.position = position
         self.call = call
-        self.opened = False  # True once a fragment contained more than whitespace
+        self.opened = False  # True once a fragment containing non-whitespace has arrived
         self.leading_space = ""
-        self.has_fragments = False  # any fragment has arrived
+        self.has_fragments = False  # True once any fragment has arrived, even an empty one
 
 
 class _LiveCalls:
-    """The calls of one response. `before` is the number of earlier calls in the thread."""
+    """The tool calls in one response. `before` is how many calls the thread already contains."""
 
     def __init__(self, blocks: Blocks, before: int) -> None:
         self._blocks = blocks
         self._before = before
         self._calls: list[_LiveCall] = []
         self._latest: dict[Index, _LiveCall] = {}
-        # Fragments and metadata can arrive before the call that they belong to.
+        # Fragments and metadata can arrive before the call they belong to.
         self._early_fragments: dict[Index, list[str]] = {}
         self._early_updates: dict[Index, dict[str, Any]] = {}
 
@@ -295,7 +295,7 @@ class _LiveCalls:
         return True
 
     def add(self, entry: Any) -> bool:
-        """Read a ``tool_call_args`` entry. Return False if it is malformed."""
+        """Add the fragment in a ``tool_call_args`` entry. Return False if the entry is malformed."""
         fragment = read_fragment(entry)
         if fragment is None:
             return False
@@ -308,7 +308,7 @@ class _LiveCalls:
         return True
 
     def update(self, entry: Any) -> bool:
-        """Update a call with a ``tool_call_metadata`` entry. Return False if the entry is malformed."""
+        """Update a call from a ``tool_call_metadata`` entry. Return False if the entry is malformed."""
         update = read_call_metadata(entry)
         if update is None:
             return False
@@ -321,7 +321,10 @@ class _LiveCalls:
         return True
 
     def settle(self) -> None:
-        """Emit the arguments of calls that had no fragments, and report fragments that belong to no call."""
+        """Add the arguments of any call that sent no fragments.
+
+        A fragment or update that belongs to no call becomes a raw event.
+        """
         for live in self._calls:
             arguments = live.call.arguments
             if not live.opened and arguments:
@@ -343,7 +346,7 @@ class _LiveCalls:
                 live.leading_space = fragment
                 return
             live.opened = True
-            # Some decoders lose the opening brace next to the name.
+            # Some decoders drop the opening brace that follows the tool's name.
             fragment = "{" + fragment if text[0] in '"}' else fragment
         if fragment:
             self._blocks.call(live.position, None, None, fragment)
@@ -390,10 +393,10 @@ class Feeder(Protocol[T_in]):
 
 
 def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream[Event]]:
-    """Return an operator that makes a new feeder for each subscription.
+    """Return an operator that creates a new feeder for each subscription.
 
-    After an error, the operator emits the feeder's ``fail`` events and completes. Two errors go to ``on_error``
-    instead: an early ``LLMError`` from the source, and an error in ``fail``.
+    After an error, the operator emits the feeder's ``fail`` events and completes. Two kinds of error go to
+    ``on_error`` instead: an ``LLMError`` from the source before the first event, and any error raised by ``fail``.
     """
 
     def operator(source: Observable[T]) -> Stream[Event]:
@@ -402,13 +405,13 @@ def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream
         ) -> abc.DisposableBase:
             feeder = make()
             pending = deque[Event]()
-            delivering = False  # stays True if a subscriber raises
+            delivering = False  # stays True if a subscriber raises an exception
 
             def on_next(chunk: T) -> None:
                 nonlocal delivering
                 try:
                     pending.extend(feeder.feed(chunk))
-                except Exception as error:  # not a valid chunk
+                except Exception as error:  # the chunk is invalid
                     fail(error)
                     return
                 if delivering:

@@ -6,10 +6,10 @@ Adapter authors create chunks with `text`, `thinking`, `tool_call`, `meta` and `
 The dialect defines these metadata keys:
 
 * In a ``thinking`` chunk: ``signature`` ends the thinking block. All keys are sent back to the provider. If
-  ``stream_only?`` is True, the thinking is shown but is not part of the message.
+  ``stream_only?`` is True, the thinking is shown but does not become part of the message.
 * In a ``tool_call`` chunk: ``id``, and ``index`` (default 0), which fragments refer to. ``raw_arguments`` is the first
-  fragment. ``start``, ``expects_arg_fragments`` or ``args_fragment_expected?`` announces fragments. With ``builtin?``,
-  the provider runs the tool. All other keys are kept with the call.
+  fragment. ``start``, ``expects_arg_fragments`` or ``args_fragment_expected?`` announces fragments. If ``builtin?``
+  is True, the provider runs the tool. All other keys are kept with the call.
 * In a ``meta`` chunk: ``tool_call_args``, such as ``{"index": 0, "fragment": '{"a"'}``; ``tool_call_metadata``, such as
   ``{"index": 0, "metadata": {...}}``; the lists ``reasoning_details``, ``logprobs`` and ``annotations``;
   ``finish_reason``, ``usage`` (cumulative counters), ``error``, ``response_id`` and ``model``.
@@ -30,13 +30,14 @@ from rxllm.values import FinishReason, Part, Usage, ValidationError
 from rxllm.values.argument_checks import must_be, shown
 
 REPR_CHARACTERS = 20
-"""The maximum length of the text in a chunk's repr."""
+"""The maximum number of characters of text to show in a chunk's repr."""
 
 
 class StreamChunk(msgspec.Struct, frozen=True, omit_defaults=True):
     """A chunk of a stream. Its `type` determines the other fields.
 
-    Nothing is checked; `validate` does that. ``msgspec.json`` supports chunks, but ``rxllm.serializer`` does not.
+    Creating a chunk does not check its fields; `validate` does. ``msgspec.json`` supports chunks, but
+    ``rxllm.serializer`` does not.
     """
 
     type: str
@@ -58,7 +59,7 @@ FIELDS = StreamChunk.__struct_fields__
 
 
 def as_chunk(item: Any) -> Any:
-    """Convert a mapping to a chunk, and return anything else unchanged."""
+    """Convert a mapping of a chunk's fields to a chunk. Return anything else unchanged."""
     if not isinstance(item, Mapping):
         return item
     fields = cast(Mapping[str, Any], item)
@@ -95,7 +96,7 @@ def tool_call(
     >>> tool_call("add", {"a": 1}, {"id": "c1"})
     StreamChunk(tool_call, name='add', arguments={'a': 1}, metadata={'id': 'c1'})
 
-    Later fragments can complete its arguments.
+    Fragments in later chunks can complete the arguments.
     """
     return StreamChunk("tool_call", name=name, arguments=arguments, metadata=metadata or {})
 
@@ -138,20 +139,18 @@ def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
 
 
 def not_a_chunk(item: Any) -> str:
-    """Return the error message for an item that is not a chunk."""
     remedy = f"use chunks.text(...), or a mapping with a type and only the keys {', '.join(FIELDS)}"
     return f"{shown(item)} is not a StreamChunk; {remedy}"
 
 
 def as_text(text: str) -> str:
-    """Return `text`, or raise ``ValidationError("invalid_message")``."""
     if isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         return text
     raise ValidationError("invalid_message", errors=[(("text",), must_be("a string", text))])
 
 
 def _find_fault(chunk: Any) -> tuple[str, str] | None:
-    """Return the name of the first invalid field and what the field must be, or None if all fields are valid."""
+    """Return the name of the first invalid field and what it must be, or None if all fields are valid."""
     match chunk.type:
         case "content" | "thinking" if not isinstance(chunk.text, str):
             return "text", "a string"
@@ -172,7 +171,7 @@ Index = str | int | None
 _EXPECTS_FRAGMENTS = ("expects_arg_fragments", "args_fragment_expected?", "start")
 
 CONTROL = frozenset({"id", "index", "name", "builtin?", "done_at_unix_nano", *_EXPECTS_FRAGMENTS})
-"""The metadata keys of a tool call chunk that are not kept with the call."""
+"""The metadata keys in a tool call chunk that are not kept with the call."""
 
 FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
@@ -199,11 +198,11 @@ _USAGE = {
     "output_cost": ("output_cost",),
     "total_cost": ("total_cost", "cost"),
 }
-"""The names of the counters that can set each field of `Usage`. The most trusted name comes first."""
+"""The names of the counters that can set each field of `Usage`, with the most trusted name first."""
 
 
 class CallRecord(msgspec.Struct, frozen=True):
-    """A tool call chunk with parsed metadata."""
+    """A tool call chunk whose metadata has been parsed."""
 
     id: str | None
     name: str
@@ -216,7 +215,7 @@ class CallRecord(msgspec.Struct, frozen=True):
 
 
 def read_call(chunk: StreamChunk) -> CallRecord | None:
-    """Return the tool call in `chunk`, or None if the call has no name."""
+    """Return the tool call in `chunk`, or None if it does not name a tool."""
     metadata = mapping(chunk.metadata)
     name, id, raw = chunk.name or metadata.get("name"), metadata.get("id"), metadata.get("raw_arguments")
     if not isinstance(name, str) or not name:
@@ -234,19 +233,19 @@ def read_call(chunk: StreamChunk) -> CallRecord | None:
 
 
 def read_fragment(entry: Any) -> tuple[Index, str] | None:
-    """Return the index and the text in a fragment, or None if the fragment is malformed."""
+    """Return the index and the text of a fragment entry, or None if the entry is malformed."""
     fragment = mapping(entry).get("fragment")
     return (_index_of(entry), fragment) if isinstance(fragment, str) else None
 
 
 def read_call_metadata(entry: Any) -> tuple[Index, dict[str, Any]] | None:
-    """Return the index and the updates in an entry, or None if the entry is malformed."""
+    """Return the index and the updates of a metadata entry, or None if the entry is malformed."""
     updates = mapping(entry).get("metadata")
     return (_index_of(entry), _drop_control_keys(mapping(updates))) if isinstance(updates, Mapping) else None
 
 
 def merge_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two sets of counters. If both contain a counter, the larger number is kept."""
+    """Merge two sets of counters. If both contain the same counter, keep the larger number."""
     merged = dict(usage)
     for name, value in more.items():
         known = merged.get(name)
@@ -256,13 +255,13 @@ def merge_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[st
 
 
 def latest_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two sets of counters. The later number is kept, unless it is 0."""
+    """Merge two sets of counters. If both contain the same counter, keep the later number unless it is 0."""
     updates = {name: n for name, n in more.items() if n is not None and not (n == 0 and usage.get(name))}
     return {**usage, **updates}
 
 
 def merge_usage(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two sets of counters. The total becomes the sum of the input and the output."""
+    """Merge two sets of counters, and set the total to the sum of input and output."""
     merged = merge_counters(usage, more)
     counts = (merged.get("input_tokens"), merged.get("output_tokens"))
     input, output = (count if _is_number(count) else 0 for count in counts)
@@ -270,7 +269,7 @@ def merge_usage(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, 
 
 
 def to_usage(counters: Mapping[str, Any]) -> Usage:
-    """Convert counters to a `Usage`, with unknown ones in `extra`.
+    """Convert counters to a `Usage`. Unknown counters go into `extra`.
 
     >>> to_usage({"input_tokens": 5, "output_tokens": 2, "image_tokens": 1})
     Usage(input_tokens=5, output_tokens=2, extra={'image_tokens': 1})
@@ -286,7 +285,7 @@ def to_usage(counters: Mapping[str, Any]) -> Usage:
 
 
 def to_finish_reason(reason: Any) -> FinishReason:
-    """Convert a provider's finish reason to rxllm's.
+    """Convert a provider's finish reason to one of rxllm's own.
 
     >>> to_finish_reason("end_turn"), to_finish_reason("pause_turn")
     ('stop', 'other')
@@ -295,7 +294,7 @@ def to_finish_reason(reason: Any) -> FinishReason:
 
 
 def as_json(arguments: Any) -> str | None:
-    """Return `arguments` as JSON text, or None if they cannot be encoded. Text is returned unchanged."""
+    """Return `arguments` as JSON text, or None if they cannot be encoded. A string is returned unchanged."""
     if isinstance(arguments, str):
         return arguments
     value = dict(mapping(arguments)) if isinstance(arguments, Mapping) else arguments
@@ -306,17 +305,16 @@ def as_json(arguments: Any) -> str | None:
 
 
 def is_stream_only(chunk: StreamChunk) -> bool:
-    """Whether `chunk` is shown but is not part of the message."""
+    """Return whether `chunk` is shown but does not become part of the message."""
     return mapping(chunk.metadata).get("stream_only?") is True
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """Return `value`, or an empty mapping if `value` is not a mapping."""
     return cast(Mapping[str, Any], value) if isinstance(value, Mapping) else NOTHING
 
 
 def annotation_key(annotation: Any) -> bytes | str:
-    """Return a key that is the same for annotations that are equal."""
+    """Return a key that is the same for equal annotations."""
     try:
         return msgspec.json.encode(annotation, order="deterministic")
     except (TypeError, ValueError, RecursionError):
@@ -328,7 +326,7 @@ def _drop_control_keys(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _index_of(metadata: Mapping[str, Any]) -> Index:
-    # None is a valid index. Anything else means 0.
+    # None is a valid index. An index of any invalid type counts as 0.
     index = metadata.get("index", 0)
     return index if isinstance(index, str | int | None) else 0
 

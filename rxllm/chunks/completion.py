@@ -149,8 +149,8 @@ def collect_completion() -> Callable[[Observable[CompletionChunk]], Stream[Compl
     >>> of(CompletionChunk.text("H"), CompletionChunk.text("i"), final).pipe(collect_completion()).run()
     CompletionResponse(content='Hi', usage=Usage(input_tokens=2, output_tokens=1))
 
-    For each call, the arguments are joined, and the latest id and name are kept. The last final chunk gives the usage
-    and the finish reason. By default, all counts are zero and the reason is ``"stop"``.
+    For each call, the arguments are joined, and the latest id and name are kept. The usage and
+    the finish reason are taken from the last final chunk. By default, all counts are zero and the reason is ``"stop"``.
 
     If the source fails with an ``LLMError``, the error keeps its class and reason. Any other error becomes the cause of
     a ``StreamError("adapter_error")``. An invalid item causes a ``StreamError("malformed_event")``. The error's
@@ -166,7 +166,7 @@ def collect_completion() -> Callable[[Observable[CompletionChunk]], Stream[Compl
             def on_next(chunk: CompletionChunk) -> None:
                 try:
                     fold.feed(chunk)
-                except Exception as error:  # not a valid chunk
+                except Exception as error:  # the chunk is invalid
                     on_error(error)
 
             def on_error(error: Exception) -> None:
@@ -192,7 +192,7 @@ class _Call:
 class _CompletionFold:
     def __init__(self) -> None:
         self._content: list[str] = []
-        self._calls: dict[int, _Call] = {}  # by index; in a dict, gaps need no memory
+        self._calls: dict[int, _Call] = {}  # by index; in a dict, gaps between indexes take no memory
         self._final = CompletionChunk()
 
     def feed(self, chunk: CompletionChunk) -> None:
@@ -257,7 +257,7 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
 
 
 class CompletionFeeder:
-    """Converts the chunks of an answer to `messages` into events."""
+    """Converts one response's chunks to events. `messages` is the thread that the response answers."""
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self._blocks = Blocks(CallTracker.after(messages))
@@ -290,7 +290,7 @@ class CompletionFeeder:
 
     def close(self) -> list[Event]:
         if self._final:
-            self._blocks.finish("stop", None)  # an earlier reason stays
+            self._blocks.finish("stop", None)  # does not replace an earlier reason
         self._blocks.end()
         return self._blocks.take()
 

@@ -18,7 +18,8 @@ file                   contents
 * Applying a second event to the same state copies the log.
 * `executions` holds running tools and the states of agents. `summary` holds everything else.
 * `fold_message` builds the message only when it is read.
-* If the client must run complete calls, the finish reasons ``stop``, ``other`` and None become ``tool_calls``.
+* If there are complete calls that the client must run, the finish reasons ``stop``, ``other`` and None become
+  ``tool_calls``.
 * A malformed event changes nothing. Deltas are checked only when the message is built.
 """
 

@@ -28,9 +28,9 @@ _ID = (str, NoneType)
 
 
 def event_fault(event: Any) -> str | None:
-    """Return what is wrong with `event`, or None."""
+    """Return what is wrong with `event`, or None if nothing is wrong."""
     cls = cast(type[Any], type(event))
-    # Deltas and usage are the most frequent events.
+    # Check deltas and usage first, because they are the most frequent events.
     if (cls is TextDelta or cls is ThinkingDelta) and type(event.delta) is str and type(event.id) in _ID:
         return None
     if cls is UsageUpdated and type(event.usage) is Usage:
@@ -53,7 +53,7 @@ _NAMES = {NoneType: "None", dict: "a mapping", Mapping: "a mapping", str: "a str
 
 @cache
 def _types(cls: type[Any]) -> tuple[tuple[str, tuple[type[Any], ...]], ...]:
-    """Return the name and the allowed classes of each field whose type is not `Any`."""
+    """Return the name and the allowed classes of every field whose type is not `Any`."""
     fields = ((name, _classes(hint)) for name, hint in get_type_hints(cls).items())
     return tuple((name, classes) for name, classes in fields if classes)
 
@@ -66,7 +66,8 @@ def _classes(hint: Any) -> tuple[type[Any], ...]:
         return ()
     if origin is Literal:
         return (str,)
-    return (dict, Mapping) if origin is Mapping else (origin or hint,)  # isinstance finds a dict sooner
+    # dict is first because isinstance is faster for it than for Mapping.
+    return (dict, Mapping) if origin is Mapping else (origin or hint,)
 
 
 def _message_fault(message: Message) -> str | None:
@@ -74,10 +75,10 @@ def _message_fault(message: Message) -> str | None:
     if not isinstance(content, str | tuple | dict):
         return "message.content is neither text nor parts"
     if isinstance(content, tuple) and not all(isinstance(part, Part) for part in cast(tuple[Any, ...], content)):
-        return "message.content holds items that are not parts"
+        return "message.content contains items that are not parts"
     calls = cast(Any, message.tool_calls)
     if not (isinstance(calls, tuple) and all(isinstance(call, ToolCall) for call in cast(tuple[Any, ...], calls))):
-        return "message.tool_calls are not ToolCalls"
+        return "message.tool_calls is not a tuple of ToolCalls"
     return None if isinstance(cast(Any, message.metadata), Mapping) else "message.metadata is not a mapping"
 
 
@@ -90,7 +91,7 @@ def _completed_fault(event: MessageCompleted) -> str | None:
 def _usage_fault(event: UsageUpdated) -> str | None:
     if _are_counters(tuple(map(type, vars(event.usage).values()))):
         return None
-    return "UsageUpdated.usage holds a counter that is not a number, or an extra that is not a dict"
+    return "UsageUpdated.usage holds a counter that is not a number, or a tool_usage or extra that is not a dict"
 
 
 @lru_cache(64)
@@ -102,10 +103,10 @@ def _are_counters(types: tuple[type[Any], ...]) -> bool:
 
 
 def _raw_fault(event: RawChunk) -> str | None:
-    """Return what is wrong with a ``RawChunk`` in an obsolete form, or None if nothing is wrong."""
+    """Return what is wrong with an obsolete ``RawChunk``, or None if nothing is wrong."""
     try:
         current = current_form(event)
-    except TypeError:  # the fold itself raises an error if a counter is unknown
+    except TypeError:  # the fold itself raises this error for an unknown counter
         return None
     fault = None if current is event else event_fault(current)
     return fault and f"data is malformed: {fault}"
@@ -113,10 +114,10 @@ def _raw_fault(event: RawChunk) -> str | None:
 
 def _nested_fault(event: Nested) -> str | None:
     if not event.path or not all(isinstance(cast(object, id), str) for id in event.path):
-        return "path has no tool call ids, or ids that are not strings"
+        return "path is empty or contains ids that are not strings"
     inner = cast(object, event.event)
     if isinstance(inner, Nested):
-        return "event is a Nested itself; pass the innermost event, with the whole path"
+        return "event is itself a Nested; pass the innermost event and the whole path"
     fault = event_fault(inner)
     return f"event is malformed: {fault}" if fault else None
 

@@ -1,6 +1,7 @@
 """Fold the events of one response into its message.
 
-`fold_message` folds the log. `Blocks` keeps the parts in order. `Summary` holds the rest of a state.
+`fold_message` folds the log. `Blocks` keeps the parts in order. `Summary` holds the steps, the usage and
+everything else that is not in the log.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def fold_message(events: Iterable[Event]) -> Message:
 
 
 def without_faults(fold: Callable[[list[Event]], T], log: list[Event]) -> T:
-    """Return ``fold(log)``. If that raises ``TypeError``, repeat it without the malformed events."""
+    """Return ``fold(log)``. If that raises ``TypeError``, fold the log again without its malformed events."""
     try:
         return fold(log)
     except TypeError:
@@ -74,7 +75,7 @@ def _fold_message(events: Iterable[Event]) -> Message:
     last = Message("assistant")
     blocks = Blocks()
     call_events: list[Event] = []
-    # Nearly every event continues the previous event's block.
+    # Nearly every event continues the same block as the event before it.
     kind, block, pieces = None, None, list[str]()
     for event in events:
         if type(event) is TextDelta or type(event) is ThinkingDelta:
@@ -127,7 +128,7 @@ BLOCKS: dict[type[Event], type[Event]] = {
     ThinkingDelta: ThinkingDelta,
     ThinkingCompleted: ThinkingDelta,
 }
-"""For each class of event that belongs to a block, the class of the block's deltas."""
+"""Maps each class of event that belongs to a block to the class of the block's deltas."""
 
 
 def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKey]) -> BlockKey:
@@ -137,7 +138,7 @@ def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKe
     >>> block_key(TextDelta, None, [(TextDelta, "a"), (TextDelta, "b"), (ThinkingDelta, "c")])[1]
     'b'
 
-    An id of None means the latest open block of this kind. If there is none, a new block begins.
+    An id of None means the latest open block of this kind. If no such block is open, a new one begins.
     """
     if id is None:
         for key in reversed(open_blocks):
@@ -149,7 +150,8 @@ def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKe
 class Blocks:
     """The parts of a response, in order of first appearance.
 
-    An open block is a list of pieces. A closed block is its completion. A number replaces a missing id.
+    An open block is stored as a list of pieces. A closed block is stored as its completion. A block that has no id gets
+    a number instead.
     """
 
     def __init__(self) -> None:
@@ -157,7 +159,7 @@ class Blocks:
         self._open: dict[type[Event], dict[Any, None]] = {TextDelta: {}, ThinkingDelta: {}}  # oldest first
 
     def pieces(self, kind: type[Event], id: str | None) -> list[str]:
-        """Return the list of the block's pieces. If the block is complete, return a new list that is not kept."""
+        """Return the list that collects the block's pieces. If the block is already complete, the list is not kept."""
         pieces = self._parts[self._key(kind, id)]
         return cast(list[str], pieces) if isinstance(pieces, list) else []
 
@@ -167,7 +169,7 @@ class Blocks:
         self._open[kind].pop(key, None)
 
     def mark(self, key: Any, part: Any) -> None:
-        """Append `part`, unless there is a part with this `key`."""
+        """Append `part`, unless there is already a part with this `key`."""
         self._parts.setdefault(key, part)
 
     def add(self, part: Any) -> None:
@@ -198,7 +200,7 @@ def _part(kind: type[Event], pieces: list[str]) -> Part:
 
 
 def content_of(parts: tuple[Part, ...]) -> str | tuple[Part, ...]:
-    """Return the content for a message that consists of `parts`."""
+    """Return `parts` as message content. A single text that is followed only by tool calls becomes a plain string."""
     match parts:
         case (TextPart(text=text, metadata=metadata), *marks) if not metadata and _only_marks(marks):
             return text
@@ -213,7 +215,7 @@ def _only_marks(parts: Iterable[Part]) -> bool:
 
 
 def check_delta(event: TextDelta | ThinkingDelta | ToolCallDelta, delta: object) -> None:
-    """Raise ``TypeError`` if a block's first delta is malformed."""
+    """Raise ``TypeError`` if `event`, which is the first delta of a block or call, is malformed."""
     if not (isinstance(cast(object, event.id), str | None) and isinstance(delta, str)):
         raise TypeError(event_fault(event))
 
@@ -268,7 +270,7 @@ class Summary(msgspec.Struct, frozen=True):
     chat_result: ChatResult | None = None
     earlier: tuple[LLMError | None, Mapping[str, Any]] = (None, {})
     past: tuple[tuple[Event, ...], ...] = ()
-    fresh: bool = False  # no event since the last StepCompleted
+    fresh: bool = False  # True if no event has arrived since the last StepCompleted
 
 
 def apply_to_summary(summary: Summary, event: Event) -> Summary:
@@ -295,7 +297,7 @@ def complete(summary: Summary, event: MessageCompleted) -> Summary:
 
 
 def _failure(summary: Summary, event: MessageCompleted) -> LLMError:
-    # Some adapters report only the finish reason.
+    # Some adapters report an error only through the finish reason.
     if summary.finish_reason == "error" and summary.error is not None:
         return summary.error
     return StreamError("adapter_error", f"the answer ended with {event.raw_finish_reason or 'an error'}")

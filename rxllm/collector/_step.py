@@ -1,7 +1,7 @@
 """Build a step from a response, its tools and its agents.
 
-`Executions` contains the tool calls that are running. It also keeps an agent's call until the step ends, with the
-agent's own state.
+`Executions` contains the tool calls that are running. It also keeps each agent's call, along with the agent's own
+state, until the step ends.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from rxllm.collector._stream_collector import StreamCollector
 
 STOPPED = "The tool was stopped before it had ended. It may have acted."
-"""The result of an open call whose tool was running when the chat was stopped."""
+"""The result given to an open call whose tool was still running when the chat was stopped."""
 
 
 class Execution(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ class Execution(msgspec.Struct, frozen=True):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether an operator has cut off the stream, so that the tool did not end by itself."""
+        """Whether an operator cut off the stream before the tool finished on its own."""
         error = self.completed and self.completed.error
         return self.started is not None and error is not None and error.reason == "cancelled"
 
@@ -86,7 +86,7 @@ Executions = Mapping[str, Execution]
 def execute(
     executions: Executions, event: Nested | ToolExecutionStarted | ToolExecutionCompleted, start: StreamCollector
 ) -> Executions:
-    """Return the executions updated with `event`. A new agent begins with the state `start`."""
+    """Return `executions` updated with `event`. A new agent begins in the state `start`."""
     id = event.path[0] if isinstance(event, Nested) else event.id
     before = executions.get(id)
     execution = before or Execution(start)
@@ -103,12 +103,11 @@ def unfold_executions(executions: Executions) -> list[Event]:
 
 
 def innermost(event: Event) -> Event:
-    """Return the event inside a `Nested`, or `event` itself."""
     return event.event if type(event) is Nested else event
 
 
 def unnest(event: Nested) -> tuple[str, Event]:
-    """Return the id of the outermost tool call, and the event as that call's agent emitted it."""
+    """Return the id of the outermost tool call, and the event as it was emitted by that call's agent."""
     id, *path = event.path
     return id, Nested(tuple(path), event.event) if path else event.event
 
@@ -121,26 +120,26 @@ def nest(id: str, event: Event) -> Nested:
 _WAITING = ("approval", "manual_tool_calls")
 
 CALLS = ("manual_tool_calls", "approval_tool_calls")
-"""The metadata keys that list tool calls for which the chat waits for the caller."""
+"""The metadata keys that list the tool calls that are waiting for the caller."""
 
 
 def is_waiting(result: ChatResult) -> bool:
-    """Whether the chat waits for the caller's answer."""
+    """Return whether the chat is waiting for an answer from the caller."""
     return bool(result.pending_tool_calls) or result.pending_question is not None
 
 
 def agent_usage(executions: Executions) -> Usage:
-    """Return the usage of all agents' completed steps."""
+    """Return the total usage of all the steps that agents have completed."""
     agents = [execution.agent for execution in executions.values()]
     steps = sum((step.usage for agent in agents for step in agent.steps), Usage())
     return sum((agent_usage(agent.executions) for agent in agents), steps)
 
 
 def with_answers_so_far(thread: Thread, state: StreamCollector) -> Thread:
-    """Return `thread` with the results of its open calls, and with the steps that its agents have completed.
+    """Return `thread`, adding the results that have arrived for its open calls.
 
-    A tool that was stopped may have acted. A result is added for its call too, because an approval must not run the
-    tool twice.
+    The steps that an open agent has completed are added to that agent's thread. A tool that was stopped may already
+    have acted. Its call gets a result too, so that an approval cannot run the tool a second time.
     """
     agents = open_agents(thread)
     threads = {id: agents[id] for id in agents.keys() & state.executions.keys()}
@@ -155,7 +154,7 @@ def with_answers_so_far(thread: Thread, state: StreamCollector) -> Thread:
 
 
 def with_agents(step: StepResult, executions: Executions) -> StepResult:
-    """Add to the step the usage of its agents, the tool calls that they wait for, and their first question."""
+    """Add the usage of the step's agents, the tool calls that they are waiting for, and their first question."""
     if not executions:
         return step
     step = replace(step, agent_usage=agent_usage(executions))
@@ -169,7 +168,7 @@ def _halt_for(step: StepResult, waiting: Mapping[str, ChatResult]) -> StepResult
     thread = with_open_agents(step.thread, {id: result.thread for id, result in waiting.items()})
     nested, own = _waiting_metadata(waiting), step.metadata
     if "pending_question" in nested and own.get("halted_reason") == "ask_user":
-        # The question of the step itself must be the last message in the thread.
+        # The step's own question must be the last message in the thread.
         thread += question(own["pending_question"], own["pending_tool_call_id"], own)
         return replace(step, thread=thread, metadata=joined(nested, own))
     return replace(step, thread=thread, metadata=joined(own, nested))
@@ -207,7 +206,7 @@ def _question(id: str, result: ChatResult) -> dict[str, Any]:
 
 
 AWAITING_USER = "<awaiting user response>"
-"""The result of a call that waits for the user."""
+"""The result of a call that is waiting for the user."""
 
 PAUSE = "pause_turn"
 """The raw finish reason of a paused message."""
@@ -216,7 +215,7 @@ STEERED = "steered"
 """The raw finish reason of a response that the user cut short."""
 
 VETOED = "vetoed"
-"""The raw finish reason of a response that was cut short by a tool, while the model wrote the tool's arguments."""
+"""The raw finish reason of a response that a tool cut short while the model was still writing the tool's arguments."""
 
 
 def answer(response: Response[Any]) -> tuple[Message, ...]:
@@ -242,14 +241,14 @@ def answer(response: Response[Any]) -> tuple[Message, ...]:
 
 
 def without_cut_text(call: ToolCall) -> ToolCall:
-    """Return `call` without its argument text if a veto cut it off, because providers reject text that is not JSON."""
+    """Return `call` without its argument text if a veto cut the text off. Providers reject text that is not JSON."""
     return replace(call, raw_arguments=None) if call.metadata.get("vetoed") else call
 
 
 def unsigned(part: Part) -> Part | None:
-    """Return `part` without signed or opaque data.
+    """Return `part` without signed or opaque data, which providers reject unless it is complete.
 
-    Providers reject such data unless it is complete.
+    Return None if nothing is left.
     """
     match part:
         case ToolCallPart() | ProviderPart():
@@ -261,13 +260,13 @@ def unsigned(part: Part) -> Part | None:
 
 
 def is_unfinished(response: Response[Any]) -> bool:
-    """Whether the model waits for the results of tool calls, or has paused its message."""
+    """Return whether the model is waiting for tool results or has paused its message."""
     waits = response.finish_reason == "tool_calls" and bool(response.tool_calls)
     return waits or response.raw_finish_reason == PAUSE
 
 
 def tool_message(event: Event) -> Message | None:
-    """Return the message that `event` adds to the thread, or None if `event` is not a tool's outcome."""
+    """Return the message that `event` adds to the thread, or None if `event` is not the outcome of a tool."""
     match event:
         case ToolResultEncoded():
             return Message("tool", event.content, tool_call_id=event.id)
@@ -309,10 +308,13 @@ def halt_metadata(halt: ToolHalt | AskUserRequested | None) -> dict[str, Any]:
 
 
 def is_server(call: ToolCall) -> bool:
-    """Whether the provider runs this call itself."""
+    """Return whether the provider runs this call itself."""
     return bool(call.metadata.get("server"))
 
 
 def is_incomplete(call: ToolCall) -> bool:
-    """Whether the stream ended before the call was complete. A vetoed call has a result, so it counts as complete."""
+    """Return whether the stream ended before the call was complete.
+
+    A vetoed call has a result, so it counts as complete.
+    """
     return call.metadata.get("error") == "incomplete" and not call.metadata.get("vetoed")

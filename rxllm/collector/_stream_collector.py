@@ -1,4 +1,4 @@
-"""The class `StreamCollector`, which is the state of a fold."""
+"""`StreamCollector`, the state of a fold over events."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ _DONE = ("stop", "length", "content_filter", "error", "other")
 
 
 class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=True):
-    """The state of a fold.
+    """The state of a fold over events.
 
     >>> from reactivex import from_iterable
     >>> events = from_iterable([TextDelta("hel"), TextDelta("lo")])
@@ -116,7 +116,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     def apply_event(self, event: Event) -> StreamCollector:
         """Return the state after `event`. A malformed event changes nothing.
 
-        Raises only ``TypeError``, for raw usage with unknown keys.
+        The only error it raises is ``TypeError``, if raw usage has unknown keys.
         """
         summary = self.summary
         if type(event) not in DELTAS or summary.fresh:
@@ -245,7 +245,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return self.summary.chat_result is not None
 
     def to_response(self) -> Response[Any]:
-        """Return the response so far, or the last step's response."""
+        """Return the response so far, or the last step's response if no event has arrived since that step."""
         summary = self.summary
         if summary.fresh:
             return summary.steps[-1].response
@@ -287,7 +287,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return self.with_agents(step)
 
     def with_agents(self, step: StepResult) -> StepResult:
-        """Add to `step` the usage and the waiting calls of its agents."""
+        """Return `step` with the usage of its agents and the calls that they are waiting for."""
         return with_agents(step, self.executions)
 
     def to_chat_result(self) -> ChatResult:
@@ -334,10 +334,10 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         * A block becomes at most a delta and a completion.
         * A tool call becomes a start, a delta and a completion.
         * A response adds its start, its last usage and its end.
-        * Agents are unfolded inside their tool call.
+        * An agent's events are unfolded inside its tool call.
 
-        Everything that the fold does not keep is left out. Examples are restarted steps, tools' progress, raw frames
-        and `Custom` events.
+        Whatever the fold does not keep is left out, such as restarted steps, tool progress, raw frames and `Custom`
+        events.
         """
         past = [event for step in self.summary.past for event in step]
         chat = [] if self.chat_result is None else [ChatCompleted(self.chat_result)]
@@ -354,7 +354,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StreamCollector) and self._compared() == other._compared()
 
-    def __ne__(self, other: object) -> bool:  # Struct's own __ne__ compares identities
+    def __ne__(self, other: object) -> bool:  # Struct's own __ne__ compares by identity
         return not self == other
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]

@@ -29,10 +29,10 @@ from rxllm.values import Usage
 
 
 def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[Event]:
-    """Return the events of the current step, in their order of first appearance.
+    """Return the events of the current step in order of first appearance.
 
-    * All deltas of a block or call become one, right before its completion.
-    * Malformed events and contradicting deltas are omitted.
+    * All deltas of a block or call are merged into one, right before its completion.
+    * Malformed events are omitted, and so are deltas that contradict the completion.
     * Tool executions follow the message.
     """
     if summary.fresh:
@@ -45,7 +45,7 @@ def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[E
     end = completed[-1] if completed else len(events)
     folded = reduce(complete, (event for event in events if isinstance(event, MessageCompleted)), restart_step(summary))
     if summary.error is not None and (summary.error, summary.finish_reason) != (folded.error, folded.finish_reason):
-        # The error of an unknown tool precedes the tool executions. Any other error is the last event.
+        # The error for an unknown tool precedes the tool executions. Any other error is the last event.
         behind = end + 1 if summary.error.reason == "unknown_tool" else len(events)
         events.insert(behind, ErrorEvent(summary.error))
     if summary.usage != Usage():
@@ -56,8 +56,6 @@ def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[E
 
 
 class _Call(msgspec.Struct):
-    """The events of one tool call."""
-
     id: str
     delta_first: bool = False  # True if a delta arrived before the start of the call
     pieces: list[str] = msgspec.field(default_factory=list[str])
@@ -82,7 +80,7 @@ class _Call(msgspec.Struct):
 def _blocks_and_calls(log: Iterable[Event]) -> list[Event]:
     blocks = Blocks()
     calls: dict[str, _Call] = {}
-    kind, id, pieces = None, None, list[str]()  # the latest delta's block
+    kind, id, pieces = None, None, list[str]()  # the block of the latest delta
     for event in log:
         if type(event) is TextDelta or type(event) is ThinkingDelta:
             if kind is not type(event) or event.id != id:

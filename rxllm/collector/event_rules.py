@@ -43,8 +43,8 @@ lost       ``ChatCompleted``                                   chat
 
 * ``StepRestarted`` voids the step's events. It leads to `start` from every phase except `lost` and `chat`.
 * An operator's ``ErrorEvent`` leads from `message`, `over` and `tools` to `failed`. It leads from `step` to `lost`.
-* A stream of one response ends in `over` or `failed`, one step in `step`, and a chat in `chat`. Any of them can end
-  with an operator's ``ErrorEvent``.
+* A stream of one response ends in `over` or `failed`, a stream of one step ends in `step`, and a chat ends in `chat`.
+  Any of them can end with an operator's ``ErrorEvent``.
 """
 
 from __future__ import annotations
@@ -61,20 +61,17 @@ from rxllm.values.json_text import read_arguments
 
 
 class EventRules:
-    """Passes valid events through.
-
-    An event that breaks a rule raises ``StreamError("malformed_event")``.
-    """
+    """Passes valid events through, and raises ``StreamError("malformed_event")`` for an event that breaks a rule."""
 
     def __init__(self) -> None:
         self._index = -1
         self._phase = "start"
-        self._is_cut = False  # an operator ended the stream
+        self._is_cut = False  # True if an operator ended the stream
         self._steps = 0
-        self._used: set[str] = set()  # ids of earlier steps' tool calls
+        self._used: set[str] = set()  # the ids of tool calls in earlier steps
         self._response = _Response(self._used)
         self._agents: dict[str, EventRules] = {}
-        self._started: set[str] = set()  # tool calls that have run in this step
+        self._started: set[str] = set()  # the ids of tool calls that have started in this step
 
     def feed(self, event: ev.Event) -> Iterable[ev.Event]:
         self._index += 1
@@ -85,7 +82,7 @@ class EventRules:
         return (event,)
 
     def close(self) -> Iterable[ev.Event]:
-        steps_at_end = {"over": 0, "failed": 0, "step": 1}  # the number of steps, by last phase
+        steps_at_end = {"over": 0, "failed": 0, "step": 1}  # the required number of steps for each final phase
         if self._phase == "chat" or self._is_cut or steps_at_end.get(self._phase) == self._steps:
             return ()
         self._index += 1
@@ -187,7 +184,7 @@ class EventRules:
         rule, why = broken.args
         if type(event) is ev.Nested:
             why = f"{why}, in the agent {'/'.join(event.path)}"
-        is_malformed = rule == "event" and isinstance(event, ev.Event)  # its repr may fail
+        is_malformed = rule == "event" and isinstance(event, ev.Event)  # the event's repr may fail
         place = "the end" if event is None else type(event).__name__ if is_malformed else repr(event)[:200]
         config = getattr(event, "__struct_config__", None)
         return StreamError(
@@ -202,7 +199,7 @@ _CONTENT = (
     *(ev.TextDelta, ev.TextCompleted, ev.ThinkingDelta, ev.ThinkingCompleted),
     *(ev.ToolCallStarted, ev.ToolCallDelta, ev.ToolCallCompleted),
     *(ev.SourceAdded, ev.FileAdded, ev.PartAdded, ev.UsageUpdated, ev.RawChunk, ev.Custom),
-    *(ev.ToolProgress, ev.Nested),  # from an early tool, or one that the provider runs
+    *(ev.ToolProgress, ev.Nested),  # from an early tool or from a tool that the provider runs
     *(ev.ToolExecutionStarted, ev.ToolExecutionCompleted),
 )
 
@@ -212,7 +209,7 @@ _TOOLS = (
 )
 
 _CUTS = ("timeout", "budget_exceeded", "guard_tripped", "guard_failed", "guard_late")
-"""Reasons for which an operator may end a chat."""
+"""The reasons for which an operator may end a chat."""
 
 _ENDED: dict[type[Any], str] = {ev.StepCompleted: "step", ev.StepRestarted: "start"}
 
@@ -240,25 +237,25 @@ _NEXT: dict[str, dict[type[Any], str]] = {
 }
 
 _FAULTS = {
-    "start": ("message_started", "a response begins with MessageStarted", "message_started"),
+    "start": ("message_started", "a response must begin with MessageStarted", "message_started"),
     "message": ("terminal", "the response must end with MessageCompleted or ErrorEvent first", "terminal"),
     "over": ("terminal", "only tool events and StepCompleted can follow a response", "step_completed"),
     "tools": ("step_completed", "only tool events and StepCompleted can follow a tool event", "step_completed"),
     "failed": ("terminal", "only StepCompleted can follow an error", "step_completed"),
-    "step": ("message_started", "a step begins with MessageStarted", "chat_completed"),
+    "step": ("message_started", "a step must begin with MessageStarted", "chat_completed"),
     "lost": ("chat_completed", "only ChatCompleted can follow a step that failed to begin", "chat_completed"),
     "chat": ("chat_completed", "nothing can follow ChatCompleted", ""),
 }
-"""For each phase, the rule that a misplaced event breaks, the reason, and the rule that a missing event breaks."""
+"""For each phase: the rule that a misplaced event breaks, why, and the rule that is broken if the stream ends there."""
 
 
 def _asks_alone(event: ev.ChatCompleted) -> bool:
-    """Whether a tool, rather than an agent, asks the user. The result then has no steps."""
+    """Return whether a tool, rather than an agent, is asking the user. In that case, the result has no steps."""
     return event.result.pending_question is not None and not event.result.steps
 
 
 class _Response:
-    """Checks the events of one response, and keeps those received so far."""
+    """Checks the events of one response, and keeps the ones received so far."""
 
     def __init__(self, used: set[str]) -> None:
         self.ids: set[str] = set()
@@ -266,7 +263,7 @@ class _Response:
         self._log: list[ev.Event] = []
         self._open: tuple[BlockKey, ...] = ()  # at most one key
         self._pieces: list[str] = []
-        self._calls: dict[str, tuple[str, list[str]]] = {}  # name and argument pieces, by id
+        self._calls: dict[str, tuple[str, list[str]]] = {}  # each call's name and argument pieces, by id
         self._usage: Usage | None = None
 
     def feed(self, event: ev.Event) -> None:
@@ -356,20 +353,17 @@ class _Response:
 
 
 def check_text(event: ev.TextCompleted | ev.ThinkingCompleted, pieces: Iterable[str]) -> None:
-    """Raise `BrokenRule` unless the text matches the deltas."""
     text = "".join(pieces)
     if event.text != text:
         raise BrokenRule("block_text", f"the deltas of the block add up to {text!r}")
 
 
 def check_name(event: ev.ToolCallStarted | ev.ToolCallCompleted | ev.ToolExecutionStarted, name: str) -> None:
-    """Raise `BrokenRule` unless the tool's name is `name`."""
     if event.name != name:
         raise BrokenRule("call_name", f"the tool call started as {name!r}")
 
 
 def check_arguments(event: ev.ToolCallCompleted, pieces: Iterable[str]) -> None:
-    """Raise `BrokenRule` unless the arguments match the deltas."""
     raw = "".join(pieces)
     if event.raw_arguments != raw:
         raise BrokenRule("call_raw_arguments", f"the deltas of the tool call add up to {raw!r}")
@@ -379,7 +373,7 @@ def check_arguments(event: ev.ToolCallCompleted, pieces: Iterable[str]) -> None:
 
 
 def without_deltas(events: Iterable[ev.Event]) -> list[ev.Event]:
-    """Return `events` without deltas. They still fold to the same message."""
+    """Return `events` without the deltas. The events of a valid response still fold to the same message."""
     return [event for event in events if type(event) not in DELTAS]
 
 

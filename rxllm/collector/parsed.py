@@ -13,10 +13,10 @@ Read = Callable[[str], Any]
 
 
 def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
-    """Return `response` with its answer in `parsed`. A response that failed or calls tools is returned unchanged.
+    """Return `response` with `parsed` set to the value that `read` returns for its text.
 
-    Raises ``ValidationError("invalid_output")`` if `read` rejects the text. The error's metadata holds the text, the
-    finish reason and the usage.
+    A response that failed or that calls tools is returned unchanged. Raises ``ValidationError("invalid_output")`` if
+    `read` rejects the text. The error's metadata holds the text, the finish reason and the usage.
     """
     if response.finish_reason == "error" or response.tool_calls:
         return response
@@ -38,12 +38,12 @@ def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
 
 
 def step_with_parsed(result: StepResult[Any], read: Read) -> StepResult[Any]:
-    """Set `parsed` in the step's response, or `error` if the answer cannot be parsed."""
+    """Set `parsed` in the step's response. If the answer cannot be parsed, set `error` instead."""
     return replace(result, response=_parsed_or_failed(result.response, read))
 
 
 def chat_with_parsed(result: ChatResult[Any], read: Read) -> ChatResult[Any]:
-    """Set `parsed` in the last response of a completed chat, or `error` if the answer cannot be parsed."""
+    """Set `parsed` in the final response of a completed chat. If the answer cannot be parsed, set `error` instead."""
     if result.final_response is None or result.halted_reason != "completed":
         return result
     final = _parsed_or_failed(result.final_response, read)

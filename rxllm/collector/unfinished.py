@@ -1,4 +1,4 @@
-"""Complete the blocks and calls that are open when a stream is cut off."""
+"""Complete the blocks and calls that are still open when a stream is cut off."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from rxllm.values.threads import unanswered
 
 
 class Unfinished:
-    """The open blocks and tool calls of a stream, its running tools and their agents.
+    """Tracks a stream's open blocks and tool calls, its running tools and their agents.
 
-    Pass events to `see`. `close` returns the missing completions.
+    Pass each event to `see`. `close` returns the completions that are missing.
     """
 
     def __init__(self) -> None:
         self.blocks: dict[BlockKey, list[str]] = {}
         self._calls: dict[str, tuple[str, Mapping[str, Any], list[str]]] = {}
         self._agents: dict[str, Unfinished] = {}
-        self._running: dict[str, str] = {}  # the tool name of each running tool call, by id
+        self._running: dict[str, str] = {}  # the name of the tool that each running call uses, by call id
         self._kind: type[Event] | None = None  # the type of the last delta
         self._id: str | None = None
         self._append: Callable[[str], None] = list[str]().append
@@ -107,8 +107,8 @@ def _cancelled(id: str, name: str) -> ToolExecutionCompleted:
 def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
     """Add the unfinished step in `state` to the chat's `result`.
 
-    The new message stores the `halted_reason` in ``metadata["partial"]``. Parts are left out so that every provider
-    accepts the thread:
+    The new message stores the `halted_reason` in ``metadata["partial"]``. The following is left out so that every
+    provider accepts the thread:
 
     * tool calls without a result;
     * signed and opaque parts after the last answered call;
@@ -116,7 +116,7 @@ def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
     """
     if state.done or state.summary.fresh:
         return result
-    # A resumed chat first answers its thread's waiting calls.
+    # A resumed chat first answers the calls that were waiting in its thread.
     earlier = {call.id for call in unanswered(result.thread)}
     results = {id: message for message in state.tool_results if (id := message.tool_call_id or "") not in earlier}
     result = replace(result, thread=with_answers_so_far(result.thread, state))

@@ -1,6 +1,6 @@
 """Operators for ``.pipe(...)``: ``from rxllm import operators as ops``.
 
-Operators named ``to_...`` emit exactly one item. Operators named with a plain noun, such as ``words()``, emit many.
+Operators named ``to_...`` emit exactly one item. Operators whose name is a plain noun, such as ``words()``, emit many.
 Streams have reactivex's operators as methods, such as ``stream.map(...)``. Operators from installed packages are in
 ``ops.plugins``. Functions that combine streams, such as ``race(a, b)``, are in ``rxllm`` itself.
 
@@ -125,7 +125,7 @@ def _no_operator(name: str) -> AttributeError:
 
 
 if not TYPE_CHECKING:  # With `__getattr__`, a type checker would accept any name.
-    # Each file is imported when one of its names is first used.
+    # Each file is imported the first time that one of its names is used.
     __getattr__ = lazy_exports(
         __name__,
         {

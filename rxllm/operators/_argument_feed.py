@@ -1,11 +1,11 @@
-"""Feed a tool with its arguments while the model is still writing them.
+"""Feed a tool its arguments while the model is still writing them.
 
 =========================================  ============================================================================
 the model writes                           effect
 =========================================  ============================================================================
 an argument that is not a stream           It is kept until the tool starts.
-the beginning of a stream's argument       The tool can start if all its other arguments are complete. Without an
-                                           optional one, the tool waits for the end of the call.
+the beginning of a stream's argument       The tool can start once all its other arguments are complete. If an
+                                           optional one is missing, it waits for the end of the call.
 a piece of a string                        The ``Stream[str]`` emits it.
 an element of an array                     The ``Stream[T]`` emits it as a T.
 the end of an argument                     Its stream completes when the next argument begins or the call ends, so that
@@ -14,8 +14,8 @@ an invalid element                         Every open stream fails with ``ToolEr
 the end of the call                        A stream that is still open or has no argument fails in the same way.
 =========================================  ============================================================================
 
-While `MOST` items wait in a stream, the model's socket is not read, unless the tool waits for an item of another stream
-of the same call. A stream that the tool has stopped reading drops its items.
+While `MOST` items are waiting in a stream, the model's socket is not read, unless the tool is waiting for an item from
+another stream of the same call. A stream that the tool has stopped reading drops its items.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rxllm.values.json_text import faults_of, unescaped
 from rxllm.values.partials import Pieces
 
 MOST = 64
-"""The maximum number of items that wait in a stream while the model's socket is read."""
+"""The number of items that may wait in a stream before reading from the model's socket pauses."""
 
 
 class ArgumentFeed:
@@ -48,23 +48,23 @@ class ArgumentFeed:
         self._scanner = JSONScanner(self)
         self._text = Pieces()
         self._open: list[tuple[Key, int]] = []  # the key and the start of each open value
-        self._written: _Items | None = None  # the stream whose argument has ended last
+        self._written: _Items | None = None  # the stream whose argument ended most recently
         self._call: ToolCall | None = None  # the whole call, once it is complete
         self._use: Callable[[ToolCall], None] | None = None
         self._has_stream = self._is_over = False
-        self.has_started = False  # also True while the tool waits for other tools to end
+        self.has_started = False  # also True while the tool is waiting for other tools to finish
         self.is_running = False
 
     @property
     def is_ready(self) -> bool:
-        """Whether the tool can start: a stream has begun, and all plain arguments are complete."""
+        """Whether the tool can start, because a stream has begun and all plain arguments are complete."""
         return self._has_stream and not self._is_over and self._missing <= self._items.keys()
 
     @property
     def is_full(self) -> bool:
         """Whether reading the model's output should pause.
 
-        It continues while the tool waits for an item, because items that the tool does not read may be first.
+        Reading continues while the tool is waiting for an item, because other items may have to be read first.
         """
         streams = self._items.values()
         is_awaited = any(items.is_awaited for items in streams)
@@ -86,7 +86,7 @@ class ArgumentFeed:
             use(self._call)
 
     def end(self, call: ToolCall) -> None:
-        """End the streams, because `call` is complete."""
+        """End the streams, now that `call` is complete."""
         self._call = call
         if self._use is not None:
             self._use(call)
@@ -98,7 +98,7 @@ class ArgumentFeed:
         self._fail("the arguments ended too early")  # affects only streams that are still open
 
     def close(self) -> None:
-        """Drop all items, because the tool has ended."""
+        """Drop all items, now that the tool has ended."""
         self._is_over = True
         self._use = None
         for items in self._items.values():
@@ -141,7 +141,7 @@ class ArgumentFeed:
         if name in self._items:
             self._written = self._items[name]
         elif not self.has_started:
-            with suppress(ValueError, RecursionError):  # the tool then waits for the end of the call
+            with suppress(ValueError, RecursionError):  # in that case, the tool waits for the end of the call
                 self.arguments[name] = json.loads(self._text.slice(start, end))
                 self._missing.discard(name)
 
@@ -168,7 +168,7 @@ class _Items:
 
     def __init__(self, on_room: Callable[[], None]) -> None:
         self.waiting = deque[Any]()
-        self.is_awaited = False  # whether the tool waits for the next item
+        self.is_awaited = False  # whether the tool is waiting for the next item
         self._on_room = on_room
         self._error: ToolError | None = None
         self._has_ended = self._is_closed = self._is_read = False

@@ -66,7 +66,7 @@ def budget(
     price: Callable[[Usage], Usage] | None = None,
     unpriced: Literal["refuse", "allow"] = "refuse",
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Limit the tokens and dollars of a chat or response.
+    """Limit the tokens and dollars that a chat or response may use.
 
     ::
 
@@ -83,10 +83,10 @@ def budget(
     provider reports usage, four characters count as one token. Answers discarded by an upstream ``ops.restart`` still
     count.
 
-    A response that exceeds the token limit is cut off, and its connection closed. Open blocks are completed, and the
-    finish reason is ``length``. A complete response that turns out to be over the limit is left unchanged. Its tools
-    still run. The chat then halts with the `halted_reason` ``"budget"``. The response's ``"budget"`` metadata contains
-    the limits and the amounts spent.
+    A response that exceeds the token limit is cut off, and its connection is closed. Open blocks are completed, and
+    the finish reason is ``length``. A complete response that turns out to be over the limit is left unchanged. Its
+    tools still run. The chat then halts with the `halted_reason` ``"budget"``. The response's ``"budget"`` metadata
+    contains the limits and the amounts spent.
 
     A dollar limit needs prices, but not ``ops.cost()``. Prices are looked up in this order: the model's entry in
     ``rxllm.models``, `price`, the engine's ``ops.cost``, the genai-prices list. A request without a known price fails
@@ -119,8 +119,8 @@ def budget(
     exceed it too. Searches and other tools billed per use are only counted at the end.
 
     In an engine, the budget applies to all calls, wherever it is in the list. Each attempt by ``hedge``, ``fallback``,
-    ``restart`` and ``retry_before_content`` counts, even if cancelled. Calls by other operators, ``prepare`` and tools
-    count too, at any depth. Each Budget counts a call once. The engine's own retries are part of that call.
+    ``restart`` and ``retry_before_content`` counts, even if it is cancelled. Calls made by other operators, ``prepare``
+    and tools count too, at any depth. Each Budget counts a call once. The engine's own retries are part of that call.
 
     In a pipe, a shared Budget or a dollar limit applies to all model calls of the stream. A plain token limit counts
     the events of the stream and its agents instead. If an agent exceeds the limit, the stream ends with an
@@ -166,7 +166,7 @@ class _Operator(HoldsBudget):
             return operate(self._in_pipe)(source)
         budget = self.budget_of(call.chat)
         if not budget.reserves:
-            budget.catch_up(call.before)  # Other engines may have answered earlier steps.
+            budget.catch_up(call.before)  # Earlier steps may have been answered by other engines.
         return operate(partial(self._in_engine, budget, call))(source)
 
     def _in_engine(
@@ -199,7 +199,7 @@ class _Operator(HoldsBudget):
             return _Meter(observer, self._make).start(source, scheduler, scope)
         # Count events here only if no model call upstream counts its own.
         share = Share(budget)
-        # Calls that the subscriber makes itself do not count.
+        # Calls that the subscriber itself makes must not count.
         below = scoped(source, replace(scope, shares=(*scope.shares, share)))
         return _Meter(observer, lambda: budget, share).start(below, scheduler, scope)
 
@@ -230,20 +230,20 @@ class _Running(msgspec.Struct):
 
 
 class _Meter:
-    """Count one subscription's events, and stop it if they exceed the budget.
+    """Counts one subscription's events, and stops the subscription if they exceed the budget.
 
     ==================  ==============================================================================================
     event               effect
     ==================  ==============================================================================================
     MessageStarted      A response begins. In a pipe, it gets its own budget unless it continues a chat. It is cut off
                         if the budget is already exceeded or a price is missing.
-    a delta             The response is cut off if it takes more than the budget has left.
-    MessageCompleted    Actual usage replaces the reservation. A chat over its limit halts.
+    a delta             The response is cut off if it needs more than the budget has left.
+    MessageCompleted    The actual usage replaces the reservation. A chat that is over its limit halts.
     ErrorEvent or end   Running responses are settled. The subscriber's scope is restored first, because the subscriber
                         may start another call.
     ==================  ==============================================================================================
 
-    Events are not counted if upstream calls count themselves (``share.is_taken``).
+    Events are not counted here if the calls upstream already count themselves (``share.is_taken``).
     """
 
     def __init__(
@@ -341,7 +341,7 @@ class _Meter:
     def _begin(self, path: tuple[str, ...]) -> _Running:
         estimate = Estimate(cost=_cost_of(None, self._budget))
         response = self._running[path] = _Running(ResponseCount(estimate), self._budget.begin())
-        if self._is_disposed:  # another thread has disposed the stream
+        if self._is_disposed:  # another thread has disposed of the stream
             self._settle(path)
         return response
 
@@ -359,13 +359,13 @@ class _Meter:
             response.unchecked = count.characters_of(reservation.tokens + budget.slack())
 
     def _complete(self, event: MessageCompleted) -> MessageCompleted:
-        """Replace the response's reservation with its usage, and add the amounts spent to the metadata of `event`."""
+        """Settle the response, and return `event` with the amounts spent in its metadata."""
         spending = self._settle(())
         self._is_unpriced = spending.get("usd_spent", 0.0) is None and not self._budget.allows_unpriced
         limits = [limit for limit in ("tokens", "usd") if limit in spending]
         is_over = any((spending[f"{limit}_spent"] or 0) > spending[limit] for limit in limits)
         halt = _HALT if is_over and self._continues(event) else {}
-        spending = {**event.metadata.get("budget", {}), **spending}  # keep another budget's limits
+        spending = {**event.metadata.get("budget", {}), **spending}  # keeps the limits of other budgets
         return replace(event, metadata={**event.metadata, "budget": spending, **halt})
 
     def _continues(self, end: MessageCompleted) -> bool:
@@ -406,7 +406,7 @@ class _Meter:
             self._settle(path)
 
     def _leave(self) -> None:
-        """Settle all running responses. Their requests count even if no event has arrived."""
+        """Settle the running responses. The request of each one counts even if no event has arrived."""
         for response in list(self._running.values()):
             response.count.begin()
         self._settle_all()

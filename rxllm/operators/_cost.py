@@ -29,7 +29,7 @@ from rxllm.values import EngineError, Spending, Usage
 from rxllm.values.argument_checks import check, check_function, invalid_option, shown
 
 Cost = Callable[[Usage, str | None, Mapping[str, Any]], Usage]
-"""A function that takes a `Usage`, the model's name and the response's metadata, and adds the costs to the usage."""
+"""A function that takes a `Usage`, the model's name and the response's metadata, and returns the usage with costs."""
 
 Price = Callable[[Usage], Usage]
 
@@ -79,7 +79,7 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
 
 
 class Prices:
-    """Add costs to a response. Budgets use these prices too."""
+    """Adds costs to a response's usage. Budgets use these prices too."""
 
     def __init__(self, model: str | None = None, price: Price | None = None) -> None:
         self._model = model
@@ -89,7 +89,10 @@ class Prices:
         return fill_costs(self.cost(engine_call()))(source)
 
     def cost(self, call: EngineCall | None) -> Cost:
-        """Return a function that prices the answer to `call`. Raises ``EngineError`` if genai-prices is missing."""
+        """Return a function that prices the answer to `call`.
+
+        The function raises ``EngineError`` if genai-prices is needed but not installed.
+        """
         price = self._price
         if price is not None:
             return lambda usage, _, __: _check_usage(price(usage))
@@ -109,7 +112,7 @@ _READ = frozenset({MessageStarted, UsageUpdated, StepRestarted, MessageCompleted
 
 
 def fill_costs(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Emit the final usage again, with costs.
+    """Return an operator that emits the final usage again, with costs.
 
     ::
 
@@ -153,7 +156,7 @@ def fill_costs(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
 
 
 def cost_of(call: EngineCall | None, price: Price | None = None, *, uses_list: bool) -> Cost:
-    """Return a function that adds costs at the first price that is known.
+    """Return a function that adds costs, using the first price that is known.
 
     Prices are looked up in this order: the model's catalogue entry, `price`, the engine's ``cost`` operators, the
     genai-prices list. The last two are used only if `uses_list` is True.
@@ -187,7 +190,7 @@ def _check_usage(usage: Any) -> Usage:
 def _answering_model(metadata: Mapping[str, Any]) -> str | None:
     match metadata:
         case {"fallback": {"answered_by": str(name)}}:
-            return name if ":" in name else ":"  # the name of a stream does not reveal its provider
+            return name if ":" in name else ":"  # a stream's name does not show its provider
         case _:
             return None
 
@@ -195,7 +198,7 @@ def _answering_model(metadata: Mapping[str, Any]) -> str | None:
 CHARACTERS_PER_TOKEN = 4
 
 OUTPUT_TOKENS = 1_000
-"""The number of tokens that are reserved for an answer if its limit is unknown."""
+"""The number of tokens to reserve for an answer whose limit is unknown."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -208,7 +211,7 @@ NOTHING = Estimate()
 
 
 class ResponseCount:
-    """The usage that one response has reported, and an estimate of its usage since the last report."""
+    """The usage that one response has reported, plus an estimate of its usage since the last report."""
 
     def __init__(self, request: Estimate = NOTHING) -> None:
         self._request = request
@@ -217,7 +220,7 @@ class ResponseCount:
         self._reset()
 
     def begin(self) -> None:
-        """Count the request's tokens if they are not counted yet."""
+        """Count the request's tokens, unless they have already been counted."""
         if self._stated is None:
             self._known = self._void.tokens + (self._request.usage.input_tokens or 0)
 
@@ -254,7 +257,7 @@ class ResponseCount:
         return self._known + self._answer
 
     def characters_of(self, tokens: float) -> float:
-        """Return the value of `characters` at which the estimated count reaches `tokens`."""
+        """Return how large `characters` is when the estimated count reaches `tokens`."""
         return (tokens - self._known) * CHARACTERS_PER_TOKEN
 
     @property
@@ -264,7 +267,7 @@ class ResponseCount:
 
     @property
     def usd(self) -> float | None:
-        """The cost since the last restart, or None if unknown."""
+        """The cost since the last restart, or None if it is unknown."""
         stated, cost = self._stated, self._request.cost
         if stated is not None and (stated.total_cost or cost is None):
             return stated.total_cost

@@ -1,4 +1,4 @@
-"""Helpers for making operators."""
+"""Helpers for building operators."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ MakeHandler = Callable[[abc.OnNext[R], abc.OnError], abc.OnNext[T]]
 def handle_each(make_handler: MakeHandler[R, T], *, is_filter: bool = False) -> Callable[[Observable[T]], Stream[R]]:
     """Return an operator that calls a handler with each item.
 
-    ``make_handler(on_next, on_error)`` is called once per subscription. With `is_filter`, the handler may only drop
-    items. It must not run user code or end the stream.
+    ``make_handler(on_next, on_error)`` is called once per subscription. If `is_filter` is True, the handler may only
+    drop items. It must not run user code or end the stream.
     """
 
     def operator(source: Observable[T]) -> Stream[R]:
@@ -63,10 +63,10 @@ def handle_each(make_handler: MakeHandler[R, T], *, is_filter: bool = False) -> 
 
 
 class _Handled(Stream[R_out], Generic[T, R_out]):
-    """Pass the items of `source` through a handler.
+    """Passes the items of `source` through a handler.
 
-    A filter calls the next handler directly. Any other handler calls an observer, because an observer drops items after
-    the end or disposal.
+    A filter calls the next handler directly. Any other handler calls an observer, because an observer drops items that
+    arrive after the end or after disposal.
     """
 
     def __init__(self, source: Observable[T], make_handler: MakeHandler[R_out, T], is_filter: bool) -> None:
@@ -133,7 +133,7 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
         feeder: Any = make()
         if not (callable(getattr(feeder, "feed", None)) and callable(getattr(feeder, "close", None))):
             raise TypeError(f"lift(make): make must return an object with feed(item) and close(), not {feeder!r}")
-        waiting: deque[R] = deque()  # results to emit, beginning with the current one
+        waiting: deque[R] = deque()  # the results to emit, starting with the current one
 
         def on_next(item: T) -> None:
             try:
@@ -169,10 +169,10 @@ def _results(method: str, feeder: object, results: Any) -> list[Any]:
 def extract(
     name: str, make: Callable[[], Callable[[Event], Iterable[R]]], *types: type[Event]
 ) -> Callable[[Observable[Event]], Stream[R]]:
-    """Return an operator that emits results for each event of `types`.
+    """Return an operator that emits results for each event whose class is in `types`.
 
-    ``make()`` returns a new function for each subscription. An ``ErrorEvent`` becomes ``on_error``. Errors show `name`,
-    the operator's name.
+    ``make()`` returns a new function for each subscription. An ``ErrorEvent`` becomes ``on_error``. Error messages
+    include `name`, the operator's name.
     """
     wanted = frozenset((*types, ErrorEvent))
 
@@ -205,7 +205,7 @@ def fold_events(
 ) -> Callable[[Observable[Event]], Stream[R]]:
     """Return an operator that folds the stream and emits ``project(state)``.
 
-    Exceptions become ``on_error``. Errors show `name`, the operator's name.
+    Exceptions become ``on_error``. Error messages include `name`, the operator's name.
     """
 
     def subscribe(
@@ -237,12 +237,12 @@ def fold_events(
 
 
 class Fold:
-    """The state after the events so far, with deltas folded in batches."""
+    """The state after the events so far. Deltas are folded in batches."""
 
     def __init__(self, name: str, thread: Thread | None = None) -> None:
         self._name = name
         self._state = StreamCollector(thread)
-        self.deltas: list[Any] = []  # The deltas since the last other event, always in this same list.
+        self.deltas: list[Any] = []  # The deltas since the last event of another kind. The list is never replaced.
         self.timed: list[Timed[Any]] = []  # All events, if the source is `timed`.
 
     def add(self, event: Event | Timed[Any]) -> None:
@@ -269,7 +269,7 @@ def not_an_event(operator: str, item: object) -> StreamError:
     remedy = "put it after stream(...) or another stream of events"
     if function := _EVENTS_OF.get(type(item)):
         remedy = f"a result has no events; write {function}(...) to get them"
-    # The item may be secret, so show only its class.
+    # The item may contain private data, so show only its class.
     return StreamError("malformed_event", f"{operator}() takes events, not {type(item).__name__}: {remedy}")
 
 
@@ -279,11 +279,11 @@ _EVENTS_OF: dict[type[Any], str] = {
     ChatResult: "stream",
     Turn: "session.stream_start",
 }
-"""Maps each class of results to the function that emits events instead of the result."""
+"""Maps each class of result to the function that emits events instead."""
 
 
 def shared(operator: Callable[[Observable[T]], Stream[R]]) -> Callable[[Observable[T]], Stream[R]]:
-    """Mark an operator whose state is shared by all calls, because ``rxllm.cluster`` cannot send that state."""
+    """Mark `operator` as having state that all calls share. ``rxllm.cluster`` cannot send such state."""
     vars(operator)["is_shared"] = True
     return operator
 
@@ -292,14 +292,14 @@ F = TypeVar("F", bound=Feeder[Event, Event])
 
 
 class Agents(defaultdict[str, F]):
-    """The feeder of each agent in a chat, by the id of the tool call that runs the agent."""
+    """One feeder for each agent in a chat, keyed by the id of the tool call that runs the agent."""
 
     def feed(self, event: Nested) -> list[Event]:
         id, inner = unnest(event)
         return [nest(id, result) for result in self[id].feed(inner)]
 
     def close(self, *ids: str) -> list[Event]:
-        """Return the remaining events of these agents, or of all agents if no `ids` are given."""
+        """Return the remaining events of the agents with these `ids`, or of all agents if no `ids` are given."""
         return [nest(id, result) for id in ids or self for result in self[id].close()]
 
 
@@ -314,7 +314,7 @@ def with_agents(message: Message, change: Callable[[str, Thread], Thread]) -> Me
 
 
 class Plugins:
-    """The operators of installed packages, as attributes: ``ops.plugins.shout()``.
+    """The operators that installed packages provide, as attributes: ``ops.plugins.shout()``.
 
     An operator is imported when its name is looked up. ``dir(ops.plugins)`` lists the names. A failed import raises
     ``EngineError("missing_dependency")``. A name used by several packages raises ``EngineError("invalid_engine")``.

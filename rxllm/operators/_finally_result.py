@@ -30,7 +30,7 @@ Fold = Callable[[Observable[Event]], Observable[R]]
 log = logging.getLogger("rxllm")
 
 SECONDS = 30.0
-"""The number of seconds after which an asynchronous function is cancelled."""
+"""The number of seconds that an asynchronous function may take before it is cancelled."""
 
 _running = set[asyncio.Task[None]]()
 """The running tasks. They are kept here because an event loop holds only weak references to its tasks."""
@@ -82,8 +82,8 @@ def finally_result(
     The interpreter waits for `fn` before it exits. When ``asyncio.run`` ends, it cancels an ``async`` `fn`. Under
     virtual time, `fn` must be a plain function. ``dispose()`` then calls it directly.
 
-    Raises ``ValidationError("invalid_option")`` unless `fn` takes two arguments. `fold` must have a result even for an
-    empty or failed stream.
+    Raises ``ValidationError("invalid_option")`` unless `fn` takes two arguments. `fold` must produce a result even for
+    an empty or failed stream.
     """
     check_function("fn", fn)
     check("fn", fn, call_fault(fn, None, "completed") is None, "a function that takes a result and an outcome")
@@ -134,13 +134,13 @@ class _FoldSubscription(Generic[R]):
 
 
 class _Ending:
-    """Call `fn` once, at the first end of one subscription.
+    """Calls `fn` once, when a subscription ends.
 
-    Completion, an error and disposal can race on different threads. The first acquires `_ended`. When the interpreter
-    exits, it disposes the subscription as it does a model call.
+    Completion, an error and disposal can race on different threads. Whichever is first acquires `_ended`. When the
+    interpreter exits, it disposes of the subscription in the same way as it does with a model call.
     """
 
-    emitted, read = 1, True  # expected by the portal
+    emitted, read = 1, True  # the portal expects these
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class _Ending:
         if self._loop is not None and self._live is not None:
             start_on(self._loop, self._register)
         subscription = source.subscribe(self._on_next, self._on_error, self._on_completed, scheduler=self._scheduler)
-        return CompositeDisposable(subscription, Disposable(self.dispose))  # dispose the source first
+        return CompositeDisposable(subscription, Disposable(self.dispose))  # disposes of the source first
 
     def _register(self) -> None:
         if self._live is not None and not self._ended.locked():
@@ -200,18 +200,18 @@ class _Ending:
 
     def dispose(self) -> None:
         if self._take_end():
-            # Turning an ErrorEvent into an exception disposes this stream.
+            # This stream is also disposed of when an ErrorEvent is turned into an exception.
             self._call_soon("failed" if self._has_failed else "cancelled", lambda: None)
 
     def _take_end(self) -> bool:
-        """Return True only for the first end. The reader then waits until `fn` is done."""
+        """Return True for the first end only. From then on, the reader waits until `fn` is done."""
         is_first = self._ended.acquire(blocking=False)
         if is_first and self._endings is not None:
             self._release_reader = self._endings.begin()
         return is_first
 
     def _call_soon(self, outcome: Outcome, notify: Callable[[], None]) -> None:
-        """Call `fn` on the call's event loop. This method can be called on any thread."""
+        """Call `fn` on the call's event loop. This method can be called from any thread."""
 
         def call() -> None:
             try:

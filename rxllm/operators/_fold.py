@@ -34,9 +34,9 @@ T = TypeVar("T")
 Parse = Read | ResponseFormat | UnionType | None
 
 TURN = "session_turn"
-"""The `Custom` event that begins every ``rxllm.session`` stream.
+"""The name of the `Custom` event that begins every ``rxllm.session`` stream.
 
-Its `data` holds the `operation` and the `session`. The session already contains the user's new message.
+The event's `data` holds the `operation` and the `session`. The session already contains the user's new message.
 """
 
 
@@ -153,10 +153,10 @@ def to_chat_result(
     ``"error"`` after an ``ErrorEvent``.
 
     `parse` applies to the final response of a completed chat, as in `to_response`. Unparsable text does not fail the
-    stream. The `halted_reason` is then ``"error"``, and the `error` a ``ValidationError("invalid_output")``.
+    stream. The `halted_reason` is then ``"error"``, and the `error` is a ``ValidationError("invalid_output")``.
 
-    With `keep_partial`, an interrupted chat's thread includes the unfinished step's text. Tool calls that already have
-    results are included too.
+    If `keep_partial` is True, an interrupted chat's thread includes the text of the unfinished step. Tool calls that
+    already have results are included too.
 
     >>> from reactivex import operators as rx
     >>> from rxllm import Thread
@@ -200,10 +200,10 @@ def to_session(
     message and all completed steps. `parse` works as in `to_chat_result`. If the text cannot be parsed, the session can
     still continue.
 
-    With `keep_partial`, an interrupted turn's session also keeps the unfinished step's text. Tool calls are kept if
-    they have results. Messages without text are left out. The message's ``metadata["partial"]`` is ``"error"`` after an
-    ``ErrorEvent``, and ``"cancelled"`` otherwise. This metadata is never sent. The call of an
-    approved tool that was running gets an error as its result, because the tool may have acted.
+    If `keep_partial` is True, an interrupted turn's session also keeps the text of the unfinished step. Tool calls are
+    kept if they have results. Messages without text are left out. The message's ``metadata["partial"]`` is ``"error"``
+    after an ``ErrorEvent``, and ``"cancelled"`` otherwise. This metadata is never sent. If an approved tool was still
+    running, its call gets an error as its result, because the tool may already have acted.
 
     >>> from reactivex import operators as rx
     >>> story = stream_reply(Fake(["Once ", "upon ", "a time"]), Session(), "A story!").pipe(rx.take(4))
@@ -223,7 +223,7 @@ def to_session(
 
 
 class _TurnFold:
-    """Fold one turn. Each `TURN` event restarts the fold."""
+    """Folds one turn. Each `TURN` event restarts the fold."""
 
     def __init__(self, session: Session, read: Read | None, keep_partial: bool) -> None:
         self._read = read
@@ -295,7 +295,7 @@ def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
 
 
 def scan_collect(thread: Thread | None = None) -> Callable[[Observable[Event]], Stream[StreamCollector]]:
-    """Emit the fold's state after each event.
+    """Emit the state of the fold after each event.
 
     ::
 
@@ -328,7 +328,7 @@ def final_answer(state: StreamCollector) -> Response[Any]:
 
 
 def parsed_value(response: Response[Any], read: Read) -> Any:
-    """Return the parsed answer.
+    """Return the answer as parsed by `read`.
 
     Raises ``ValidationError("invalid_output")`` if the text cannot be parsed or the response calls tools.
     """
@@ -349,8 +349,9 @@ def answer_parser(parse: Parse) -> Read | None:
 def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
     """Return a function that parses text as `target`.
 
-    A function is returned unchanged. None accepts any JSON. With `is_element`, the text is one element of an array.
-    Text that cannot be parsed raises ``ValidationError("invalid_output")``.
+    If `target` is itself a function, it is returned unchanged. If `target` is None, any JSON is accepted. If
+    `is_element` is True, the text is one element of an array. The returned function raises
+    ``ValidationError("invalid_output")`` for text that it cannot parse.
 
     Raises ``ValidationError("invalid_option")`` for the option `name` if `target` is invalid.
     """

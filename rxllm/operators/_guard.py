@@ -1,4 +1,4 @@
-"""Check text as it arrives, and hold events back until it passes.
+"""Check text as it arrives, and hold events back until the text passes.
 
 The text is cut into parts. Each part is in one of these states:
 
@@ -8,7 +8,7 @@ state     meaning                                                 events after t
 open      Its sentence or block has not ended.                    They wait.
 complete  It has ended, but `AT_ONCE` checks are already          They wait.
           running.
-in check  Its check is running.                                   They wait.
+checking  Its check is running.                                   They wait.
 passed    Its check has accepted it.                              They are released in order.
 tripped   Its check has rejected it.                              They are dropped. An error ends the stream once all
                                                                   earlier parts have passed.
@@ -17,9 +17,9 @@ late      It has no verdict after `max_lag` seconds.              With ``on_late
 ========  ======================================================  ======================================================
 
 A trip disposes the source, even if earlier parts are still being checked. With ``on_late="release"``, it also ends the
-stream, and late checks stop with their response.
+stream at once. A late check is stopped when its response ends.
 
-Only `_drain` calls outside code, one call at a time, without holding the lock.
+Only `_drain` calls outside code. It makes one call at a time, and does not hold the lock while it does so.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ from rxllm.values.argument_checks import check as check_argument
 from rxllm.values.responses import shorten
 
 AT_ONCE = 4
-"""The maximum number of concurrent checks per stream."""
+"""The maximum number of checks that run at once for a stream."""
 
 _ENDS = (MessageCompleted, ErrorEvent, StepCompleted, ChatCompleted)
 
 _SHOWN = 80
-"""The maximum length of rejected text in an error's metadata."""
+"""The maximum number of characters of rejected text in an error's metadata."""
 
 
 def guard(
@@ -181,11 +181,11 @@ class _Guard(abc.DisposableBase):
         self._scheduler = scheduler
         self._lock = RLock()
         self._queue: deque[_Waiting] = deque()
-        self._checks: deque[_Check] = deque()  # The checks from the first part on that has not passed.
-        self._pending: deque[_Check] = deque()  # The checks that have not begun.
+        self._checks: deque[_Check] = deque()  # The checks of the first part that has not passed and of all later ones.
+        self._pending: deque[_Check] = deque()  # The checks that have not started yet.
         self._running: list[_Check] = []
         self._passed = 0  # The number of the last part that passed.
-        self._released = 0  # The number of the last part released, checked or not.
+        self._released = 0  # The number of the last part that was released, checked or not.
         self._unfinished = Unfinished()
         self._has_begun = False  # whether an event has been released
         self._tripped = False
@@ -295,7 +295,7 @@ class _Guard(abc.DisposableBase):
         while (step := self._next()) is not None:
             try:
                 step()
-            except BaseException as error:  # The subscriber raised an error that our caller may be unable to report.
+            except BaseException as error:  # The subscriber raised an exception that our caller may not report.
                 self.dispose()
                 fail(self._observer, error)
 

@@ -1,9 +1,9 @@
 """Cut the text of events into the parts that a guard checks.
 
 * White space belongs to the part before it.
-* The split into deltas makes no difference.
+* How the text is split into deltas makes no difference.
 * Each agent's text is cut separately.
-* Completions, messages and results are checked if they differ from the deltas.
+* Completions, messages and results are checked if their text differs from the deltas.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from rxllm.operators._words_and_sentences import Segmenter, find_sentence
 from rxllm.values import Message, Response, TextPart, ThinkingPart
 
 LONGEST = 1024
-"""The maximum length of a sentence in characters."""
+"""The maximum length of a sentence, in characters."""
 
 CONTEXT = 2048
-"""The maximum number of characters of earlier text that a check receives with a part."""
+"""The maximum number of characters of earlier text that a check receives along with a part."""
 
 _PASSING = frozenset({Custom, PartAdded, SourceAdded, ToolExecutionStarted, ToolProgress, UsageUpdated})
-"""The types of events that may occur within a sentence without ending it."""
+"""The events that can arrive in the middle of a sentence without ending it."""
 
 
 class Part(msgspec.Struct):
@@ -68,7 +68,7 @@ class GuardParts:
         self._numbers = numbers or _Numbers()
         self._agents: dict[str, GuardParts] = {}
         self._cutter = _Cutter(every)
-        self._number = 0  # the open part: its number, pieces and block
+        self._number = 0  # the number, pieces and block of the open part
         self._pieces: list[str] = []
         self._block: BlockKey | None = None
         self._begin()
@@ -83,7 +83,7 @@ class GuardParts:
         self._before: dict[type[Event], str] = {TextDelta: "", ThinkingDelta: ""}
 
     def feed(self, event: Event) -> Iterable[tuple[Event, int]]:
-        """Cut `event` into pieces where parts end. Return each piece with the number of parts before it."""
+        """Cut `event` where parts end. Return each piece with the number of the last part that must pass before it."""
         if type(event) not in EVENTS:
             raise not_an_event("guard", event)
         match event:
@@ -170,7 +170,7 @@ class GuardParts:
         return pieces
 
     def _new_text(self, event: Event) -> str:
-        """Return the text of `event`, or "" if earlier events contained this text."""
+        """Return the text of `event`, or "" if earlier events already contained that text."""
         match event:
             case TextCompleted():
                 return self._completed(block_key(TextDelta, event.id, self._open), event.text)
@@ -223,7 +223,7 @@ class _Cutter:
         self._length = 0  # the length of the open part
 
     def feed(self, text: str) -> Iterable[tuple[str, bool]]:
-        """Yield the pieces of `text`, each with a flag that is True if a part ends after the piece."""
+        """Yield each piece of `text`, and whether a part ends after it."""
         while text:
             room = self._longest - self._length
             piece, text = text[:room], text[room:]

@@ -49,14 +49,15 @@ def partials(type: Any, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]
     done Lima done 12 None
     done Lima done 12 City(name='Lima', size=12)
 
-    `type` is a dataclass, a TypedDict, a pydantic model, ``list[City]`` and so on. Each delta that adds to the value
-    emits a partial. The last partial is complete. Every part of the value has a state (see `Partial`).
-    ``partials(object)`` accepts any JSON. Its `so_far` is plain data. Partials cost the same however long the text is.
+    `type` is a dataclass, a TypedDict, a pydantic model, ``list[City]`` and so on. A partial is emitted for each
+    delta that adds to the value. The last partial is complete. Every part of the value has a state (see `Partial`).
+    ``partials(object)`` accepts any JSON. Its `so_far` is plain data. The cost of a partial does not depend on the
+    length of the text.
 
     At the end, the whole answer is parsed as in `parsed`. If that fails, the stream ends with
-    ``ValidationError("invalid_output")``. Partials show nothing after a syntax error. A Markdown fence around the JSON
-    is skipped. An ``ErrorEvent`` becomes ``on_error``. Each message of a chat begins a new value. The last value of a
-    repeated key counts.
+    ``ValidationError("invalid_output")``. Partials do not show anything that follows a syntax error. A Markdown fence
+    around the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Each message of a chat begins a new value. If a
+    key is repeated, its last value counts.
 
     Raises ``ValidationError("invalid_option")`` unless JSON can be parsed into `type`.
     """
@@ -95,7 +96,7 @@ class _Growing:
         self._is_wrapped = is_wrapped(hint)
         self._scanner = JSONScanner(self)
         self._root: Node | None = None
-        self._path: list[tuple[Node, Shape]] = []  # the open values
+        self._path: list[tuple[Node, Shape]] = []  # the open values, outermost first
         self._changed = False
 
     def feed(self, text: str) -> Iterable[Partial[Any]]:
@@ -134,11 +135,11 @@ class _Growing:
     def on_close(self, at: int) -> None:
         node, shape = self._path.pop()
         is_part = bool(self._path) and node is not self._value()
-        self._changed |= is_part or not node.shows(shape, at)  # the whole answer is done when the stream ends
+        self._changed |= is_part or not node.shows(shape, at)  # the whole answer is not done until the stream ends
         node.end = at
 
     def _value(self) -> Node | None:
-        """Return the root, or its field `value` if the answer is wrapped in an object."""
+        """Return the root value, or its field `value` if the answer is wrapped in an object."""
         root = self._root
         if root is None or not self._is_wrapped or root.kind != "{":
             return root
@@ -183,7 +184,7 @@ class _TextAt:
         self._scanner = JSONScanner(self)
         self._place = PathMatch([None if key == "*" else key for key in path])
         self._parts: list[str] = []
-        self._path: tuple[Key, ...] | None = None  # the open string's path, if it matches
+        self._path: tuple[Key, ...] | None = None  # the path of the open string, if it matches
         self._found: list[TextAt] = []
 
     def feed(self, text: str) -> Iterable[TextAt]:
@@ -282,5 +283,5 @@ class _Items:
             metadata = {"text": element, "index": self._index}
             raise ValidationError(error.reason, message, errors=error.errors, metadata=metadata) from error.__cause__
         except Exception as error:
-            why = f"element {self._index} does not parse: {type(error).__name__}: {error}"
+            why = f"element {self._index} cannot be parsed: {type(error).__name__}: {error}"
             raise invalid_output(why, element, index=self._index) from error

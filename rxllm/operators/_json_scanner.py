@@ -22,11 +22,11 @@ after a value  ``,``                               key in an object, value in an
 after a value  ``}`` or ``]``                      after a value
 =============  ==================================  ==================================================
 
-White space between these characters is skipped. The outermost value and any syntax error lead to `ended`. The rest of
-the text is then skipped.
+White space between these characters is skipped. The end of the outermost value and any syntax error lead to `ended`.
+The rest of the text is then skipped.
 
-Each character is scanned once. The scanner does not check the grammar. A parser reads the elements and the whole text
-later.
+Each character is scanned once. The scanner does not check the whole grammar, because a parser reads the elements and
+the whole text later.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from rxllm.values.json_text import unescaped
 from rxllm.wire.framing import JSONArrayDecoder
 
 _FENCE = re.compile(r"\s*(?:```(?:json)?\s*)?", re.IGNORECASE)
-"""A pattern for the white space and the Markdown fence that small models put before JSON."""
+"""Matches the white space and the Markdown fence that small models put before JSON."""
 
 _LONGEST_HEAD = 64
 _SPACE = " \t\r\n"
@@ -61,14 +61,14 @@ Key = str | int
 
 
 class Sink(Protocol):
-    """The handlers that a scanner calls. Positions count characters."""
+    """The handlers that a scanner calls. Positions are in characters."""
 
     def on_open(self, kind: str, key: Key, at: int) -> None:
         """Handle the start of a value. `kind` is ``{``, ``[``, ``"`` or ""."""
         ...
 
     def on_text(self, raw: str) -> None:
-        """Handle a piece of the open string. It contains only whole escape sequences, which are not decoded."""
+        """Handle a piece of the open string. Its escape sequences are complete, but not decoded."""
         ...
 
     def on_close(self, at: int) -> None:
@@ -77,7 +77,7 @@ class Sink(Protocol):
 
 
 class PathMatch:
-    """Compare the keys of the open values with a path. None in the path matches any key."""
+    """Compares the keys of the open values with a path. A None in the path matches any key."""
 
     def __init__(self, path: Sequence[Key | None]) -> None:
         self._wanted = ("", *path)
@@ -102,7 +102,7 @@ class PathMatch:
 
 
 class JSONScanner:
-    """Call the methods of `sink` for each value. `at` is the number of characters scanned so far."""
+    """Calls the methods of `sink` for each value. `at` is the number of characters scanned so far."""
 
     def __init__(self, sink: Sink) -> None:
         self.at = 0
@@ -262,7 +262,7 @@ def _after_spaces(text: str, at: int) -> int:
 
 
 class ArraySplitter:
-    """Split the array at `path` into the texts of its elements."""
+    """Splits the array at `path` into its elements, as text."""
 
     def __init__(self, path: tuple[str, ...] = ()) -> None:
         self.found = False  # whether the array has begun

@@ -1,4 +1,4 @@
-"""Observe a stream."""
+"""Operators that observe a stream."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]
 
 
 def timed() -> Callable[[Observable[T]], Stream[Timed[T]]]:
-    """Emit each item with its time since the subscription.
+    """Emit each item together with the time since the subscription.
 
     ::
 
@@ -199,7 +199,7 @@ def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
     An interrupted tool call runs again if its tool is ``@tool(idempotent=True)``. Otherwise it stays in
     ``pending_tool_calls``. Its ``metadata["interrupted"]`` gives the reason.
 
-    ``rxllm.durable`` has a journal that writes to a database. For your own, see `rxllm.runtime.Journal`.
+    ``rxllm.durable`` has a journal that writes to a database. To write your own, see `rxllm.runtime.Journal`.
 
     Raises ``ValidationError("invalid_option")`` unless `journal` has the methods of a `Journal`.
     """

@@ -37,7 +37,7 @@ T = TypeVar("T")
 FRAME = 1 / 60
 """The maximum number of seconds between two releases of text."""
 
-_LONG = 64  # in characters; long pieces are not joined
+_LONG = 64  # in characters; a piece of this length or more is not joined with the next
 
 
 def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]]:
@@ -71,7 +71,7 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
 class _Smoother(Backlog[Event, Event]):
     """One subscription to `smooth`. Of the events in `_waiting`, only text has a finite due time.
 
-    The stream completes after every event has been emitted.
+    The stream completes only after every event has been emitted.
     """
 
     def __init__(self, observer: abc.ObserverBase[Event], lag: float, scheduler: abc.SchedulerBase | None) -> None:
@@ -82,9 +82,9 @@ class _Smoother(Backlog[Event, Event]):
         self._waiting: deque[tuple[Event, float]] = deque()
         self._pieces = 0  # The number of pieces of text in `_waiting`.
         self._armed = False  # Whether the timer is running.
-        self._share = 0.0  # The number of pieces that are due, including a fraction.
-        self._gap = lag  # The expected seconds between bursts.
-        self._burst = -math.inf  # The time at which the last burst began.
+        self._share = 0.0  # How many pieces are due, including a fraction of one.
+        self._gap = lag  # The expected number of seconds between bursts.
+        self._burst = -math.inf  # When the last burst began.
         self._clock_time = self._set_back = 0.0
         self._ended = False
 
@@ -141,7 +141,7 @@ class _Smoother(Backlog[Event, Event]):
     def wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         with self._lock:
             super().wake(scheduler, state)
-            if not self._timer.is_disposed:  # The timer is disposed if the subscriber has raised.
+            if not self._timer.is_disposed:  # The timer is disposed if the subscriber has raised an exception.
                 self._end()
 
     def _release(self) -> None:
@@ -163,7 +163,7 @@ class _Smoother(Backlog[Event, Event]):
 
     def _now(self) -> float:
         time = self._clock.to_seconds(self._clock.now)
-        self._set_back += max(self._clock_time - time, 0.0)  # The wall clock may be set back.
+        self._set_back += max(self._clock_time - time, 0.0)  # The system clock may be set back.
         self._clock_time = time
         return time + self._set_back
 
@@ -239,7 +239,7 @@ class _Snapshots(Backlog[Event, Response[Any]]):
 def gate(
     while_open: Observable[bool], maxsize: int = MAX_WAITING, *, limit: int | None = None
 ) -> Callable[[Observable[T]], Stream[T]]:
-    """Hold items back while the latest `while_open` is False.
+    """Hold items back while the latest value from `while_open` is False.
 
     ::
 
@@ -253,10 +253,10 @@ def gate(
     >>> list(stream_generate(Fake(["Hello, ", "world"]), "Hi").pipe(ops.text(), gate(approved)))
     ['Hello, ', 'world']
 
-    The gate is closed until `while_open` emits its first value. To begin with an open gate, pass
+    The gate is closed until `while_open` emits its first value. To start with an open gate, pass
     ``while_open.start_with(True)``. Each item passes exactly once, in order. The stream completes after all waiting
     items have passed. An ``on_error`` passes at once, and waiting items are dropped. If `while_open` completes while
-    the gate is open, the gate stays open. If the gate is closed then, the stream ends with
+    the gate is open, the gate stays open. If it completes while the gate is closed, the stream ends with
     ``StreamError("cancelled")``. If `while_open` fails or emits anything but a boolean, the stream fails at once.
 
     While `maxsize` items are waiting, the source is paused. A source that cannot be paused, such as a `Subject`, may
@@ -276,7 +276,7 @@ def gate(
 
 
 class _Gated:
-    """One subscription to `gate`. `_gate` holds items and can pause the source, which a `Backlog` cannot do."""
+    """One subscription to `gate`. Its `_gate` holds the waiting items and, unlike a `Backlog`, can pause the source."""
 
     def __init__(
         self, observer: abc.ObserverBase[Any], maxsize: int, limit: int, scheduler: abc.SchedulerBase | None
@@ -293,7 +293,7 @@ class _Gated:
         self._gate.closed = True
         self._delivering = False
         self._waits_for_reader = False
-        self._completed = False  # whether the source has completed
+        self._completed = False
         self._over = False
 
     def start(self, source: Observable[Any], while_open: Observable[bool]) -> abc.DisposableBase:
@@ -343,7 +343,7 @@ class _Gated:
         self._fail(StreamError("overflow", f"{fault}; {remedy}"))
 
     def _schedule_release(self) -> None:
-        # The gate may open on another thread. Deliver on our loop.
+        # The gate may open on another thread, but items must be delivered on our loop.
         if isinstance(self._clock, LoopScheduler) and self._clock.has_ended:
             self._fail(StreamError("cancelled", "the stream's event loop is closed"))
         elif not self._wake.is_disposed:
@@ -356,7 +356,7 @@ class _Gated:
         with self._lock:
             try:
                 self._release()
-            except BaseException as error:  # The subscriber raised an error that no caller can report.
+            except BaseException as error:  # The subscriber raised an exception that no caller can report.
                 fail(self._observer, error)
             else:
                 self._end()

@@ -40,7 +40,7 @@ def race(*others: Observable[Event]) -> Callable[[Observable[Event]], Stream[Eve
 
     ``a.pipe(ops.race(b, c))`` is the same as ``rxllm.race(a, b, c)``. In the result's metadata, the source is stream 0.
 
-    Raises ``ValidationError("invalid_option")`` without `others`, or if one is not an Observable.
+    Raises ``ValidationError("invalid_option")`` if `others` is empty, or if one of them is not an Observable.
     """
     check_streams("others", others)
     return lambda source: runtime.race(source, *others)
@@ -88,7 +88,7 @@ def fallback(
     earlier errors as notes. ``when(error)`` decides whether to fall back. By default, every error except
     ``StreamError("cancelled")`` triggers a fallback.
 
-    Raises ``ValidationError("invalid_option")`` if `engines` is empty or has an item of the wrong type. Raises
+    Raises ``ValidationError("invalid_option")`` if `engines` is empty or contains an item of the wrong type. Raises
     ``EngineError("unknown_provider")`` for an unknown provider. In a pipe, raises ``ValidationError`` unless all
     `engines` are streams.
     """
@@ -285,7 +285,7 @@ class _Permit:
 
 
 class Circuit:
-    """A circuit breaker's state, for use on any thread.
+    """The state of a circuit breaker. It can be used from any thread.
 
     =============  ========================================  ==========================================================
     current state  effect on a new call                      change to the next state
@@ -328,7 +328,7 @@ class Circuit:
         return permit
 
     def record_content(self, permit: _Permit) -> None:
-        """Close the circuit when the trial call receives its first content."""
+        """Record that a trial call has received its first content, which closes the circuit."""
         with self._guard:
             before = self._state
             permit.is_trial = False
@@ -337,7 +337,7 @@ class Circuit:
         self._announce_change(before)
 
     def report(self, permit: _Permit, verdict: Verdict, now: float) -> None:
-        """Record the outcome of a call. Later outcomes of the same call are ignored."""
+        """Record the outcome of a call. Only the first outcome of each call counts."""
         with self._guard:
             if permit.is_reported:
                 return

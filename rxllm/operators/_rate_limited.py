@@ -1,11 +1,11 @@
-"""Limit concurrent calls, and the rate of calls and tokens.
+"""Limit the number of concurrent calls, and the rate of calls and tokens.
 
-* A call waits in a queue until a slot is free and the rates permit.
-* It runs on its own event loop, in its own context.
-* The queue has one timer, the alarm, for its first call.
-* Actual usage replaces the reservation when a call ends.
-* A call is lost if its loop closes. It then leaves the queue or frees its slot.
-* A user's `Limiter` replaces the queue.
+* A call waits in a queue until a slot is free and the rates allow it to start.
+* Each call runs on its own event loop, in its own context.
+* The queue has one timer, the alarm, which wakes its first call.
+* When a call ends, its actual usage replaces its reservation.
+* If a call's loop closes, the call is lost. It then leaves the queue or frees its slot.
+* If the user passes a `Limiter`, it replaces the queue.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ from rxllm.values.argument_checks import check, explains_call, invalid_option, i
 T = TypeVar("T")
 
 MAX_HOLD = 600.0
-"""The maximum number of seconds by which a failed call delays the other calls."""
+"""The maximum number of seconds by which a failed call can delay other calls."""
 
 MINUTE = 60.0
 
 RESOLUTION = 1e-6
-"""The number of seconds below which two virtual times count as equal."""
+"""Two virtual times count as equal if they are no more than this many seconds apart."""
 
 
 @overload
@@ -112,7 +112,7 @@ def rate_limited(
     ``EngineError("wrong_loop")`` if it would block the calls it waits for. Use ``await stream`` instead.
 
     Raises ``ValidationError("invalid_option")`` if no limit is given. `per_second` must be a positive number or a
-    `Limiter`, and other limits integers >= 1.
+    `Limiter`, and the other limits must be integers >= 1.
     """
     counts = {
         "concurrent": concurrent,
@@ -125,7 +125,7 @@ def rate_limited(
     if isinstance(per_second, Limiter):
         check("per_second", per_second, not isinstance(per_second, type), expected)
         if any(count is not None for count in counts.values()):
-            raise invalid_option("concurrent", "must be omitted, like all other limits: a Limiter has its own")
+            raise invalid_option("concurrent", "must be omitted, like all other limits, because a Limiter has its own")
         return _operator(partial(_PermittedCall, per_second), needs_call=True)
     check("per_second", per_second, per_second is None or is_positive(per_second), expected)
     if per_second is None and all(count is None for count in counts.values()):
@@ -152,7 +152,7 @@ def _operator(make: Callable[..., _Call], needs_call: bool) -> Operator:
 
 
 class _Call:
-    """One subscription to a rate-limited source. Its tokens are counted only if an engine makes the `call`."""
+    """One subscription to a rate-limited source. Its tokens are counted only if an engine made the call."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class _Call:
         raise NotImplementedError
 
     def retry_in(self, seconds: float) -> float:
-        """Return the seconds to wait before a retry."""
+        """Return how many seconds to wait before a retry."""
         raise NotImplementedError
 
     def begin(self) -> None:
@@ -262,9 +262,9 @@ class _QueuedCall(_Call):
         self._queue = queue
         self.entry: Entry | None = None  # the tokens that the call has reserved, or None before it begins
         self._clock = clock(self.scheduler)
-        self._context = contextvars.copy_context()  # needed because the end of another call may start this call
+        self._context = contextvars.copy_context()  # needed because this call may be started by the end of another
         self._is_virtual = isinstance(self.scheduler, VirtualTimeScheduler)
-        # Times of different calls must use one clock.
+        # Call times are compared with one another, so all calls must use the same clock.
         self.now = stopwatch(self.scheduler if self._is_virtual else None)
         is_on_a_loop = self.scheduler is None or isinstance(self.scheduler, LoopScheduler)
         self.loop = call_loop() if is_on_a_loop else None
@@ -282,12 +282,15 @@ class _QueuedCall(_Call):
 
     def begin_on_loop(self) -> None:
         """Schedule the call on its own loop. Raises ``RuntimeError`` if the loop is closed."""
-        # Set it first, because the timer may fire at once on another thread.
+        # Set the disposable first, because the timer may fire at once on another thread.
         timer = self.running.disposable = SingleAssignmentDisposable()
         timer.disposable = self._clock.schedule(lambda scheduler, state: self._context.run(self.begin_later))
 
     def alarm(self) -> abc.SchedulerBase:
-        """Return a scheduler for the queue's alarm. The call's own loop is not used, as it may close earlier."""
+        """Return a scheduler for the queue's alarm.
+
+        It does not use the call's own loop, because that loop may close before the alarm goes off.
+        """
         return self._clock if self._is_virtual else LoopScheduler(portal().loop)
 
     def hold_back(self, seconds: float) -> None:
@@ -297,7 +300,7 @@ class _QueuedCall(_Call):
         return self._queue.retry_in(seconds, self.now())
 
 
-_BLOCKED = "this blocking call would block the calls it waits for; write 'await stream' or 'async for'"
+_BLOCKED = "this blocking call would block the calls that it is waiting for; write 'await stream' or 'async for'"
 
 
 class _Queue:
@@ -324,7 +327,7 @@ class _Queue:
     def enter(self, call: _QueuedCall) -> bool:
         """Append `call` to the queue, unless it could never start.
 
-        It cannot start if its subscriber blocks the loops of all slots.
+        It could never start if its subscriber is blocking the loops of enough earlier calls to fill all slots.
         """
         blocked = current_place.get().blocked_loops
         with self._guard:
@@ -346,7 +349,7 @@ class _Queue:
                 call.begin() if call is entering else call.begin_on_loop()
             except BaseException as error:
                 self._drop(call)
-                is_lost = isinstance(error, RuntimeError)  # the call's loop is closed
+                is_lost = isinstance(error, RuntimeError)  # the call's loop has been closed
                 if call is entering or not is_lost:
                     self.advance()
                     raise
@@ -360,16 +363,16 @@ class _Queue:
             self._held_until = max(self._held_until, now + seconds)
 
     def retry_in(self, seconds: float, now: float) -> float:
-        """Count a retry, and return the number of seconds to wait before it."""
+        """Count a retry, and return how many seconds to wait before it."""
         with self._guard:
             at = self._requests.earliest(1, max(now + seconds, self._held_until))
             self._requests.add(1, at, now)
             return at - now
 
     def _take_first(self) -> tuple[_QueuedCall, float] | None:
-        """Return the first call in the queue and the number of seconds that it must wait.
+        """Return the first call in the queue and how many seconds it still has to wait.
 
-        A call that can start leaves the queue.
+        A call that can start now is removed from the queue.
         """
         with self._guard:
             while self._waiting and next(iter(self._waiting)).is_lost:
@@ -385,7 +388,7 @@ class _Queue:
             if at - now > RESOLUTION:
                 self._expected = at
                 return call, at - now
-            # A late alarm must not delay later calls.
+            # Even if the alarm was late, the calls after this one must not be delayed as well.
             self._next = (self._next if self._expected == self._next else now) + self._interval
             self._requests.add(1, now, now)
             call.entry = self._tokens.add(call.reserved, now, now)
@@ -408,11 +411,11 @@ class _Queue:
 
 
 Entry = list[float]
-"""The time at which an amount was used, and the amount. It is corrected when the actual usage is known."""
+"""The time at which an amount was used, and the amount. The amount is corrected once the actual usage is known."""
 
 
 class _RateWindow:
-    """Limit the total in any 60 seconds. An amount above the limit is allowed if it is the only one."""
+    """Limits the total in any 60 seconds. An amount above the limit is allowed if nothing else was used then."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -420,7 +423,7 @@ class _RateWindow:
         self._total = 0.0
 
     def earliest(self, amount: float, at: float) -> float:
-        """Return the earliest time, not before `at`, at which the limit has room for `amount`."""
+        """Return the earliest time, no earlier than `at`, at which there is room for `amount` under the limit."""
         excess = self._total + amount - self._limit
         for time, used in self._entries:
             if time + MINUTE > at + RESOLUTION:

@@ -1,10 +1,11 @@
 """Change text as it arrives: `map_text` and `redact`.
 
-A position is *open* if a match beginning there might extend beyond the text so far. ``regex`` reports this as a partial
-match. Text before the first open position is settled. `redact` replaces its matches and emits it.
+A position is *open* if a match that begins there might extend beyond the text received so far. ``regex`` reports this
+as a partial match. Text before the first open position is settled. `redact` replaces the matches in that text and emits
+it.
 
 A position stays open for at most `max_match` characters, unless they contain a match. Such a match may grow to any
-length. The split into deltas therefore makes no difference.
+length. How the text is split into deltas therefore makes no difference.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[E
     'HELLO'
 
     `fn` is called once for each delta. Its results are joined to form the completed text. An empty result drops the
-    delta. Without deltas, `fn` is called with the whole text. Thinking and tool calls are left unchanged.
+    delta. If there are no deltas, `fn` is called with the whole text. Thinking and tool calls are left unchanged.
 
-    Messages, ``StepCompleted`` and ``ChatCompleted`` contain the new text. As an engine's operator, it also changes the
-    text that the model receives in later steps. After ``stream``, the model keeps receiving the original text. Agents'
-    text (``Nested``) is replaced at any depth. Their answers in tool results are left unchanged. If `fn` raises, the
-    stream ends with that exception.
+    Messages, ``StepCompleted`` and ``ChatCompleted`` contain the new text. In an engine's operators, `map_text` also
+    changes the text that the model receives in later steps. After ``stream``, the model keeps receiving the original
+    text. Agents' text (``Nested``) is replaced at any depth. Their answers in tool results are left unchanged. If `fn`
+    raises, the stream ends with that exception.
 
     Raises ``ValidationError("invalid_option")`` if `fn` is not a function.
     """
@@ -99,8 +100,8 @@ def redact(
     parsed objects.
 
     Raises ``EngineError("missing_dependency")`` if ``rxllm[redact]`` is not installed. Raises
-    ``ValidationError("invalid_option")`` if `pattern` is invalid or matches the empty string. It does so for other
-    invalid options too.
+    ``ValidationError("invalid_option")`` if `pattern` is invalid or matches the empty string, or if another option is
+    invalid.
     """
     compiled = _compile(pattern)
     check_instance("replacement", replacement, str, "a string")
@@ -127,9 +128,9 @@ def _compile(pattern: Any) -> Any:
 
 
 class Redactor:
-    """Redact text that arrives in pieces.
+    """Redacts text that arrives in pieces.
 
-    `pattern` must be compiled by ``regex``. The last `max_match` settled characters are kept for look-behinds.
+    `pattern` must have been compiled by ``regex``. The last `max_match` settled characters are kept for look-behinds.
     """
 
     def __init__(self, pattern: Any, replacement: str, max_match: int) -> None:
@@ -139,7 +140,7 @@ class Redactor:
         self._looks_ahead = _LOOKS_AHEAD.search(pattern.pattern) is not None
         self._margin = max_match + 1 if _AT_THE_END.search(pattern.pattern) else 0
         self._text = ""
-        self._at = 0  # the end of the text already returned
+        self._at = 0  # the end of the text that has already been returned
 
     def feed(self, text: str) -> str:
         self._text += text
@@ -175,7 +176,7 @@ class Redactor:
         beyond = max(at, len(text) - self._margin)
         if first is None:
             return beyond
-        # `search` may prefer a later full match to a partial one.
+        # `search` may prefer a later full match to an earlier partial one.
         positions = range(first.start() if first.partial else at, beyond)
         return next((position for position in positions if self._is_open(text, position)), beyond)
 
@@ -203,7 +204,7 @@ class Redactor:
 
 
 _LOOKS_AHEAD = re.compile(r"\(\?[=!]")
-_AT_THE_END = re.compile(r"\$|\\B")  # partial matching ignores that more text can change how these match
+_AT_THE_END = re.compile(r"\$|\\B")  # more text can change how these match, which partial matching ignores
 
 
 class _Redacting:
@@ -334,13 +335,13 @@ class _Mapping:
     def __init__(self, fn: Callable[[str], str]) -> None:
         self._fn = fn
         self._steps: list[tuple[StepResult, StepResult]] = []  # Each original step and its replacement.
-        # The indexes in `_steps`, by the length of a step's thread.
+        # The indexes of steps in `_steps`, by the length of the step's thread.
         self._places: defaultdict[int, list[int]] = defaultdict(list)
         self._agents = Agents(lambda: _Mapping(fn))
         self._begin()
 
     def _begin(self) -> None:
-        self._mapped: list[Event] = []  # the current response's events
+        self._mapped: list[Event] = []  # the events of the current response
         self._has_text = False
         self._open: dict[BlockKey, list[str]] = {}
 
@@ -410,7 +411,7 @@ class _Mapping:
                 return new
         candidates.append(len(self._steps))
         new = replace(step, response=self._response(step.response))
-        self._steps.append((step, new))  # needed by `thread`, which is called next
+        self._steps.append((step, new))  # `self.thread`, which is called next, needs this
         new = replace(new, thread=self.thread(step.thread))
         self._steps[-1] = (step, new)
         return new

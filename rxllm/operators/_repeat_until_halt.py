@@ -90,7 +90,7 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
 Ask = Callable[[Thread], Observable[Event]]
 
 FINALIZED = ("completed", "max_turns", "halt_when")
-"""Halt reasons after which `finalize` runs."""
+"""The halt reasons after which `finalize` runs."""
 
 
 def repeat_until_halt(
@@ -133,12 +133,12 @@ def repeat_until_halt(
     After ``completed``, `max_turns` or `halt_when`, ``finalize(thread)`` runs one more step for a structured answer.
 
     An ``on_error`` from the source is passed on. If a later step fails, the chat ends with an ``ErrorEvent`` and a
-    ``ChatCompleted`` with the error. An ``ErrorEvent`` in the first step has the same effect. All steps share one
-    request id and one budget.
+    ``ChatCompleted`` that contains the error. An ``ErrorEvent`` in the first step has the same effect. All steps
+    share one request id and one budget.
 
-    `steer` is an Observable of the user's texts or messages during the chat. It may emit from any thread. Each chat
-    subscribes to it once. With ``steer_at="sentence"``, a message stops the model at the end of the current sentence.
-    The text so far becomes the model's message (finish reason ``stop``, raw finish reason ``steered``). With
+    `steer` is an Observable of texts or messages that the user sends during the chat. It may emit from any thread. Each
+    chat subscribes to it once. With ``steer_at="sentence"``, a message stops the model at the end of the current
+    sentence. The text so far becomes the model's message (finish reason ``stop``, raw finish reason ``steered``). With
     ``"step"``, the model finishes its response first. Thinking, running tools and responses with tool calls are never
     interrupted. After the step, each message is emitted as ``Steered``, and the model answers them all. `max_turns` and
     `halt_when` still apply.
@@ -147,8 +147,8 @@ def repeat_until_halt(
     ``Steered(message, used=False)``. The chat's metadata lists it under ``unused_steering``. Blank messages are
     ignored. If `steer` fails or emits anything but texts and messages, the chat ends with an ``on_error``.
 
-    Raises ``ValidationError("invalid_option")`` for invalid arguments. A step without a ``StepCompleted`` causes an
-    ``on_error`` with ``StreamError("malformed_event")``.
+    Raises ``ValidationError("invalid_option")`` for invalid arguments. If a step has no ``StepCompleted``, the stream
+    ends with ``on_error`` and a ``StreamError("malformed_event")``.
     """
     check_function("ask", ask)
     check_instance("steer", steer, Observable | None, "an Observable of texts or user messages")
@@ -211,19 +211,19 @@ class _Chat:
         fail(self._observer, error)
 
     def _run(self, following: Observable[Event]) -> None:
-        """Run `following`. While steps end synchronously, run the step after each."""
+        """Run `following`, and keep running the next step as long as steps end synchronously."""
         step: Observable[Event] | None = following
         try:
             while step is not None:
                 step = self._subscribe(step.pipe(errors_as_events()), self._on_next)
-        except BaseException as error:  # No caller could report the error.
+        except BaseException as error:  # No caller is left to report the error.
             fail(self._observer, error)
 
     def _subscribe(self, step: Observable[Event], on_next: Callable[[Event], None]) -> Observable[Event] | None:
         """Subscribe to `step`. If it ends synchronously, return the next step."""
         self._last = None
         following: Observable[Event] | None = None
-        thread: int | None = get_ident()  # meaningful only until `subscribe` returns
+        thread: int | None = get_ident()  # None once `subscribe` has returned
 
         def on_completed() -> None:
             nonlocal following
@@ -261,7 +261,7 @@ class _Chat:
             self._steering.raise_error()
             with within(self._outside):
                 following = self._follow_up()
-        except BaseException as error:  # A user's function raised, or the step was malformed.
+        except BaseException as error:  # A user's function raised an exception, or the step was malformed.
             fail(self._observer, error)
             return None
         if isinstance(following, ChatResult):
@@ -271,7 +271,7 @@ class _Chat:
 
     def _end(self, result: ChatResult) -> list[Event]:
         self._steering.dispose()
-        # The messages that were chosen for this step, then later messages.
+        # The messages that were chosen for this step, followed by later messages.
         unused = (*self._steering.take(), *self._steering.take())
         if unused:
             result = dataclasses.replace(result, metadata={**result.metadata, "unused_steering": unused})
@@ -316,7 +316,7 @@ class _Chat:
 
     def _start_step(self, ask: Ask, turns: int) -> Observable[Event]:
         self._turns = turns
-        interrupt = self._interrupt if turns < self._max_turns else None  # no step is left
+        interrupt = self._interrupt if turns < self._max_turns else None  # None if no step is left
         self._scope = replace(self._scope, usage=self._usage, is_steered=interrupt)
         step: Any = ask(self._thread)
         if not isinstance(step, Observable):

@@ -19,7 +19,7 @@ from rxllm.values.argument_checks import check_function
 log = logging.getLogger("rxllm")
 
 ABANDONED = "step_abandoned"
-"""The `Custom` event before a ``StepRestarted``, with the abandoned ``response``."""
+"""The name of the `Custom` event that precedes a ``StepRestarted``. Its data holds the abandoned ``response``."""
 
 
 def raise_errors() -> Callable[[Observable[Event]], Stream[Event]]:
@@ -66,7 +66,7 @@ def errors_as_events() -> Callable[[Observable[Event]], Stream[Event]]:
     def subscribe(
         source: Observable[Event], observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None
     ) -> abc.DisposableBase:
-        delivering = False  # stays True if the subscriber raised
+        delivering = False  # stays True if the subscriber raises an exception
 
         def on_next(event: Event) -> None:
             nonlocal delivering
@@ -105,8 +105,9 @@ def retry_before_content(
     'Hello'
 
     `policy` is a `RetryPolicy`, a mapping with its fields, or False for no retries. An attempt's events are held back
-    until content or the ``MessageCompleted`` arrives. Text, thinking, a tool call, a source or a file is content. If
-    the attempt fails before then, a new request is sent, as the policy allows. The last failure is passed on unchanged.
+    until content or the ``MessageCompleted`` arrives. Text, thinking, a tool call, a source or a file counts as
+    content. If the attempt fails before then, a new request is sent if the policy allows it. The last failure is passed
+    on unchanged.
     Before each wait, ``on_retry(attempt, delay, error)`` is called. `delay` is in seconds.
 
     ``rxllm.stream_generate`` and the other functions of ``rxllm`` already apply this operator, before the engine's own

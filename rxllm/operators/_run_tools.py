@@ -1,4 +1,4 @@
-"""The operator that runs the tools called by a response."""
+"""The operator that runs the tools that a response calls."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run_tools(
     logged as well, and treated as a ``ToolError("encoding_failed")``.
 
     A tool with ``approval=True`` runs only if ``approve(tool_call)`` returns True or a mapping. The tool receives the
-    mapping in place of the model's arguments, which stay in the thread. False, or text with the reason,
+    mapping in place of the model's arguments, which stay in the thread. False, or text that gives the reason,
     denies the call. With ``halt("approval")``, or without `approve`, the caller decides later. `approve` may return an
     awaitable, or an Observable that ends with the answer. An unanswered call is denied after `approve_timeout` seconds.
 
@@ -82,9 +82,9 @@ def run_tools(
         run_tools()     --start--call--end-(started)-text-(completed)-|(encoded)(step)|
 
     Its events are emitted at once, except for the result, which follows the response. If the response then fails, is
-    restarted or does not run its calls, the tool is stopped, and its result is dropped. `eager` set to True starts
-    ``idempotent`` tools early too, but no agents, and False starts none. Tools that need an approval, ``manual`` tools
-    and tools whose source emits on another thread wait for the end of the response.
+    restarted or does not run its calls, the tool is stopped, and its result is dropped. If `eager` is True,
+    ``idempotent`` tools start early too, but agents do not. If `eager` is False, no tool starts early. Tools that need
+    an approval, ``manual`` tools and tools whose source emits on another thread wait for the end of the response.
 
     A tool with ``Stream`` parameters starts while the model is still writing them. If it fails or halts before they are
     complete, the response ends there, and the source is disposed::

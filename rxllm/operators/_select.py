@@ -103,7 +103,8 @@ def filter_deltas(
 def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], Stream[Event]]:
     """Drop all ``RawChunk`` events unless `include` is True.
 
-    Agents' raw chunks are dropped too. To receive any, make the call with ``include_raw_chunks=True``.
+    Agents' raw chunks are dropped too. A stream has raw chunks only if the call was made with
+    ``include_raw_chunks=True``.
 
     ::
 
@@ -145,7 +146,7 @@ def text() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(text()))
     ['Hel', 'lo']
 
-    An ``ErrorEvent`` becomes an ``on_error``. If a block's deltas were dropped, its whole text is emitted at its end.
+    An ``ErrorEvent`` becomes an ``on_error``. If a block's deltas were dropped, its whole text is emitted when it ends.
     Text emitted before a ``StepRestarted`` cannot be taken back. A fold such as `to_text` leaves that text out. For
     agents' text, see `only`.
     """
@@ -164,7 +165,7 @@ def thinking() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake([("thinking", "hm"), "Hi"]), "Hello").pipe(thinking()))
     ['hm']
 
-    An ``ErrorEvent`` becomes an ``on_error``. If a block's deltas were dropped, its whole text is emitted at its end.
+    An ``ErrorEvent`` becomes an ``on_error``. If a block's deltas were dropped, its whole text is emitted when it ends.
     """
     types = (ThinkingDelta, ThinkingCompleted)
     return extract("thinking", lambda: TextPieces(*types), *types, StepRestarted)
@@ -182,7 +183,7 @@ def tool_calls() -> Callable[[Observable[Event]], Stream[ToolCall]]:
     >>> list(stream_generate(Fake(ToolCall("c1", "add", {"a": 1})), "Hi").pipe(tool_calls()))
     [add(a=1)]
 
-    An ``ErrorEvent`` becomes an ``on_error``. Agents answer their own calls, which are left out.
+    An ``ErrorEvent`` becomes an ``on_error``. Agents answer their own calls, so those are left out.
     """
 
     def read(event: Event) -> Iterable[ToolCall]:
@@ -258,14 +259,14 @@ class _Total:
 
 
 class TextPieces:
-    """Extract text or thinking from deltas, or from a completed block if it had no deltas."""
+    """Extracts text or thinking from deltas, or from a completed block that had no deltas."""
 
     def __init__(
         self, delta: type[TextDelta | ThinkingDelta], completed: type[TextCompleted | ThinkingCompleted]
     ) -> None:
         self._delta = delta
         self._completed = completed
-        self._open: dict[BlockKey, None] = {}  # an ordered set
+        self._open: dict[BlockKey, None] = {}  # used as an ordered set
 
     def __call__(self, event: Event) -> Iterable[str]:
         if isinstance(event, self._delta):
@@ -282,7 +283,7 @@ class TextPieces:
 
 
 class AnswerText(Generic[R]):
-    """Feed the text of each message, up to its first tool call, to a reader."""
+    """Feeds the text of each message, up to its first tool call, to a reader."""
 
     def __init__(self, name: str, make: Callable[[], Feeder[str, R]]) -> None:
         self._name = name

@@ -1,7 +1,7 @@
 """Share one call among any number of watchers.
 
 * Events wait in each watcher's own `JoinedEvents`.
-* The call and other watchers never wait for a watcher.
+* Neither the call nor the other watchers ever wait for a watcher.
 * No lock is held while a subscriber is called.
 """
 
@@ -38,7 +38,7 @@ from rxllm.values import EngineError, StreamError
 from rxllm.values.argument_checks import check_seconds
 
 MOST = 1024
-"""The maximum number of waiting events. Above it, the events that no fold uses are dropped."""
+"""The maximum number of waiting events. When it is exceeded, events that no fold uses are dropped."""
 
 
 def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Event]]:
@@ -75,10 +75,10 @@ def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Ev
     A call that has ended does not start again. After a cancellation, new watchers receive the events so far and a
     ``StreamError("cancelled")``.
 
-    The call runs on the event loop of its first watcher. All watchers are called on that loop. A watcher delays others
-    only if its functions block the loop. A slow iterator (``for``, ``async for``) receives adjacent deltas joined.
-    Beyond a thousand waiting events, it misses the events that a late watcher misses. An exception raised by a watcher
-    goes only to that watcher's ``on_error``.
+    The call runs on the event loop of its first watcher. All watchers are called on that loop. A watcher delays the
+    others only if its functions block the loop. A slow iterator (``for``, ``async for``) receives adjacent deltas
+    joined. When more than a thousand events are waiting, it misses the same events as a late watcher. An exception
+    raised by a watcher goes only to that watcher's ``on_error``.
 
     A blocking ``run()``, ``for`` or ``show`` on the loop's own thread raises ``EngineError("wrong_loop")``. In a
     notebook, write ``await`` instead.
@@ -135,7 +135,7 @@ class _Shared:
         return Disposable(lambda: self._leave(watcher))
 
     def _start(self, scheduler: abc.SchedulerBase | None) -> None:
-        # The first watcher's back-pressure and error listener must not apply.
+        # The first watcher's back-pressure and error listener must not apply to the shared call.
         with read_by(None, lambda error: False):
             self._subscription.disposable = self._source.subscribe(
                 self._on_next, self._end, self._end, scheduler=unpaced(scheduler)
@@ -210,7 +210,7 @@ _BLOCKED = (
 class Watcher:
     """One subscription to a shared call.
 
-    Watchers share one lock and must not wait for each other. A `Backlog` would hold its lock while it delivers.
+    Watchers share one lock, and must not wait for one another. A `Backlog` would hold the lock while it delivers.
     """
 
     def __init__(
@@ -234,17 +234,17 @@ class Watcher:
         self._waits_for_gate = False
 
     def add(self, event: Event) -> None:
-        """Add an event. The caller must hold the lock, and call `deliver` after releasing it."""
+        """Add an event. The caller must hold the lock, and must call `deliver` after releasing it."""
         self._waiting.add(event)
 
     def finish(self, error: Exception | None) -> None:
-        """Record the end. The caller must hold the lock, and call `deliver` after releasing it."""
+        """Record the end. The caller must hold the lock, and must call `deliver` after releasing it."""
         self._has_ended, self._error = True, error
 
     def deliver(self, clock: abc.SchedulerBase) -> None:
         while (events := self._begin(clock)) is not None:
             self._context.run(self._deliver, events)
-            with self._lock:  # From here on, another thread may use the context.
+            with self._lock:  # From here on, another thread may enter the context.
                 self._is_delivering = False
 
     def deliver_soon(self, clock: abc.SchedulerBase) -> None:
@@ -256,7 +256,7 @@ class Watcher:
         self._wake.dispose()
 
     def _begin(self, clock: abc.SchedulerBase) -> list[Event] | None:
-        """Return the events to deliver now, or None if nothing can be delivered now."""
+        """Return the events to deliver, or None if nothing can be delivered now."""
         with self._lock:
             if self._is_delivering or self.has_left or not (self._waiting or self._has_ended):
                 return None
@@ -274,7 +274,7 @@ class Watcher:
                 if self.has_left:
                     return
                 self._observer.on_next(event)
-        except BaseException as error:  # Other subscribers are not affected.
+        except BaseException as error:  # Other watchers must not be affected.
             self._leave(self)
             fail(self._observer, error)
         else:
@@ -289,13 +289,13 @@ class Watcher:
             report_unheard(error)
 
     def _on_idle(self, clock: abc.SchedulerBase) -> None:
-        # Deliver on the clock's thread, whatever thread the consumer uses.
+        # The consumer may use another thread, but deliveries must happen on the clock's thread.
         self._waits_for_gate = False
         self.deliver_soon(clock)
 
 
 class JoinedEvents:
-    """The events waiting for a watcher, joined where possible.
+    """The events that are waiting for a watcher, joined where possible.
 
     Adjacent deltas of a block are joined. Of adjacent usage updates, only the last is kept. Each agent's events are
     joined as if they were a separate chat.
@@ -303,7 +303,7 @@ class JoinedEvents:
 
     def __init__(self, events: Iterable[Event]) -> None:
         self._entries: list[_Entry] = []
-        self._latest: dict[tuple[str, ...], list[_Entry]] = {}  # each chat's last two entries, by path
+        self._latest: dict[tuple[str, ...], list[_Entry]] = {}  # the last two entries of each chat, by path
         self._most = MOST
         self._extend(events)
 
@@ -354,7 +354,7 @@ def _is_usage(event: Event) -> bool:
 
 
 def _is_kept(event: Event) -> bool:
-    # An empty state ignores this event, because it lacks the tool's start.
+    # An empty state would ignore this event, because it has not seen the tool start.
     if type(innermost(event)) is ToolExecutionCompleted:
         return True
     state = StreamCollector()

@@ -1,4 +1,4 @@
-"""Operators for a consumer that is slower than its source."""
+"""Operators for consumers that are slower than their source."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
 class _WhileBusy(Backlog[T, T]):
     """Base class that holds items while the consumer is busy.
 
-    `_count` is the number of waiting items. When it reaches `_most`, the items are emitted to a busy consumer.
+    `_count` is the number of waiting items. When it reaches `_most`, they are emitted even if the consumer is busy.
     """
 
     _most: float = HELD_BACK
@@ -123,7 +123,6 @@ class _WhileBusy(Backlog[T, T]):
         """Remove and return the waiting items."""
 
     def _is_free(self, gate: Gate) -> bool:
-        """Return whether the consumer is ready for an item."""
         return gate.idle
 
     def _when_free(self, gate: Gate, wake: Callable[[], None]) -> None:
@@ -142,7 +141,7 @@ class _WhileBusy(Backlog[T, T]):
                 self._count += 1
                 try:
                     self._add(item)
-                except Exception as error:  # the user's `join` raised
+                except Exception as error:  # the user's `join` raised an exception
                     self._on_error(error)
                     return
             if self._delivering:
@@ -151,7 +150,7 @@ class _WhileBusy(Backlog[T, T]):
                 self._release()
 
     def _schedule_release(self) -> None:
-        # Deliver on the clock's thread, whatever thread the consumer uses.
+        # The consumer may use another thread, but deliveries must happen on the clock's thread.
         if self._clock is not None and not self._timer.is_disposed:
             self._timer.disposable = self._clock.schedule(self.wake)
 
@@ -219,7 +218,7 @@ class _KeepingLatest(_WhileBusy[T]):
 
 
 def text_of(item: Any) -> str | None:
-    """Return the text of a delta or string."""
+    """Return the text of a delta or string, or None if `item` is neither."""
     if type(item) is Nested:
         return text_of(item.event)
     if type(item) in DELTAS:

@@ -1,4 +1,4 @@
-"""Steer a running chat with the user's messages."""
+"""Steer a running chat with messages from the user."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ MOST = 1024
 
 
 class Steering(abc.DisposableBase):
-    """The messages waiting in one chat. `steer` may emit from any thread, even while it is being subscribed to."""
+    """The messages that are waiting in one chat.
+
+    `steer` may emit from any thread, even while it is being subscribed to.
+    """
 
     def __init__(self, steer: Steer | None) -> None:
         self._steer = steer
@@ -46,7 +49,7 @@ class Steering(abc.DisposableBase):
         self._subscriptions = CompositeDisposable(self._messages, self._failure)
 
     def start(self, fail: Callable[[Exception], None], scheduler: abc.SchedulerBase | None) -> None:
-        """Collect the messages that `steer` emits. If it fails, ``fail(error)`` is called on the chat's event loop."""
+        """Collect the messages that `steer` emits. If `steer` fails, call ``fail(error)`` on the chat's event loop."""
         if self._steer is None:
             return
         loop, context = clock(scheduler), call_context()
@@ -62,7 +65,7 @@ class Steering(abc.DisposableBase):
             except Exception as error:
                 on_error(error)
 
-        # A slow consumer must not delay messages. Model calls that produce messages need their own scope.
+        # A slow consumer must not delay messages. If model calls produce the messages, they need a scope of their own.
         messages = scoped(paced(self._steer, None), current_scope.get().below_model())
         self._messages.disposable = messages.subscribe(on_next, on_error, scheduler=unpaced(scheduler))
 
@@ -80,7 +83,7 @@ class Steering(abc.DisposableBase):
         return settled
 
     def settle(self, journal: RecallingJournal, path: Sequence[str], key: str) -> None:
-        """Choose the messages of this step. Every run of the stream chooses the same ones."""
+        """Choose the messages for this step. The journal makes every run of the stream choose the same ones."""
         events = journal.recall(path, key)
         if events is None:
             events = [Steered(message) for message in self.take()]
@@ -108,13 +111,13 @@ Keep = Callable[[list[Event]], object]
 def until_sentence(
     source: Observable[Event], is_steered: Callable[[], bool], recall: Recall, keep: Keep
 ) -> Stream[Event]:
-    """Cut off the response after a sentence, once ``is_steered()`` is true.
+    """Cut off the response at the end of a sentence, once ``is_steered()`` returns True.
 
     The source is disposed before the next sentence, block or tool call. Thinking is never cut off, because the provider
     needs it whole. A response with a tool call is never cut off either.
 
-    ``keep(events)`` is called with a cut-off response. If ``recall()`` returns a response kept by an earlier run, it is
-    emitted instead.
+    ``keep(events)`` is called with the events of a response that has been cut off. If ``recall()`` returns events that
+    an earlier run kept, those are emitted instead.
     """
     return Stream(
         lambda observer, scheduler=None: _UntilSentence(is_steered, recall, keep, observer).start(source, scheduler)
@@ -144,7 +147,7 @@ class _UntilSentence:
     def _begin(self) -> None:
         self._seen: list[Event] = []  # the events before the first tool call
         self._has_calls = False
-        self._is_after_text = False  # Whether the block that ended last was text.
+        self._is_after_text = False  # Whether the last block to end was text.
         self._sentences: Segmenter | None = None  # Splits the open block into sentences.
         self._rest = 0  # The length of the unfinished sentence.
 
@@ -209,7 +212,7 @@ class _UntilSentence:
         self._seen += last
         closing = self._unfinished().close()
         end = MessageCompleted(fold_message([*self._seen, *closing]), "stop", STEERED)
-        self._keep([*self._seen, *closing, end])  # before the disposal, because a journal records that too
+        self._keep([*self._seen, *closing, end])  # before disposal, because a journal records that too
         self._end([*last, *closing, end])
 
     def _end(self, events: Sequence[Event]) -> None:

@@ -1,4 +1,4 @@
-"""The tools of one step: how many run at once, when their events are emitted, and what a journal keeps of early starts.
+"""The tools of one step: how many run at once, when their events are emitted, and how journals record early starts.
 
 A tool's events are emitted as follows:
 
@@ -44,11 +44,11 @@ from rxllm.values import Request, Thread, Tool, ToolCall, ToolError, request_key
 _AT_ONCE = (ToolExecutionStarted, ToolProgress, Nested, ToolExecutionCompleted)
 
 INTERRUPTED = "interrupted"
-"""The raw finish reason of a response that its process did not finish. Some of its tools had already started."""
+"""The raw finish reason of a response that was lost with its process after some of its tools had started early."""
 
 
 class StepTools(abc.DisposableBase):
-    """Runs the tool calls of one step. Each call runs once. After `void`, a call with the same id is a new call.
+    """Runs the tool calls of one step. Each call runs once. After `void`, a call with the same id counts as new.
 
     ``deliver(event)`` emits an event. ``veto(call)`` is called when a tool fails or halts while the model is still
     writing its call. ``done()`` is called once the response and all tools have ended. ``fail(error)`` is called if the
@@ -79,7 +79,7 @@ class StepTools(abc.DisposableBase):
         self._incomplete: set[str] = set()  # the calls that the model is still writing
         self._stopped: set[str] = set()  # the incomplete calls of a response that was ended by a veto
         self._halts: dict[str, Event] = {}
-        self._order: dict[str, int] | None = None  # the place of each call in the response, once it has ended
+        self._order: dict[str, int] | None = None  # each call's place in the response, once the response has ended
         self._queue = _Queue()
         self._bounded = Bounded(
             self._queue, self._settings.concurrency, self._receive, self._end, self._finish, self._fail
@@ -87,9 +87,9 @@ class StepTools(abc.DisposableBase):
         self._bounded.is_open = True
 
     def add(self, tool: Tool, call: ToolCall, feed: ArgumentFeed | None = None) -> bool:
-        """Add a call to those that `start` runs. Return False if the call was added before.
+        """Add a call for `start` to run. Return False if the call was added before.
 
-        `feed` has the arguments that the model is still writing, until `complete` is called.
+        `feed` supplies arguments that the model is still writing. Such a call is incomplete until `complete` is called.
         """
         if call.id in self._known:
             return False
@@ -106,7 +106,7 @@ class StepTools(abc.DisposableBase):
         return events if feed is None else Deferred(lambda: empty() if call.id in self._stopped else events)
 
     def complete(self, id: str) -> None:
-        """Emit the end of a tool that ended before its call was complete."""
+        """Note that the model has finished writing the call `id`. If the tool has already ended, emit its end."""
         self._incomplete.discard(id)
         outcomes = self._outcomes.get(id, [])
         if outcomes and isinstance(outcomes[0], ToolExecutionCompleted):
@@ -118,7 +118,7 @@ class StepTools(abc.DisposableBase):
         self._bounded.start(self._scheduler)
 
     def end_response(self, calls: Sequence[ToolCall]) -> None:
-        """Emit the outcomes that have waited for the end of the response. `calls` are the calls of the response."""
+        """Emit the outcomes that were waiting for the end of the response. `calls` are the response's calls."""
         self._order = {call.id: place for place, call in enumerate(calls)}
         self._bounded.is_open = False
         for call in calls:
@@ -126,9 +126,9 @@ class StepTools(abc.DisposableBase):
                 self._deliver(event)
 
     def cut(self, vetoed: ToolCall, message: str) -> list[Event]:
-        """Stop the other tools whose calls are incomplete, and discard their results.
+        """After a veto, stop the other tools whose calls are incomplete, and discard their results.
 
-        Returns the events that end them.
+        Returns the events that end the vetoed tool and the other tools that were running.
         """
         self._incomplete.discard(vetoed.id)
         self._running.pop(vetoed.id, None)
@@ -137,7 +137,7 @@ class StepTools(abc.DisposableBase):
     def stop_incomplete(self, message: str) -> list[Event]:
         """Stop the tools whose calls are incomplete, and discard their results.
 
-        Returns the events that end the tools that were running.
+        Returns an event that ends each tool that was running.
         """
         ends: list[Event] = []
         for index, call in enumerate(self._calls):
@@ -201,7 +201,7 @@ class StepTools(abc.DisposableBase):
 
 
 class _Queue(Iterator[Observable[Event]]):
-    """The tools that have not started yet. Iterating ends when the queue is empty, and can continue after an append."""
+    """The tools that have not started yet. Iteration ends when the queue is empty, and can resume after an append."""
 
     def __init__(self) -> None:
         self.sources = deque[Observable[Event]]()
@@ -216,11 +216,11 @@ class EarlyRecord:
     """A journal's record of tools that start early, which keeps later runs from starting them again.
 
     A response is recorded when it ends. If the process dies before that, the response is lost, and the model would call
-    the same tools again, under other ids. Therefore, before a tool starts early, the response so far is kept. A later
-    run emits it in place of the lost response. Tools that had finished do not run again. A tool that was interrupted
-    waits for the caller's decision or, if it is idempotent, runs again, as always.
+    the same tools again, with different ids. Therefore, before a tool starts early, the response so far is kept. A
+    later run emits it in place of the lost response. Tools that had finished do not run again. A tool that was
+    interrupted waits for the caller's decision or, if it is idempotent, runs again, as always.
 
-    After the response itself has been recorded, the kept part is no longer used. The calls of a discarded response are
+    Once the response itself has been recorded, the kept part is no longer used. The calls of a discarded response are
     voided.
     """
 
@@ -231,10 +231,10 @@ class EarlyRecord:
         self._discarded: list[str] = []
         self._is_kept = False
         self.is_possible = scope.journal is None or self._journal is not None
-        """Whether tools may start early. It is False if an earlier run has already started some of them."""
+        """Whether tools may start early. False if the journal cannot record it, or if an earlier run started some."""
 
     def recall(self) -> Observable[Event] | None:
-        """Return the last response that an earlier run kept, or None if it kept none or recorded the response."""
+        """Return the last response that an earlier run kept, or None if it kept none or the response was recorded."""
         if self._journal is None:
             return None
         key, last, is_used = recalled_key("eager", self._thread), None, False
@@ -247,7 +247,7 @@ class EarlyRecord:
         return from_iterable(last)
 
     def keep(self, call: ToolCall, state: StreamCollector) -> None:
-        """Store the response so far, up to the completion of `call`, before its tool starts."""
+        """Keep the response up to the completion of `call`, before the tool of `call` starts."""
         if self._journal is not None:
             self._void_discarded(self._journal)
             events = [*replace(state, executions={}).to_events(), *close_response(state, INTERRUPTED)]
@@ -261,7 +261,7 @@ class EarlyRecord:
         self._begun.clear()
 
     def settle(self, *, is_used: bool) -> None:
-        """Note that the response has been recorded. `is_used` is False if the response's tool calls do not run."""
+        """Note that the response has been recorded. `is_used` is False if its tool calls will not run."""
         if self._journal is None or not self._is_kept:
             return
         self._is_kept = False
@@ -282,9 +282,9 @@ def recalled_key(kind: str, thread: Thread) -> str:
 
 
 def close_response(state: StreamCollector, reason: str, vetoed: ToolCall | None = None) -> list[Event]:
-    """Return events that end the response so far, as if the model had written nothing more.
+    """Return the events that close the partial response, as if the model had written nothing more.
 
-    The call `vetoed` keeps only the arguments that its tool has received in full. `reason` is the raw finish reason.
+    The call `vetoed` keeps only the arguments that its tool received in full. `reason` is the raw finish reason.
     """
     unfinished = Unfinished()
     events = replace(state, executions={}).to_events()

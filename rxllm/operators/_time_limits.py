@@ -1,7 +1,7 @@
 """Time limits and warnings for silent streams.
 
 * Pings do not extend a limit.
-* Most events only record the time, which is cheap. The timer usually restarts when it fires.
+* Most events only record the time, which is cheap. The timer is usually set again only when it fires.
 * Time spent waiting for the consumer does not count as silence.
 """
 
@@ -26,11 +26,11 @@ from rxllm.values.argument_checks import check, check_function, is_positive
 RESOLUTION = 1e-6
 """The rounding error of the schedulers, in seconds.
 
-A timer may fire too early by this much. If it were set again for the rest of the time, this could repeat endlessly.
+A timer may fire this much too early. If it were then set again for the remaining time, this could repeat endlessly.
 """
 
 BUSY_SECONDS = 0.01
-"""The number of seconds after which the timer fires again if it has fired during a delivery."""
+"""If the timer fires during a delivery, it fires again after this many seconds."""
 
 
 def time_limits(
@@ -59,7 +59,7 @@ def time_limits(
     ``MessageCompleted``, no limit applies until another event arrives.
 
     The call option ``timeout`` sets the same limits for each attempt. It is a number or a `Timeouts`. An attempt
-    without content in time is retried.
+    that produces no content in time is retried.
 
     Raises ``ValidationError("invalid_option")`` if a limit is not a positive number.
     """
@@ -91,7 +91,7 @@ def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[
     silent after 2 events
 
     `fn` is called once per silence. A long wait for the first content counts too. If `fn` raises, the stream ends with
-    that exception. Content is defined in `time_limits`.
+    that exception. See `time_limits` for what counts as content.
 
     Raises ``ValidationError("invalid_option")`` unless `after` is a positive number and `fn` is a function.
     """
@@ -101,16 +101,16 @@ def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[
 
 
 class _Watch:
-    """Base class that measures time while events pass, and can end the stream."""
+    """Base class that measures time as events pass through, and that can end the stream."""
 
     def __init__(self, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None) -> None:
         self._observer = observer
         self._scheduler = scheduler
         self._now = stopwatch(scheduler)
-        self._began = self._last = self._now()  # `_last` is the time at which the silence began
+        self._began = self._last = self._now()  # `_last` is when the current silence began
         self._events = 0
         self._has_content = False
-        self._is_complete = False  # whether a response has ended and no event has followed
+        self._is_complete = False  # whether a response has ended and no event has followed it
         self._gate = current_gate()
         self._is_behind = False  # whether the consumer is behind
         self._source = SingleAssignmentDisposable()
@@ -122,11 +122,11 @@ class _Watch:
     def see(self, event: Event) -> None: ...
 
     def due(self) -> float | None:
-        """Return the time at which to call `act`, or None if this depends on the next event."""
+        """Return when to call `act`, or None if that depends on the next event."""
         raise NotImplementedError
 
     def act(self) -> Iterable[Event] | BaseException | None:
-        """Return the events or the error that the stream must end with, or None if it continues."""
+        """Return the events or the error to end the stream with, or None if the stream continues."""
         raise NotImplementedError
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
@@ -257,7 +257,7 @@ class _Warning(_Watch):
         super().__init__(*subscription)
         self._after = after
         self._fn = fn
-        self._warned: float | None = None  # the start of the last reported stall
+        self._warned: float | None = None  # when the last reported silence began
 
     def due(self) -> float | None:
         return None if self._is_complete or self._last == self._warned else self._last + self._after

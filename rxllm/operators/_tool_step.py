@@ -1,4 +1,4 @@
-"""One subscription of ``run_tools``: the events of a response, the tools that it calls, and the end of the step.
+"""One subscription to ``run_tools``: the events of a response, the tools that it calls, and the end of the step.
 
 A tool can start early, while the model is still writing. What happens to it depends on how the response continues:
 
@@ -64,7 +64,7 @@ _CALLS = frozenset({ToolCallStarted, ToolCallDelta, ToolCallCompleted})
 
 
 class ToolStep(abc.DisposableBase):
-    """One subscription. It emits the source's events, the tools' events, and then the ``StepCompleted``."""
+    """One subscription to ``run_tools``. It emits the source's events, the tools' events and the ``StepCompleted``."""
 
     def __init__(
         self,
@@ -111,13 +111,13 @@ class ToolStep(abc.DisposableBase):
         self._eager.clear()
         self._feeds.clear()
         self._source.dispose()
-        # The source is disposed first, because a journal then records the response.
+        # The source is disposed first, because that makes a journal record the response.
         self._early.settle(is_used=False)
         self._scheduled.dispose()
         self._dispose_tools()
 
     def _recall_cut(self) -> Sequence[Event] | None:
-        """Return the recorded events of this response if an earlier run of the stream cut it off, or else None."""
+        """Return the events of this response if an earlier run of the stream cut it off. Otherwise, return None."""
         journal = self._scope.journal
         key = recalled_key("cut", self._thread)
         return journal.recall(self._scope.path, key) if isinstance(journal, RecallingJournal) else None
@@ -126,7 +126,7 @@ class ToolStep(abc.DisposableBase):
         if isinstance(journal := self._scope.journal, RecallingJournal):
             journal.keep(self._scope.path, recalled_key("cut", self._thread), events)
 
-    # While the model writes
+    # While the model is writing
 
     def _on_next(self, event: Event) -> None:
         if type(event) is ErrorEvent:
@@ -169,8 +169,8 @@ class ToolStep(abc.DisposableBase):
             self._start_early(event)
 
     def _may_stream(self, tool: Tool) -> TypeGuard[FunctionTool[..., Any]]:
-        """Whether `tool` can start while the model is still writing its arguments."""
-        # A journal identifies a call by its whole arguments. Under virtual time, there is no event loop that could run
+        """Return whether `tool` can start while the model is still writing its arguments."""
+        # A journal identifies a call by its full arguments. Under virtual time, there is no event loop that could run
         # the tool.
         is_possible = self._scope.journal is None and not isinstance(self._scheduler, VirtualTimeScheduler)
         return self._settings.streams_arguments(tool) and self._settings.is_eager(tool) and is_possible
@@ -188,7 +188,7 @@ class ToolStep(abc.DisposableBase):
             if type(event) not in EVENTS:
                 raise not_an_event("run_tools", event)
             self._state = self._state.apply_event(event)
-        except Exception as error:  # raised, for example, by raw usage with unknown keys
+        except Exception as error:  # for example, because raw usage has unknown keys
             self._dispose_tools()
             self._observer.on_error(error)
             return
@@ -233,7 +233,7 @@ class ToolStep(abc.DisposableBase):
         return isinstance(self._scheduler, VirtualTimeScheduler) or running_loop() is call_loop()
 
     def _void(self, reason: str) -> None:
-        """Stop the tools that have started early, and drop their results."""
+        """Stop the tools that have started early, and discard their results."""
         self._eager.clear()
         self._feeds.clear()
         self._early.discard()
@@ -242,7 +242,7 @@ class ToolStep(abc.DisposableBase):
                 self._deliver(event)
 
     def _veto(self, call: ToolCall) -> None:
-        """End the response, because the tool of the incomplete `call` has failed or has halted the chat."""
+        """End the response, because the tool of the incomplete `call` has failed or halted the chat."""
         self._source.dispose()
         self._feeds.clear()
         *completions, end = close_response(self._state, VETOED, call)
@@ -280,7 +280,7 @@ class ToolStep(abc.DisposableBase):
             self._complete(self._state.to_step_result())
 
     def _schedule(self, action: Callable[[abc.SchedulerBase, Any], None]) -> None:
-        # The source may emit on any thread. The tools run on the call's own loop.
+        # The source may emit on any thread, but the tools run on the call's own loop.
         loop = clock(self._scheduler)
 
         def start() -> None:
@@ -334,7 +334,7 @@ class ToolStep(abc.DisposableBase):
         return runnable, {"manual_tool_calls": tuple(manual), "approval_tool_calls": tuple(waiting)}
 
     def _deliver(self, event: Event) -> None:
-        # No caller would pass on an exception that the subscriber raises.
+        # If the subscriber raises an exception, no caller is left to propagate it.
         self._waiting.note(event)
         try:
             self._emit(event)

@@ -1,6 +1,6 @@
 """Emit text word by word or sentence by sentence.
 
-The split into deltas makes no difference. White space belongs to the segment before it.
+How the text is split into deltas makes no difference. White space belongs to the segment before it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rxllm.operators._select import TextPieces
 from rxllm.runtime import Stream
 
 LONGEST = 10_000
-"""The maximum length of a segment in characters."""
+"""The maximum length of a segment, in characters."""
 
 
 def words() -> Callable[[Observable[Event]], Stream[str]]:
@@ -33,9 +33,9 @@ def words() -> Callable[[Observable[Event]], Stream[str]]:
     ['Hello ', 'world']
 
     White space belongs to the word before it. Joining the words gives back the whole text. In Chinese, Japanese, Thai
-    and similar scripts, each character is a word. It includes combining marks and punctuation after it. The last word
-    of a block is emitted when the block ends, unless the stream fails. Words longer than 10,000 characters are split.
-    An ``ErrorEvent`` becomes an ``on_error``.
+    and similar scripts, each character is a word, along with any combining marks and punctuation after it. The last
+    word of a block is emitted when the block ends, unless the stream fails. Words longer than 10,000 characters are
+    split. An ``ErrorEvent`` becomes an ``on_error``.
     """
     return lift(lambda: _EventSegmenter("words", find_word))
 
@@ -95,7 +95,7 @@ class _EventSegmenter:
 
 
 Find = Callable[[str, int, int], int | None]
-"""Return where to cut the segment from `begin`, searching from `start`."""
+"""Returns where the segment that starts at `begin` should end, or None. The search begins at `start`."""
 
 
 class Segmenter:
@@ -107,7 +107,7 @@ class Segmenter:
         self._has_text = False  # Whether the pending segment contains more than white space.
 
     def feed(self, text: str) -> list[str]:
-        # Search only the pending segment's end, to keep the cost constant.
+        # Search only the end of the pending segment, to keep the cost constant.
         seen = len(self._context)
         text = self._context + text
         segments: list[str] = []
@@ -129,7 +129,7 @@ class Segmenter:
         return [rest] if rest else []
 
     def _add(self, text: str) -> list[str]:
-        """Add `text`. Return the segments that have reached `LONGEST` characters."""
+        """Add `text`, and return the segments that have reached `LONGEST` characters."""
         segments: list[str] = []
         while (room := LONGEST - self._length) < len(text):
             self._pending.append(text[:room])
@@ -147,11 +147,11 @@ class Segmenter:
         return segment
 
 
-_CONTEXT = 40  # no abbreviation is longer, even with its closing marks
+_CONTEXT = 40  # no abbreviation is longer than this, even with its closing marks
 
 
 def _context_of(text: str) -> str:
-    """Return the last part of `text` that can affect the position of the next cut."""
+    """Return the end of `text`, as much of it as can affect where the next cut is made."""
     words = text.rstrip()
     gap = text[len(words) :]
     words = words if len(words) <= _CONTEXT else "x" + words[-_CONTEXT:]  # "x" stands for earlier words
@@ -170,7 +170,7 @@ _UNSPACED = "".join(
 _EDGE = re.compile(rf"(?<=\s)(?=\S)|(?=[{_UNSPACED}])|(?<=[{_UNSPACED}])(?=\S)")
 _WORD = re.compile(r"\s*\S+\s*|\s+")
 _JOINERS = "\u200d\u17d2\u1039"  # The zero-width joiner, Khmer and Burmese stacking signs.
-_JOINED = "\u200d\u0e33\u0eb3\uff9e\uff9f"  # Letters that attach to the letter before.
+_JOINED = "\u200d\u0e33\u0eb3\uff9e\uff9f"  # Letters that attach to the letter before them.
 _STICKING = ("Mn", "Mc", "Me", "Pe", "Pf", "Po")
 _OPENING = ("Ps", "Pi")
 

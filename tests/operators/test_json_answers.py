@@ -123,7 +123,7 @@ def test_an_element_that_does_not_fit_is_named() -> None:
 
 
 def test_an_element_that_a_function_refuses_is_named() -> None:
-    with pytest.raises(ValidationError, match="element 0 does not parse: ZeroDivisionError"):
+    with pytest.raises(ValidationError, match="element 0 cannot be parsed: ZeroDivisionError"):
         items("[1]", wanted=lambda text: 1 / 0)
 
 
