@@ -322,7 +322,7 @@ ADVICE: dict[str, dict[str, str]] = {
             "`rxllm.stream(...)`"
         ),
         "base_url api_base endpoint azure_endpoint openai_api_base": (
-            "pass the address to the engine, `rxllm.Engine.from_model('openai:...', base_url=...)`, or to an adapter, "
+            "pass the URL to the engine, `rxllm.Engine.from_model('openai:...', base_url=...)`, or to an adapter, "
             "`rxllm.OpenAIChat(base_url=...)`"
         ),
         "client http_client async_client http_async_client": (

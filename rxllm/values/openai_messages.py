@@ -252,7 +252,7 @@ def write_part(part: Part) -> dict[str, Any]:
         case ProviderPart(provider="openai", data={"type": "file", "file": _} as data):
             return dict(data)
         case _:
-            raise _has_no_form(part, "only text, images, and files and audio that include their data")
+            raise _has_no_form(part, "only text, images, and files or audio with inline data")
 
 
 def _write_image(image: Image, detail: str) -> dict[str, Any]:

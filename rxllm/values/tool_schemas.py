@@ -116,7 +116,7 @@ def argument_streams(
         inner, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         if not _is_stream(inner):
             if _has_stream(inner):
-                remedy = "write Stream[str] for a text or Stream[T] for a list, without None or another type around it"
+                remedy = "write Stream[str] for text or Stream[T] for a list, without None or another type around it"
                 raise TypeError(f"the tool {name!r} cannot have the parameter {signed}: {remedy}")
             if streams:
                 fault = f"has the parameter {signed.name!r} after a Stream"
@@ -124,7 +124,7 @@ def argument_streams(
             plain.append((signed, hint))
             continue
         if not get_args(inner) or signed.default is not signed.empty:
-            remedy = "write Stream[str] for a text or Stream[T] for a list, without a default"
+            remedy = "write Stream[str] for text or Stream[T] for a list, without a default"
             raise TypeError(f"the tool {name!r} cannot have the parameter {signed}: {remedy}")
         if not (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)):
             raise TypeError(f"the tool {name!r} has a parameter annotated with Stream; write async def")
