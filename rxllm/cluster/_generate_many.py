@@ -31,7 +31,7 @@ _WORKER_OPTIONS: tuple[str, ...] = ("headers", "include_raw_chunks", "retry", "s
 """The call options that apply on the worker."""
 
 _WORKERS = 32
-"""How many workers a run can grow to if it started with fewer."""
+"""The number of workers that a run can grow to if it started with fewer."""
 
 _NO_DELTAS = {"emit_text_deltas": False, "emit_tool_deltas": False, "emit_thinking": False}
 

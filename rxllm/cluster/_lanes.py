@@ -29,18 +29,18 @@ from rxllm.cluster._worker import Outcome, pack
 __all__ = ["Lanes", "open_lanes", "pack"]
 
 _PATIENCE = 60.0
-"""How many seconds a run waits for a worker before the run fails."""
+"""The maximum number of seconds that a run waits for a worker before it fails."""
 
 _LOOK = 0.5
-"""How many seconds pass between refreshes of the worker list."""
+"""The number of seconds between refreshes of the worker list."""
 
 GUARD = 'put the call below `if __name__ == "__main__":` in a file whose name ends in .py, or pass a client'
 
 _GRACE = 3.0
-"""How many seconds to wait for pending calls when a run ends."""
+"""The maximum number of seconds to wait for pending calls when a run ends."""
 
 _DEATHS = 3
-"""How many workers must die while running a request before the request fails."""
+"""The number of workers that must die while running a request before the request fails."""
 
 
 @asynccontextmanager
@@ -265,7 +265,6 @@ class Lanes:
                 entry.set_result(None)
 
     async def run(self, request: Any, request_id: str) -> Outcome:
-        """Run a request on a free worker, and return its outcome."""
         running = self._run(pack((request, request_id)))
         if asyncio.get_running_loop() is self._loop:
             return await running

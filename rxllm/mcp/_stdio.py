@@ -31,7 +31,7 @@ from rxllm.values.argument_checks import check
 from rxllm.wire import NDJSONDecoder
 
 GRACE_SECONDS = 1.0
-"""How many seconds a server has to exit before it is killed."""
+"""The number of seconds that a server has to exit before it is killed."""
 MAX_WAITING = 1_000
 """The maximum number of notifications that can be waiting. Any more are dropped."""
 MAX_UNREAD = 32 * 2**20

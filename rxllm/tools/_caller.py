@@ -79,8 +79,6 @@ class Caller(abc.DisposableBase):
         on_item: Callable[[Any], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """Call `fn`, and pass its result to `done`."""
-
         def unwrap(result: Any) -> None:
             if isinstance(result, Observable):
                 self.listen(cast(Observable[Any], result), done, on_item)

@@ -143,7 +143,6 @@ class ToolExecution(abc.DisposableBase):
         self._caller = Caller(call, below, scheduler, self._context.cancelled, self._progress, self._on_failure)
 
     def edit(self, call: ToolCall) -> None:
-        """Run the edited `call` instead of the model's call."""
         self._call = call
         self._context = replace(self._context, tool_call=copy_for_user(call))
 

@@ -22,7 +22,7 @@ from rxllm.values.secret_names import masked
 F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN = 80
-"""How many characters of a value to show in an error message."""
+"""The maximum number of characters of a value to show in an error message."""
 
 
 def invalid_option(name: str | tuple[str | int, ...], fault: str) -> ValidationError:

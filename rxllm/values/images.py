@@ -205,7 +205,7 @@ class ImageUsage(Value):
 class ImageResponse(Value):
     """The response to an image request. Jupyter displays its images.
 
-    `id` and `model` come from the provider. `request_id` is the call's id, unless the adapter sets a different one.
+    The provider sets `id` and `model`. `request_id` is the call's id, unless the adapter sets a different one.
     """
 
     images: tuple[Image, ...] = ()

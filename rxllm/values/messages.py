@@ -178,7 +178,6 @@ def attached(parts: Iterable[Part]) -> str:
 
 
 def shown_attached(parts: Iterable[Part]) -> str:
-    """Return Markdown that lists the images and files in `parts`."""
     blocks: list[str] = []
     for part in parts:
         image = _image_of(part)

@@ -94,7 +94,7 @@ class Partial(Generic[T]):
 
     @property
     def so_far(self) -> Any:
-        """What has arrived so far as JSON data, with the keys that the model wrote."""
+        """The value so far as JSON data, with the keys that the model wrote."""
         node, shape = self._node, self._shape
         if node is None or not self:
             return None

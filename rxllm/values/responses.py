@@ -32,7 +32,7 @@ class Response(Value, Generic[T]):
     """A model's response to one request.
 
     `message` is the whole response. `output_text` is its text. `tool_calls` are the calls that the client must run.
-    `id` and `model` come from the provider.
+    The provider sets `id` and `model`.
 
     A stream that fails also produces a Response. Its `finish_reason` is ``"error"``, and `error` is the exception. The
     other fields contain the data received so far.

@@ -9,7 +9,7 @@ from typing import Any, cast
 MASK = "[key]"
 
 DEPTH = 100
-"""How many levels deep to search for secrets. Each level takes two stack frames."""
+"""The maximum number of levels to search for secrets. Each level takes two stack frames."""
 
 TOO_DEEP = "[nested too deeply]"
 

@@ -304,7 +304,6 @@ def question(text: str, tool_call_id: str | None, metadata: Mapping[str, Any]) -
 
 
 def nested_id(id: str, inner: str) -> str:
-    """Return the id of a call or question inside an agent."""
     return f"{id}/{inner}"
 
 
@@ -373,7 +372,6 @@ def waits_in_agent(thread: Thread, id: str | None) -> bool:
 
 
 def with_answer(thread: Thread, id: str, answer: Message) -> Thread:
-    """Return `thread` with one answer added; see `with_answers`."""
     return with_answers(thread, {id: answer})
 
 

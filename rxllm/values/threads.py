@@ -27,7 +27,7 @@ AGENTS = "agents"
 """The key in a message's metadata under which the threads of halted agents are stored."""
 
 _LAST = 20
-"""How many messages from the end of a thread a notebook shows, in addition to the first message."""
+"""The number of a thread's last messages that a notebook shows, in addition to the first message."""
 
 MessageLike = Message | Response[Any] | Mapping[str, object] | Dumpable
 """A message, a response, or a message in OpenAI's format."""

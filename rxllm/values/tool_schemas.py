@@ -107,7 +107,7 @@ def argument_streams(
     """Return the parameters that are streams, and the signature with ordinary types in their place.
 
     ``Stream[str]`` becomes ``str``, and ``Stream[T]`` becomes ``list[T]``. Raises ``TypeError`` if a stream is inside
-    another type, has a default or no item type, or comes before an ordinary parameter. Also raises it if the function
+    another type, has a default or no item type, or is followed by an ordinary parameter. Also raises it if the function
     is not async.
     """
     streams: dict[str, Parameter] = {}

@@ -106,7 +106,6 @@ def whole(number: Any) -> int | None:
 
 
 def amount(number: Any) -> float | None:
-    """Return `number` if it really is a number, or None otherwise."""
     return number if isinstance(number, int | float) and not isinstance(number, bool) else None
 
 
