@@ -203,7 +203,7 @@ def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
 def _places(place: Any, path: Path | None) -> Iterator[tuple[Path | None, Mapping[str, Any]]]:
     """Yield each schema that contains `KEY`, along with its path.
 
-    The path is None if other keywords than ``properties`` lead to the schema.
+    The path is None if a keyword other than ``properties`` is needed to reach the schema.
     """
     if isinstance(place, list):
         for item in cast(list[Any], place):

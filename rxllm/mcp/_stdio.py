@@ -324,7 +324,7 @@ class Process(asyncio.SubprocessProtocol):
             inbox = self._inboxes.get(key) if "method" in message else self._inboxes.pop(key, None)
             return [] if inbox is None else [inbox]
         calls = [inbox for key, inbox in self._inboxes.items() if isinstance(key, int)]
-        # A server's request does not name the call that it belongs to, so a single call must be running.
+        # A server's request does not name the call that it belongs to, so it needs exactly one running call.
         if "id" in message:
             return calls if len(calls) == 1 else []
         return [inbox for inbox in self._inboxes.values() if inbox not in calls]

@@ -246,7 +246,7 @@ class ToolExecution(abc.DisposableBase):
         except ToolError as error:
             self._fail(error)
             return
-        self._arm()  # only after `bind`, which may import jsonschema-rs slowly
+        self._arm()  # after `bind`, because that may import jsonschema-rs, which is slow
         function = self._settings.executor or self._tool.handler
         self._caller.call(handler, is_async(function), self._return, self._progress)
 

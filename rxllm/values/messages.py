@@ -212,7 +212,7 @@ def as_code(text: str) -> str:
 
 @runtime_checkable
 class Picture(Protocol):
-    """A Pillow image, as a protocol, because rxllm does not import Pillow."""
+    """A Pillow image. This is a protocol, because rxllm does not import Pillow."""
 
     format: str | None
 

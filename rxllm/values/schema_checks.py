@@ -126,7 +126,7 @@ def _validator(schema: Schema) -> Any:
 
 
 class _Unchecked:
-    """Checks a JSON schema keyword by accepting every value."""
+    """A JSON schema keyword that is not checked, so it accepts every value."""
 
     def __init__(self, *_: Any) -> None:
         pass
