@@ -116,7 +116,7 @@ class WaitingCalls:
             self._notes.pop(event.id, None)
 
     def of(self, calls: Iterable[ToolCall]) -> dict[str, Any]:
-        """Return metadata for a step, listing those of its `calls` that are waiting for approval."""
+        """Return step metadata that lists the `calls` that are waiting for approval."""
         notes = self._notes
         waiting = tuple(
             replace(call, metadata={**call.metadata, **notes[call.id]}) for call in calls if call.id in notes
