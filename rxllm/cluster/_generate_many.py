@@ -1,4 +1,4 @@
-"""Send many requests from a cluster's workers."""
+"""`generate_many`, which sends many requests from a cluster's workers."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def generate_many(
     Raises the same errors as ``rxllm.generate_many``. Raises ``EngineError("missing_dependency")`` if ``distributed``
     is not installed. Raises ``EngineError("invalid_engine")`` if the engine cannot be pickled. Raises
     ``ValidationError("invalid_option")`` if an option or the adapter contains a key. If the workers cannot start or
-    read the engine, the stream fails with ``EngineError("invalid_engine")``.
+    cannot read the engine, the stream fails with ``EngineError("invalid_engine")``.
     """
     try:
         lanes: Any = import_module("rxllm.cluster._lanes")
@@ -168,7 +168,7 @@ async def _responses(
 class _Workers:
     def __init__(self, lanes: Lanes, adapter: Any) -> None:
         name = getattr(adapter, "__name__", None) or type(adapter).__name__
-        self.provider = getattr(adapter, "provider", None) or name  # the keys of a journal contain this name
+        self.provider = getattr(adapter, "provider", None) or name  # a journal's keys contain this name
         self._lanes = lanes
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
@@ -187,10 +187,9 @@ def _is_shared(operator: Any) -> bool:
 
 
 def _retries_here(engine: Engine) -> bool:
-    """Whether this process retries failed calls.
+    """Whether this process retries failed calls, so that a shared limit counts every attempt.
 
-    A shared limit then counts every attempt. Other operators, such as ``fallback``, must see all attempts on the
-    worker.
+    If there are other operators, such as ``fallback``, they must see all attempts, so the worker retries instead.
     """
     return bool(engine.operators) and all(map(_is_shared, engine.operators))
 

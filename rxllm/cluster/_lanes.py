@@ -1,4 +1,4 @@
-"""Send requests to the workers and receive their outcomes.
+"""`Lanes`, which sends requests to the workers and receives their outcomes.
 
 A lane is one worker's part of a run.
 """
@@ -29,15 +29,15 @@ from rxllm.cluster._worker import Outcome, pack
 __all__ = ["Lanes", "open_lanes", "pack"]
 
 _PATIENCE = 60.0
-"""The number of seconds for which a run waits for a worker before the run fails."""
+"""The maximum number of seconds that a run waits for a worker before it fails."""
 
 _LOOK = 0.5
-"""The number of seconds between updates of the list of workers."""
+"""The number of seconds between refreshes of the worker list."""
 
 GUARD = 'put the call below `if __name__ == "__main__":` in a file whose name ends in .py, or pass a client'
 
 _GRACE = 3.0
-"""The seconds to wait for pending calls when a run ends."""
+"""The maximum number of seconds to wait for pending calls when a run ends."""
 
 _DEATHS = 3
 """The number of workers that must die while running a request before the request fails."""
@@ -108,7 +108,7 @@ async def _started(local: Any) -> Any:
 
 @contextmanager
 def _quiet(level: int) -> Generator[None]:
-    """Silence Dask's logs below `level`, even after a cluster closes."""
+    """Silence Dask's log messages below `level`, even those logged after a cluster has closed."""
     handlers = logging.getLogger("distributed").handlers[:]
 
     def is_loud(record: logging.LogRecord) -> bool:
@@ -136,7 +136,7 @@ async def _open_resource(resource: Any, opening: Awaitable[Any] | None = None) -
 
 
 async def _finish(work: Awaitable[Any]) -> None:
-    """Wait until `work` is done, even if this task is cancelled."""
+    """Wait until `work` is done, even if the current task is cancelled."""
     closing = asyncio.ensure_future(work)
     try:
         await asyncio.shield(closing)
@@ -190,7 +190,7 @@ class Lanes:
         self._lanes: dict[str, _Lane] = {}
         self._waiting: deque[_Job] = deque()
         self._numbers = 0
-        self._queue: deque[Future[None]] = deque()  # one entry for each call that waits for room
+        self._queue: deque[Future[None]] = deque()  # one entry for each call that is waiting for room
         self._admitted = 0
         self._failure: LLMError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -221,7 +221,7 @@ class Lanes:
         task.add_done_callback(self._tasks.discard)
 
     def place(self, source: Observable[Event]) -> Stream[Event]:
-        """Subscribe to `source` as soon as a worker has room."""
+        """Return a stream that subscribes to `source` as soon as a worker has room for another request."""
 
         async def events() -> AsyncGenerator[Event]:
             async with self._room(), to_async_iter(source) as items:
@@ -265,7 +265,6 @@ class Lanes:
                 entry.set_result(None)
 
     async def run(self, request: Any, request_id: str) -> Outcome:
-        """Run a request on a free worker, and return its outcome."""
         running = self._run(pack((request, request_id)))
         if asyncio.get_running_loop() is self._loop:
             return await running
@@ -382,10 +381,10 @@ class Lanes:
 
     def _forget_call(self, call: asyncio.Future[Any]) -> None:
         self._calls.discard(call)
-        _ = call.cancelled() or call.exception()  # retrieves the error
+        _ = call.cancelled() or call.exception()  # keeps asyncio from logging the error
 
     def _lose(self, lane: _Lane) -> None:
-        """Remove `lane`, and pass its requests to other lanes."""
+        """Remove `lane`, and pass its requests on to other lanes."""
         if self._lanes.get(lane.address) is not lane:
             return
         del self._lanes[lane.address]

@@ -1,4 +1,4 @@
-"""Run requests on a Dask worker."""
+"""The code that runs requests on a Dask worker."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import rxllm
 from rxllm import Engine, EngineError, Event, LLMError, Request
 
 Job = tuple[int, bytes | None]
-"""The number of a request, and the pickled request to start it or None to stop it."""
+"""A request's number, with the pickled request to start it, or with None to stop it."""
 
 Outcome = tuple[list[Event], Exception | None]
 
 _POLL = 5.0
-"""The maximum time in seconds that `take` waits."""
+"""The maximum number of seconds that `take` waits."""
 
 _lanes: dict[str, Lane] = {}
 
@@ -69,7 +69,7 @@ async def put(key: str, jobs: Iterable[Job]) -> None:
 
 
 async def take(key: str) -> list[tuple[int, bytes]]:
-    """Return the outcomes that have arrived. If there are none, wait a few seconds for the first."""
+    """Return the outcomes that have arrived. If there are none yet, wait up to a few seconds for the first one."""
     lane = _lanes[key]
     try:
         await asyncio.wait_for(lane.news.wait(), _POLL)

@@ -7,8 +7,8 @@ modern, stateless     2026-07-28                It sends ``server/discover``. Ea
 handshake             2024-11-05 to 2025-11-25  It sends ``initialize``. Over HTTP, this begins a session.
 ====================  ========================  ======================================================================
 
-Any loop or thread can use a connection. Its first request finds the era, and other requests wait. A disposed request is
-also cancelled on the server.
+A connection can be used from any loop or thread. Its first request finds out which era the server belongs to, and all
+other requests wait until then. If a request is disposed, it is also cancelled on the server.
 """
 
 from __future__ import annotations
@@ -37,37 +37,34 @@ DEPTH = 100
 """The maximum nesting depth of a server's JSON."""
 
 DATA_SHOWN = 4_000
-"""The maximum length of an error's data, in characters."""
+"""The maximum length of an error's data, in characters. Longer data is left out."""
 
 GOODBYE_SECONDS = 2.0
-"""The timeout for a last message, such as a cancellation."""
+"""The timeout for sending a last message, such as a cancellation."""
 
 _CAPABILITIES: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
 _META = "io.modelcontextprotocol/"
 _REASONS = {METHOD_NOT_FOUND: "unsupported_feature", -32602: "invalid_request", -32600: "invalid_request"}
 
 _PROBE = 1 / 3
-"""The share of the timeout that ``server/discover`` may use.
-
-Some older servers never answer this request.
-"""
+"""The share of the timeout that ``server/discover`` may use up, because some older servers never answer it."""
 
 _OLD_TRANSPORT = (
-    "the MCP server does not accept POST at this URL, as in the 2024 HTTP+SSE transport; "
-    "use its streamable HTTP URL, often /mcp instead of /sse"
+    "the MCP server does not accept POST at this URL; it may use the 2024 HTTP+SSE transport, which rxllm does not "
+    "support; use its streamable HTTP URL, often /mcp instead of /sse"
 )
 
 Json = dict[str, Any]
 
 OnMessage = Callable[[Json], Json | None]
-"""A function that receives each notification or request during a tool call."""
+"""A function that receives each notification or request that the server sends during a tool call."""
 
 
 class Connection(ABC):
     """A connection to a server.
 
-    `timeout` is in seconds, and does not apply to tool calls. If `version` is given, it is used without
-    asking the server. ``with`` and ``async with`` close the connection. A closed connection reconnects when used again.
+    `timeout` is in seconds, and does not apply to tool calls. If `version` is given, it is used without asking the
+    server. ``with`` and ``async with`` close the connection. A closed connection reconnects when it is used again.
     """
 
     session: str | None = None
@@ -82,7 +79,7 @@ class Connection(ABC):
         self._guard = threading.Lock()
         self._version: Future[str] | None = None
         self.definitions: dict[str, str] = {}
-        """The digest of each accepted tool. The keys are the tools' names in rxllm."""
+        """The digests of the accepted tools, by the names that the tools have in rxllm."""
 
     @abstractmethod
     def send(self, version: str, message: Json, headers: Mapping[str, str]) -> Stream[Json]:
@@ -94,7 +91,7 @@ class Connection(ABC):
 
     @abstractmethod
     def needs_cancel(self, version: str) -> bool:
-        """Whether to notify the server when a request is disposed."""
+        """Whether the server must be notified when a request is disposed."""
 
     async def aclose(self) -> None:
         """Close the connection. The next request reopens it."""
@@ -126,9 +123,9 @@ class Connection(ABC):
     ) -> Json:
         """Send a request and return its result.
 
-        `on_message` makes it a tool call, which has no timeout of its own.
+        If `on_message` is given, the request is a tool call, which has no timeout of its own.
 
-        Raises ``AdapterError``, ``StreamError``, and errors of `on_message`.
+        Raises ``AdapterError``, ``StreamError`` and any error that `on_message` raises.
         """
         seconds = self._timeout if on_message is None else None
         version = await self.version()
@@ -175,7 +172,7 @@ class Connection(ABC):
             if isinstance(error, LLMError):
                 future.set_exception(error)
             else:
-                future.cancel()  # callers that wait for this future negotiate themselves
+                future.cancel()  # callers that are waiting for this future then negotiate for themselves
             raise
         future.set_result(version)
         return version
@@ -266,7 +263,7 @@ class Connection(ABC):
 
 
 def _may_be_older(error: LLMError) -> bool:
-    """Return whether the server may be from the handshake era."""
+    """Whether the server may be from the handshake era."""
     if not isinstance(error, AdapterError):
         return True
     if error.code is not None or error.reason in ("timeout", "malformed_response"):
@@ -358,7 +355,7 @@ def has_modern(versions: Any) -> bool:
 
 
 def is_modern(error: LLMError) -> bool:
-    """Return whether `error` asks for the version `MODERN`."""
+    """Whether `error` asks for the version `MODERN`."""
     if not isinstance(error, AdapterError) or error.code != UNSUPPORTED_VERSION:
         return False
     return has_modern(object_of(error.metadata.get("data")).get("supported"))

@@ -1,6 +1,6 @@
-"""Connect to servers over HTTP.
+"""`HTTP`, a connection to a server over HTTP.
 
-Each request is a POST. Some arguments are also sent as headers.
+Each request is a POST. Some of a tool call's arguments are also sent as headers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 class HTTP(Connection):
     """A connection to the server at `url`.
 
-    `headers`, such as ``{"authorization": "Bearer ..."}``, are sent with every request. `client` is as in
+    `headers`, such as ``{"authorization": "Bearer ..."}``, are sent with every request. `client` is the same as for
     ``rxllm.adapters.HTTPAdapter``. `timeout` is in seconds, and does not apply to tool calls. ``version="2025-11-25"``
     uses that version, even if the server supports a later one. Closing the connection also ends its session. Only
     servers from before 2026 have sessions.
@@ -118,7 +118,7 @@ class _Wire(HTTPAdapter):
             fault = "the MCP tools were pickled without the secrets in their headers and URL"
             raise EngineError("missing_key", f"{fault}; list the tools again where they run", provider=PROVIDER)
         method, message = request.options["method"], request.options["message"]
-        path = "/" if self._ends_in_slash else ""  # some servers treat both paths as different
+        path = "/" if self._ends_in_slash else ""  # some servers distinguish the two paths
         built = self.post(path, message, call, headers={"accept": "application/json, text/event-stream"})
         if method == "POST":
             return built
@@ -184,9 +184,9 @@ Path = tuple[str, ...]
 
 
 def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
-    """Return the header name of each parameter, by its path.
+    """Return the header names of the parameters that are also sent as headers, by each parameter's path.
 
-    Raises ``ValueError`` for an invalid header.
+    Raises ``ValueError`` if `schema` declares an invalid header.
     """
     headers: dict[Path, str] = {}
     for path, place in _places(schema, ()):
@@ -201,9 +201,9 @@ def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
 
 
 def _places(place: Any, path: Path | None) -> Iterator[tuple[Path | None, Mapping[str, Any]]]:
-    """Yield each schema that contains `KEY`, and the schema's path.
+    """Yield each schema that contains `KEY`, along with its path.
 
-    The path is None if the schema is not reached through ``properties`` alone.
+    The path is None if a keyword other than ``properties`` is needed to reach the schema.
     """
     if isinstance(place, list):
         for item in cast(list[Any], place):
@@ -219,7 +219,7 @@ def _places(place: Any, path: Path | None) -> Iterator[tuple[Path | None, Mappin
 
 
 def mirror_arguments(headers: Mapping[Path, str], arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the headers that repeat a call's arguments. Null arguments have no header."""
+    """Return the headers that repeat a call's arguments. An argument that is null has no header."""
     found = {name: _text_at(arguments, path) for path, name in headers.items()}
     return {name: header_text(text) for name, text in found.items() if text is not None}
 

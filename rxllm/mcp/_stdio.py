@@ -1,9 +1,9 @@
-"""Connect to servers over standard input and output.
+"""`Stdio`, a connection to a server over standard input and output.
 
-A connection's tools share one server process. They work from any loop or thread.
+All tools of a connection share one server process. They can be called from any loop or thread.
 
-The server ends with the connection and its tools, or with this process. If this process is killed, `_GUARD` ends the
-server.
+The server is stopped when the connection is closed, when the connection and its tools are garbage-collected, or when
+this process exits. If this process is killed, `_GUARD` stops the server.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from rxllm.values.argument_checks import check
 from rxllm.wire import NDJSONDecoder
 
 GRACE_SECONDS = 1.0
-"""The time in seconds that a server has to exit before it is killed."""
+"""The number of seconds that a server has to exit before it is killed."""
 MAX_WAITING = 1_000
-"""The maximum number of notifications that can wait. Any others are dropped."""
+"""The maximum number of notifications that can be waiting. Any more are dropped."""
 MAX_UNREAD = 32 * 2**20
-"""The maximum number of bytes that may wait until the server reads them."""
+"""The maximum number of bytes that may be waiting for the server to read them."""
 STDERR_SHOWN = 2_000
 
 _INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "SYSTEMROOT", "APPDATA", "TEMP")
@@ -51,20 +51,20 @@ done
 """
 """A shell script that kills the server and its descendants.
 
-It does so when it receives a line of input, or after this process has ended.
+It does so when it reads a line of input, or soon after this process has ended.
 """
 
 _of_parent: list[Process] = []
-"""The server processes of the parent process, kept because collecting them would break their pipes."""
+"""The parent process's server processes. They are kept, because garbage-collecting them would break their pipes."""
 
 
 class Stdio(Connection):
     """A connection to a server process on this machine.
 
     The first call starts ``command *arguments``. If the server ends, the next call starts it again. The server inherits
-    only `PATH`, `HOME` and similar variables, so it sees no keys. Add variables with `env`. `timeout`, in seconds,
-    applies to the start and to requests, but not to tool calls. ``version="2025-11-25"`` uses that version, even if the
-    server supports a later one.
+    only `PATH`, `HOME` and similar variables, so it does not see any keys. To add variables, pass `env`. `timeout`, in
+    seconds, limits how long the server may take to start or to answer a request. It does not apply to tool calls.
+    ``version="2025-11-25"`` uses that version, even if the server supports a later one.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Process(asyncio.SubprocessProtocol):
         self._env = {**env, "RXLLM_MCP_PROCESS": self._mark}
         self._lock = threading.Lock()
         self._inboxes: dict[Any, Inbox] = {}
-        """The open inboxes, by request number, by subscription id or, for listeners, by the inbox itself."""
+        """The open inboxes. The key is a request's number, a subscription's id or, for a listener, the inbox itself."""
         self._framing = NDJSONDecoder()
         self._stderr = b""
         self._is_over = asyncio.Event()
@@ -211,7 +211,7 @@ class Process(asyncio.SubprocessProtocol):
         await asyncio.to_thread(self._thread.join, 5 * GRACE_SECONDS)
 
     def abandon(self) -> None:
-        """Kill the server now."""
+        """Kill the server immediately, without giving it time to exit."""
         if self._thread.is_alive():  # a forked child does not have this thread
             self._kill()
             self._on_loop(self._fail, "was abandoned")
@@ -305,7 +305,7 @@ class Process(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         self._has_exited.set()
-        # Allow time to read earlier output. Do not wait for its end, because a descendant may keep the pipe open.
+        # Allow time to read earlier output. Do not wait until it ends, because a descendant may keep the pipe open.
         code = self._transport.get_returncode()
         self._loop.call_later(0.05, self._fail, "has ended" if code is None else f"has ended with exit code {code}")
 
@@ -324,7 +324,7 @@ class Process(asyncio.SubprocessProtocol):
             inbox = self._inboxes.get(key) if "method" in message else self._inboxes.pop(key, None)
             return [] if inbox is None else [inbox]
         calls = [inbox for key, inbox in self._inboxes.items() if isinstance(key, int)]
-        # A request does not name its call, so the call is known only if it is the only running one.
+        # A server's request does not name the call that it belongs to, so it needs exactly one running call.
         if "id" in message:
             return calls if len(calls) == 1 else []
         return [inbox for inbox in self._inboxes.values() if inbox not in calls]

@@ -1,9 +1,10 @@
-"""Call a server's tools, and pass its questions to the user.
+"""Functions that call a server's tools and pass the server's questions to the user.
 
-A question halts the chat. The halt has everything to call the tool again, even in another process. In its options,
-``schema`` describes the answer, and ``url`` is a page to visit.
+A question halts the chat. The halt contains everything that is needed to call the tool again, even in another process.
+In the halt's options, ``schema`` describes the answer, and ``url`` is a page for the user to visit.
 
-A handshake-era server waits for the answer during the call. rxllm cancels that call, and repeats it with the answer.
+A handshake-era server waits for the answer while the call is still running. rxllm cancels that call, and calls the tool
+again with the answer.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _ACTIONS = ("accept", "decline", "cancel")
 _TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
 
 _PAGE = re.compile(r"https?://[^\s/\\][^\s\x00-\x1f\x7f]*", re.IGNORECASE)
-"""An address that begins with http:// or https://. Other addresses could open a program or a file."""
+"""Matches a URL that begins with http:// or https://. Any other URL could open a program or a file."""
 
 
 async def call_tool(
@@ -134,11 +135,11 @@ class _Call:
 
 
 class NeedsUserError(Exception):
-    """Raised to leave a tool call while its server waits for the user's answer."""
+    """Raised to leave a tool call whose server is waiting for the user's answer."""
 
 
 class Questions(msgspec.Struct):
-    """A server's questions in a tool call.
+    """The questions that a server asks during a tool call.
 
     `requests` and `responses` use the same keys. If `is_inline` is True, the call stays open while the server waits for
     the responses.
@@ -152,7 +153,7 @@ class Questions(msgspec.Struct):
 
     @classmethod
     def of(cls, context: ToolContext) -> Questions:
-        """Return the questions that an earlier run stored."""
+        """Return the questions that an earlier run stored. If the user's reply is valid, it is added as a response."""
         if context.reply is None:
             return cls()
         try:
@@ -200,7 +201,7 @@ class Questions(msgspec.Struct):
     def response_to(self, number: int, params: Json) -> Json:
         """Return the response to question `number`.
 
-        Raises `NeedsUserError` if there is none.
+        Raises `NeedsUserError` if there is no response yet.
         """
         key, params = str(number), _check_page(params)
         if self.requests.get(key) == params and key in self.responses:
@@ -230,7 +231,7 @@ def _check_page(params: Json) -> Json:
 
 
 def _response(reply: str, params: Json) -> Json | None:
-    """Return the response to a question, or None if `reply` does not answer the question."""
+    """Convert the user's `reply` to the response to a question, or return None if it does not answer the question."""
     try:
         data: Json | None = msgspec.json.decode(reply, type=Json)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""List a server's tools as ``rxllm.Tool``s."""
+"""`tools` and `watch`, which list a server's tools as ``rxllm.Tool``s."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_TOOLS = 1_000
 MAX_NAMES = 10_000
 """The maximum number of tools that a connection remembers."""
 DESCRIPTION = 4_000
-"""The maximum length of a description, in characters."""
+"""The maximum length of a description, in characters. Longer descriptions are cut off."""
 
 _CHANGED = "notifications/tools/list_changed"
 _BEGUN = "notifications/subscriptions/acknowledged"
@@ -43,15 +43,15 @@ def tools(
     >>> search = tools("http://127.0.0.1:8000/mcp", headers={"authorization": "Bearer ..."})    # then .run() or await
     >>> files = tools(["npx", "-y", "@modelcontextprotocol/server-filesystem", "."], prefix="files_")
 
-    Each subscription lists the tools again. `headers` need a URL, and are sent with every request. `prefix` begins each
-    tool's name. Characters that providers do not allow become "_". ``metadata["mcp"]`` holds a tool's original name and
-    annotations.
+    Each subscription lists the tools again. `headers` are allowed only with a URL, and are sent with every request.
+    `prefix` is added to the start of each tool's name. Characters that providers do not allow become "_".
+    ``metadata["mcp"]`` holds a tool's original name and annotations.
 
     A command's process ends after its last tool is garbage-collected. To end it earlier, pass a `Stdio` or `HTTP` and
     close it.
 
-    A tool that has changed since its first listing is left out with a warning, because you have not reviewed it. Pass
-    `allow_changes=True` to accept changes.
+    A tool that has changed since its first listing is left out with a warning, because you have not reviewed the
+    change. Pass `allow_changes=True` to accept changes.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments. If the server fails, the stream ends with an
     ``AdapterError`` or ``StreamError``.
@@ -72,15 +72,15 @@ def tools(
 def watch(
     server: Server, *, headers: Mapping[str, str] | None = None, prefix: str = "", allow_changes: bool = False
 ) -> Stream[tuple[Tool, ...]]:
-    """List the tools of `server` now, and after each change.
+    """List the tools of `server` now, and again after each change.
 
     ::
 
         server              --changed-----changed--|
         watch()     tools-----tools---------tools--|
 
-    Arguments are as in `tools`. The stream completes when the server ends it, and fails if the connection is lost.
-    ``.retry()`` then subscribes again, without a delay.
+    The arguments are the same as for `tools`. The stream completes when the server ends it, and fails if the connection
+    is lost. ``.retry()`` then subscribes again, without a delay.
     """
     connection = _connect(server, headers, prefix)
 
@@ -174,7 +174,7 @@ def _tool(connection: Connection, entry: Json, prefix: str) -> Tool | None:
 
 
 class _Handler(partial[Any]):
-    """A tool's handler. Its repr appears in the error about two tools with the same name."""
+    """A tool's handler. Its repr appears in the error for two tools that have the same name."""
 
     checks_arguments = True
 
@@ -185,7 +185,7 @@ class _Handler(partial[Any]):
 def _legal_name(name: str) -> str:
     """Return `name` in a form that all providers accept.
 
-    They accept up to 64 letters, digits, "_" and "-". The first character must be a letter or "_".
+    Such a name has up to 64 characters: letters, digits, "_" and "-". The first character is a letter or "_".
     """
     name = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
     return name if re.match(r"[A-Za-z_]", name) else f"_{name}"[:64]

@@ -1,4 +1,4 @@
-"""Run tool calls as streams of events."""
+"""The layer that runs tool calls as streams of events."""
 
 from rxllm.tools._agent import AgentCall, AgentChat, AgentTool, chats, run_with
 from rxllm.tools._approval import QUESTION, WAITING, WaitingCalls, denied, edited, is_question

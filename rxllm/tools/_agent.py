@@ -1,7 +1,8 @@
 """`AgentTool`, a tool that runs a chat.
 
-* This module cannot import the higher layer that runs chats, so ``rxllm`` registers that layer with `run_with`.
-* The layer could not be passed as an argument, because users call ``ops.run_tools`` and ``Engine.as_tool`` directly.
+This module cannot import the layer that runs chats, because it is a higher one. Therefore, ``rxllm`` registers that
+layer with `run_with`. It cannot be passed as an argument instead, because users call ``ops.run_tools`` and
+``Engine.as_tool`` directly.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from rxllm.values.tools import ToolTimeout
 class AgentTool(Tool):
     """A tool that runs a chat on `engine`; see ``Engine.as_tool``.
 
-    `system` is the system prompt. The user's message is the argument ``prompt``, or all arguments as JSON if there are
-    others. An agent has no timeout by default. A ``tool_executor`` never runs agents.
+    `system` is the system prompt. The user's message is the argument ``prompt`` or, if there are other arguments, all
+    arguments as JSON. An agent has no timeout by default. A ``tool_executor`` never runs agents.
     """
 
     schema: dict[str, Any] = field(default_factory=lambda: dict(PROMPT))  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -37,7 +38,7 @@ class AgentTool(Tool):
     system: str = field(default="", repr=False)
 
     def thread(self, arguments: Mapping[str, Any]) -> Thread:
-        """Return the thread with which the agent's chat begins."""
+        """Return the thread that the agent's chat starts with."""
         thread = Thread().add_system(self.system) if self.system else Thread()
         match dict(arguments):
             case {"prompt": str(prompt), **others} if not others:
@@ -47,9 +48,9 @@ class AgentTool(Tool):
 
 
 class AgentCall(msgspec.Struct, frozen=True):
-    """One run of an agent. `settings` are the calling step's settings.
+    """One run of an agent. `settings` are the settings of the step that calls it.
 
-    To continue an earlier run, pass its thread as `halted`, and the caller's `answers`.
+    To continue an earlier run, pass its thread as `halted`, along with the caller's `answers`.
     """
 
     tool: AgentTool
@@ -61,7 +62,7 @@ class AgentCall(msgspec.Struct, frozen=True):
 
 
 class AgentChat(msgspec.Struct, frozen=True):
-    """The `events` of an agent's chat, and the function `to_result`, which turns events into the chat's result."""
+    """The `events` of an agent's chat, and `to_result`, a function that turns these events into the chat's result."""
 
     events: Stream[Event]
     to_result: Callable[[Observable[Event]], Stream[ChatResult]]
@@ -103,7 +104,7 @@ def blames_caller(error: BaseException) -> bool:
 
 
 def agent_failure(call: ToolCall, error: LLMError) -> ToolError:
-    """Return the tool error for an agent that failed."""
+    """Return the tool error to report for an agent that failed with `error`."""
     first_line = next(iter(str(error).strip().splitlines()), "")
     message = f"the agent {call.name!r} failed: {type(error).__name__}: {first_line}"
     failure = tool_error(call, "handler_raised", message)

@@ -1,7 +1,7 @@
-"""Handle approvers' answers, and questions that tools ask the user.
+"""Functions that handle approvers' answers, and the questions that tools ask the user.
 
-* A tool that asks is handled like a halted agent. Its "chat" is the question and the answer.
-* Several tools in a step may ask questions. All questions are stored in the thread's JSON.
+* A tool that asks a question is handled like a halted agent. Its "chat" consists of the question and the answer.
+* Several tools in a step may ask questions. All of these questions are stored in the thread's JSON.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ WAITING = ("manual_tool_calls", "approval_tool_calls")
 """The metadata keys for the lists of tool calls that the caller must answer."""
 
 QUESTION = "question"
-"""The id of the question that a tool asks the caller."""
+"""The id of a tool's question to the caller, within the tool's own "chat"."""
 
 STATE = "tool_state"
-"""The metadata key for a tool's saved state."""
+"""The metadata key for the state that a tool saves with its question."""
 
 NO_ANSWER = object()
-"""The answer of an approver whose stream ended without an item."""
+"""Stands for the answer of an approver whose stream ended without emitting an item."""
 
 
 def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | ToolError | None:
-    """Return the call to run, an error, or None if the caller must decide.
+    """Return the call to run, the error for a denied call, or None if the caller must decide.
 
     Raises ``TypeError`` for an invalid `answer`, and ``ValidationError("invalid_option")`` for arguments that `tool`
     rejects.
@@ -103,7 +103,7 @@ def _edit_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, s
 
 
 class WaitingCalls:
-    """The tool calls that wait for approval."""
+    """The tool calls that are waiting for approval."""
 
     def __init__(self) -> None:
         self._notes: dict[str, Mapping[str, Any]] = {}
@@ -116,7 +116,7 @@ class WaitingCalls:
             self._notes.pop(event.id, None)
 
     def of(self, calls: Iterable[ToolCall]) -> dict[str, Any]:
-        """Return a step's metadata that lists the `calls` that wait for approval."""
+        """Return step metadata that lists the `calls` that are waiting for approval."""
         notes = self._notes
         waiting = tuple(
             replace(call, metadata={**call.metadata, **notes[call.id]}) for call in calls if call.id in notes
@@ -132,7 +132,7 @@ def question_events(halt: Halt, call: ToolCall) -> list[Event]:
 
 
 def repeat_question(thread: Thread, call: ToolCall) -> list[Event]:
-    """Return the events that ask the caller an unanswered question again."""
+    """Return the events that repeat a question that the caller has not answered."""
     return _waiting_events(thread[0], call)
 
 
@@ -165,6 +165,6 @@ def _waiting_events(message: Message, call: ToolCall) -> list[Event]:
 
 
 def denied(call: ToolCall, verdict: object) -> ToolError:
-    """Return the error for a denied call. If `verdict` is text, it is the reason."""
+    """Return the error for a denied call. If `verdict` is text, it gives the reason."""
     reason = verdict if isinstance(verdict, str) and verdict else "it was not approved"
     return ToolError("denied", f"the call was denied: {reason}", tool_name=call.name, tool_call_id=call.id)

@@ -1,12 +1,12 @@
-"""Call an approver or a tool, and receive its result.
+"""`Caller`, which calls an approver or a tool and receives its result.
 
 * An ``async def`` function runs on the call's event loop. A timeout or disposal cancels it.
 * A plain function runs in a daemon thread, in a copy of the context. At most `THREADS` of them run at once.
-* A timeout or disposal cannot stop a plain function. It sets ``ToolContext.cancelled`` and drops the result.
-* While `THREADS_LEFT` such functions are still running, no new one starts.
+* A timeout or disposal cannot stop a plain function. It sets ``ToolContext.cancelled`` and discards the result.
+* While `THREADS_LEFT` functions that should have stopped are still running, no new plain function starts.
 * Under virtual time, a plain function is called directly, and an ``async def`` function fails.
-* A function may return an awaitable, an Observable or a generator. Each item becomes a ``ToolProgress``; the last is
-  the result.
+* A function may return an awaitable, an Observable or a generator. Each emitted item becomes a ``ToolProgress``, and
+  the last item is the result.
 """
 
 from __future__ import annotations
@@ -79,8 +79,6 @@ class Caller(abc.DisposableBase):
         on_item: Callable[[Any], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """Call `fn`, and pass its result to `done`."""
-
         def unwrap(result: Any) -> None:
             if isinstance(result, Observable):
                 self.listen(cast(Observable[Any], result), done, on_item)
@@ -95,7 +93,9 @@ class Caller(abc.DisposableBase):
             return
         try:
             if is_async:
-                message = "an async function needs an event loop; under virtual time, use a plain one or an Observable"
+                message = (
+                    "an async function needs an event loop; under virtual time, use a plain function or an Observable"
+                )
                 raise tool_error(self._call, "handler_raised", message)
             with within(self.scope):
                 result = self._drain(fn())
@@ -111,7 +111,7 @@ class Caller(abc.DisposableBase):
         on_item: Callable[[Any], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """Pass each item to `on_item`. At the end, pass the last item to `done`."""
+        """Pass each item of `source` to `on_item`. When `source` completes, pass the last item to `done`."""
         if self._running.is_disposed:  # another thread may have disposed of it already
             return
         last: Any = None if self.is_approved else NO_ANSWER
@@ -132,7 +132,7 @@ class Caller(abc.DisposableBase):
             )
 
     def _drain(self, result: Any) -> Any:
-        """Return the last item of `result` if it is a plain generator, or else `result` itself."""
+        """Return the last item of `result` if it is a plain generator. Otherwise, return `result` itself."""
         if not inspect.isgenerator(result):
             return result
         last: Any = None
@@ -165,7 +165,7 @@ class Caller(abc.DisposableBase):
 
 
 def _start_fault() -> str:
-    """Return the reason why another plain function cannot start in a thread now, or "" if it can."""
+    """Return the reason why no plain function can start in a thread right now, or "" if one can."""
     threads = daemon_threads()
     if threads.left >= THREADS_LEFT:
         fault = f"{threads.left} others are still running in threads after they timed out or were disposed"
@@ -189,9 +189,9 @@ def is_async(function: Callable[..., Any] | None) -> bool:
 def idempotency_key(
     call: ToolCall, thread: Thread, session_id: str | None, enclosing_key: Callable[[], str] | None
 ) -> str:
-    """Return 32 hexadecimal digits, the same whenever this call runs again.
+    """Return 32 hexadecimal digits that stay the same each time this call is rerun.
 
-    Metadata is left out, because it can contain the call's progress.
+    Metadata does not affect the key, because it can contain the call's progress.
     """
     around = enclosing_key() if enclosing_key is not None else None
     head = f"[{json.dumps(around)}, {json.dumps(session_id)}, ["

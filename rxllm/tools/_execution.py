@@ -1,17 +1,17 @@
-"""Run one tool call as a stream of events.
+"""The stream of events that runs one tool call.
 
 A journal (see ``operators.journaled``) records the call for later runs:
 
 - If there is no record, the call runs. Its start is recorded before the function is called. Its outcome is recorded
-  before the events are emitted.
+  before the outcome's events are emitted.
 - If an outcome is recorded, the run emits that outcome.
 - If only a start is recorded, the call was interrupted. An ``idempotent`` tool or an agent runs again. For any other
   tool, the caller decides.
 
-Exceptions of tools are logged, except `ToolError`. ``on_tool_error`` decides what the model receives.
+Exceptions that tools raise are logged, except `ToolError`. ``on_tool_error`` decides what the model receives.
 
-An approver runs like a tool; see ``_caller``. If it raises or gives an invalid answer, the stream fails. If it leaves
-the decision to the caller, the stream completes without an outcome.
+An approver runs like a tool; see ``_caller``. If it raises an error or gives an invalid answer, the stream fails. If it
+leaves the decision to the caller, the stream completes without an outcome.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from rxllm.values import ChatResult, Halt, LLMError, Thread, Tool, ToolCall, Too
 log = logging.getLogger("rxllm")
 
 MOST_DEEP = 16
-"""The maximum number of tool calls that enclose an agent. Python's stack overflows at about 40."""
+"""The maximum number of tool calls that may enclose an agent. Python's stack would overflow at about 40."""
 
 
 class Feed(Protocol):
-    """The arguments of a tool call, while the model is still writing them."""
+    """A tool call's arguments while the model is still writing them."""
 
     @property
     def streams(self) -> Mapping[str, Any]: ...
@@ -81,7 +81,7 @@ def execution(
     * `resumed` continues an agent, or a tool that asked a question. It contains the thread and the caller's answers.
     * `feed` is for arguments that the model is still writing.
 
-    An agent that halts has no completion and no outcome.
+    While an agent's chat waits for the caller, no completion and no outcome are emitted.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -122,7 +122,7 @@ class ToolExecution(abc.DisposableBase):
         self._has_begun = False
         self._resumed = resumed
         self._streams: Mapping[str, Any] | None = None
-        self._is_whole = True  # False while the model writes the arguments
+        self._is_whole = True  # False while the model is still writing the arguments
         self._key_of = partial(
             idempotency_key, thread=thread, session_id=settings.session_id, enclosing_key=scope.tool_key
         )
@@ -143,12 +143,11 @@ class ToolExecution(abc.DisposableBase):
         self._caller = Caller(call, below, scheduler, self._context.cancelled, self._progress, self._on_failure)
 
     def edit(self, call: ToolCall) -> None:
-        """Run the edited `call` instead of the model's call."""
         self._call = call
         self._context = replace(self._context, tool_call=copy_for_user(call))
 
     def read_from(self, feed: Feed) -> None:
-        """Pass the tool the arguments that the model is still writing."""
+        """Let the tool read the arguments that the model is still writing."""
         self._streams, self._is_whole = feed.streams, False
         feed.when_complete(self._complete)
 
@@ -239,7 +238,7 @@ class ToolExecution(abc.DisposableBase):
         self._run()
 
     def _run(self) -> None:
-        if self._resumed is not None and self._context.reply is None:  # the user has not answered this call
+        if self._resumed is not None and self._context.reply is None:  # the user has not answered the question
             self._finish(repeat_question(self._resumed[0], self._call))
             return
         try:
@@ -247,7 +246,7 @@ class ToolExecution(abc.DisposableBase):
         except ToolError as error:
             self._fail(error)
             return
-        self._arm()  # `bind` may import jsonschema-rs, which is slow
+        self._arm()  # after `bind`, because that may import jsonschema-rs, which is slow
         function = self._settings.executor or self._tool.handler
         self._caller.call(handler, is_async(function), self._return, self._progress)
 
@@ -326,9 +325,9 @@ class ToolExecution(abc.DisposableBase):
 class AgentExecution(ToolExecution):
     def _run(self) -> None:
         agent = cast(AgentTool, self._tool)
-        self._journal = None  # the agent's own calls and tools are recorded instead
+        self._journal = None  # the calls and tools inside the agent are recorded instead
         if len(self._caller.scope.path) > MOST_DEEP:
-            message = f"the agent {agent.name!r} is nested in {MOST_DEEP} tool calls, the maximum"
+            message = f"the agent {agent.name!r} is nested in {MOST_DEEP} tool calls, which is the maximum"
             self._fail(tool_error(self._call, "handler_raised", f"{message}; nest fewer agents"))
             return
         self._arm()
@@ -377,7 +376,7 @@ def result_events(result: Any, call: ToolCall, settings: ToolSettings) -> list[E
         outcome = _outcome(result, call, settings)
     except ToolError as error:
         if error.reason == "encoding_failed":
-            log.warning("%s", error.message)  # the model is not given these details
+            log.warning("%s", error.message)  # the model does not receive these details
             error.is_logged = True
         return failed(error, call, settings)
     if isinstance(result, Halt):

@@ -91,22 +91,22 @@ class ToolSettings(msgspec.Struct, frozen=True):
             raise invalid_option("tools", f"must all have different names, not {names}")
 
     def is_eager(self, tool: Tool) -> bool:
-        """Whether `tool` may start before the response has ended."""
+        """Whether `tool` may start while the response is still arriving."""
         if self.eager is False or self.mode == "manual" or tool.manual or tool.approval:
             return False
         return tool.eager or (self.eager is True and tool.idempotent)
 
     @property
     def concurrency(self) -> float:
-        """The maximum number of tool calls that run at the same time."""
+        """The maximum number of tool calls that may run at the same time."""
         return self.max_concurrency or math.inf
 
     def timeout_of(self, tool: Tool) -> float | None:
-        """Return the tool's timeout in seconds, or None."""
+        """Return the tool's timeout in seconds, or None if it has none."""
         return self.tool_timeout if tool.timeout == "default" else tool.timeout
 
     def bind(self, tool: Tool, context: ToolContext, streams: Mapping[str, Any] | None = None) -> Callable[[], Any]:
-        """Return a function that runs the tool call of `context`.
+        """Return a function that runs the tool call in `context`.
 
         Raises ``ToolError("invalid_arguments")`` if the tool rejects the arguments.
         """
@@ -120,7 +120,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
         return tool.bind(call.arguments, context)
 
     def streams_arguments(self, tool: Tool) -> TypeGuard[FunctionTool[..., Any]]:
-        """Whether `tool` can read arguments while the model writes."""
+        """Whether `tool` can read arguments while the model is still writing them."""
         return isinstance(tool, FunctionTool) and bool(tool.streams) and self.executor is None
 
     def check_call(self, tool: Tool, call: ToolCall) -> None:
@@ -136,7 +136,10 @@ class ToolSettings(msgspec.Struct, frozen=True):
             raise tool_error(call, "invalid_arguments", message)
 
     def encode(self, result: Any, call: ToolCall) -> str:
-        """Encode a result for the model, or raise ``ToolError("encoding_failed")``."""
+        """Return a tool's result as text for the model.
+
+        Raises ``ToolError("encoding_failed")`` if the result cannot be encoded.
+        """
         try:
             text = cast(object, (self.encoder or encode_result)(result))
         except Exception as error:
@@ -147,7 +150,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
         return text
 
     def encode_error(self, error: ToolError, call: ToolCall) -> str:
-        """Return a one-line error for the model, without internal details."""
+        """Return a one-line error message for the model, without internal details."""
         text = error.message
         if error.reason == "handler_raised" and (cause := error.__cause__) is not None:
             first_line = next(iter(str(cause).strip().splitlines()), "")
@@ -167,9 +170,9 @@ def _not_encoded(call: ToolCall, why: str) -> ToolError:
 
 
 def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, str]]:
-    """Return the faults in the arguments, with their paths.
+    """Return a (path, fault) pair for each fault in the arguments.
 
-    An invalid schema is a fault too, unless the handler has ``checks_arguments``.
+    An invalid schema also counts as a fault, unless the handler sets ``checks_arguments``.
     """
     if tool.schema == PROMPT:
         faults: list[tuple[Path, str]] = []
@@ -197,5 +200,4 @@ def encode_result(result: Any) -> str:
 
 
 def tool_error(call: ToolCall, reason: str, message: str) -> ToolError:
-    """Return a `ToolError` about the tool that `call` names."""
     return ToolError(reason, message, tool_name=call.name, tool_call_id=call.id)

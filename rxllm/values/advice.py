@@ -1,6 +1,6 @@
-"""Advice for users who write a wrong name or forget ``.run()``.
+"""Advice for users who use a wrong name or forget ``.run()``.
 
-`ADVICE` has a section for each place, such as a class or a call.
+`ADVICE` has a section for each place where names are looked up, such as a class or a call.
 
 >>> advice("Response", "stop_reason")
 'finish_reason'
@@ -25,9 +25,9 @@ S = TypeVar("S")
 
 
 def advice(place: str, name: str, **words: object) -> str:
-    """Return the advice about `name` at `place`, or "".
+    """Return the advice about `name` at `place`, or "" if there is none.
 
-    `words` fills in the placeholders.
+    `words` are the values for the placeholders in the advice.
     """
     return filled(_entry(place, name).replace("`", ""), name=name, **words)
 
@@ -39,12 +39,11 @@ def first_code(places: Iterable[str], name: str) -> str:
 
 
 def codes(text: str) -> list[str]:
-    """Return the code snippets in `text`."""
     return re.findall("`(.+?)`", text)
 
 
 def filled(text: str, **words: object) -> str:
-    """Fill in the placeholders, and leave all other braces alone."""
+    """Replace the placeholders in `text`, leaving all other braces alone."""
     return re.sub(r"\{(\w+)\}", lambda match: str(words.get(match[1], match[0])), text)
 
 
@@ -53,7 +52,7 @@ def _entry(place: str, name: str) -> str:
 
 
 def no_attribute(owner: str, name: str, known: Iterable[str], remedy: str = "") -> AttributeError:
-    """Return an ``AttributeError`` that suggests what to write instead of the unknown name."""
+    """Return an ``AttributeError`` that suggests what to write instead of `name`."""
     if remedy:
         hint = f"; write {remedy}"
     else:
@@ -63,14 +62,17 @@ def no_attribute(owner: str, name: str, known: Iterable[str], remedy: str = "") 
 
 
 def no_field(value: object, name: str, known: Iterable[str]) -> AttributeError:
-    """Return the ``AttributeError`` for a missing attribute of `value`."""
+    """Return the ``AttributeError`` to raise when `value` has no attribute `name`."""
     cls = type(value)
     remedy = next(filter(None, (advice(base.__name__, name) for base in cls.__mro__)), "")
     return no_attribute(f"{cls.__name__!r} object", name, known, remedy)
 
 
 def unknown_option(place: str, name: str, value: Any, known: Collection[str], owner: str = "") -> str:
-    """Return the message for an unknown option. `owner` is "" for a call."""
+    """Return the error message for an unknown option.
+
+    `owner` is the class or function that was given the option, or "" for a call.
+    """
     fault = f"{owner} has no option {name!r}" if owner else f"there is no option {name!r}"
     words = {"owner": owner, **_words(name, value)}
     remedy = advice(place, name, **words)
@@ -89,7 +91,7 @@ def unknown_option(place: str, name: str, value: Any, known: Collection[str], ow
 def explains_options(place: str) -> Callable[[Callable[Concatenate[S, P], None]], Callable[Concatenate[S, P], None]]:
     """Decorate an ``__init__`` so that unknown arguments raise ``EngineError("unknown_option")``.
 
-    The error contains the advice for `place`.
+    The error's message includes the advice for `place`.
     """
 
     def decorate(init: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
@@ -143,7 +145,7 @@ ANY = "*"
 """The key for advice on options that have no advice of their own."""
 
 _OPTIONS_OF_MANY = ("concurrency", "journal", "on_progress", "ordered", "usd")
-"""Options of ``generate_many`` that advice may suggest for a misspelled name."""
+"""Options of ``generate_many``. They are also suggested when an option of another call is misspelled."""
 
 _SYSTEM = "pass the system prompt as a message: `[rxllm.system(...), rxllm.user(...)]`"
 _PASS_ON = "to pass {it} to the provider unchanged, write `options={'{name}': {data}}`"
@@ -281,7 +283,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "tokens deltas to_texts": "`text()`",
         "merge_labelled merge_labeled": "`rxllm.merge_labelled(...)`",
     },
-    # If the text is a single name, it is the name that rxllm uses for the option.
+    # If the advice is a single name, that is rxllm's own name for the option.
     "call": {
         "openai_api_key anthropic_api_key google_api_key": "api_key",
         "extra_headers": "headers",
@@ -320,7 +322,7 @@ ADVICE: dict[str, dict[str, str]] = {
             "`rxllm.stream(...)`"
         ),
         "base_url api_base endpoint azure_endpoint openai_api_base": (
-            "pass the address to the engine, `rxllm.Engine.from_model('openai:...', base_url=...)`, or to an adapter, "
+            "pass the URL to the engine, `rxllm.Engine.from_model('openai:...', base_url=...)`, or to an adapter, "
             "`rxllm.OpenAIChat(base_url=...)`"
         ),
         "client http_client async_client http_async_client": (
@@ -441,7 +443,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "parameters input_schema args_schema inputSchema": "schema",
         "function func fn callback": "handler",
     },
-    # For streams that are used as if they were results, without a call of ``.run()``.
+    # For streams that are used as if they were results, because ``.run()`` was not called.
     "Stream": {
         "result": (
             "it is a call that has not run yet; write `{call}.run().{attribute}`, or "
@@ -459,9 +461,9 @@ ADVICE: dict[str, dict[str, str]] = {
         "setting": "`.run()` or await is missing",
     },
 }
-"""Advice on wrong names, first by place and then by name.
+"""Advice on wrong names, keyed by place and then by name.
 
-Backticks enclose code; error messages omit them. The placeholders for options are:
+Code is enclosed in backticks, which error messages omit. Advice on options can contain these placeholders:
 
 * ``{name}``: the wrong name;
 * ``{owner}``: the class that the option was passed to;

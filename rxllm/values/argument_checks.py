@@ -1,4 +1,4 @@
-"""Check arguments, and raise ``ValidationError("invalid_option")`` for invalid ones.
+"""Functions that check arguments and raise ``ValidationError("invalid_option")`` for invalid ones.
 
 >>> check_count("top", 0)
 Traceback (most recent call last):
@@ -22,13 +22,13 @@ from rxllm.values.secret_names import masked
 F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN = 80
-"""The maximum length of a value in an error message."""
+"""The maximum number of characters of a value to show in an error message."""
 
 
 def invalid_option(name: str | tuple[str | int, ...], fault: str) -> ValidationError:
-    """Return a ``ValidationError`` about an argument.
+    """Return a ``ValidationError`` that reports an invalid argument.
 
-    `name` can also be a tuple, which is the path of the invalid part of the argument.
+    `name` is the argument's name or, if only part of the argument is invalid, the path to that part.
     """
     return ValidationError("invalid_option", errors=[((name,) if isinstance(name, str) else name, fault)])
 
@@ -39,7 +39,7 @@ def must_be(expected: str, value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """Return the repr of `value`, truncated and without secrets."""
+    """Return the repr of `value`, with secrets masked and truncated to `SHOWN` characters."""
     try:
         text = repr(masked(value))
     except Exception as error:  # raised for a huge int, or by a user's own ``__repr__``
@@ -48,7 +48,7 @@ def shown(value: object) -> str:
 
 
 def shorten(text: str, width: int = 60) -> str:
-    """Return `text` on one line of at most `width` characters."""
+    """Return `text` as a single line, truncated to at most `width` characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1] + "…"
 
@@ -115,7 +115,7 @@ def is_whole(value: Any) -> bool:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint with the closest known name, or "".
+    """Return a hint that suggests the closest known name, or "" if no known name is close.
 
     >>> did_you_mean("opnai", ["openai", "ollama"])
     " (did you mean 'openai'?)"
@@ -128,9 +128,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeError | None:
-    """Return the ``TypeError`` for arguments that do not match the function's signature, or None.
+    """Return a ``TypeError`` if the arguments do not match the function's signature, or None if they do.
 
-    Also returns None if the signature cannot be read.
+    If the signature cannot be read, return None.
     """
     from inspect import signature  # slow to import
 
@@ -138,13 +138,13 @@ def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeE
         signature(function).bind(*args, **kwargs)
     except TypeError as error:
         return error
-    except ValueError:  # many functions that are written in C have no signature
+    except ValueError:  # many functions written in C have no signature
         pass
     return None
 
 
 def explains_call(example: str) -> Callable[[F], F]:
-    """Decorate a function so that the error for wrong arguments shows an `example` call."""
+    """Decorate a function so that the ``TypeError`` for wrong arguments shows an `example` call."""
 
     def decorate(function: F) -> F:
         @wraps(function)

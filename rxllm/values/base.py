@@ -31,13 +31,13 @@ T = TypeVar("T", bound="Value")
 class Value(DataClassJsonMixin):
     """The base class of all values, which are frozen dataclasses.
 
-    Lists become tuples in tuple fields. The repr omits default values.
+    If a list is passed for a tuple field, it becomes a tuple. The repr omits fields that have their default value.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     _sequence_fields: ClassVar[frozenset[str]] = frozenset()
     _encoders: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"metadata": encode_metadata}
-    """Special encoders, by the name of the field that they encode."""
+    """Encoders for the fields that need a special one, by field name."""
     _written_fields: ClassVar[tuple[WrittenField, ...]] = ()
     _compared: ClassVar[Any]
 
@@ -50,15 +50,15 @@ class Value(DataClassJsonMixin):
     _repr_html_ = drawn
 
     def to_dict(self, encode_json: bool = False) -> dict[str, Any]:
-        """Return the fields as JSON data, without default values.
+        """Return the fields as JSON data, omitting fields that have their default value.
 
-        Raises ``ValidationError("not_serializable")`` if part of a field has no JSON form.
+        Raises ``ValidationError("not_serializable")`` if a field contains something that has no JSON form.
         """
         return encode_fields(self, self._written_fields)
 
     @classmethod
     def from_dict(cls, kvs: Any, *, infer_missing: bool = False) -> Self:
-        """Return a value with the fields in `kvs`.
+        """Return a value made from the fields in `kvs`.
 
         Raises ``ValidationError("invalid_request")`` if a field is invalid or missing.
         """
@@ -66,9 +66,9 @@ class Value(DataClassJsonMixin):
 
     @classmethod
     def _check_decoded(cls, arguments: Mapping[str, Any]) -> None:
-        """Raise an error if a value with these fields must not be read from JSON."""
+        """Raise an error if JSON is not allowed to contain a value with these fields."""
 
-    # Shared by all values, because compiling these for each class is slow.
+    # All values share the methods below, because compiling them separately for each class is slow.
 
     def __setattr__(self, name: str, new: object) -> None:
         attributes = vars(self)
@@ -79,7 +79,7 @@ class Value(DataClassJsonMixin):
     def __delattr__(self, name: str) -> None:
         raise FrozenInstanceError(f"cannot delete field {name!r}")
 
-    if not TYPE_CHECKING:  # type checkers report unknown attributes by themselves
+    if not TYPE_CHECKING:  # type checkers report unknown attributes on their own
 
         def __getattr__(self, name: str) -> Any:
             raise no_field(self, name, dir(self))
@@ -99,7 +99,7 @@ class Value(DataClassJsonMixin):
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value(cls: type[T]) -> type[T]:
-    """Make `cls` a dataclass that can be read from JSON."""
+    """Turn `cls` into a dataclass that can be read from JSON."""
     cls = dataclass(eq=False, repr=False)(cls)
     target = cast(Any, cls)
     specs = fields(target)
@@ -113,7 +113,7 @@ def value(cls: type[T]) -> type[T]:
 def _written_field(cls: Any, spec: Field[Any]) -> WrittenField:
     write = encode_sequence if spec.name in cls._sequence_fields else encode
     field = WrittenField.of(spec, cls._encoders.get(spec.name, write))
-    # If a user's own dataclass contains this value, it needs this metadata.
+    # dataclasses_json needs this metadata if a user's own dataclass contains this value.
     if not spec.metadata:
         own = config(encoder=field.encode, exclude=field.is_default)  # pyright: ignore[reportUnknownVariableType]
         spec.metadata = MappingProxyType(own)  # pyright: ignore[reportUnknownArgumentType]

@@ -1,6 +1,6 @@
-"""Convert values, errors and events to JSON data and back.
+"""The codec that converts values, errors and events to JSON data and back.
 
-The codec has five layers, and each calls the layers below it:
+It has five layers, and each layer calls the layers below it:
 
 =================  ============================  ===============  ====================================================
 layer              encoder                       decoder          what the layer adds
@@ -13,9 +13,9 @@ fields             `encode_fields`               `decode_fields`  the fields by 
                                                                   default
 =================  ============================  ===============  ====================================================
 
-The methods ``to_dict`` and ``from_dict`` of values use only the fields layer.
+A value's ``to_dict`` and ``from_dict`` methods use only the fields layer.
 
-These objects become JSON objects with the key ``"$"``:
+These objects become JSON objects that have the key ``"$"``:
 
 ====================================  ============================================
 Python object                         encoded as
@@ -28,8 +28,8 @@ a mapping that has the key ``"$"``,   ``{"$": "map", "items": [[key, value], ...
 or a key that is not a string
 ====================================  ============================================
 
-The decoder rejects an unknown ``"$"``, because ignoring it would lose data. An invalid field raises
-``ValidationError("invalid_request")``.
+The decoder rejects an object whose ``"$"`` is unknown, because ignoring the object would lose data. An invalid field
+raises ``ValidationError("invalid_request")``.
 """
 
 from __future__ import annotations
@@ -55,13 +55,11 @@ Writer = Callable[[Any], Any]
 Reader = Callable[[Any], Any]
 
 VALUE_CLASSES: dict[str, type[Any]] = {}
-"""The value classes, by name."""
-
 may_name_files: ContextVar[bool] = ContextVar("rxllm_may_name_files", default=False)
-"""Whether decoded images may refer to local files. If so, untrusted JSON can read any file."""
+"""Whether decoded images may refer to local files. If this is True, untrusted JSON can read any file."""
 
 _NAMES = {"id", "tool_call_id", "pending_tool_call_id", "request_id", "run_id", "tool_name", "name", "kind"}
-"""Fields that hold names or ids. UTF-8 must be able to encode them."""
+"""Fields that hold a name or an id. UTF-8 must be able to encode their text."""
 
 _RESULTS = ("halt_result", "ask_user_opts")
 """The metadata keys whose values are encoded as tool results."""
@@ -72,7 +70,7 @@ _OWN_TAGS = ("tuple", "map", "float", "bytes")
 def encode(item: Any, is_result: bool = False) -> Any:
     """Return JSON data for `item`.
 
-    If `is_result` is true, models, datetimes and sets are accepted too. Anything else raises
+    If `is_result` is True, models, datetimes and sets are accepted too. Any other object raises
     ``ValidationError("not_serializable")``.
     """
     match item:  # only values have `_written_fields`
@@ -104,7 +102,7 @@ def encode(item: Any, is_result: bool = False) -> Any:
 
 
 def encode_result(item: Any) -> Any:
-    """Return a tool's result as JSON data. Models, datetimes and sets in it become plain data."""
+    """Return a tool's result as JSON data. Any models, datetimes and sets in it become plain data."""
     return encode(item, is_result=True)
 
 
@@ -115,29 +113,27 @@ def encode_metadata(metadata: Mapping[str, Any]) -> Any:
 
 
 class WrittenField(NamedTuple):
-    """A field, its encoder and its default."""
-
     name: str
     write: Writer
     default: Any
 
     @classmethod
     def of(cls, spec: Any, write: Writer) -> Self:
-        """Return the `WrittenField` for a field of a dataclass or Struct."""
+        """Return the `WrittenField` for `spec`, which is a field of a dataclass or a msgspec Struct."""
         return cls(spec.name, write, spec.default_factory() if callable(spec.default_factory) else spec.default)
 
     def is_default(self, item: Any) -> bool:
-        """Whether `item` is the default. Unlike in Python, True does not equal 1."""
+        """Whether `item` equals the default. Here, unlike in Python, True does not equal 1."""
         default = self.default
         return (type(item) is type(default) or type(default) is dict) and item == default
 
     def encode(self, item: Any) -> Any:
-        """Return JSON data for `item`. Errors name the field."""
+        """Return JSON data for `item`. The path in an error starts with the field's name."""
         return at(self.name, self.write, item)
 
 
 def encode_fields(item: Any, written: Iterable[WrittenField]) -> dict[str, Any]:
-    """Return JSON data for the fields, without default values."""
+    """Return JSON data for the `written` fields of `item`, omitting fields that have their default value."""
     data: dict[str, Any] = {}
     for field in written:
         entry = getattr(item, field.name)
@@ -151,7 +147,7 @@ def encode_items(items: Iterable[Any], is_result: bool = False) -> list[Any]:
 
 
 def at(key: str | int, encode_one: Any, *item: Any) -> Any:
-    """Return ``encode_one(*item)``. The path of an error begins with `key`."""
+    """Return ``encode_one(*item)``. If it raises an error, put `key` at the start of the error's path."""
     try:
         return encode_one(*item)
     except ValidationError as error:
@@ -159,12 +155,12 @@ def at(key: str | int, encode_one: Any, *item: Any) -> Any:
 
 
 def not_serializable(message: str, *path: str) -> ValidationError:
-    """Return the error for data that has no JSON form."""
+    """Return the error to raise for an object that has no JSON form."""
     return ValidationError("not_serializable", message, errors=[(path, "not_serializable")])
 
 
 def _encode_mapping(mapping: Mapping[Any, Any], is_result: bool = False, results: Collection[str] = ()) -> Any:
-    """Encode `mapping`. The values of the keys in `results` are encoded as tool results."""
+    """Encode `mapping`. The values of the keys listed in `results` are encoded as tool results."""
     if is_result:
         mapping = {_plain_key(key): item for key, item in mapping.items()}
     entries = {k: at(str(k), encode, v, is_result or k in results) for k, v in mapping.items()}
@@ -174,7 +170,7 @@ def _encode_mapping(mapping: Mapping[Any, Any], is_result: bool = False, results
 
 
 def _plain_key(key: Any) -> Any:
-    """Return `key` in a form that can be encoded. Dates, Decimals and enums become plain data."""
+    """Convert a mapping's key to a form that can be encoded. Dates, Decimals and enums become plain data."""
     match key:
         case None | str() | bytes() | Real():
             return key
@@ -186,7 +182,7 @@ def _plain_key(key: Any) -> Any:
 
 
 def _plain(item: Any) -> Any:
-    """Return JSON data for `item`. If it has no JSON form, return `item` itself."""
+    """Return JSON data for `item`, or `item` itself if it has no JSON form."""
     try:
         return json_data(item)
     except ValidationError:
@@ -194,16 +190,16 @@ def _plain(item: Any) -> Any:
 
 
 def encode_sequence(items: Any) -> Any:
-    """Return JSON data for a tuple field."""
+    """Return JSON data for the value of a tuple field."""
     return encode_items(cast(tuple[Any, ...], items)) if isinstance(items, tuple) else encode(items)
 
 
 def decode(data: Any) -> Any:
-    """Return the object that `encode` turned into `data`.
+    """Return the object that `encode` converted to `data`.
 
-    Raises ``ValidationError("invalid_request")`` if `encode` cannot have made `data`.
+    Raises ``ValidationError("invalid_request")`` if `encode` could not have produced `data`.
     """
-    # This uses fewer stack frames than `encode`, so it can read data of the same depth.
+    # This uses fewer stack frames than `encode`, so it can read any data that `encode` can write, however deep.
     match data:
         case list():
             return decode_each(count(), cast(list[Any], data), repeat(decode))
@@ -219,11 +215,11 @@ def decode(data: Any) -> Any:
 
 
 def decode_each(keys: Iterable[Any], items: Iterable[Any], readers: Iterable[Reader]) -> list[Any]:
-    """Decode each item with its own reader. The path of an error begins with the item's key."""
+    """Decode each item with its own reader. The path in an error starts with the item's key."""
     decoded: list[Any] = []
     key: Any = None
     try:
-        for key, item, read in zip(keys, items, readers, strict=False):  # noqa: B007 - the place of an error
+        for key, item, read in zip(keys, items, readers, strict=False):  # noqa: B007 - errors use `key`
             decoded.append(read(item))
     except ValidationError as error:
         raise error.under(key) from None
@@ -233,7 +229,7 @@ def decode_each(keys: Iterable[Any], items: Iterable[Any], readers: Iterable[Rea
 
 
 def decode_value(cls: type[D], data: Mapping[str, Any]) -> D:
-    """Return a `cls` with the fields in `data`. Unknown fields are ignored."""
+    """Return an instance of `cls` made from the fields in `data`. Unknown fields are ignored."""
     required, readers = _plan(cls)
     arguments = decode_fields(cls, required, readers, data)
     cast(Any, cls)._check_decoded(arguments)
@@ -241,7 +237,7 @@ def decode_value(cls: type[D], data: Mapping[str, Any]) -> D:
 
 
 def decode_error(cls: type[LLMError], data: Mapping[str, Any]) -> LLMError:
-    """Return an error of the class `cls`, with the fields in `data`. Unknown fields are ignored."""
+    """Return an error of the class `cls` made from the fields in `data`. Unknown fields are ignored."""
     reason = data.get("reason")
     if "reason" in data and not (isinstance(reason, str) and reason in cls.REASONS):
         raise wrong("unknown", f"{cls.__name__} has no reason {brief(reason)}", "reason")
@@ -251,9 +247,9 @@ def decode_error(cls: type[LLMError], data: Mapping[str, Any]) -> LLMError:
 def decode_fields(
     cls: type, required: Iterable[str], readers: Mapping[str, Reader], data: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the decoded fields of `data`. Unknown fields are left out.
+    """Decode the fields in `data`, leaving out unknown fields.
 
-    Raises ``ValidationError`` if a field is missing or invalid.
+    Raises ``ValidationError`` if a field is invalid or a required field is missing.
     """
     missing = [((name,), "missing") for name in required if name not in data]
     if missing:
@@ -272,18 +268,18 @@ def readers_of(source: Any) -> dict[str, Reader]:
 
 
 def wrong(fault: str, message: str, *path: str | int) -> ValidationError:
-    """Return the error for data that cannot be decoded."""
+    """Return the error to raise for data that cannot be decoded."""
     return ValidationError("invalid_request", message, errors=[(path, fault)])
 
 
 def brief(item: Any) -> str:
-    """Return a short repr of a scalar, or a class name."""
+    """Return the repr of a scalar if it is short. For anything else, return the name of its class."""
     return repr(item) if isinstance(item, str | int | float | None) and len(repr(item)) < 60 else type(item).__name__
 
 
 @cache
 def _plan(cls: type[Any]) -> tuple[tuple[str, ...], dict[str, Reader]]:
-    """Return the names of the required fields of `cls`, and a reader for each field."""
+    """Return the names of the fields that `cls` requires, and a reader for each of its fields."""
     specs, readers = fields(cls), readers_of(cls)
     required = (spec.name for spec in specs if spec.default is MISSING and spec.default_factory is MISSING)
     return tuple(required), {spec.name: readers[spec.name] for spec in specs}
@@ -305,7 +301,7 @@ def _decode_tagged(data: dict[str, Any]) -> Any:
         case {"$": "map", "items": list()}:
             return _decode_map(data["items"])
         case {"$": "float", "value": "nan" | "inf" | "-inf" as text}:
-            # Always the same NaN, so data read twice compares equal.
+            # Always return the same NaN object, so that data read twice compares equal.
             return math.nan if text == "nan" else float(text)
         case {"$": "bytes", "base64": str(text)}:
             return _decode_bytes(text)
@@ -335,9 +331,10 @@ def _decode_bytes(text: str) -> bytes:
 
 @cache
 def _reader(hint: Any) -> Reader:
-    """Return a function that reads JSON data as the annotated type.
+    """Return a function that reads JSON data as the type `hint`.
 
-    An object without ``"$"`` becomes the annotated class, and an array becomes a tuple.
+    An object without ``"$"`` becomes an instance of the annotated class. If the type is a tuple, an array becomes a
+    tuple.
     """
     options = _options(hint)
     bases = tuple(_base(option) for option in options)
@@ -365,7 +362,7 @@ def _reader(hint: Any) -> Reader:
 
 
 def hint_text(hint: Any) -> str:
-    """Return an annotation as text for an error message.
+    """Describe a type annotation for an error message.
 
     >>> hint_text(tuple[str, ...] | int | None), hint_text(Literal["high", "low"])
     ('tuple[str, ...] or int or None', 'one of high, low')
@@ -384,7 +381,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _base(option: Any) -> type:
-    """Return the class of the data that matches a type, or ``object`` if data of any class can match."""
+    """Return the class that data must have to match a type, or ``object`` if any class can match."""
     base = get_origin(option) or option
     if base is Literal:
         return EllipsisType

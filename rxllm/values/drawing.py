@@ -1,8 +1,8 @@
 """The hook that lets `rxllm.display` draw values in notebooks.
 
-* Values cannot import `rxllm.display`, which is a higher layer.
+* The hook is needed because values cannot import `rxllm.display`, which is a higher layer.
 * The drawing function imports `rxllm.display` when it draws the first value.
-* marimo looks for ``_repr_html_``; IPython's formatter registry would work only in IPython.
+* Values have a ``_repr_html_`` method because marimo calls it. IPython's formatter registry works only in IPython.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ def draw_with(drawer: Callable[[Any], str | None]) -> None:
 
 
 def keep_times(value: T, timed: Sequence[Any]) -> T:
-    """Return a copy of `value` in which `timed`, a sequence of events and times, is stored.
+    """Return a copy of `value` that carries `timed`, a sequence of events and their times.
 
     Comparisons, the repr and JSON ignore `timed`.
     """
@@ -37,5 +37,5 @@ def times_of(value: Any) -> Sequence[Any]:
 
 
 def drawn(self: Any) -> str | None:
-    """Return a value's HTML, or None if it cannot be drawn."""
+    """Return the value as HTML, or None if it cannot be drawn."""
     return _drawers[0](self)

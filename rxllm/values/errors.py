@@ -12,10 +12,10 @@
     ├── SessionError           the session's status does not allow the operation
     └── RunError               a durable run, or a store of runs or sessions, does not allow the operation
 
-* Errors are equal if their class and fields are equal.
-* They are hashable, can be pickled, and survive a JSON round trip.
-* The cause is kept only in ``__cause__``.
-* If the transport failed, ``__context__`` is its own error.
+* Two errors are equal if they have the same class and equal fields.
+* Errors can be hashed and pickled, and they survive a JSON round trip.
+* An error's cause is kept only in ``__cause__``.
+* If the transport failed, ``__context__`` is the transport's own error.
 * All times are in seconds.
 """
 
@@ -39,7 +39,7 @@ def place(path: Path) -> str:
 class LLMError(Exception):
     """The base class of rxllm's errors.
 
-    The `reason` is one of the class's `REASONS`. Any other raises ``ValueError``.
+    The `reason` must be one of the class's `REASONS`. Any other reason raises ``ValueError``.
     """
 
     REASONS: ClassVar[frozenset[str]] = frozenset()
@@ -68,14 +68,14 @@ class LLMError(Exception):
         return f"{self.TITLE}: {self.reason}"
 
     def fields(self) -> dict[str, Any]:
-        """Return the non-empty fields by name."""
+        """Return the fields that are not empty, by name."""
         values = {"reason": self.reason, "message": self.message, "metadata": self.metadata}
         values |= {name: getattr(self, name) for name in self.FIELDS}
         return {name: value for name, value in values.items() if value not in (None, {}, ())}
 
     @classmethod
     def from_fields(cls, named: Mapping[str, Any]) -> Self:
-        """Return an error with the fields in `named`. Unknown fields are ignored."""
+        """Return an error made from the fields in `named`. Unknown fields are ignored."""
         return cls(**{k: v for k, v in named.items() if k in {"reason", "message", "metadata", *cls.FIELDS}})
 
     def __eq__(self, other: object) -> bool:
@@ -187,7 +187,7 @@ class StreamError(LLMError):
 
 
 class EngineError(LLMError):
-    """The call cannot start, because it is configured wrongly."""
+    """The call cannot start because it is misconfigured."""
 
     TITLE = "engine error"
     FIELDS = ("provider",)
@@ -226,7 +226,7 @@ class EngineError(LLMError):
 class ValidationError(LLMError):
     """An argument or a value is invalid.
 
-    `errors` is a list of (path, fault) pairs, such as ``(("messages", 0), "...")``.
+    `errors` is a tuple of (path, fault) pairs, such as ``(("messages", 0), "...")``.
     """
 
     TITLE = "validation failed"
@@ -270,7 +270,7 @@ class ValidationError(LLMError):
         return f"{self.message} [at {', '.join(sorted(places))}]"
 
     def under(self, key: str | int) -> ValidationError:
-        """Return a copy of the error in which every path begins with `key`."""
+        """Return a copy of the error with `key` added to the start of every path."""
         errors = [((key, *path), fault) for path, fault in self.errors]
         message = None if self.message == self.default_message() else self.message
         return ValidationError(self.reason, message, errors=errors, metadata=self.metadata)
@@ -362,16 +362,16 @@ class RunError(LLMError):
 
 
 def with_origin(error: E, original: LLMError) -> E:
-    """Return `error` with the cause and context of `original`."""
+    """Copy the cause and context of `original` to `error`, and return `error`."""
     error.__cause__, error.__context__ = original.__cause__, original.__context__
     error.__suppress_context__ = original.__suppress_context__
     return error
 
 
 def as_llm_error(error: Exception) -> LLMError:
-    """Return `error` as an `LLMError`.
+    """Return `error` itself if it is an `LLMError`.
 
-    Any other exception becomes the cause of a ``StreamError("unknown")``.
+    Otherwise, return a ``StreamError("unknown")`` whose cause is `error`.
     """
     if isinstance(error, LLMError):
         return error

@@ -1,4 +1,4 @@
-"""Make tools from functions."""
+"""The functions that make tools from a user's own functions."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     * `approval`: the tool runs only after the caller approves the call.
     * `idempotent`: the tool may run again after an interruption; see ``ops.journaled``.
     * `eager`: the tool starts as soon as its call is complete, while the model is still writing. If the response then
-      fails, the result is dropped. Use it only where that does no harm.
+      fails, the result is discarded. Use this option only if that does no harm.
 
     A parameter can have any type that JSON can express:
 
@@ -82,9 +82,9 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     function receives objects of the annotated types. rxllm fills in `ToolContext` parameters, and the model does not
     see them.
 
-    An ``async def`` function can read an argument while the model writes it. Annotate the last parameters with
-    ``Stream[str]`` for a text, or ``Stream[T]`` for an array. An `eager` tool then starts when the first of them
-    begins. Any other tool gets them whole.
+    An ``async def`` function can read an argument while the model is still writing it. Annotate the last parameters
+    with ``Stream[str]`` for text, or ``Stream[T]`` for an array. An `eager` tool then starts when the first of these
+    arguments begins to arrive. Any other tool receives them when they are complete.
 
     Raises ``TypeError`` if the signature has no JSON schema. Raises ``ValidationError("invalid_tool")`` if the tool has
     no name, or if arguments conflict.
@@ -135,7 +135,7 @@ def as_tool(value: Any) -> Tool:
         except TypeError as error:
             raise ValidationError("invalid_tool", str(error)) from error
     result = cast(Tool, value)
-    if vars(result).get("unbound"):  # getattr would search for similar names
+    if vars(result).get("unbound"):  # getattr would also search for similar names
         message = f"the tool {result.name!r} is a method that is not bound to an object; pass obj.{result.name}"
         raise ValidationError("invalid_tool", message)
     return result
@@ -155,12 +155,12 @@ def _remedy_for(value: Any) -> str:
 
 
 def _makes_agents(value: Any) -> bool:
-    """Whether `value` is an engine's method ``as_tool``, which the user forgot to call."""
+    """Whether `value` is an engine's ``as_tool`` method, which the user forgot to call."""
     return inspect.ismethod(value) and value.__name__ == "as_tool"
 
 
 def as_tools(values: Any) -> tuple[Tool, ...]:
-    """Return tools and functions as a tuple of tools.
+    """Return a tuple of tools, making a tool from each function in `values`.
 
     Raises ``ValidationError("invalid_option")`` if `values` contains anything else.
     """
@@ -181,7 +181,7 @@ def as_tools(values: Any) -> tuple[Tool, ...]:
 
 
 def name_fault(tools: Iterable[Tool]) -> str | None:
-    """Return a message about two different tools with the same name, or None if there are no such tools."""
+    """Return an error message if two different tools have the same name. Otherwise, return None."""
     by_name: dict[str, Tool] = {}
     for item in tools:
         other = by_name.setdefault(item.name, item)

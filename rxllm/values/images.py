@@ -31,8 +31,7 @@ class Image(Value):
 
     Make one with `from_file`, `from_binary`, `from_base64`, `from_url` or `from_data_uri`. A file is read when the
     image is used. A URL is never fetched. `width` and `height` are in pixels. `prompt` is the prompt that generated the
-    image. `revised_prompt` is the provider's version of it. Jupyter shows the image.
-
+    image. `revised_prompt` is the provider's version of that prompt. Jupyter displays the image.
 
     >>> Image.from_data_uri("data:image/gif;base64,R0lGODlhAQABAAAAACw=").to_binary()[:6]
     b'GIF89a'
@@ -89,8 +88,8 @@ class Image(Value):
     def to_binary(self) -> bytes:
         """Return the image as bytes.
 
-        Raises ``ValidationError("invalid_image_request")`` for a URL or invalid base64. Raises ``OSError`` if the file
-        cannot be read.
+        Raises ``ValidationError("invalid_image_request")`` if the image is a URL or invalid base64. Raises ``OSError``
+        if the file cannot be read.
         """
         match self.data:
             case bytes():
@@ -114,7 +113,7 @@ class Image(Value):
     def to_data_uri(self) -> str:
         """Return the image as ``data:image/png;base64,...``.
 
-        Raises ``ValidationError("invalid_image_request")`` if the MIME type is unknown. Also raises the errors of
+        Raises ``ValidationError("invalid_image_request")`` if the MIME type is unknown. Also raises the same errors as
         `to_binary`.
         """
         if self.mime_type is None and self.source != "url":
@@ -149,7 +148,7 @@ class Image(Value):
                 return {self.mime_type: base64.b64encode(self.to_binary()).decode(), **plain}
             address = str(self.data) if self.source == "url" else self.to_data_uri()
         except (ValidationError, OSError, binascii.Error):
-            return plain  # an image that cannot be read has a repr too
+            return plain  # even an image that cannot be read has a repr
         import html
 
         return {"text/html": f'<img src="{html.escape(address)}">', **plain}
@@ -187,7 +186,7 @@ class ImageRequest(Value):
 
 @value
 class ImageUsage(Value):
-    """The tokens and cost of an image call.
+    """The token usage and cost of an image call.
 
     A field is None if the provider does not report it. Costs are in the provider's currency.
     """
@@ -204,9 +203,9 @@ class ImageUsage(Value):
 
 @value
 class ImageResponse(Value):
-    """The response to an image request. Jupyter shows its images.
+    """The response to an image request. Jupyter displays its images.
 
-    `id` and `model` are the provider's. `request_id` is the call's id, unless the adapter sets another.
+    The provider sets `id` and `model`. `request_id` is the call's id, unless the adapter sets a different one.
     """
 
     images: tuple[Image, ...] = ()
@@ -221,7 +220,7 @@ class ImageResponse(Value):
 
 
 def image_request(prompt: str, **fields: Any) -> ImageRequest:
-    """Return an `ImageRequest` for `prompt` with these fields.
+    """Return an `ImageRequest` with this `prompt` and any other `fields`.
 
     >>> request = image_request("a kestrel", size=(1024, 1024), n=2)
     >>> request.operation, request.n, request.response_format

@@ -1,7 +1,7 @@
-"""Read and write JSON text.
+"""Functions that read and write JSON text.
 
-msgspec reads it first, because it is fast. Python's ``json`` reads the rest: NaN, infinities, huge numbers and lone
-surrogates.
+msgspec tries to read the text first, because it is fast. Python's ``json`` then reads any text that msgspec rejects
+because it contains NaN, infinities, huge numbers or lone surrogates.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from rxllm.values.errors import Path, ValidationError, place
 T = TypeVar("T")
 
 UNREADABLE = (ValueError, RecursionError)
-"""The errors that are raised if text is not JSON or is nested too deeply."""
+"""The errors that `read_json` raises if the text is not JSON or is nested too deeply."""
 
 MAX_DEPTH = 100
-"""The maximum nesting depth. Recursive functions may fail on deeper data."""
+"""The maximum nesting depth of JSON data. Recursive functions might fail on deeper data."""
 
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""The constants that Python allows in JSON text. NaN is always one object, so equal texts give equal data."""
+"""Constants that Python allows in JSON text. NaN is always the same object, so that equal texts give equal data."""
 
 
 def json_text(value: Any) -> str:
@@ -41,12 +41,12 @@ def json_text(value: Any) -> str:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return `value` as JSON. NaN becomes null.
+    """Return `value` as JSON, in UTF-8. NaN becomes null.
 
     >>> json_text({"name": "caf\\udce9"})
     '{"name":"caf\ufffd"}'
 
-    A lone surrogate becomes U+FFFD. Raises ``ValidationError("invalid_request")`` if there is no JSON form.
+    A lone surrogate becomes U+FFFD. Raises ``ValidationError("invalid_request")`` if `value` has no JSON form.
     """
     try:
         try:
@@ -62,7 +62,7 @@ def json_data(value: Any) -> Any:
 
     Models and dataclasses become dicts. Datetimes and Decimals become strings. An enum becomes its value.
 
-    Raises ``ValidationError("invalid_request")`` if there is no JSON form.
+    Raises ``ValidationError("invalid_request")`` if `value` has no JSON form.
     """
     try:
         return msgspec.to_builtins(value, str_keys=True, enc_hook=_convert_object)
@@ -96,8 +96,8 @@ def read_json(text: str | bytes | msgspec.Raw) -> Any:
     >>> read_json('{"logprob": -Infinity}')
     {'logprob': -inf}
 
-    A lone surrogate becomes U+FFFD. Raises ``ValueError`` if the text is not JSON. Raises ``RecursionError`` if it is
-    more than 100 levels deep.
+    A lone surrogate becomes U+FFFD. Raises ``ValueError`` if the text is not JSON. Raises ``RecursionError`` if the
+    data is nested more than 100 levels deep.
     """
     source = text if isinstance(text, str) else bytes(text)
     try:
@@ -107,19 +107,19 @@ def read_json(text: str | bytes | msgspec.Raw) -> Any:
 
 
 def decode_json(text: str | bytes) -> Any:
-    """Parse standard JSON text, with the same errors as `read_json`."""
+    """Parse standard JSON text. Raises the same errors as `read_json`."""
     return _check_depth(text, msgspec.json.decode(text))
 
 
 def _check_depth(source: str | bytes, data: Any) -> Any:
-    text = source if isinstance(source, str) else source.decode("latin-1")  # only brackets matter
+    text = source if isinstance(source, str) else source.decode("latin-1")  # only the brackets are counted
     if text.count("[") + text.count("{") > MAX_DEPTH and is_deeper(data, MAX_DEPTH):
         raise RecursionError(f"nested more than {MAX_DEPTH} levels deep")
     return data
 
 
 def is_deeper(data: Any, levels: int) -> bool:
-    """Whether `data` is more than `levels` levels deep."""
+    """Whether `data` is nested more than `levels` levels deep."""
     level: list[Any] = [data]
     for _ in range(levels):
         level = [item for inside in level for item in _items(inside)]
@@ -157,7 +157,6 @@ def read_arguments(text: str) -> dict[str, Any] | None:
 
 
 def is_json(text: str | bytes) -> bool:
-    """Whether `text` is JSON."""
     try:
         read_json(text)
     except UNREADABLE:
@@ -166,7 +165,7 @@ def is_json(text: str | bytes) -> bool:
 
 
 def well_formed(text: str) -> str:
-    """Replace lone surrogates by U+FFFD, and join surrogate pairs."""
+    """Replace lone surrogates with U+FFFD, and join surrogate pairs."""
     return text if is_encodable(text) else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
@@ -201,7 +200,7 @@ def _well_formed(data: Any) -> Any:
 
 
 def described(faults: list[tuple[Path, str]]) -> str:
-    """Return a description of all faults on one line."""
+    """Return a one-line description of all faults."""
     return "; ".join(f"{place(path)}: {fault}" if path else fault for path, fault in faults)
 
 
@@ -231,7 +230,7 @@ def brings_pydantic(hint: Any) -> bool:
 def parts_of(hint: Any, seen: set[int] | None = None) -> Iterator[Any]:
     """Yield `hint` and every type and annotation that it contains.
 
-    The annotations of a class's fields are yielded only once.
+    If a class occurs several times, the annotations of its fields are yielded only once.
     """
     yield hint
     seen = set() if seen is None else seen
@@ -257,7 +256,7 @@ def _is_of_pydantic(part: Any) -> bool:
 
 
 def is_field(value: Any) -> bool:
-    """Whether `value` is a ``pydantic.Field(...)``."""
+    """Whether `value` was made by ``pydantic.Field(...)``."""
     return type(value).__name__ == "FieldInfo" and type(value).__module__ == "pydantic.fields"
 
 

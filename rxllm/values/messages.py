@@ -30,7 +30,7 @@ class TextPart(Value):
 class ImagePart(Value):
     """An image sent to the model.
 
-    `detail` sets how closely the model looks, if the provider supports that.
+    `detail` sets how closely the model looks at the image, if the provider supports that.
     """
 
     image: Image
@@ -64,8 +64,8 @@ class SourcePart(Value):
 class FilePart(Value):
     """A file sent to the model, or an image or audio that the model generated.
 
-    `file` has the keys ``"mime_type"`` and either ``"data"`` (bytes) or ``"url"``. ``"name"`` is optional. `user` makes
-    such parts from paths, URLs and bytes.
+    `file` has the keys ``"mime_type"`` and either ``"data"`` (bytes) or ``"url"``. The key ``"name"`` is optional.
+    `user` makes such parts from paths, URLs and bytes.
     """
 
     file: dict[str, Any]
@@ -96,11 +96,11 @@ class Message(Value):
     """A message in a conversation.
 
     `content` is text or a tuple of parts. A tool result can also be a mapping. `tool_calls` are the calls in an
-    ``assistant`` message. A ``tool`` message answers the call with the id `tool_call_id`.
+    ``assistant`` message. A ``tool`` message answers the call whose id is `tool_call_id`.
     """
 
     role: Role
-    content: str | tuple[Part, ...] | dict[str, Any] = ""  # `value` looks for "tuple["
+    content: str | tuple[Part, ...] | dict[str, Any] = ""  # `value` looks for "tuple[" in this annotation
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
@@ -108,9 +108,9 @@ class Message(Value):
 
     @property
     def text(self) -> str:
-        """The text of the message. The texts of several parts are joined.
+        """The text of the message. If it has several text parts, their texts are joined.
 
-        It is empty if the content is a mapping.
+        The text is empty if the content is a mapping.
         """
         if isinstance(self.content, str):
             return self.content
@@ -167,7 +167,7 @@ def tool_result(tool_call_id: str, content: str | dict[str, Any]) -> Message:
 
 
 def attached(parts: Iterable[Part]) -> str:
-    """Return the numbers of images and files as text for a repr.
+    """Return how many images and files there are in `parts`, as text for a repr.
 
     >>> attached([TextPart("Hi"), FilePart({"mime_type": "application/pdf", "data": b"%PDF-"})])
     ', 1 file'
@@ -178,7 +178,6 @@ def attached(parts: Iterable[Part]) -> str:
 
 
 def shown_attached(parts: Iterable[Part]) -> str:
-    """Return Markdown that lists the images and files."""
     blocks: list[str] = []
     for part in parts:
         image = _image_of(part)
@@ -213,7 +212,7 @@ def as_code(text: str) -> str:
 
 @runtime_checkable
 class Picture(Protocol):
-    """A Pillow image. rxllm does not import Pillow."""
+    """A Pillow image. This is a protocol, because rxllm does not import Pillow."""
 
     format: str | None
 
@@ -241,7 +240,7 @@ _SIGNATURES = {
     b"\xff\xf3": "audio/mpeg",
     b"\xff\xf2": "audio/mpeg",
 }
-"""MIME types, by a file's first bytes."""
+"""MIME types, by the first bytes of a file."""
 
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 """The MIME types of RIFF files, by bytes 8 to 11 of the file."""
@@ -255,23 +254,24 @@ def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -
     >>> user("What is this?", "https://example.com/photo.png")
     Message('user', 'What is this?', 1 image)
 
-    The first string is always the text, so users cannot name a file by accident. An attachment is one of these:
+    The first string is always the text, so a user's text is never taken for the name of a file. An attachment is one of
+    these:
 
     * a string that is a URL (``http:``, ``https:``, ``data:``) or the path of an existing file;
     * a ``Path``, or the bytes of a file;
     * an `Image`, or a Pillow image;
     * a part such as ``FilePart({"mime_type": "text/csv", "data": b"a,b", "name": "a.csv"})``.
 
-    You can also pass attachments in a list. The message keeps their order. Pass more text as a ``TextPart(...)``. Files
-    are read immediately; URLs are not fetched. The MIME type is guessed from the file's first bytes or its name. Images
-    become `ImagePart`, and other files `FilePart`.
+    You can also pass attachments in a list. The message keeps their order. To add more text, pass a ``TextPart(...)``.
+    Files are read immediately; URLs are not fetched. The MIME type is guessed from the file's first bytes or its name.
+    An image becomes an `ImagePart`, and any other file becomes a `FilePart`.
 
-    Raises ``ValidationError("invalid_message")`` for any other attachment. A file must be readable, non-empty and of a
-    known type.
+    Raises ``ValidationError("invalid_message")`` for any other attachment, and for a file that cannot be read, is empty
+    or has an unknown type.
     """
     if isinstance(content, str) and not attachments:
         return Message("user", content)
-    # Strings are sequences too, so only these are unpacked.
+    # Strings are sequences too, so only lists and tuples are unpacked.
     first = tuple(cast(Sequence[Any], content)) if isinstance(content, list | tuple) else (content,)
     parts: list[Part] = []
     has_text = False
@@ -357,7 +357,7 @@ def data_uri_part(uri: str) -> Part:
 
 
 def data_part(data: bytes, name: str | None = None, mime_type: str | None = None) -> Part:
-    """Return an `ImagePart` if `data` is an image. Otherwise, return a `FilePart`."""
+    """Return an `ImagePart` if `data` is an image, or a `FilePart` otherwise."""
     mime_type = mime_type or mime_type_of(data, name or "")
     if not data:
         raise _wrong(f"must not be empty, but {shown(name or data)} is")
@@ -385,7 +385,7 @@ def mime_type_of(data: bytes, name: str) -> str | None:
     import mimetypes  # slow to import
 
     guessed, encoding = mimetypes.guess_type(name, strict=False)
-    # Before Python 3.14, this type is guessed by its old name.
+    # Before Python 3.14, `mimetypes` returns the old name of this type.
     return "audio/wav" if guessed == "audio/x-wav" else guessed if encoding is None else None
 
 

@@ -1,4 +1,4 @@
-"""Read and write messages in the format of OpenAI's Chat Completions API.
+"""Functions that read and write messages in the format of OpenAI's Chat Completions API.
 
 ======================================================  ===============================================================
 in OpenAI's format                                      in rxllm
@@ -174,7 +174,7 @@ def _read_source(item: Any) -> SourcePart:
 def _read_call(item: Any) -> ToolCall:
     call = cast(dict[str, Any], item) if isinstance(item, dict) else {}
     for name in call:
-        if name not in ("id", "type", "function", "index"):  # some programs keep the index that a streamed call had
+        if name not in ("id", "type", "function", "index"):  # some programs keep the index of a streamed call
             raise wrong(f"has {shown(name)}, which is not supported in a tool call")
     match call:
         case {"id": str(id), "function": {"name": str(name), "arguments": str(text)}}:
@@ -204,7 +204,8 @@ def write_message(message: Message) -> dict[str, Any]:
     >>> write_message(Message("assistant", tool_calls=(ToolCall("a", "add", {"x": 1}),)))["tool_calls"]
     [{'id': 'a', 'type': 'function', 'function': {'name': 'add', 'arguments': '{"x":1}'}}]
 
-    An assistant message keeps only its text. Other parts without a form raise ``ValidationError("not_serializable")``.
+    Of an assistant message's content, only the text is kept. In any other message, a part that the format cannot
+    express raises ``ValidationError("not_serializable")``.
     """
     entry: dict[str, Any] = {"role": message.role, "content": _write_content(message)}
     for name in ("name", "tool_call_id"):
@@ -217,7 +218,6 @@ def write_message(message: Message) -> dict[str, Any]:
 
 
 def write_call(call: ToolCall) -> dict[str, Any]:
-    """Return a tool call in OpenAI's format."""
     arguments = json_text(call.arguments) if call.raw_arguments is None else call.raw_arguments
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
@@ -252,7 +252,7 @@ def write_part(part: Part) -> dict[str, Any]:
         case ProviderPart(provider="openai", data={"type": "file", "file": _} as data):
             return dict(data)
         case _:
-            raise _has_no_form(part, "only text, images, and files and audio that include their data")
+            raise _has_no_form(part, "only text, images, and files or audio with inline data")
 
 
 def _write_image(image: Image, detail: str) -> dict[str, Any]:
@@ -276,7 +276,7 @@ def _has_no_form(part: Part, carried: str) -> ValidationError:
 
 
 def at(path: Path, convert: Callable[[Any], T], item: Any) -> T:
-    """Return ``convert(item)``. The paths in an error begin with `path`."""
+    """Return ``convert(item)``. If it raises an error, put `path` at the start of the error's paths."""
     try:
         return convert(item)
     except ValidationError as error:

@@ -37,7 +37,7 @@ PartialState = Literal["missing", "growing", "done"]
 
 _CONTAINERS = ("{", "[")
 _CLOSING = {"{": "}", "[": "]", '"': '"'}
-_NOT_READ: Any = msgspec.UNSET  # copies and pickles keep the same object
+_NOT_READ: Any = msgspec.UNSET  # copies and pickles keep the identity of this object
 
 
 class Partial(Generic[T]):
@@ -48,7 +48,8 @@ class Partial(Generic[T]):
     * ``partial["name"]`` is the partial value of a field or key.
     * ``partial[0]`` is an array element, and ``partial[-1]`` is the newest one. Both can be chained.
     * A value is missing until its first character arrives. A missing value is falsy.
-    * Iteration yields an array's elements. ``keys()`` returns an object's names, and ``len(...)`` counts either.
+    * Iteration yields an array's elements. ``keys()`` returns the names in an object. ``len(...)`` counts the elements
+      or the names.
     * Numbers, true, false and null are missing until they are complete. So are Literals, Enums and dates.
     * In a union of classes, the partial value has the fields of all the classes.
     """
@@ -77,7 +78,8 @@ class Partial(Generic[T]):
     def value(self) -> T | None:
         """The value if it is complete, otherwise None.
 
-        A field has its annotated type. If its text does not match, it is plain JSON data, and the stream fails later.
+        The value of a field has the annotated type. If the field's text does not match that type, the value is plain
+        JSON data, and the stream fails later.
         """
         if self._value is not _NOT_READ:
             return self._value
@@ -85,14 +87,14 @@ class Partial(Generic[T]):
 
     @property
     def text(self) -> str:
-        """The text so far, or "" if this is not a string."""
+        """The text that has arrived so far, or "" if the value is not a string."""
         if self._node is None or self._node.kind != '"' or not self:
             return ""
         return unescaped(self._text.slice(self._node.start + 1, min(self._node.end - 1, self._at)))
 
     @property
     def so_far(self) -> Any:
-        """The text so far as JSON data, with the keys that the model wrote."""
+        """The value so far as JSON data, with the keys that the model wrote."""
         node, shape = self._node, self._shape
         if node is None or not self:
             return None
@@ -157,7 +159,7 @@ class Partial(Generic[T]):
     if not TYPE_CHECKING:  # type checkers must reject unknown names
 
         def __getattr__(self, name: str) -> Any:
-            if name in self.__slots__:  # while being copied
+            if name in self.__slots__:  # a copy is being made
                 raise AttributeError(name)
             raise no_attribute("Partial", name, (), f"partial[{name!r}]" if name in self._shape.names else "")
 
@@ -220,7 +222,7 @@ class Node:
         self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # the children's indexes, by name
 
     def add(self, child: Node, key: str | int, name: str | int) -> None:
-        """Add a child. `name` is the name of the field with the JSON key `key`."""
+        """Add a child. `name` is the name of the field whose JSON key is `key`."""
         if isinstance(key, str) and isinstance(name, str):
             self._positions.setdefault(name, []).append(len(self.children))
             self.keys.append(key)
@@ -275,7 +277,7 @@ class Shape:
         options = list(_options(hint))
         self.grows = any(map(_grows, options))
         for option in options:
-            with suppress(Exception):  # the parser reports it
+            with suppress(Exception):  # the parser will report the error
                 self._add(option)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -287,7 +289,7 @@ class Shape:
         return () if self._others[str] else tuple(dict.fromkeys(self._names.values()))
 
     def name(self, key: str) -> str:
-        """Return the name of the field with the JSON key `key`, or `key` if there is none."""
+        """Return the name of the field whose JSON key is `key`, or `key` itself if there is no such field."""
         return self._names.get(key, key)
 
     def child(self, key: str | int) -> Shape:

@@ -1,4 +1,4 @@
-"""Pickle engines, adapters, tools and functions for another process.
+"""Functions that pickle engines, adapters, tools and functions for another process.
 
 Pickles contain no API keys and no HTTP clients. cloudpickle is needed for objects that cannot be imported by name.
 
@@ -65,9 +65,9 @@ class _ByValue:
 
 
 def portable(value: Any, what: str) -> Any:
-    """Return `value`, or an object that can be pickled in its place if pickle rejects it.
+    """Return `value` if it can be pickled, or otherwise an object that can be pickled in its place.
 
-    Raises ``pickle.PicklingError`` if there is no such object. The error's message calls the value `what`.
+    Raises ``pickle.PicklingError`` if there is no such object. `what` names the value in the error's message.
     """
     try:
         pickle.dumps(value)
@@ -79,7 +79,7 @@ def portable(value: Any, what: str) -> Any:
 def by_value(value: Any, what: str, reason: Exception | str) -> Any:
     """Return an object that can be pickled in place of `value`.
 
-    `reason` explains why pickle rejects `value` itself. `what` names the value in errors.
+    `reason` explains why `value` itself cannot be pickled. `what` names the value in an error's message.
     """
     cloudpickle = _cloudpickle()
     if cloudpickle is None:

@@ -1,4 +1,4 @@
-"""Make keys for requests. Equal requests have the same key in every process."""
+"""Keys that identify requests. Equal requests have the same key in every process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def request_key(request: Request, provider: str = "") -> str:
     '3636991165173c05f0c1eac875802dc2'
 
     Equal requests have equal keys on every machine and in later versions of rxllm. `request` must already include the
-    engine's options, model and tools. Operators and adapters receive such requests.
+    engine's options, model and tools, as the requests that operators and adapters receive do.
 
     The key depends on:
 
@@ -38,7 +38,7 @@ def request_key(request: Request, provider: str = "") -> str:
     * the metadata of the request, its messages, and their parts and tool calls;
     * a tool's code, and the options that control how it runs;
     * API keys, headers and the server's address;
-    * later changes by the engine's `prepare` functions and operators.
+    * changes that the engine's `prepare` functions and operators make later.
 
     Raises ``ValidationError("not_serializable")`` if part of the request has no JSON form.
     """
@@ -58,20 +58,20 @@ def request_key(request: Request, provider: str = "") -> str:
 
 
 class _Hashed(NamedTuple):
-    """The hash of a message and all earlier messages."""
+    """The hash of a message and all messages before it."""
 
     previous: Message | None
     hash: Any
 
 
 _MOST_HEADS = 8
-"""The maximum number of hashes cached in a message."""
+"""The maximum number of hashes that a message caches."""
 
 
 def hash_of_thread(head: str, messages: Iterable[Message], write: Callable[[Message], str]) -> Any:
-    """Return a SHA-256 object over `head` and the messages.
+    """Return a SHA-256 object that has hashed `head` and the messages.
 
-    Each message caches its hash, so a chat's step hashes only new messages.
+    Each message caches its hash, so each step of a chat has to hash only the new messages.
     """
     from hashlib import sha256  # OpenSSL loads slowly
 
@@ -90,7 +90,7 @@ def hash_of_thread(head: str, messages: Iterable[Message], write: Callable[[Mess
 
 
 def undescribed(request: Request) -> Request:
-    """Return `request` without the descriptions in its tools."""
+    """Return `request` with all descriptions removed from its tools."""
     tools = (replace(tool, description="", schema=_undescribed(tool.schema)) for tool in request.tools)
     return replace(request, tools=tuple(tools))
 
@@ -105,7 +105,7 @@ def plain_message(message: Message) -> Message:
 
 
 def plain_call(call: ToolCall) -> ToolCall:
-    """Return `call` without metadata. Unparsed arguments are kept."""
+    """Return `call` without metadata. Arguments that could not be parsed are kept."""
     raw = call.raw_arguments if call.metadata.get("error") else None
     return replace(call, raw_arguments=raw, metadata={})
 
@@ -132,7 +132,7 @@ def _text(data: Any) -> str:
 
 def _undescribed(schema: Any) -> Any:
     match schema:
-        case dict():  # a property called "description" holds a schema
+        case dict():  # if "description" is a property's name, its value is a schema, so it is kept
             items = cast(dict[str, Any], schema).items()
             return {name: _undescribed(item) for name, item in items if name != "description" or type(item) is not str}
         case list():
@@ -146,7 +146,7 @@ def _plain_part(part: Part) -> Part:
 
 
 def _canonical(data: Any) -> Any:
-    """Return `data` with every float that is a whole number converted to an int."""
+    """Return `data` with every whole float converted to an int."""
     match data:
         case float() if data.is_integer() and abs(data) < 2**53:
             return int(data)

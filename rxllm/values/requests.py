@@ -27,7 +27,7 @@ class Request(Value):
     * `temperature`: from 0 to 2.
     * `top_p`: above 0, at most 1.
     * `max_tokens`: the maximum length of the answer.
-    * `stop`: a string is one stop sequence.
+    * `stop`: a string counts as one stop sequence.
     * `response_format`: ``"text"``, ``{"type": "json_object"}`` or the result of `json_schema`.
     * `options`: merged into the provider's request body unchanged.
     """
@@ -82,7 +82,7 @@ class Call:
     * `trace_headers`: a `Tracer`'s headers for this attempt. The other headers override them.
     * `retry`: the retry policy, which also applies when the adapter reconnects. The adapter then calls
       ``on_reattached(seconds, error)``.
-    * `on_lost`: called with an error before a request is sent again because an earlier process's answer is lost.
+    * `on_lost`: called with an error before a request is sent again because an earlier process's answer has been lost.
 
     The repr omits the API key and all headers.
     """
@@ -105,7 +105,7 @@ MESSAGE_TOKENS = 4
 """The estimated number of tokens for a message's role and delimiters."""
 
 FILE_TOKENS = 1000
-"""The estimated number of tokens for an image or binary file. Providers count 250 to 1,600 for an image."""
+"""The estimated number of tokens for an image or a binary file. Providers count 250 to 1,600 tokens for an image."""
 
 LOW_DETAIL_TOKENS = 100
 
@@ -114,7 +114,7 @@ LOW_DETAIL_TOKENS = 100
 class TokenCount(Value):
     """The number of tokens in a request.
 
-    `estimated` is False if the provider counted them.
+    `estimated` is False if the provider counted the tokens.
     """
 
     tokens: int
@@ -138,7 +138,7 @@ def estimated_tokens(request: Request) -> int:
 
 
 def message_tokens(message: Message) -> int:
-    """Estimate the tokens in a message; see `estimated_tokens`.
+    """Estimate the number of tokens in a message; see `estimated_tokens`.
 
     >>> message_tokens(Message("assistant", "2, 3, 5."))
     6

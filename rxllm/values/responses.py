@@ -32,13 +32,13 @@ class Response(Value, Generic[T]):
     """A model's response to one request.
 
     `message` is the whole response. `output_text` is its text. `tool_calls` are the calls that the client must run.
-    `id` and `model` are the provider's.
+    The provider sets `id` and `model`.
 
     A stream that fails also produces a Response. Its `finish_reason` is ``"error"``, and `error` is the exception. The
     other fields contain the data received so far.
 
     `parsed` is the answer in the call's `response_format`, or the result of the operator's `parse`. It is None if the
-    response calls tools or has failed. Type checkers assume that it is present. In JSON, it is plain data;
+    response calls tools or has failed, but type checkers assume that it is present. In JSON, it is plain data;
     ``serializer.from_json(text, response_format=...)`` restores the object.
 
     `metadata` is everything else that the provider reports. Its keys are the same for every provider:
@@ -90,14 +90,14 @@ class Response(Value, Generic[T]):
 
 
 class Labelled(msgspec.Struct, Generic[T_co], frozen=True):
-    """An item, and the label of the stream that emitted it."""
+    """An item and the label of the stream that emitted it."""
 
     label: str
     item: T_co
 
 
 class Timed(msgspec.Struct, Generic[T_co], frozen=True):
-    """An item, and the time at which it was emitted.
+    """An item and the time at which it was emitted.
 
     `at` is in seconds since the subscription or the start of the run.
     """
@@ -141,8 +141,8 @@ class Progress(msgspec.Struct, frozen=True):
 class Trace(msgspec.Struct, frozen=True):
     """A signal that passed a traced point in a pipe.
 
-    `at` is in seconds since the subscription. `count` is the number of earlier items. `item` is the item or the error.
-    It is None for other signals.
+    `at` is in seconds since the subscription. `count` is the number of items before this signal. `item` is the item or
+    the error, or None for any other signal.
     """
 
     kind: Literal["subscribe", "next", "error", "end", "dispose"]

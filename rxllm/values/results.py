@@ -31,8 +31,8 @@ class StepResult(Value, Generic[T]):
 
     `thread` includes the response and the tool results.
 
-    `done` is True if nothing is left to send, or if tool calls wait for the caller. A loop that calls ``step`` should
-    end when `done` is True. In ``mode="manual"``, `done` is False if there are tool calls.
+    `done` is True if nothing is left to send, or if tool calls are waiting for the caller. A loop that calls ``step``
+    should end when `done` is True. In ``mode="manual"``, `done` is False if there are tool calls.
 
     `metadata` can have the keys ``mode``, ``manual_tool_calls``, ``approval_tool_calls``, ``halted_reason``,
     ``halt_tool_call_id``, ``halt_result``, ``pending_tool_call_id``, ``pending_question``, ``ask_user_opts`` and
@@ -58,7 +58,7 @@ class StepResult(Value, Generic[T]):
 
     @property
     def parsed(self) -> T | None:
-        """The parsed answer, if the step has one."""
+        """The parsed answer, or None if the step has none."""
         return self.response.parsed
 
     def __add__(self, other: str | MessageLike) -> Thread:
@@ -124,7 +124,7 @@ class ChatResult(Value, Generic[T]):
 
 
 def rows(results: Iterable[Response[Any] | StepResult[Any] | ChatResult[Any]]) -> list[dict[str, Any]]:
-    """Return each result as a dict, for a pandas or polars table.
+    """Return one dict for each result, ready for a pandas or polars table.
 
     >>> from rxllm import AdapterError, Fake, Usage, generate_many
     >>> model = Fake(AdapterError("timeout"), ['{"city": "Lima", "at": [-12, -77]}', Usage(5, 9)])
@@ -134,13 +134,13 @@ def rows(results: Iterable[Response[Any] | StepResult[Any] | ChatResult[Any]]) -
 
     All rows have the same columns in the same order. Unknown values are None.
 
-    * ``request`` is the request's id in `generate_many`. Without ids, it is the index if ``ordered=False``.
+    * ``request`` is the request's id in `generate_many`. If there are no ids and ``ordered=False``, it is the index.
     * ``text`` is the `output_text`.
     * ``parsed.city`` and the like hold the fields of a parsed object, in order of first occurrence. Lists and objects
       in them are JSON text. Any other parsed value is in ``parsed``.
     * ``finish_reason`` is the `halted_reason` for a chat.
     * ``provider`` is known if the response or an error names it.
-    * ``input_tokens``, ``output_tokens``, ``total_tokens`` and ``cost`` are from `usage`.
+    * ``input_tokens``, ``output_tokens``, ``total_tokens`` and ``cost`` are taken from `usage`.
     * ``seconds`` is the duration of the last response. Only some providers report it, such as Ollama, llama.cpp, Groq
       and Cerebras.
     * ``error_type``, ``error_reason`` and ``error_message`` are the error's class, reason and message.

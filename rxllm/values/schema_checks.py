@@ -1,4 +1,4 @@
-"""Check data against a JSON schema, using jsonschema-rs.
+"""Functions that check data against a JSON schema, using jsonschema-rs.
 
 Schemas may be untrusted, so the time spent on each check is limited:
 
@@ -17,7 +17,7 @@ large data            If large data is invalid, only one fault is reported, beca
                       into each fault.
 ====================  ===============================================================================================
 
-A skipped or partial check logs a warning, once for each schema.
+If a check is skipped or partial, a warning is logged once for each schema.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MAX_PATTERNS = 100
 MAX_IDS = 100
 MAX_APPLIED = 2_000
 MAX_COPIED = 5_000_000
-"""The maximum number of bytes that may be copied to report all faults. Above it, only one fault is reported."""
+"""The maximum number of bytes that may be copied to report all faults. Above this, only one fault is reported."""
 
 log = logging.getLogger("rxllm")
 
@@ -57,7 +57,7 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _APART = ("$defs", "definitions", *_REFERENCES)
 _UNEVALUATED = ("unevaluatedItems", "unevaluatedProperties")
 _UNEVALUATED_COST = 4
-"""The factor by which each level multiplies the cost, since these keywords check neighbouring branches again."""
+"""The `_UNEVALUATED` keywords check neighbouring branches again, so each level multiplies the cost by this factor."""
 _ONE_LEVEL_DOWN = {
     *("properties", "patternProperties", "additionalProperties", "propertyNames"),
     *("items", "prefixItems", "additionalItems", "contains", *_UNEVALUATED),
@@ -66,10 +66,10 @@ _NEED_ALL_PATTERNS = ("not", "if", "oneOf", "maxContains", *_UNEVALUATED)
 
 
 def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]]:
-    """Return the faults that `data` has according to `schema`, and their paths.
+    """Return a (path, fault) pair for each place where `data` does not match `schema`.
 
-    If jsonschema-rs is not installed, nothing is checked, and a warning is logged once. An invalid `schema` raises
-    jsonschema-rs's errors. NaN does not count as a number.
+    If jsonschema-rs is not installed, nothing is checked, and a warning is logged once. If `schema` is invalid, the
+    errors of jsonschema-rs are raised. NaN does not count as a number.
     """
     try:
         import_module("jsonschema_rs")
@@ -126,7 +126,7 @@ def _validator(schema: Schema) -> Any:
 
 
 class _Unchecked:
-    """A JSON schema keyword that is not checked: it accepts every value."""
+    """A JSON schema keyword that is not checked, so it accepts every value."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -136,9 +136,9 @@ class _Unchecked:
 
 
 class _Checked(msgspec.Struct, frozen=True):
-    """A compiled schema for data of at most this `depth`.
+    """A compiled schema that checks data nested at most `depth` levels deep.
 
-    With a `depth` of -1, no data is checked. `applied` counts the subschemas that may apply.
+    If `depth` is -1, no data is checked. `applied` is the number of subschemas that may apply to the data.
     """
 
     validator: Any
@@ -198,9 +198,9 @@ class _Document:
                 self._by_anchor.setdefault(anchor, []).append(schema)
 
     def _remove_unread(self, schema: Schema, patterns: int) -> int:
-        """Remove the patterns that cannot be read, and return the new total of patterns.
+        """Remove the patterns that cannot be read, and return the number of patterns found so far.
 
-        `patterns` is the number of patterns in the earlier schemas.
+        `patterns` is the number of patterns found in earlier schemas.
         """
         names = schema.get("patternProperties")
         names = cast(Schema, names) if isinstance(names, dict) else {}
@@ -220,7 +220,7 @@ class _Document:
     def count_applied(self, levels: int) -> int:
         """Count the subschemas that may apply to data that is `levels` levels deep.
 
-        A result above `MAX_APPLIED` only means that there are too many.
+        A result above `MAX_APPLIED` is not exact. It only means that there are too many.
         """
         try:
             return self._count(self.root, levels, {})
@@ -232,7 +232,7 @@ class _Document:
             return 0
         key = (id(cast(Schema, schema)), levels)
         if key not in known:
-            known[key] = MAX_APPLIED + 1  # stands for a schema that refers to itself
+            known[key] = MAX_APPLIED + 1  # the count if the schema refers to itself
             if len(known) <= MAX_APPLIED:
                 known[key] = self._count_parts(cast(Schema, schema), levels, known)
         return known[key]
@@ -287,13 +287,13 @@ def _follow_pointer(base: Any, pointer: str) -> Any:
 
 
 def _anchors(schema: Schema) -> set[str]:
-    """Return the anchors of `schema`. A reference such as "#a" refers to the schema with the anchor "a"."""
+    """Return the anchors of `schema`. A reference such as "#a" refers to the schema whose anchor is "a"."""
     names = (schema.get(keyword) for keyword in ("$anchor", "$dynamicAnchor", "$id", "id"))
     return {name.rpartition("#")[2] for name in names if isinstance(name, str)}
 
 
 def _count_required(schema: Schema) -> int:
-    """Return how many names `schema` can report as missing."""
+    """Return how many property names `schema` can report as missing."""
     names: list[Any] = [schema.get("required")]
     for keyword in ("dependentRequired", "dependencies"):
         by_name = schema.get(keyword)

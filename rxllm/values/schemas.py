@@ -1,4 +1,4 @@
-"""Make JSON schemas from types, and read answers as these types.
+"""Functions that make JSON schemas from types, and read answers as these types.
 
 ===========================================  ==========================  ===========================================
 `response_format`                            JSON schema                 reading the answer
@@ -76,7 +76,7 @@ def as_response_format(value: Any) -> Any:
     >>> as_response_format(City)["schema"]["properties"]
     {'name': {'type': 'string'}}
 
-    Any other value is returned unchanged. Raises ``ValidationError("invalid_option")`` for a type without a JSON
+    Any other value is returned unchanged. Raises ``ValidationError("invalid_option")`` for a type that has no JSON
     schema.
     """
     return _format_of(value) if is_type(value) else _flatten(value)
@@ -100,10 +100,10 @@ def _flatten(value: Any) -> Any:
 
 
 def reader(response_format: Any) -> Callable[[str], Any] | None:
-    """Return the function that parses an answer, or None for text.
+    """Return the function that parses an answer, or None if the answer is plain text.
 
     The function raises ``ValidationError("invalid_output")`` if the answer does not match. If `response_format` is
-    itself a function, it is returned.
+    itself a function, that function is returned.
     """
     response_format = _flatten(response_format)
     match response_format:
@@ -121,16 +121,16 @@ def reader(response_format: Any) -> Callable[[str], Any] | None:
 
 
 def decoder(hint: Any) -> Callable[[str], Any]:
-    """Return the function that reads JSON text as the type `hint`.
+    """Return a function that reads JSON text as the type `hint`.
 
-    The function raises ``ValidationError("invalid_output")`` if the text does not match. `decoder` raises msgspec's
-    error if JSON cannot express the type.
+    The function raises ``ValidationError("invalid_output")`` if the text does not match. `decoder` itself raises
+    msgspec's error if JSON cannot express the type.
     """
     return partial(_decode_type, _decode_of(hint), hint)
 
 
 def unfenced(text: str) -> str:
-    """Return `text` without a Markdown code fence around it.
+    """Return `text` without the Markdown code fence around it, if there is one.
 
     >>> unfenced("```json\\n[1]\\n```")
     '[1]'
@@ -308,7 +308,7 @@ def _msgspec_decoder(hint: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _decode_other(cls: Any, value: Any) -> Any:
-    """Convert `value` to `cls` if `cls` is a pydantic model. msgspec rejects any other class."""
+    """Convert `value` to `cls` if `cls` is a pydantic model. For any other class, msgspec then rejects `value`."""
     validate = getattr(cls, "model_validate_json", None)
     return value if validate is None else validate(msgspec.json.encode(value))
 

@@ -1,4 +1,4 @@
-"""Recognize the names of secrets, and mask their values."""
+"""Functions that recognize the names of secrets and mask their values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 MASK = "[key]"
 
 DEPTH = 100
-"""The maximum depth to search for secrets. Each level takes two stack frames."""
+"""The maximum number of levels to search for secrets. Each level takes two stack frames."""
 
 TOO_DEEP = "[nested too deeply]"
 
@@ -26,7 +26,7 @@ def is_secret_name(name: object) -> bool:
 
 
 def masked(value: Any) -> Any:
-    """Return `value` with secrets masked, according to `is_secret_name`.
+    """Return `value` with secrets masked. A secret is an item whose name passes `is_secret_name`.
 
     >>> masked({"options": {"extra_headers": {"api-key": "abc", "x-title": "Mine"}}})
     {'options': {'extra_headers': {'api-key': '[key]', 'x-title': 'Mine'}}}
@@ -41,17 +41,17 @@ def mapped(
     depth: int = DEPTH,
     memo: dict[int, tuple[Any, Any]] | None = None,
 ) -> Any:
-    """Return `value` with each scalar replaced by ``change(scalar)``.
+    """Return `value` with each scalar replaced with ``change(scalar)``.
 
-    Named items are first replaced by ``entry(name, item)``. A part that is too deep or contains itself becomes a
-    placeholder.
+    An item that has a name is first replaced with ``entry(name, item)``. A part that is nested too deeply, or that
+    contains itself, becomes a placeholder.
     """
     if not isinstance(value, Mapping | list | tuple):
         return change(value)
     memo, key = {} if memo is None else memo, id(cast(object, value))
     if key in memo:
         return memo[key][1]
-    memo[key] = value, TOO_DEEP  # holds a reference to `value`, so that its id stays unique
+    memo[key] = value, TOO_DEEP  # keeps a reference to `value`, so that its id stays unique
     if not depth:
         return TOO_DEEP
 

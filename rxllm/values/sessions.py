@@ -1,6 +1,6 @@
 """Sessions, the input of conversations, and helpers for halted agents.
 
-The status of a session determines the legal operations:
+The status of a session determines which operations are legal:
 
 ====================  ==========================================================  ======================================
 status                the session is waiting for                                  legal operations
@@ -50,9 +50,9 @@ LEGAL: Mapping[str, tuple[str, ...]] = {
 class Session(Value):
     """The state of a conversation, which can be stored as JSON.
 
-    A session is immutable: its methods return a new one. Tools receive `id` as the session id. They also receive
-    `context`, which overrides the engine's; a call's own context overrides both. `metadata` collects the metadata of
-    all turns. If the status is ``error``, ``metadata["error"]`` is the reason.
+    A session is immutable: its methods return a new session. Tools receive `id` as the session id. They also receive
+    `context`, which overrides the engine's context. A call's own context overrides both. `metadata` collects the
+    metadata of all turns. If the status is ``error``, ``metadata["error"]`` is the reason.
     """
 
     id: str | None = None
@@ -70,7 +70,7 @@ class Session(Value):
 
     @property
     def legal(self) -> tuple[str, ...]:
-        """The operations that are allowed while the session has its current status."""
+        """The operations that the session's current status allows."""
         return LEGAL.get(self.status, ())
 
     def require(self, operation: str) -> None:
@@ -91,10 +91,10 @@ class Session(Value):
         return replace(self, thread=self.thread + messages)
 
     def with_thread(self, thread: Thread) -> Session:
-        """Return the session with another thread.
+        """Return the session with a different thread.
 
-        The session then waits only for the calls and the question that are open in `thread`. Use this to add a user
-        message whatever the session's status, or to continue after an error. Then call ``session.resume``.
+        The new session waits only for the calls and the question that are still open in `thread`. Use this to add a
+        user message whatever the session's status, or to continue after an error. Then call ``session.resume``.
 
         >>> from rxllm import Thread
         >>> asking = Session(status="awaiting_user", pending_question="Where to?")
@@ -125,7 +125,7 @@ class Session(Value):
 
         The model receives a mapping as JSON. After the last answer, the session no longer waits for tools.
 
-        Raises ``SessionError("unknown_tool_call_id")`` and the errors of `require`. Raises
+        Raises ``SessionError("unknown_tool_call_id")``, and the same errors as `require`. Raises
         ``ValidationError("not_serializable")`` if the mapping has no JSON form.
         """
         self.require("submit_tool_result")
@@ -134,7 +134,7 @@ class Session(Value):
     def submit_tool_results(
         self, results: Mapping[str, str | Mapping[str, Any]] | Iterable[tuple[str, str | Mapping[str, Any]]]
     ) -> Session:
-        """Answer several pending tool calls. `results` maps ids to results."""
+        """Return the session with several pending tool calls answered. `results` maps their ids to results."""
         by_id = dict(results)
         if not by_id:
             return self
@@ -178,7 +178,7 @@ class Session(Value):
     def after(self, result: ChatResult | StepResult) -> Session:
         """Return the session after a turn with this `result`.
 
-        * Pending tool calls are answered before a pending question.
+        * If tool calls and a question are pending, the calls must be answered first.
         * A cancelled turn ends after its last complete step. The thread always keeps the user's message.
         """
         reason, ending = _ending(result)
@@ -223,7 +223,7 @@ class Turn(Value):
 
 
 Input = str | Message | Mapping[str, object] | Sequence[MessageLike] | Thread | ChatResult | StepResult | Session | Turn
-"""The ways to write a conversation: as text, messages, a thread, or an object that contains a thread."""
+"""The ways to pass a conversation: as text, messages, a thread, or an object that contains a thread."""
 
 
 _ANSWER_ONLY = (
@@ -304,17 +304,16 @@ def question(text: str, tool_call_id: str | None, metadata: Mapping[str, Any]) -
 
 
 def nested_id(id: str, inner: str) -> str:
-    """Return the id of a call or question inside an agent."""
     return f"{id}/{inner}"
 
 
 def nested_call(id: str, call: ToolCall) -> ToolCall:
-    """Return an agent's `call`, whose id now begins with the enclosing call's `id`."""
+    """Return an agent's `call` with the enclosing call's `id` put at the start of its id."""
     return replace(call, id=nested_id(id, call.id))
 
 
 def open_agents(thread: Thread) -> dict[str, Thread]:
-    """Return the threads of the halted agents. The keys are the ids of the calls that started them."""
+    """Return the threads of the halted agents in `thread`. The keys are the ids of the calls that started them."""
     threads: dict[str, Any] = {}
     for message in thread:
         agents = message.metadata.get(AGENTS)
@@ -339,7 +338,7 @@ def _with_agents(message: Message, agents: Mapping[str, Thread]) -> Message:
 
 
 def open_calls(thread: Thread) -> Iterator[ToolCall]:
-    """Yield the unanswered calls, and the calls inside halted agents."""
+    """Yield the unanswered calls. A halted agent's call is replaced with the unanswered calls inside the agent."""
     agents = open_agents(thread)
     for call in unanswered(thread):
         if call.id in agents:
@@ -349,7 +348,7 @@ def open_calls(thread: Thread) -> Iterator[ToolCall]:
 
 
 def open_ids(thread: Thread) -> Iterator[str]:
-    """Yield the ids of all unanswered calls and questions."""
+    """Yield the ids of all unanswered calls and questions, including those inside agents."""
     agents = open_agents(thread)
     for call in unanswered(thread):
         yield call.id
@@ -360,7 +359,7 @@ def open_ids(thread: Thread) -> Iterator[str]:
 
 
 def open_questions(thread: Thread) -> Iterator[str]:
-    """Yield the ids of open questions. The questions of inner agents precede the others."""
+    """Yield the ids of the open questions, starting with those that inner agents asked."""
     for id, agent in open_agents(thread).items():
         yield from (nested_id(id, inner) for inner in open_questions(agent))
     if (question_id := _own_question_id(thread)) is not None:
@@ -373,14 +372,13 @@ def waits_in_agent(thread: Thread, id: str | None) -> bool:
 
 
 def with_answer(thread: Thread, id: str, answer: Message) -> Thread:
-    """Return `thread` with one answer added; see `with_answers`."""
     return with_answers(thread, {id: answer})
 
 
 def with_answers(thread: Thread, answers: Mapping[str, Message]) -> Thread:
     """Return `thread` with answers to calls and questions, including those inside agents.
 
-    An answer follows its call or question. An answer whose call is not in the thread is appended.
+    Each answer is placed after its call or question. If the call is not in the thread, the answer is appended.
     """
     agents = open_agents(thread)
     places = {nested_id(id, inner): (id, inner) for id, agent in agents.items() for inner in open_ids(agent)}

@@ -27,7 +27,7 @@ AGENTS = "agents"
 """The key in a message's metadata under which the threads of halted agents are stored."""
 
 _LAST = 20
-"""The number of messages from the end of a thread that a notebook shows, in addition to the first message."""
+"""The number of a thread's last messages that a notebook shows, in addition to the first message."""
 
 MessageLike = Message | Response[Any] | Mapping[str, object] | Dumpable
 """A message, a response, or a message in OpenAI's format."""
@@ -35,7 +35,7 @@ MessageLike = Message | Response[Any] | Mapping[str, object] | Dumpable
 
 @value
 class Thread(Value):
-    """An immutable conversation; its methods return a new thread.
+    """An immutable conversation. Its methods return a new thread.
 
     >>> thread = Thread() + system("Be brief.") + "Hi"
     >>> len(thread), thread.last
@@ -71,7 +71,7 @@ class Thread(Value):
         The messages can be dicts, SDK objects or `Message` objects. The role ``developer`` becomes ``system``, and a
         refusal becomes text. Every function that takes a thread also accepts such a list.
 
-        Raises ``ValidationError("invalid_thread")`` for an unknown field or type of part. It is also raised for
+        Raises ``ValidationError("invalid_thread")`` if a field or the type of a part is unknown. It is also raised for
         ``function_call``, OpenAI's old format for tool calls.
         """
         return cls(as_messages(messages))
@@ -86,8 +86,8 @@ class Thread(Value):
         result that is a mapping becomes JSON text. An image becomes its URL or a ``data:`` URL. `from_openai` restores
         everything else.
 
-        Raises ``ValidationError("not_serializable")`` for other parts that the format cannot express. Examples are a
-        file with a URL, and an image in a tool result. Also raises the errors of ``Image.to_data_uri``.
+        Raises ``ValidationError("not_serializable")`` for any other part that the format cannot express, such as a file
+        with a URL or an image in a tool result. Also raises the same errors as ``Image.to_data_uri``.
         """
         return [at(("messages", i), write_message, message) for i, message in enumerate(self)]
 
@@ -197,7 +197,7 @@ def with_results(thread: Thread, results: Mapping[str, Message]) -> Thread:
     """Return `thread` with these tool results inserted. The keys of `results` are call ids.
 
     The results follow the message that contains their calls, as providers require. Results whose call is not in the
-    thread are appended. When an agent's call has a result, the stored thread of the agent is removed.
+    thread are appended. Once an agent's call has a result, the agent's stored thread is removed.
     """
     remaining = dict(results)
     messages: list[Message] = []

@@ -1,4 +1,4 @@
-"""Make a JSON schema from a function's signature, and convert a call's arguments to the hinted types.
+"""Functions that make a JSON schema from a signature, and convert a call's arguments to the hinted types.
 
 msgspec converts the arguments, except those whose type hints need pydantic.
 """
@@ -44,7 +44,7 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
     default: Default | None = None
     adapter: Any = None
     make_stream: Callable[[Any], Any] | None = None
-    """Makes a stream of a whole argument, for a ``Stream`` parameter."""
+    """For a ``Stream`` parameter, the function that makes a stream from a complete argument."""
 
     @classmethod
     def of(cls, hint: Any, default: Any = Signed.empty) -> Parameter:
@@ -73,7 +73,7 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
 def signature_of(name: str, function: Callable[..., Any]) -> list[tuple[Signed, Any]]:
     """Return the parameters of a tool function, each with its type hint.
 
-    Raises ``TypeError`` if the function has no signature, or a hint cannot be resolved.
+    Raises ``TypeError`` if the function has no signature, or if a hint cannot be resolved.
     """
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -89,14 +89,14 @@ def signature_of(name: str, function: Callable[..., Any]) -> list[tuple[Signed, 
 
 
 def arguments_schema(name: str, signature: Iterable[tuple[Signed, Any]]) -> tuple[dict[str, Parameter], dict[str, Any]]:
-    """Return the tool's parameters, and the JSON schema of its arguments.
+    """Return the tool's parameters and the JSON schema of its arguments.
 
-    Raises ``TypeError`` if a type has no JSON schema.
+    Raises ``TypeError`` if the type of a parameter has no JSON schema.
     """
     try:
         parameters = {signed.name: Parameter.of(hint, signed.default) for signed, hint in signature}
         return parameters, _object_schema(parameters)
-    except Exception as error:  # from msgspec or pydantic
+    except Exception as error:  # raised by msgspec or pydantic
         fault = str(error).splitlines()[0]
         raise TypeError(f"the tool {name!r} has a parameter whose type has no JSON schema: {fault}") from error
 
@@ -107,7 +107,8 @@ def argument_streams(
     """Return the parameters that are streams, and the signature with ordinary types in their place.
 
     ``Stream[str]`` becomes ``str``, and ``Stream[T]`` becomes ``list[T]``. Raises ``TypeError`` if a stream is inside
-    another type, or in a place where the model's arguments cannot be passed to it.
+    another type, has a default or no item type, or is followed by an ordinary parameter. Also raises it if the function
+    is not async.
     """
     streams: dict[str, Parameter] = {}
     plain: list[tuple[Signed, Any]] = []
@@ -115,7 +116,7 @@ def argument_streams(
         inner, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         if not _is_stream(inner):
             if _has_stream(inner):
-                remedy = "write Stream[str] for a text or Stream[T] for a list, without None or another type around it"
+                remedy = "write Stream[str] for text or Stream[T] for a list, without None or another type around it"
                 raise TypeError(f"the tool {name!r} cannot have the parameter {signed}: {remedy}")
             if streams:
                 fault = f"has the parameter {signed.name!r} after a Stream"
@@ -123,7 +124,7 @@ def argument_streams(
             plain.append((signed, hint))
             continue
         if not get_args(inner) or signed.default is not signed.empty:
-            remedy = "write Stream[str] for a text or Stream[T] for a list, without a default"
+            remedy = "write Stream[str] for text or Stream[T] for a list, without a default"
             raise TypeError(f"the tool {name!r} cannot have the parameter {signed}: {remedy}")
         if not (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)):
             raise TypeError(f"the tool {name!r} has a parameter annotated with Stream; write async def")
@@ -152,7 +153,10 @@ def _has_stream(hint: Any) -> bool:
 
 
 def convert(parameters: Mapping[str, Parameter], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert all arguments, or raise ``ValidationError("invalid_request")``."""
+    """Convert all arguments to the types of their parameters.
+
+    Raises ``ValidationError("invalid_request")`` if an argument is invalid or missing.
+    """
     values: dict[str, Any] = {}
     faults: list[tuple[Path, str]] = []
     for name, parameter in parameters.items():
@@ -211,7 +215,7 @@ def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, A
     schemas = dict(zip(hints, plain, strict=True))
     if adapters:
         keyed = [(name, "validation", adapter) for name, adapter in adapters.items()]
-        # msgspec and pydantic may describe one class differently.
+        # msgspec and pydantic may describe the same class differently.
         prefix = "pydantic_" if shared else ""
         template = f"#/$defs/{prefix}{{model}}"
         found, rest = import_module("pydantic").TypeAdapter.json_schemas(keyed, ref_template=template)
@@ -221,7 +225,7 @@ def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, A
 
 
 def _spell_out(hint: Any, describe: Callable[[str], Any]) -> Any:
-    """Apply `describe` to the texts in ``Annotated`` hints."""
+    """Replace each text in an ``Annotated`` hint with ``describe(text)``."""
     if hint is datetime:
         return _DATETIME
     origin, args = get_origin(hint), get_args(hint)

@@ -60,7 +60,7 @@ class ToolCall(Value):
     """A model's call to a tool.
 
     `arguments` is the parsed JSON object, and `raw_arguments` is its text. Text passed as `arguments` is parsed. If it
-    is not a JSON object, `arguments` is empty, and ``metadata["error"]`` is the reason. ``metadata["server"]`` marks a
+    is not a JSON object, `arguments` is empty and ``metadata["error"]`` is the reason. ``metadata["server"]`` marks a
     call that the provider runs itself. rxllm shows it but does not run it.
 
     Raises ``ValidationError("invalid_message")`` if `id`, `name` or `arguments` has the wrong type.
@@ -73,7 +73,7 @@ class ToolCall(Value):
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        # Decoders make many ToolCalls, so the usual types skip the check.
+        # Decoders make many ToolCalls, so the check is skipped for the usual types.
         if type(self.arguments) is not dict or type(self.name) is not str or type(self.id) is not str:
             self._check()
 
@@ -105,7 +105,7 @@ class ToolContext:
     A parameter annotated with this class receives it.
 
     * `progress` emits a ``ToolProgress`` event immediately.
-    * `cancelled` is set as soon as no subscriber waits for the result.
+    * `cancelled` is set as soon as no subscriber is waiting for the result.
     * `tool_call` contains the arguments, including any changes that the approver made.
     * `reply` is the user's answer to the tool's question.
     * `tool_state` is the state saved with the question; see `ask_user`.
@@ -125,13 +125,13 @@ class ToolContext:
 
     @cached_property
     def idempotency_key(self) -> str:
-        """A key that is the same if the call runs again.
+        """A key that stays the same if the call runs again.
 
         Pass it to services that must not act twice, such as payments. It is a hash of the session's id, the earlier
         conversation and the model's call. In an agent, it also includes the key of the call that runs the agent.
 
-        Give each conversation a `session_id`: some providers only number their calls. Otherwise, equal conversations
-        have equal keys. Raises ``RuntimeError`` while the model is still writing the arguments.
+        Give each conversation a `session_id`. Without it, equal conversations have equal keys, because some providers
+        only number their calls. Raises ``RuntimeError`` while the model is still writing the arguments.
         """
         return self.make_key()
 
@@ -140,7 +140,7 @@ class ToolContext:
 class Tool(Value):
     """A function that the model can call.
 
-    * `schema`: a JSON schema for an object with the arguments.
+    * `schema`: a JSON schema for the object that contains the arguments.
     * `manual`: rxllm never runs the tool. The chat halts, and the caller provides the result.
     * `approval`: the tool runs only after its call is approved.
     * `timeout`: the maximum run time in seconds; None means no limit. It overrides ``tool_timeout``.
@@ -253,8 +253,8 @@ class FunctionTool(Tool, Generic[P, R]):
     ) -> Callable[[], Any]:
         """Return a function that calls the tool's own function with the converted `arguments`.
 
-        `streams` are the ``Stream`` arguments that the model is still writing. All others are in `arguments`. Raises
-        ``ToolError("invalid_arguments")`` if an argument is missing or has the wrong type.
+        `streams` are the ``Stream`` arguments that the model is still writing. All other arguments are in `arguments`.
+        Raises ``ToolError("invalid_arguments")`` if an argument is missing or has the wrong type.
         """
         streams = streams or {}
         try:
@@ -303,7 +303,7 @@ def from_function(
 
 @value
 class Halt(Value):
-    """The object that a tool returns to end the chat. `halt` and `ask_user` make it."""
+    """The object that a tool returns to end the chat. `halt` and `ask_user` create it."""
 
     _encoders: ClassVar = {"result": encode_result, "opts": encode_result, "tool_state": encode_result}
 
@@ -327,8 +327,8 @@ def halt(reason: str, result: Any = None) -> Halt:
 def ask_user(question: str, *, calls_again: bool = False, tool_state: Any = None, **opts: Any) -> Halt:
     """Return the object that a tool returns to ask the user.
 
-    The chat ends with the question. Normally, the model reads the answer. With `calls_again`, the tool runs again, with
-    the answer in ``ToolContext.reply`` and the `tool_state` in ``ToolContext.tool_state``.
+    The chat ends with the question. Normally, the model reads the answer. With `calls_again`, the tool runs again
+    instead, with the answer in ``ToolContext.reply`` and the `tool_state` in ``ToolContext.tool_state``.
 
     `tool_state` must be JSON data, because another process may continue the chat. It is stored in the thread. Unlike
     `opts`, it is never sent to browsers.

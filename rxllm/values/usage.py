@@ -60,7 +60,8 @@ class Usage(Value):
 def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> Usage:
     """Return `usage` with its missing costs filled in by ``price(model, usage)``.
 
-    * If several models worked on an answer, ``extra["iterations"]`` lists their usages. Each is priced separately.
+    * If several models worked on an answer, ``extra["iterations"]`` lists the usage of each iteration. Each iteration
+      is priced separately.
     * `model` is the name in an iteration's ``extra``. It is None for the model that wrote the answer.
     * If the cost of any iteration is unknown, no costs are filled in.
     * A known price replaces a reported cost of 0.
@@ -87,14 +88,14 @@ def _iterations(usage: Usage) -> list[Usage]:
     try:
         parts = [Usage(**fields) for fields in usage.extra.get("iterations") or ()]
         total = sum(parts, Usage())
-    except TypeError:  # `Usage` has no such field
+    except TypeError:  # an iteration has a field that `Usage` lacks
         return []
     is_sum = (total.input_tokens, total.output_tokens) == (usage.input_tokens, usage.output_tokens)
     return parts if is_sum else []
 
 
 def whole(number: Any) -> int | None:
-    """Return a token count as an int, or None.
+    """Return a token count as an int, or None if it is not a whole number.
 
     >>> whole(3.0), whole(1.5), whole("3")
     (3, None, None)
@@ -105,7 +106,6 @@ def whole(number: Any) -> int | None:
 
 
 def amount(number: Any) -> float | None:
-    """Return `number` if it is a number, and None otherwise."""
     return number if isinstance(number, int | float) and not isinstance(number, bool) else None
 
 
@@ -126,7 +126,7 @@ class Spending(Value):
     * `tokens`: the number of tokens that these calls used.
     * `estimated`: the tokens that rxllm estimated, because a call failed, was disposed early or reported no usage.
     * `usd`: the sum of all known costs, or None.
-    * `unpriced`: the number of calls with an unknown cost.
+    * `unpriced`: the number of calls whose cost is unknown.
     * `reserved`, `reserved_usd`: the tokens and money set aside for running calls.
     """
 
@@ -140,7 +140,7 @@ class Spending(Value):
 
 
 CAPABILITIES = ("tools", "json_schema", "vision", "images", "tools_with_schema")
-"""The capabilities in `ModelInfo`."""
+"""The names of the flags in `ModelInfo`."""
 
 _MILLION = 1_000_000
 
@@ -159,7 +159,7 @@ class ModelInfo(Value):
     * `tools_with_schema`: a request can have both tools and a schema.
 
     Limits are in tokens. Prices are per million tokens, in the currency of `Usage`. The input price also applies to
-    cached tokens without their own price.
+    cached tokens that have no price of their own.
 
     Raises ``ValidationError("invalid_option")`` if a value is invalid.
     """
@@ -200,8 +200,8 @@ class ModelInfo(Value):
         >>> usage.input_cost, usage.output_cost, usage.total_cost
         (1.0, 1.0, 2.0)
 
-        The total is filled in only if the other two are known. Iterations of other models are left to
-        ``rxllm.models.priced``.
+        The total is filled in only if the other two costs are known. This method does not price the iterations of other
+        models; ``rxllm.models.priced`` does.
         """
         return by_iteration(usage, lambda model, part: part if model else self._fill_costs(part))
 
