@@ -26,7 +26,7 @@ QUIET_SECONDS = 5.0
 """A replay has stopped after this many seconds without progress. Whatever is waiting for recorded tools then fails."""
 
 LOOK_SECONDS = 0.01
-"""How many seconds to wait between checks while a request or tool is waiting for recorded tools."""
+"""The number of seconds between checks while a request or tool is waiting for recorded tools."""
 
 DIVERGED = (
     "the run cannot continue: its factory now builds a different request or tool call, so tools would run twice; "

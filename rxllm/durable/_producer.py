@@ -31,12 +31,12 @@ from rxllm.values.argument_checks import must_be
 log = logging.getLogger("rxllm")
 
 ALONE_SECONDS = 60.0
-"""How many seconds a suspect may run alone while the others wait."""
+"""The maximum number of seconds that a suspect may run alone while the others wait."""
 
 LOOK_SECONDS = 0.05
 
 STOP_SECONDS = 10.0
-"""How many seconds the replay of a cancelled run may take to stop the answers that providers are keeping."""
+"""The time limit, in seconds, for replaying a cancelled run to stop the answers that providers are keeping."""
 
 Factory = Callable[..., Observable[Event]]
 """A function that builds a run's stream from its input and, for a turn, its session."""

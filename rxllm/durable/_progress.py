@@ -11,10 +11,10 @@ from contextlib import suppress
 from rxllm.events import Custom, Event, Nested, RawChunk, TextDelta, ThinkingDelta, ToolCallDelta, ToolProgress
 
 BURST = 64 * 1024
-"""How many bytes of progress a tool call may write before it is slowed down."""
+"""The number of bytes of progress that a tool call may write before it is slowed down."""
 
 RATE = 4 * 1024
-"""How many bytes of progress a tool call may write per second after its initial burst."""
+"""The number of bytes of progress that a tool call may write per second after its initial burst."""
 
 LOOK_SECONDS = 0.25
 

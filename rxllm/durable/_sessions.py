@@ -31,7 +31,7 @@ class OpenTurn(msgspec.Struct, frozen=True):
 
 
 _HEAD = serializer.to_json(Custom("turn")).removesuffix(', "v": 1}').encode()
-"""How the JSON of every turn begins. Even a damaged turn can be recognized by this."""
+"""The JSON of every turn starts with this, so even a damaged turn can be recognized."""
 
 
 def is_turn(data: bytes) -> bool:

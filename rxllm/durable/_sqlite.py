@@ -27,7 +27,7 @@ APPLICATION = 0x72786C6C
 """The application id in the header of a run store's file: "rxll" in ASCII."""
 
 BUSY_SECONDS = 5.0
-"""How many seconds to wait for another process's transaction."""
+"""The maximum number of seconds to wait for another process's transaction."""
 
 _NOW = "((julianday('now') - 2440587.5) * 86400.0)"  # unixepoch('subsec') needs SQLite 3.42
 

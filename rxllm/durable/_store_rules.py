@@ -19,7 +19,7 @@ MakeStore = Callable[[], Store]
 Check = Callable[["Place"], Coroutine[Any, Any, None]]
 
 SOON = 3.0
-"""How many seconds a store may take to wake a waiting call."""
+"""A store must wake a waiting call within this many seconds."""
 
 LONG = 60.0
 BRIEF = 0.05

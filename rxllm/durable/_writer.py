@@ -16,13 +16,13 @@ from rxllm.durable._store import Ending, Lease, Record, Store
 log = logging.getLogger("rxllm")
 
 BATCH = 256
-"""How many waiting events trigger an immediate commit."""
+"""The number of waiting events that triggers an immediate commit."""
 
 MOST = 1024
-"""How many events may queue up for a slow store before the stream is paused."""
+"""The number of events that may queue up for a slow store before the stream is paused."""
 
 APPENDING_SECONDS = 0.25
-"""How many seconds an append delays the next renewal. The append itself has checked for cancel requests."""
+"""An append delays the next renewal by this many seconds. The append itself has checked for cancel requests."""
 
 FOREVER = 2**53
 """An event number that no run ever reaches."""

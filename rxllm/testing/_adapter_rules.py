@@ -44,7 +44,7 @@ SHORTEST_KEY = 8
 """Shorter keys are not searched for, because they could match by chance."""
 
 PROMPT = 0.1
-"""How many seconds `build` may take."""
+"""The maximum number of seconds that `build` may take."""
 
 ADAPTER_RULES = RuleTable()
 """Maps each rule's name to its text."""

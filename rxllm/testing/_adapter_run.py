@@ -49,7 +49,7 @@ USAGE = Usage(11, 7)
 
 @dataclass(frozen=True)
 class Script:
-    """How a test suite's service answers a call.
+    """Describes how a test suite's service answers a call.
 
     The service sends `thinking` and `texts` piece by piece, then `calls` and `usage`, and then ends the answer.
     `finish_reason` defaults to ``"tool_calls"`` if there are calls, and to ``"stop"`` otherwise. If there is an

@@ -221,7 +221,7 @@ def _run_tape(tape: Tape, operators: Sequence[Operator]) -> BacktestRow:
 
 
 PATIENCE = 3600.0
-"""How many seconds a pipeline may keep running after its recording has ended."""
+"""The maximum number of seconds that a pipeline may keep running after its recording has ended."""
 
 
 @dataclass(frozen=True)

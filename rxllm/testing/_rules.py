@@ -149,7 +149,7 @@ def clip(value: Any) -> str:
 
 
 SECONDS = 30.0
-"""How many seconds a stream may take before it counts as hung."""
+"""A stream that takes longer than this many seconds counts as hung."""
 
 
 class HangingError(AssertionError):

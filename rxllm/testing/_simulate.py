@@ -33,7 +33,7 @@ from rxllm.values.argument_checks import check, invalid_option, is_positive, mus
 App = Callable[[World], Awaitable[Any]]
 
 ENDING_SECONDS = 30.0
-"""How many virtual seconds tasks have to finish after the app returns."""
+"""Tasks have this many virtual seconds to finish after the app returns."""
 SETTLING_SECONDS = 1.0
 TURN_SECONDS = 0.01
 SHOWN_MOMENTS = 40

@@ -22,7 +22,7 @@ FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
 ENABLED = 0.3
 """The probability that any one kind of fault is enabled in a run."""
 RATES = (0.1, 0.4, 0.8)
-"""How likely an enabled fault is to strike. Each run uses one of these probabilities."""
+"""The possible probabilities that an enabled fault strikes. Each run uses one of them."""
 
 
 class Moment(NamedTuple):
@@ -98,7 +98,7 @@ LACKING = (
 """The event loop methods that a `VirtualLoop` does not support. They raise an error."""
 
 TIMER_SECONDS = 1e-9
-"""How many virtual seconds pass whenever a timer is set.
+"""The number of virtual seconds that pass whenever a timer is set.
 
 Because of this, timers with the same delay fire in order, but still in the same turn.
 """
@@ -161,7 +161,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.limits: tuple[float, int] = (limit, MAX_STEPS)
         """The maximum virtual time, and the maximum number of steps."""
         self.slept = 0.0
-        """How many seconds the current blocking function has slept so far."""
+        """The number of seconds that the current blocking function has slept so far."""
         self.listeners: dict[int, Callable[[], Any]] = {}
         """Maps each port to its server's protocol factory."""
         self.threads: Any = None

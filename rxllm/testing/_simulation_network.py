@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rxllm.testing._simulation_loop import VirtualLoop
 
 WINDOW = 65536
-"""How many bytes may be unread before the sender must wait for the receiver."""
+"""The number of bytes that may be unread before the sender must wait for the receiver."""
 
 _END, _RESET = b"", None
 
@@ -78,7 +78,7 @@ class MemoryTransport(asyncio.Transport):
         self._sent = self._pending = 0
         self._high, self._low = WINDOW, 0
         self._last_arrival = 0.0
-        """When the most recently sent bytes will arrive."""
+        """The time at which the most recently sent bytes will arrive."""
 
     def attach(self, protocol: Any) -> None:
         self._protocol = protocol

@@ -118,7 +118,7 @@ Script = Reply | Sequence[Reply] | Callable[[Request], Reply]
 
 EMPTY = Reply()
 TURNS = 5
-"""How many event loop turns asyncio needs to finish accepting connections."""
+"""The number of event loop turns that asyncio needs to finish accepting connections."""
 
 
 class Loopback:

@@ -18,10 +18,10 @@ EVERY = 2
 """The number of ticks between two items. A run can be disposed at the tick between them."""
 
 SILENCE = 600
-"""How many extra ticks a silent source waits before its last item."""
+"""The number of extra ticks that a silent source waits before its last item."""
 
 LIMIT = 10_000
-"""How many ticks a run lasts."""
+"""The number of ticks that a run lasts."""
 
 
 class Clock(TestScheduler):
@@ -134,7 +134,7 @@ class Source(Observable[Any]):
 class OperatorRun:
     """One subscription to `stream`.
 
-    `notes` lists the notifications, with times in ticks since the start. `late` lists those that came after disposal.
+    `notes` lists the notifications, with their times in ticks since the start. `late` lists those after disposal.
     `left_over` describes the timers and threads that remained at the end. `escaped` is an error that did not reach
     ``on_error``. ``on_item(run, number)`` is called for each item.
     """
