@@ -3,8 +3,8 @@
 =============  =========================================================================================================
 for operators  `assert_operator` checks the `OPERATOR_RULES`. `marbles` draws timed streams as text.
 for adapters   `assert_adapter` checks the `ADAPTER_RULES`. `AdapterConformance`, `HTTPAdapterConformance` and
-               `ImageConformance` test your adapter against a service that follows a `Script`. `Served` counts the
-               calls that the service receives. A service can use `PNG`, `REQUEST_ID` and `refusal` in its answers.
+               `ImageConformance` test your adapter against a service that follows a `Script`. `Served` pairs
+               an adapter with its running service, whose answers can use `PNG`, `REQUEST_ID` and `refusal`.
                `loopback` is a real server that records who closed each connection, and when. `chunkings` and `cut`
                split bytes into chunks.
 for tools      `assert_executor` checks the `EXECUTOR_RULES`, and `assert_encoder` the `ENCODER_RULES`.
