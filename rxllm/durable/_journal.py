@@ -20,13 +20,13 @@ from rxllm.events import EVENT_CLASSES, Event, MessageCompleted
 from rxllm.runtime import ToolRecord, current_scope, scoped
 
 LEFT_SECONDS = 30.0
-"""The number of extra seconds given to a replayed response. If it has not been disposed by then, the run fails."""
+"""A response that was disposed early must be disposed again within this many extra seconds, or the run fails."""
 
 QUIET_SECONDS = 5.0
-"""The number of seconds without progress after which a replay has stopped. What waits for recorded tools then fails."""
+"""A replay has stopped after this many seconds without progress. Whatever is waiting for recorded tools then fails."""
 
 LOOK_SECONDS = 0.01
-"""The number of seconds between checks while a request or tool waits for recorded tools."""
+"""The number of seconds between checks while a request or tool is waiting for recorded tools."""
 
 DIVERGED = (
     "the run cannot continue: its factory now builds a different request or tool call, so tools would run twice; "
@@ -35,7 +35,7 @@ DIVERGED = (
 
 
 class Left(msgspec.Struct, frozen=True):
-    """A response that was disposed after `seconds`, before it had ended. Its `events` are stored as JSON."""
+    """A response that was disposed after `seconds`, before it had ended. `events` are its events so far, as JSON."""
 
     seconds: float
     events: str
@@ -49,14 +49,14 @@ class StoredJournal:
     race was won, the events so far are recorded. The replay stays open after these events, so the guard trips again and
     the same competitor wins the race.
 
-    After a new request, the model could call tools that have already run. The request therefore waits until all
-    recorded tool calls of its chat have been replayed. A request waits if it differs from the recorded one, or if a
-    tool runs two chats at once. If the replay stops too early, the request fails without being sent. The run fails
-    too, unless something else, such as `fallback`, replays the tools. In the same way, a new tool call waits for a
-    recorded call with the same id in its chat.
+    If a new request were sent, the model could call tools that have already run. A new request therefore waits until
+    all recorded tool calls of its chat have been replayed. A request counts as new if it differs from the recorded one
+    or if a tool runs two chats at once. If the replay stops too early, the request fails without being sent. The run
+    fails too, unless something else, such as `fallback`, replays the tools. Similarly, a new tool call waits for a
+    recorded call that has the same id in its chat.
 
-    With `only_stops`, the run has been cancelled. The replay then stops the answers that providers keep, and sends and
-    records nothing else. No tool runs, except tools that enclose such an answer.
+    `only_stops` means that the run has been cancelled. The replay then stops the answers that providers are keeping for
+    the run. It sends and records nothing else, and runs only the tools whose calls contain such an answer.
     """
 
     def __init__(self, records: Iterable[Record], writer: Writer, *, only_stops: bool = False) -> None:
@@ -109,20 +109,20 @@ class StoredJournal:
         return concat(from_async_iter(lambda: self._wait_for_tools(path)), noted)
 
     def check(self) -> None:
-        """Raise if any chat had to wait for recorded tools that still have not been replayed."""
+        """Raise an error if any chat has had to wait for recorded tools that still have not been replayed."""
         if any(map(self._has_tools, tuple(self._awaited))):
             raise RunError("diverged", DIVERGED)
 
     def _is_early(self, path: Sequence[str]) -> bool:
-        """Whether a request in the chat at `path` must wait until recorded tool calls have been replayed.
+        """Return whether a request in the chat at `path` must wait for recorded tool calls to be replayed.
 
-        The recorded calls of every chat that has had to wait so far must be replayed, too. An inner agent may have
-        given up on its calls, and the model may have read about this failure.
+        It must also wait for the recorded calls of every chat that has had to wait so far. An inner agent may have
+        given up waiting for its calls, and the model may have been told of this failure.
         """
         return not self.only_stops and any(map(self._has_tools, (path, *self._awaited)))
 
     async def _wait_for_tools(self, path: Sequence[str]) -> AsyncIterator[Event]:
-        """Yield no events, and return when the chat at `path` may send a request."""
+        """Wait until the chat at `path` may send a request, without yielding any events."""
         await self._until(path, lambda: not self._is_early(path))
         for event in ():
             yield event
@@ -140,11 +140,11 @@ class StoredJournal:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _has_tools(self, path: Sequence[str]) -> bool:
-        """Whether the chat at `path` has recorded tool calls that have not been replayed."""
+        """Return whether the chat at `path` has recorded tool calls that have not been replayed."""
         return any(known for _, known in self._tools(path))
 
     def _has_call(self, path: Sequence[str], id: str) -> bool:
-        """Whether the start of tool call `id` in the chat at `path` is recorded but has not been replayed."""
+        """Return whether the chat at `path` has a recorded start of tool call `id` that has not been replayed."""
         return any(call.id == id for kind, known in self._tools(path) if kind == "begin" for call in [*known])
 
     def _tools(self, path: Sequence[str]) -> Iterator[tuple[str, deque[Any]]]:
@@ -180,19 +180,19 @@ class StoredJournal:
         return Stream.of(events).do_action(see, fail, complete).finally_action(leave)
 
     def take_answer(self, key: str) -> str | None:
-        """Return the last note about the answer that the provider keeps for the request with this key, if any."""
+        """Remove and return the last note about the answer that a provider is keeping for the request `key`, if any."""
         return self._kept.pop(key, None)
 
     @property
     def unread_answers(self) -> Sequence[str]:
-        """The notes not reached by the replay. They are about answers that providers keep for earlier processes."""
+        """The notes that the replay has not reached, about answers that providers are keeping for earlier processes."""
         return [*self._kept.values()]
 
     def _has_answer(self, path: Sequence[str]) -> bool:
         return any(key.startswith(_place(path, "")) for key in self._kept)
 
     def put_answer(self, key: str, note: str) -> None:
-        """Record `note` about the answer that the provider keeps for the request with this key."""
+        """Record a note about the answer that a provider is keeping for the request `key`."""
         self._note("answer", key, note)
 
     def tool(self, path: Sequence[str], key: str) -> ToolRecord | None:
@@ -230,7 +230,7 @@ class StoredJournal:
             self._writer.record(Record(kind, key, data.encode()))
 
     def _number_key(self, key: str) -> str:
-        """Return `key` with a number, because a hedge sends the same request twice and gets two responses."""
+        """Append a number to `key`, because a hedge sends the same request twice and gets two responses."""
         with self._guard:
             self._counts[key] += 1
             return f"{key}/{self._counts[key]}"
@@ -244,7 +244,7 @@ class StoredJournal:
 
 
 def kept_answers(records: Iterable[Record]) -> dict[str, str]:
-    """Return the last note about each answer that a provider may still be writing, by the key of its request."""
+    """Return the last note about each answer that a provider may still be writing, by the key of the request."""
     notes: dict[str, str] = {}
     for record in records:
         if record.kind == "answer":
@@ -255,7 +255,7 @@ def kept_answers(records: Iterable[Record]) -> dict[str, str]:
 
 
 class _StoredBookmark:
-    """The bookmark (see `rxllm.runtime.Bookmark`) for the answer to the request with the key `key`."""
+    """The bookmark (see `rxllm.runtime.Bookmark`) for the answer to the request `key`."""
 
     def __init__(self, journal: StoredJournal, key: str) -> None:
         self._journal = journal
@@ -266,7 +266,7 @@ class _StoredBookmark:
         return self._journal.take_answer(self._key)
 
     def put(self, note: str) -> None:
-        self._is_late = self._journal.is_handed_over  # the journal drops this note, so no process finds the answer
+        self._is_late = self._journal.is_handed_over  # if so, the note is dropped, and no process will find the answer
         self._journal.put_answer(self._key, note)
 
     def is_handed_over(self) -> bool:
@@ -303,10 +303,10 @@ def _read(run_id: str, record: Record) -> Any:
 
 
 def _settle_beginning(kept: deque[Any], outcome: Any) -> None:
-    """Append an empty list to `kept` if `outcome`, a recorded response, has all tool calls of the last beginning.
+    """Append an empty list to `kept` if the recorded response has all the tool calls of the last beginning.
 
-    The process may have died before it recorded this list itself. A beginning that was kept twice stays, because it has
-    been used in place of its response.
+    The process may have died before it could record the empty list itself. A beginning that was kept twice stays valid,
+    because it was used in place of its response.
     """
     if kept and kept[-1] and not (len(kept) > 1 and kept[-1] == kept[-2]) and not isinstance(outcome, LLMError):
         calls = _calls_of(outcome)

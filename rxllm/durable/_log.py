@@ -1,20 +1,20 @@
 """Read and write a run's event log.
 
-A `StepCompleted` contains the whole thread, and a `ChatCompleted` all steps. The log stores only the new part of these
-two events, called ends here. Otherwise it would grow quadratically.
+A `StepCompleted` contains the whole thread, and a `ChatCompleted` contains all steps. If the log stored these two
+events in full, it would grow quadratically. It therefore stores only what is new in them. They are called ends here.
 
 ==========  ======================================================================================================
 field       content
 ==========  ======================================================================================================
 ``v``       the version of the format, `VERSION`
 ``before``  the event number of the previous end in the same chat or inner agent, or 0
-``kept``    how many messages are omitted at the start of the thread
-``steps``   how many steps are omitted at the end of a chat
+``kept``    how many messages are omitted from the start of the thread
+``steps``   how many steps are omitted from the end of a chat
 ``event``   the rest of the event, encoded by `rxllm.serializer`
 ==========  ======================================================================================================
 
-Other events are encoded whole, as all events were in version 1. An entry's ``at`` is its time in seconds since 1970.
-Older logs lack it.
+Other events are stored in full, as all events were in version 1. An entry's ``at`` is its time in seconds since 1970.
+Entries in older logs have no ``at``.
 """
 
 from __future__ import annotations
@@ -45,35 +45,35 @@ T = TypeVar("T")
 VERSION = 2
 
 PAGE = 256
-"""The number of events per read from the store."""
+"""The maximum number of events to read from the store at a time."""
 
 WINDOW = 1024
-"""The maximum number of events a tail keeps in memory."""
+"""The maximum number of events that a tail keeps in memory."""
 
 WAIT_SECONDS = 30.0
 
 
 class _End(NamedTuple):
-    """The result of a step or a chat, and the event number of the end that precedes it."""
+    """The result of a step or a chat, and the event number of the previous end."""
 
     before: int
     result: StepResult | ChatResult
 
 
 class Log:
-    """Read a run's events in pages, and encode new ones."""
+    """Reads a run's events in pages, and encodes new events."""
 
     def __init__(self, store: Store, id: str) -> None:
         self._store, self._id = store, id
         self._ends: dict[int, _End] = {}
-        self._last: dict[tuple[str, ...], int] = {}  # The number of each agent's latest end event, by path.
-        self._at = 0.0  # The time of the latest event that was read.
+        self._last: dict[tuple[str, ...], int] = {}  # the number of each agent's latest end, by path
+        self._at = 0.0  # the time of the latest event that has been read
 
     async def page(self, after: int) -> list[Timed[Event]]:
         """Return up to `PAGE` events after number `after`.
 
-        The page ends before an event that cannot be decoded. An event without a time is given the time of
-        the previous event.
+        The page ends before the first event that cannot be decoded. An event that has no time gets the time of the
+        previous event.
 
         Raises ``RunError("unreadable")`` if the first event cannot be decoded.
         """
@@ -90,7 +90,7 @@ class Log:
         return events
 
     async def events(self, count: int | None = None) -> AsyncGenerator[Event]:
-        """Yield all events, or only the pages up to the one that contains event `count`.
+        """Yield all events or, if `count` is given, the pages up to the one that contains event number `count`.
 
         Raises the same errors as `page`.
         """
@@ -117,7 +117,7 @@ class Log:
         return f"{{{entry}}}".encode()
 
     def _parse(self, number: int, text: bytes) -> tuple[dict[str, Any], int]:
-        """Return an entry's data and its ``before`` number. The number is 0 if the entry has none."""
+        """Return an entry's data and its ``before`` number, which is 0 if the entry has none."""
         with reading(f"event {number}", self._id):
             data = json.loads(text)
             if "type" in data:
@@ -134,7 +134,7 @@ class Log:
         return self._at
 
     async def _find(self, number: int) -> None:
-        """Load the end that is stored as event `number`, and all ends before it."""
+        """Load the end that is stored as event `number`, and all earlier ones, unless they are already in memory."""
         unknown: list[tuple[int, dict[str, Any]]] = []
         while number and number not in self._ends:
             (text,) = await self._store.events(self._id, number - 1, 1)
@@ -219,7 +219,7 @@ def _count_equal(old: Iterable[T], new: Iterable[T]) -> int:
 
 
 class Tail:
-    """The latest events of a run, shared by watchers on one loop."""
+    """The latest events of a run, shared by all its watchers on one event loop."""
 
     def __init__(self, store: Store, id: str) -> None:
         self.watchers = 0
@@ -231,7 +231,7 @@ class Tail:
         self._reading: asyncio.Task[None] | None = None
 
     async def after(self, number: int) -> Sequence[Timed[Event]]:
-        """Wait for events after `number`. Return them, or an empty sequence if the run has ended."""
+        """Wait for events after event `number`, and return them. If the run has ended, return an empty sequence."""
         while True:
             if self._start <= number < self._end:
                 return self._events[number - self._start : number - self._start + PAGE]
@@ -245,7 +245,7 @@ class Tail:
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(self._read_on(number))
                 self._reading.add_done_callback(lambda task: task.cancelled() or task.exception())
-            reading = self._reading  # the attribute may change during the wait
+            reading = self._reading  # the attribute may change while this call waits
             await asyncio.wait({reading})
             reading.result()
 

@@ -31,12 +31,12 @@ from rxllm.values.argument_checks import must_be
 log = logging.getLogger("rxllm")
 
 ALONE_SECONDS = 60.0
-"""The maximum number of seconds for which one suspect runs alone while the others wait."""
+"""The maximum number of seconds that a suspect may run alone while the others wait."""
 
 LOOK_SECONDS = 0.05
 
 STOP_SECONDS = 10.0
-"""The maximum number of seconds to replay a cancelled run up to the answers that must be stopped."""
+"""The time limit, in seconds, for replaying a cancelled run to stop the answers that providers are keeping."""
 
 Factory = Callable[..., Observable[Event]]
 """A function that builds a run's stream from its input and, for a turn, its session."""
@@ -49,14 +49,14 @@ _ENDS = (ErrorEvent, StepCompleted, ChatCompleted)
 
 
 class Producer:
-    """Produce one run from the end of its log.
+    """Produces one run, continuing from the end of its log.
 
     ==================================  ================================================================================
     situation                           reaction
     ==================================  ================================================================================
     the stream ends                     Commit the last events and the end of the run.
     the run is cancelled                Dispose the stream, commit the events so far, and end the run as cancelled.
-    the lease is lost                   Dispose the stream. The run now belongs to the process with the new lease.
+    the lease is lost                   Dispose the stream. The run now belongs to the process that has the lease.
     `stop` is called or the loop ends   Dispose the stream, commit the events so far, and release the lease.
     `abandon` is called                 Dispose the stream and commit nothing.
     ==================================  ================================================================================
@@ -95,19 +95,19 @@ class Producer:
     def stop(self) -> None:
         """Stop producing the run, and leave it to other processes.
 
-        `ended` is set when that is done. This method can be called on any thread.
+        `ended` is completed once that is done. This method can be called on any thread.
         """
         self._set(self._stopped)
 
     def abandon(self) -> None:
-        """Stop without touching the unresponsive store. Works from any thread."""
+        """Stop without using the store, which is not responding. This method can be called on any thread."""
         if not self.ended.done():
-            log.warning("this process has stopped producing run %s: its store does not respond", self._lease.run_id)
+            log.warning("this process has stopped producing run %s: its store is not responding", self._lease.run_id)
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
     def cancel(self) -> None:
-        """Cancel the run without waiting for the store. Works from any thread."""
+        """Cancel the run without waiting for the store. This method can be called on any thread."""
         self._set(self._writer.is_cancelled)
 
     def _set(self, future: asyncio.Future[None]) -> None:
@@ -123,7 +123,7 @@ class Producer:
             log.error("this process has stopped producing run %s: its store failed", self._lease.run_id, exc_info=error)
         finally:
             try:
-                with suppress(Exception):  # if this fails, the lease expires
+                with suppress(Exception):  # if this fails, the lease will expire
                     await self._store.release(self._lease)
             finally:
                 self.ended.set_result(None)
@@ -154,7 +154,7 @@ class Producer:
                     task.exception()
 
     async def _ending(self, reading: asyncio.Task[Ending]) -> Ending | None:
-        """Stop the stream. Return the run's ending, or None if another process should continue the run."""
+        """Stop the stream. Return how the run has ended, or None if another process should continue it."""
         if reading.done():
             return reading.result()
         if self._journal is not None:
@@ -164,7 +164,7 @@ class Producer:
         return Ending("cancelled") if self._writer.is_cancelled.done() else None
 
     async def _finish(self, ending: Ending | None) -> None:
-        """Commit the last events, with the ending or a stop record."""
+        """Commit the last events, together with the ending or a stop record."""
         if ending is None:
             if self._has_begun:
                 self._writer.record(Record(STOP, self._lease.owner))
@@ -178,14 +178,14 @@ class Producer:
         await self._writer.flush(ending)
 
     async def _stop_answers(self, ending: Ending) -> None:
-        """Stop the answers that providers keep for earlier processes if the run was cancelled.
+        """If the run was cancelled, stop the answers that providers are keeping for earlier processes.
 
-        Answers that are not stopped are logged.
+        Log any answers that have not been stopped.
         """
         journal = self._journal
         if journal is not None and not journal.unread_answers:
             return
-        with suppress(Exception):  # a damaged record, or the error with which the replay ends
+        with suppress(Exception):  # a damaged record, or the error that ends the replay
             run = await self._store.load(self._lease.run_id)
             records = await self._store.records(run.id)
             journal = journal or StoredJournal(records, self._writer, only_stops=True)
@@ -240,13 +240,13 @@ class Producer:
         return Ending("halted" if is_halted else "completed")
 
     async def _begin_again(self, records: Sequence[Record]) -> None:
-        """Record this attempt to produce the run. A suspect run first waits for its turn.
+        """Record that this process is attempting to produce the run. A suspect run waits for its turn first.
 
         Raises ``RunError("too_many_attempts")`` if too many processes have died at the same place in the run.
         """
         dead = 1
         for record in records:
-            if record.kind == "answer":  # sending a request is no progress
+            if record.kind == "answer":  # sending a request is not progress
                 continue
             dead = dead + 1 if record.kind == ATTEMPT else dead - 1 if record.kind == STOP else 1
         if dead >= self._max_attempts:
@@ -254,7 +254,7 @@ class Producer:
             message = f"run error ({id}): {dead} processes have died at the same place in this run; see their logs"
             raise RunError("too_many_attempts", message, run_id=id)
         if dead >= max(1, self._max_attempts // 3):
-            # The first record is this attempt. A second one shows progress.
+            # The first record is for this attempt. A second record means that the run has made progress.
             await self._suspects.turn(dead, lambda: self._writer.noted < 2 and not self.ended.done())
         self._has_begun = True
         self._writer.record(Record(ATTEMPT, self._lease.owner))
@@ -285,7 +285,7 @@ class Producer:
         return RunError("factory_failed", f"run error ({id}): the factory {self._name!r} {why}", run_id=id)
 
     async def _rejoin(self, run: Run) -> None:
-        """Read the log, and void its last step if that step is incomplete."""
+        """Read the log. If its last step is incomplete, void that step."""
         is_open = False
         async for event in self._log.events(run.events):
             self._count += 1
@@ -325,7 +325,7 @@ class Producer:
         self._progress.pass_on(event)
 
     def _log_error(self, error: LLMError) -> None:
-        """Log an error before the store drops its traceback."""
+        """Log an error now, because its traceback will not be stored."""
         log_hidden(error, "error in run %s", self._lease.run_id)
 
     def _append(self, data: bytes) -> None:
@@ -353,10 +353,10 @@ def _error_json(error: Exception) -> bytes:
 
 
 class Suspects:
-    """Runs during which several processes have died.
+    """Lets runs during which several processes have died take turns.
 
-    Suspects take turns, because one of them is probably killing the processes. The run with the most deaths goes first.
-    A random order breaks ties, so that no slow run always goes before the killer.
+    One of these suspects is probably killing the processes. The run with the most deaths goes first. Ties are broken at
+    random, so that a slow run does not always go before the one that kills processes.
 
     A turn ends after `ALONE_SECONDS`, or when ``is_alone()`` returns False.
     """
@@ -372,7 +372,7 @@ class Suspects:
         self._waiting.append(rank)
         try:
             while True:
-                await asyncio.sleep(LOOK_SECONDS)  # sleep first, so that runs recovered together are compared
+                await asyncio.sleep(LOOK_SECONDS)  # sleep first, so that runs recovered at the same time are compared
                 if self._take(rank, is_alone):
                     return
         finally:

@@ -4,9 +4,9 @@
 situation                                reaction
 =======================================  ===============================================================================
 a run is taken                           Claim it, and produce it here until it ends.
-the taker is cancelled during the claim  Let the claim end, then release the lease at once.
+the taker is cancelled during the claim  Let the claim finish, then release the lease at once.
 `close` is called during the claim       The same.
-`close` is called                        Stop all producers, and wait for them and the claims for at most one lease.
+`close` is called                        Stop all producers, and wait up to one lease for them and the claims to end.
 =======================================  ===============================================================================
 """
 
@@ -23,7 +23,7 @@ from rxllm.durable._store import Store
 
 
 class Producers:
-    """The producers of runs in this process, by run id. `owner` is the name of this process in its leases."""
+    """The producers of runs in this process, by run id. `owner` identifies this process in its leases."""
 
     def __init__(self, store: Store, flush_after: float, lease: float, max_attempts: int) -> None:
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
@@ -38,7 +38,7 @@ class Producers:
         return tuple(self._producers)
 
     async def take(self, id: str, factory: Factory, *, cancels: bool = False) -> bool:
-        """Claim a run, and produce it here or end it as cancelled. Return whether the run was claimed."""
+        """Claim a run. Then produce it here or, if `cancels` is true, cancel it. Return whether the run was claimed."""
         if self.is_closed:
             return False
         is_left = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Limit the tool progress that is written to a log."""
+"""Limit how much tool progress is written to a log."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ RATE = 4 * 1024
 LOOK_SECONDS = 0.25
 
 _PASSING = (TextDelta, ThinkingDelta, ToolCallDelta, RawChunk, Custom)
-"""The types of events that may be written before progress that is still held back."""
+"""The types of events that may be written while earlier progress is still being held back."""
 
 
 class ProgressLimit:
-    """Encode and write events, and limit the rate at which progress is written.
+    """Encodes and writes events, and limits the rate at which progress is written.
 
-    Its methods can be called on any thread. The object must be created on an event loop, which runs its timer. One lock
-    keeps events in order.
+    The methods can be called on any thread, and a lock keeps the events in order. The object must be created on an
+    event loop, which will run its timer.
     """
 
     def __init__(self, encode: Callable[[Event], bytes], write: Callable[[bytes], None]) -> None:
         self._encode, self._write, self._loop = encode, write, asyncio.get_running_loop()
         self._guard = threading.Lock()
-        self._room: dict[tuple[str, ...], tuple[float, float]] = {}  # (number of bytes left, time of this count)
+        self._room: dict[tuple[str, ...], tuple[float, float]] = {}  # (bytes left, when they were counted)
         self._waiting: dict[tuple[str, ...], bytes] = {}
         self._is_timed = False
 

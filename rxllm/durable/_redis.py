@@ -1,6 +1,6 @@
 """Store runs in Redis, so that processes on many machines can share them.
 
-* Scripts make every change, atomically and with the server's clock.
+* Every change is made by a script, so it is atomic and uses the server's clock.
 * A log is a Redis list, and an event's number is its position.
 * With ``appendonly yes``, commits survive a crash of the server.
 * With ``appendfsync always``, they also survive a power cut.
@@ -27,27 +27,27 @@ from rxllm.durable._store import Ending, Lease, Record, Run, Status, reading
 from rxllm.values.argument_checks import invalid_option
 
 CALL_SECONDS = 10.0
-"""The timeout of a call, in seconds."""
+"""The timeout for a call, in seconds."""
 
 CONNECTIONS = 32
 """The maximum number of connections per event loop."""
 
 IDLE_SECONDS = 1.0
-"""The time in seconds after which an idle notification connection is closed."""
+"""A connection for notifications is closed after being idle for this many seconds."""
 
 ALIVE_SECONDS = 15.0
-"""The silence in seconds before a ping is sent, and the maximum wait for the ping's reply."""
+"""Ping the server after this many seconds of silence. It must reply within the same interval."""
 
 PAGE = 500
 
 GAP = -2
-"""The number that the append script returns if the store has lost commits of this lease."""
+"""The append script returns this if the store has lost commits that were made under the lease."""
 
 _FIELDS = ("id", "factory", "input", "ending", "events", "created_at", "ended_at", "is_cancelled", "error")
 
 
 class RedisStore:
-    """A store in the Redis server at `url`."""
+    """A store on the Redis server at `url`."""
 
     def __init__(self, url: str, *, prefix: str = "rxllm") -> None:
         try:
@@ -59,7 +59,7 @@ class RedisStore:
             parts = urlsplit(url)
             port = f":{parts.port}" if parts.port else ""
             self._pool(url)
-        except ValueError:  # not chained, because its message could contain the password
+        except ValueError:  # not chained, because the error's message could contain the password
             raise invalid_option("url", 'must be an address such as "redis://host:6379/0"') from None
         self._url, self._shown = url, f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
         self._prefix = f"{{{prefix}}}"
@@ -226,7 +226,7 @@ class RedisStore:
     async def _pages(
         self, name: str, start: Any, end: Any, *, desc: bool = False, is_shrinking: bool = False
     ) -> AsyncIterator[list[str]]:
-        """Yield pages of ids, in order of their scores. Set `is_shrinking` if the caller removes each page's ids."""
+        """Yield pages of ids in order of score. Set `is_shrinking` if the caller removes the ids of each page."""
         offset = 0
         while True:
             async with self._client() as connections:
@@ -250,7 +250,7 @@ class RedisStore:
 
     @asynccontextmanager
     async def _client(self) -> AsyncGenerator[_Connections]:
-        """Yield the connections of the running event loop. Convert errors of Redis to ``RunError``."""
+        """Yield the running event loop's connections, and convert Redis errors to ``RunError``."""
         self._check_open()
         loop = asyncio.get_running_loop()
         try:
@@ -291,7 +291,7 @@ class _Connections:
         self._lifetime = self._live(forget)
 
     async def open(self) -> None:
-        """Start the generator that closes the connections when the event loop ends or the store is closed."""
+        """Start a generator that will close the connections when the store is closed or the event loop ends."""
         await anext(self._lifetime)
 
     async def close(self) -> None:
@@ -342,23 +342,23 @@ class _Connections:
                     if message is not None:
                         received = time.monotonic()
                         number, _, id = message["data"].decode().partition(":")
-                        self._wake([id], int(number) if number else None)  # a ping's answer contains no id
+                        self._wake([id], int(number) if number else None)  # the reply to a ping contains no id
                     elif time.monotonic() > max(received, pinged) + ALIVE_SECONDS:
                         if pinged > received:
                             break
                         pinged = time.monotonic()
                         await pubsub.ping()
         except Exception:
-            pass  # the woken calls read the store and raise the error
+            pass  # the calls that are woken will read the store and raise the error
         finally:
             self._is_subscribed = None
             self._wake([*self._waiting])
             is_subscribed.set()
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake the calls that wait for these runs.
+        """Wake the calls that are waiting for these runs.
 
-        A call that already knows event `number` continues to wait.
+        A call that already knows event `number` keeps waiting.
         """
         for changed, after in [waiting for id in ids for waiting in self._waiting.get(id, {}).items()]:
             if not changed.done() and (number is None or number > after):

@@ -1,7 +1,7 @@
 """The scripts that change runs in Redis.
 
-A call without an answer is sent again. If a script has a token, it returns its earlier answer
-instead of taking effect twice.
+A call that gets no answer is sent again. A script that takes a token then returns its earlier answer instead of taking
+effect twice.
 """
 
 from __future__ import annotations

@@ -76,9 +76,9 @@ def open_runs(
     ChatResult('Hello Ada!', completed, 1 steps, 0 tokens)
 
     `store` is the path of a SQLite file, a ``"redis://..."`` URL, or a `Store`. A factory builds a run's whole event
-    stream from its input. A process that continues the run calls its own factory of the same name. Both must build the
-    same requests from the same input. Requests must not depend on a clock or on random numbers. If a continued run's
-    steps differ from the committed steps, it fails with ``RunError("diverged")``.
+    stream from its input. A process that continues the run calls its own factory of that name. Both factories must
+    build the same requests from the same input. Requests must not depend on a clock or on random numbers. If the steps
+    of a continued run differ from its committed steps, it fails with ``RunError("diverged")``.
 
     Events are committed within `flush_after` seconds, or at once if a response ends or a tool runs. If a process dies,
     others can continue its runs after at most `lease` seconds. If `max_attempts` processes in a row die at the same
@@ -154,12 +154,12 @@ class Runs:
         knows the id can watch and cancel the run. The default id cannot be guessed. With ``here=False``, the run is
         stored for a worker to recover.
 
-        With a `session` (from `Runs.session`), the run is its next turn. The factory receives the session as its second
-        argument. The run's events are saved in the session, even if the run fails.
+        With a `session` (from `Runs.session`), the run is the session's next turn. The factory receives the session as
+        its second argument. The run's events are saved in the session, even if the run fails.
 
         Raises ``RunError("unknown_factory")`` or ``ValidationError`` immediately. If the id is taken, the stream fails
         with ``RunError("exists")``. If the session has changed or has an open turn, it fails with
-        ``RunError("conflict")``. No request is sent then.
+        ``RunError("conflict")``. In these cases, no request is sent.
         """
         check_instance("id", id, str | None, "a non-empty string, or None for a new id")
         check("id", id, id is None or is_name(id), "a non-empty string, or None for a new id")
@@ -193,9 +193,9 @@ class Runs:
         """Emit the events of a run after event number `after`.
 
         Live events follow committed events. Events are numbered from 1. After n events, pass ``after=n`` to get the
-        rest. With `folded`, committed events are condensed to the fewest with the same state. `after` is then ignored.
-        With `timed`, each event is wrapped in a `Timed`, in seconds since the run was created. ``rxllm.timeline`` can
-        draw such events.
+        rest. With `folded`, committed events are condensed to the fewest events that give the same state, and `after`
+        is ignored. With `timed`, each event is wrapped in a `Timed`, in seconds since the run was created.
+        ``rxllm.timeline`` can draw such events.
 
         The stream completes or fails as the run does. A cancelled run fails with ``RunError("cancelled")``. The stream
         can also fail with ``RunError("unknown_run")`` or ``RunError("store_unavailable")``.
@@ -244,10 +244,10 @@ class Runs:
     def cancel(self, id: str) -> Stream[None]:
         """Ask a run's producer to cancel it and close its connections.
 
-        If no process produces the run, this process stops the answer that a provider keeps for it. To find the answer,
-        it calls the run's factory, and replays the run from its journal.
+        If no process is producing the run, this process stops the answer that a provider is keeping for it. To find the
+        answer, it calls the run's factory, and replays the run from its journal.
 
-        A run that has already ended stays unchanged. Fails with ``RunError("unknown_run")``.
+        A run that has already ended is left unchanged. Fails with ``RunError("unknown_run")`` if there is no such run.
         """
         _check_id(id)
 
@@ -278,8 +278,8 @@ class Runs:
     def save_session(self, session: Session, version: int = 0) -> Stream[SavedSession]:
         """Save `session` if the stored session is at this `version`.
 
-        Pass 0 for a new session. Emits the `SavedSession`. Fails with ``RunError("conflict")`` if the stored version is
-        different or a turn is open.
+        For a new session, pass 0. The stream emits the `SavedSession`. It fails with ``RunError("conflict")`` if the
+        stored version is different or a turn is open.
         """
         check_session(session)
         check("version", version, is_count(version) or version == 0, "the version of the saved session, or 0")
@@ -320,16 +320,16 @@ class Runs:
         return _once(lambda: self._store.runs(status, limit))
 
     def expire(self, seconds: float) -> Stream[int]:
-        """Delete runs that ended at least `seconds` ago, and emit their number."""
+        """Delete runs that ended at least `seconds` ago, and emit how many were deleted."""
         check_seconds("seconds", seconds)
         return _once(lambda: self._store.expire(seconds))
 
     def recover(self, limit: int = 100, every: float | None = None) -> Stream[tuple[str, ...]]:
         """Continue up to `limit` runs that no process is producing, and emit their ids.
 
-        Only runs of this object's factories are continued. With `every`, this repeats at intervals of that many
-        seconds until `close` or disposal. A round that finds no runs emits nothing. An unavailable store is tried
-        again.
+        Only runs of this object's factories are continued. With `every`, this is repeated at intervals of that many
+        seconds until `close` is called or the stream is disposed. A round that finds no runs emits nothing. If the
+        store is unavailable, it is tried again.
         """
         check_count("limit", limit)
         check("every", every, every is None or is_positive(every), "None or a positive number of seconds")
@@ -361,8 +361,8 @@ class Runs:
     def close(self) -> Stream[None]:
         """Stop producing runs here, and close the store.
 
-        Other processes can then `recover` the runs. If the store does not respond in time, its runs are recoverable
-        once their leases expire.
+        Other processes can then `recover` the runs. If the store does not respond in time, the runs can be recovered
+        once their leases have expired.
         """
 
         return _once(self._here.close)
@@ -389,7 +389,8 @@ def open_store(store: str | os.PathLike[str] | Store) -> Store:
     """Return the store at a SQLite path or a ``"redis://..."`` URL.
 
     A `Store` is returned unchanged. The store connects on first use. Raises ``ValidationError("invalid_option")`` for
-    any other argument. Raises ``EngineError("missing_dependency")`` for a Redis URL without ``rxllm[redis]``.
+    any other argument. Raises ``EngineError("missing_dependency")`` if a Redis URL is given but ``rxllm[redis]`` is not
+    installed.
     """
     if isinstance(store, str) and store.startswith(("redis://", "rediss://", "unix://")):
         from rxllm.durable._redis import RedisStore  # redis-py is an extra

@@ -1,7 +1,7 @@
 """Sessions in a store.
 
-A session's document contains the session or its open turn. Each document has a version, so
-only one of several new turns can begin. The input of a turn's run is a copy of the document. When the run ends, the
+A session's document contains the session or its open turn. Each document has a version, so if several turns are started
+at once, only one of them can begin. The input of a turn's run is a copy of the document. When the run has ended, the
 session replaces the turn.
 """
 
@@ -31,7 +31,7 @@ class OpenTurn(msgspec.Struct, frozen=True):
 
 
 _HEAD = serializer.to_json(Custom("turn")).removesuffix(', "v": 1}').encode()
-"""The beginning of every turn's JSON. Even a damaged turn is recognized by it."""
+"""The JSON of every turn starts with this, so even a damaged turn can be recognized."""
 
 
 def is_turn(data: bytes) -> bool:
@@ -55,7 +55,7 @@ def check_session(session: Any) -> None:
 
 
 async def load_session(store: Store, id: str) -> SavedSession:
-    """Load a session, and settle a turn whose run has ended."""
+    """Load a session. If it has an open turn whose run has ended, settle the turn."""
     while True:
         version, data = await store.read(_key(id)) or (0, b"")
         with reading(f"the session {id!r}", remedy="delete_session deletes it"):
@@ -83,7 +83,7 @@ async def delete_session(store: Store, id: str) -> None:
         if saved.run is not None:
             raise _open_turn(id)
         version = saved.version
-    if version:  # a turn that begins with the deleted session must cause a conflict
+    if version:  # a turn that starts from the deleted session must cause a conflict
         await store.write(_key(id), version, b"")
 
 
@@ -104,7 +104,7 @@ async def begin_turn(store: Store, factory: str, input: Any, saved: SavedSession
 async def cancel_turn(store: Store, run: Run, owner: str, seconds: float) -> bool:
     """Cancel a turn that no process is producing. Return whether the turn was cancelled.
 
-    The session is saved first, because an expired run would start its turn again.
+    The session is saved first. Otherwise, if the run had expired, loading the session would start the turn again.
     """
     lease = await store.claim(run.id, owner, seconds) if is_turn(run.input) else None
     if lease is None:
@@ -139,7 +139,7 @@ async def _run(store: Store, turn: OpenTurn, data: bytes) -> Run:
 
 
 async def _session_after(store: Store, turn: OpenTurn, error: bytes | None = None) -> Session:
-    """Return the session with all readable events of the turn, and with the run's error."""
+    """Return the session as it is after all readable events of the turn and the run's error."""
     number = 0
 
     async def events() -> AsyncIterator[Event]:

@@ -27,7 +27,7 @@ APPLICATION = 0x72786C6C
 """The application id in the header of a run store's file: "rxll" in ASCII."""
 
 BUSY_SECONDS = 5.0
-"""The maximum wait for another process's transaction, in seconds."""
+"""The maximum number of seconds to wait for another process's transaction."""
 
 _NOW = "((julianday('now') - 2440587.5) * 86400.0)"  # unixepoch('subsec') needs SQLite 3.42
 
@@ -47,7 +47,7 @@ CREATE INDEX records_of_run ON records (run);
 CREATE TABLE documents (key TEXT PRIMARY KEY, version INTEGER NOT NULL, data BLOB NOT NULL) WITHOUT ROWID;
 """
 
-# If a lease ends later than any lease can, the clock was set back, so the lease counts as expired.
+# If a lease ends later than any lease can, the clock must have been set back, so the lease counts as expired.
 _IS_LEASED = f"(owner IS NOT NULL AND leased_until > {_NOW} AND leased_until <= {_NOW} + {LONGEST_LEASE})"
 _STATUS = f"coalesce(ending, CASE WHEN {_IS_LEASED} THEN 'running' ELSE 'waiting' END)"
 _RUN = (
@@ -55,8 +55,8 @@ _RUN = (
 )
 _HELD = "id = ? AND owner = ? AND epoch = ? AND ending IS NULL"
 
-# SQLite would make the file readable by all users, so `_connect` creates it. Closing the file drops the SQLite locks of
-# the whole process, so this lock keeps its other threads out.
+# SQLite would make the file readable by all users, so `_connect` creates it. Closing the file drops all SQLite locks
+# that this process holds on it, so this lock keeps other threads out.
 _creating = threading.Lock()
 
 _FAULTS = {
@@ -103,7 +103,7 @@ class SQLiteStore:
         return _run(rows[0])
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
-        query = f"{_RUN} WHERE coalesce({_STATUS} = ?, 1) ORDER BY n DESC LIMIT ?"  # NULL matches every status
+        query = f"{_RUN} WHERE coalesce({_STATUS} = ?, 1) ORDER BY n DESC LIMIT ?"  # NULL matches every run
         return [_run(row) for row in await self._read(query, status, limit)]
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:
@@ -186,7 +186,7 @@ class SQLiteStore:
 
     async def expire(self, seconds: float) -> int:
         deleted = 0
-        # Deleting in small batches lets other writes through.
+        # Runs are deleted in small batches to let other writes through.
         while count := await self._writer.call(lambda db: _expire(db, seconds)):
             deleted += count
         return deleted
@@ -217,9 +217,9 @@ class SQLiteStore:
         return await self._writer.call(lambda db: _rows(db, statement, *values))
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake the calls that wait for these runs.
+        """Wake the calls that are waiting for these runs.
 
-        A call that already knows event `number` continues to wait.
+        A call that already knows event `number` keeps waiting.
         """
         with self._guard:
             for waiter in [waiter for id in ids for waiter in self._waiters.get(id, ())]:
@@ -281,7 +281,7 @@ class _Waiter:
         return events > self.after or ending is not None or was_cancelled not in (None, is_cancelled)
 
     def wake(self) -> None:
-        """End the wait. Works from any thread."""
+        """End the wait. This method can be called on any thread."""
         with suppress(RuntimeError):  # the waiter's loop is closed
             self._loop.call_soon_threadsafe(lambda: self.future.done() or self.future.set_result(None))
 

@@ -22,7 +22,7 @@ _Call = tuple["asyncio.Future[Any]", Job[Any]]
 _Outcome = tuple[Any, Exception | None]
 
 CALL_SECONDS = 15.0
-"""The timeout of a call, in seconds."""
+"""The timeout for a call, in seconds."""
 
 QUEUE = 10_000
 """The maximum number of pending calls."""
@@ -34,10 +34,11 @@ POLL_SECONDS = 0.02
 
 
 class SQLiteThread:
-    """Run jobs one after another on a thread.
+    """Runs jobs one after another on its own thread.
 
-    With `writes`, all pending jobs share a transaction. A job that raises ``RunError`` must not have changed anything.
-    While ``is_polling()`` is true, `poll` receives the connection, or None after an error.
+    If `writes` is true, pending jobs share a transaction, and a job that raises ``RunError`` must not have changed
+    anything. While ``is_polling()`` is true, `poll` is called regularly with the connection, or with None after an
+    error.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class SQLiteThread:
         is_open = True
         while is_open:
             calls, is_open = self._next_calls()
-            calls = [call for call in calls if not call[0].done()]  # skip calls whose callers gave up
+            calls = [call for call in calls if not call[0].done()]  # skip calls whose callers have given up
             if calls:
                 _settle(calls, self._execute(calls))
             if self._is_polling() and time.monotonic() >= self._next_poll:
@@ -144,14 +145,14 @@ class SQLiteThread:
             self._disconnect()  # rolls back the transaction
             if len(calls) == 1:
                 return [(None, self._unavailable(error) if isinstance(error, sqlite3.Error) else error)]
-            # Perhaps only one job failed, so run each alone.
+            # Perhaps only one job is at fault, so run each job by itself.
             return [outcome for call in calls for outcome in self._execute([call])]
         return outcomes
 
     def _execute_poll(self) -> None:
         try:
             self._poll(self._connected())
-        except Exception:  # woken waiters read the store and raise the error
+        except Exception:  # the waiters that are woken will read the store and raise the error
             self._disconnect()
             self._poll(None)
         self._next_poll = time.monotonic() + POLL_SECONDS
@@ -175,7 +176,7 @@ def _outcome(job: Job[Any], connection: sqlite3.Connection) -> _Outcome:
 
 
 def _settle(calls: Sequence[_Call], outcomes: Sequence[_Outcome]) -> None:
-    """Set the results of the calls' futures. Each loop is woken only one time, because waking it is slow."""
+    """Set the results of the calls' futures. Wake each loop only once, because waking a loop is slow."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], _Outcome]]] = {}
     for (future, _), outcome in zip(calls, outcomes, strict=True):
         by_loop.setdefault(future.get_loop(), []).append((future, outcome))

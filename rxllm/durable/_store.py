@@ -1,10 +1,10 @@
-"""The protocol for run stores, and the values it uses.
+"""The protocol for run stores, and the values that it uses.
 
 * A run's log contains its events, numbered from 1 without gaps.
 * Its journal contains the records that a new producer needs to continue.
 * A producer needs a lease to append. Each claim creates a lease with a higher `epoch`.
 * Appends with an older lease are rejected, so two producers never write to the same run.
-* An expired lease works until another process claims the run.
+* An expired lease still works until another process claims the run.
 * All times are read from the store's clock.
 
 ``rxllm.durable.testing`` checks that a store follows these rules.
@@ -29,7 +29,7 @@ Status = Literal["waiting", "running", "completed", "halted", "failed", "cancell
 class Record(msgspec.Struct, frozen=True):
     """An entry in a run's journal. Its `data` is JSON.
 
-    An entry of the `kind` ``"begin"`` means that the tool call `key` has started.
+    An entry whose `kind` is ``"begin"`` means that the tool call `key` has started.
     """
 
     kind: str
@@ -76,9 +76,9 @@ class Ending(msgspec.Struct, frozen=True):
 class Store(Protocol):
     """A store for runs.
 
-    Its methods can be called on any event loop, and never block it. Any method can raise
-    ``RunError("store_unavailable")``, within a limited time. Its ``__cause__`` is the reason. A call that failed or was
-    cancelled may still have taken effect.
+    Its methods can be called on any event loop, and never block it. If the store is unavailable, any method can raise
+    ``RunError("store_unavailable")``, and must do so within a limited time. The error's ``__cause__`` is the reason. A
+    call that failed or was cancelled may still have taken effect.
     """
 
     async def create(self, run: Run) -> None:
@@ -100,7 +100,7 @@ class Store(Protocol):
         ...
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:
-        """Lease a run. Returns None if the run is unknown, has ended, or has a valid lease."""
+        """Lease a run. Return None if the run is unknown, has ended, or already has a valid lease."""
         ...
 
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
@@ -131,10 +131,10 @@ class Store(Protocol):
     ) -> bool:
         """Commit all the events, records and ending or none of them, and extend the lease.
 
-        Returns whether cancellation was requested. If `token` is the same as in the lease's last append, nothing
-        is changed. You can therefore repeat an append after ``"store_unavailable"``. Raises ``RunError("lease_lost")``
-        if the lease was lost or the run has ended. Raises ``RunError("rolled_back")`` if the store has lost the lease's
-        earlier commits.
+        Return whether cancellation was requested. If `token` is the same as in the lease's last append, nothing is
+        changed. You can therefore repeat an append that raised ``"store_unavailable"``. Raises
+        ``RunError("lease_lost")`` if the lease was lost or the run has ended. Raises ``RunError("rolled_back")`` if the
+        store has lost earlier commits that were made under the lease.
         """
         ...
 
@@ -168,7 +168,7 @@ class Store(Protocol):
         ...
 
     async def expire(self, seconds: float) -> int:
-        """Delete runs that ended at least `seconds` ago. Return their number."""
+        """Delete runs that ended at least `seconds` ago, and return how many were deleted."""
         ...
 
     async def read(self, key: str) -> tuple[int, bytes] | None:
@@ -191,7 +191,7 @@ class Store(Protocol):
 def reading(
     what: str, run_id: str | None = None, remedy: str = "the store is damaged, or was written by a newer rxllm"
 ) -> Generator[None]:
-    """Convert any error in the block into ``RunError("unreadable")``."""
+    """Convert any error that is raised in the block into ``RunError("unreadable")``."""
     try:
         yield
     except Exception as error:

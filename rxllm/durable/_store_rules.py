@@ -1,4 +1,4 @@
-"""Rules for stores: runs, leases and the log."""
+"""The rules that stores must follow for runs, leases and the log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MakeStore = Callable[[], Store]
 Check = Callable[["Place"], Coroutine[Any, Any, None]]
 
 SOON = 3.0
-"""The maximum time in seconds until a waiting call must be woken."""
+"""A store must wake a waiting call within this many seconds."""
 
 LONG = 60.0
 BRIEF = 0.05
@@ -31,7 +31,7 @@ CHECKS: dict[str, Check] = {}
 
 
 class Place:
-    """The store under test, and names that no other check uses."""
+    """The store under test, and the names that only one check uses."""
 
     def __init__(self, make_store: MakeStore, store: Store, prefix: str) -> None:
         self.make_store, self.store, self.prefix = make_store, store, prefix

@@ -1,4 +1,4 @@
-"""Rules for stores: waiting, concurrent use, documents and closing."""
+"""The rules that stores must follow for waiting, concurrent use, documents and closing."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ MOST = 1024
 """The number of events that may queue up for a slow store before the stream is paused."""
 
 APPENDING_SECONDS = 0.25
-"""The number of seconds by which an append delays the next renewal. An append also checks for cancel requests."""
+"""An append delays the next renewal by this many seconds. The append itself has checked for cancel requests."""
 
 FOREVER = 2**53
 """An event number that no run ever reaches."""
@@ -32,8 +32,8 @@ class Writer:
     """Appends batches of events and records to the run that `lease` belongs to.
 
     A batch is committed at most `flush_after` seconds after its first event. `event`, `record` and `flush` can be
-    called from any thread or event loop, all other methods only on the loop that runs `run`. Calls to an unavailable
-    store are retried until the lease expires.
+    called from any thread or event loop. All other methods must be called on the loop that runs `run`. Calls to an
+    unavailable store are retried until the lease expires.
     """
 
     def __init__(self, store: Store, lease: Lease, flush_after: float) -> None:
@@ -121,7 +121,7 @@ class Writer:
                 await asyncio.sleep(0)
                 self._note(await self._retry(partial(self._store.renew, self._lease)))
                 await waiting
-                # The wait was ended by our own append, which has checked for cancel requests.
+                # If our own append ended the wait, that append has checked for cancel requests.
                 if self._batches != batches:
                     await asyncio.sleep(APPENDING_SECONDS)
             except RunError as error:

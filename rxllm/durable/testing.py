@@ -37,7 +37,7 @@ def assert_store(make_store: MakeStore, *, only: Collection[str] | None = None, 
     """Check that a store follows `STORE_RULES`.
 
     Every call to `make_store` must open the same store, which must be empty at first. For the rule ``processes``,
-    `make_store` must be picklable, such as a module-level function. `only` names the rules to check, and `without` the
+    `make_store` must be picklable, as a module-level function is. `only` names the rules to check, and `without` the
     rules to skip. To make each rule a separate test::
 
         @pytest.mark.parametrize("rule", STORE_RULES)
@@ -69,7 +69,7 @@ async def _check(make_store: MakeStore, rule: str) -> None:
 
 
 def _in_loop(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run ``main()`` on a new thread's event loop."""
+    """Run ``main()`` in an event loop on a new thread."""
     future: Future[Any] = Future()
 
     def run() -> None:
@@ -91,9 +91,10 @@ Hook = Callable[[str, tuple[Any, ...]], "Awaitable[object] | object"]
 class Interposed(_Base):
     """A store that calls functions before and after each call.
 
-    Each call is ``before(method, arguments)``, then `store`, then ``after(method, arguments)``. If `before` raises, the
-    store is not called. If the store fails, `after` is not called. If `after` raises, the caller gets that error
-    instead of the result. Both functions can be asynchronous. To kill the process after an append::
+    For each call, ``before(method, arguments)`` runs first, then the method of `store`, and then
+    ``after(method, arguments)``. If `before` raises an error, the store is not called. If the store fails, `after` is
+    not called. If `after` raises an error, the caller gets that error instead of the result. Both functions can be
+    asynchronous. To kill the process after an append::
 
         store = Interposed(
             open_store("runs.db"),

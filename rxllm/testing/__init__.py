@@ -3,17 +3,18 @@
 =============  =========================================================================================================
 for operators  `assert_operator` checks the `OPERATOR_RULES`. `marbles` draws timed streams as text.
 for adapters   `assert_adapter` checks the `ADAPTER_RULES`. `AdapterConformance`, `HTTPAdapterConformance` and
-               `ImageConformance` test your adapter against a service that follows a `Script`. `Served` counts the
-               calls. The service can answer with `PNG`, `REQUEST_ID` and `refusal`. `loopback` is a real server that
-               records who closed each connection, and when. `chunkings` and `cut` split bytes into chunks.
+               `ImageConformance` test your adapter against a service that follows a `Script`. `Served` pairs
+               an adapter with its running service, whose answers can use `PNG`, `REQUEST_ID` and `refusal`.
+               `loopback` is a real server that records who closed each connection, and when. `chunkings` and `cut`
+               split bytes into chunks.
 for tools      `assert_executor` checks the `EXECUTOR_RULES`, and `assert_encoder` the `ENCODER_RULES`.
 for sessions   `assert_session_store` checks that a session store follows the `SESSION_STORE_RULES`.
-for programs   `sandbox` replaces the models named in code. `Cassette` records each answer once, and plays it back
-               for equal requests. `record` stores a stream in a file; `replay_file` plays it back, and `timed_file`
-               reads it for a timeline. `backtest` runs operators over recordings; it returns a `Backtest` with a
-               `BacktestRow` for each recording. `simulate`, `simulate_many` and `simulate_cancels` run a program in a
-               `World` with virtual time and seeded `FAULTS`. Each run returns a `Simulation` or raises a
-               `SimulationError`. ``rxllm.Fake`` is a scripted model.
+for programs   `sandbox` replaces the models that code refers to by name. `Cassette` records each answer once, and
+               plays it back for equal requests. `record` stores a stream in a file, `replay_file` plays the file
+               back, and `timed_file` reads it for a timeline. `backtest` runs operators over recordings; it returns a
+               `Backtest` with a `BacktestRow` for each recording. `simulate`, `simulate_many` and `simulate_cancels`
+               run a program in a `World` with virtual time and seeded `FAULTS`. Each run returns a `Simulation` or
+               raises a `SimulationError`. ``rxllm.Fake`` is a scripted model.
 for all tests  `events` builds an adapter's events. `strategies` holds hypothesis strategies for all values and events.
 =============  =========================================================================================================
 
@@ -114,8 +115,8 @@ __all__ = [
 
 _MODULES = ("loopback", "marbles", "strategies")
 
-# Some modules need hypothesis or httpx, so each is imported on its first use.
-if not TYPE_CHECKING:  # with `__getattr__`, type checkers would accept any name
+# Each module is imported on first use, because some of them need hypothesis or httpx.
+if not TYPE_CHECKING:  # if type checkers saw `__getattr__`, they would accept any name
     _load = lazy_exports(
         __name__,
         {

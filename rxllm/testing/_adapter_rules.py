@@ -1,4 +1,4 @@
-"""The adapter rules, checked by `assert_adapter`."""
+"""The adapter rules that `assert_adapter` checks."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ JUNK = (
     b'{"a": 1}\n[{"b": [{}]}',
     b'data: {"choices": [{"delta": {"content": 7}}]}\r\n\r\ndata: [DONE]',
 )
-"""Bytes that a decoder might receive from the wrong server."""
+"""Bytes that a decoder might receive from the wrong kind of server."""
 
 SHORTEST_KEY = 8
-"""The minimum length of a key to search for. Shorter keys could match by chance."""
+"""Shorter keys are not searched for, because they could match by chance."""
 
 PROMPT = 0.1
-"""The time limit in seconds for building a request."""
+"""The maximum number of seconds that `build` may take."""
 
 ADAPTER_RULES = RuleTable()
 """Maps each rule's name to its text."""
@@ -113,7 +113,7 @@ def assert_adapter(
     ``hides_key``               api_key is not in the URL                   if the service accepts it only there
     ==========================  ==========================================  ==========================================
 
-    Raises an ``AssertionError`` that lists the broken rules and the reasons. Raises ``ValueError`` for an unknown rule.
+    Raises an ``AssertionError`` that lists each broken rule with the reason. Raises ``ValueError`` for an unknown rule.
     """
     __tracebackhide__ = True
     names = ADAPTER_RULES.chosen(only, without)
@@ -268,7 +268,7 @@ def _secret(run: AdapterRun) -> None:
     for key in (key for key in keys if isinstance(key, str) and len(key) >= SHORTEST_KEY):
         expect(key not in repr(adapter), "its repr exposes the key")
         expect(key not in repr(run.observed), "an event or error exposes the key")
-    if not any(isinstance(key, str) and len(key) >= SHORTEST_KEY for key in keys):  # use an invented key
+    if not any(isinstance(key, str) and len(key) >= SHORTEST_KEY for key in keys):  # use a made-up key
         expect(KEY not in repr(run.observe(run.stream(api_key=KEY))), "an event or error exposes the key")
 
 

@@ -1,4 +1,4 @@
-"""Run an adapter under test against a scripted service."""
+"""Run an adapter against a scripted service, and check the requests that it sends."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ USAGE = Usage(11, 7)
 
 @dataclass(frozen=True)
 class Script:
-    """The answer that a test suite's service gives to a call.
+    """Describes how a test suite's service answers a call.
 
-    The service sends `thinking` and `texts` in pieces, then `calls`, `usage` and the end. `finish_reason` defaults to
-    ``"tool_calls"`` if there are calls, and to ``"stop"`` otherwise. An `error` ends the answer, and the adapter must
-    report it. An `error` without text or calls means that the service refuses the call. If `stalls` is true, the
-    service stops sending without ending its answer.
+    The service sends `thinking` and `texts` piece by piece, then `calls` and `usage`, and then ends the answer.
+    `finish_reason` defaults to ``"tool_calls"`` if there are calls, and to ``"stop"`` otherwise. If there is an
+    `error`, it ends the answer, and the adapter must report it. If there are also no texts and no calls, the service
+    refuses the call. If `stalls` is true, the service stops sending but never ends its answer.
     """
 
     texts: tuple[str, ...] = ()
@@ -77,11 +77,11 @@ class Script:
 
 @dataclass(frozen=True)
 class Served:
-    """An adapter with a running service.
+    """An adapter, together with the running service that it calls.
 
-    ``asked()`` returns the number of calls that the service received. ``left()`` returns the number of calls that the
-    client closed early. ``requests()`` returns the HTTP requests, like ``Loopback.requests``. If `requests` is None,
-    the rules about requests are checked only for an ``HTTPAdapter``.
+    ``asked()`` returns how many calls the service has received. ``left()`` returns how many of those calls the client
+    closed early. ``requests()`` returns the HTTP requests, like ``Loopback.requests``. If `requests` is None, the rules
+    about requests are checked only for an ``HTTPAdapter``.
     """
 
     adapter: Any
@@ -124,7 +124,7 @@ TEMPERATURE = 0.125
 
 
 def canary(rule: str) -> str:
-    """Return the word that `rule` searches the request for, like ``canary_system``."""
+    """Return the word, such as ``canary_system``, that `rule` looks for in the request."""
     return rule.replace("sends_", "canary_")
 
 
@@ -139,7 +139,7 @@ MESSAGES = (
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "string", "description": canary("sends_tool_schema")}}}
 
-# The other tool's name appears only if the tools are sent.
+# No message contains the second tool's name, so it appears only if the tools are sent.
 TOOLS = (Tool("f", "A tool."), Tool(canary("sends_tool_name"), canary("sends_tool_description"), SCHEMA))
 
 OPTIONS = {"canary": canary("sends_options")}
@@ -147,7 +147,7 @@ OPTIONS = {"canary": canary("sends_options")}
 
 PICTURE = user("Look!", Image.from_base64("iVBORw0KGgpjYW5hcnk=", "image/png"))
 
-# Wire formats differ, so a rule checks only that the request changes.
+# Wire formats differ, so these rules check only that the setting changes the request.
 VARIATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sends_max_tokens": ({}, {"max_tokens": 4321}),
     "sends_stop": ({}, {"stop": (canary("sends_stop"),)}),
@@ -155,7 +155,7 @@ VARIATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sends_response_format": ({}, {"response_format": json_schema("canary", SCHEMA)}),
     "sends_picture": ({"messages": (*MESSAGES, user("Look!"))}, {"messages": (*MESSAGES, PICTURE)}),
 }
-"""Maps each rule to the fields of two requests: one without the setting, and one with it."""
+"""Maps each rule to the fields of two requests: one without the setting and one with it."""
 
 
 def expect_sent(rule: str, requests: Sequence[Sent]) -> None:
@@ -179,7 +179,7 @@ def expect_sent(rule: str, requests: Sequence[Sent]) -> None:
             expect(canary(rule) in heads + body, f"{canary(rule)!r} is not in {shorten(body, 120)}")
 
 
-# The adapter under test, and the calls that are made to it
+# The adapter under test, and the calls it answers
 
 
 def says_something(events: Iterable[Event]) -> bool:
@@ -189,7 +189,7 @@ def says_something(events: Iterable[Event]) -> bool:
 
 @dataclass(frozen=True)
 class AdapterRun:
-    """An adapter, and the call used to test it."""
+    """An adapter, and the call that is used to test it."""
 
     engine: Engine
     request: Any
@@ -201,14 +201,13 @@ class AdapterRun:
         return stream_generate(self.engine, request, **{**self.options, **options})
 
     def bare(self) -> Stream[Event]:
-        """Return the stream directly from the adapter, without rxllm's pipeline."""
+        """Return the adapter's own stream, without rxllm's pipeline."""
         return Stream.of(as_adapter(self.engine.adapter).stream(*self.received))
 
     def observe(self, source: Observable[Any], **options: Any) -> Observed:
         return observe(source, seconds=self.seconds, **options)
 
     def decode(self, chunks: list[bytes]) -> list[Event]:
-        """Decode `chunks` with a new decoder."""
         decoder = self.engine.adapter.decoder(self.received[0])
         try:
             return [*(event for chunk in chunks for event in decoder.feed(chunk)), *decoder.close()]
@@ -217,11 +216,11 @@ class AdapterRun:
 
     @cached_property
     def observed(self) -> Observed:
-        """The outcome of the reference call. The call is made only once."""
+        """The outcome of the reference call, which is made only once."""
         return self.observe(self.stream())
 
     def expect_as_before(self, which: str, observed: Observed) -> None:
-        """Raise ``AssertionError`` if the outcome differs from the reference call's."""
+        """Raise ``AssertionError`` if `observed` differs from the outcome of the reference call."""
         __tracebackhide__ = True
         before, now = (
             [*self.comparable_facts(call.events), *map(repr, call.errors), *["completed"] * call.completed]
@@ -230,7 +229,7 @@ class AdapterRun:
         expect_same(which, before, now)
 
     def comparable_facts(self, events: list[Event]) -> list[Any]:
-        """Return the facts that must be the same for all calls. A model may word each answer differently."""
+        """Return what must be the same in all calls. This excludes the wording, which a model may change each time."""
         kinds = [type(event).__name__ for event in events]
         return [*kinds[:1], *["content"] * says_something(events), *kinds[-1:]]
 
@@ -247,13 +246,13 @@ class AdapterRun:
 
     @cached_property
     def sent(self) -> Sequence[Sent] | None:
-        """The HTTP requests for the canary request, or None if they are unknown."""
+        """The HTTP requests that are sent for the canary request, or None if they cannot be observed."""
         return self.sends()
 
     def sends(self, **changes: Any) -> Sequence[Sent] | None:
-        """Return the HTTP requests for the canary request, modified by `changes`.
+        """Return the HTTP requests that are sent for the canary request after `changes` are made to it.
 
-        Return None if the HTTP requests are unknown. Raise the adapter's ``LLMError`` if it refuses the request.
+        Return None if they cannot be observed. If the adapter refuses the request, raise its ``LLMError``.
         """
         if not isinstance(self.engine.adapter, HTTPAdapter):
             return None
@@ -304,7 +303,7 @@ class ScriptedRun(AdapterRun):
         return generate(self.engine, self.request, **{**self.options, **options})
 
     def answer(self, **options: Any) -> Response[Any]:
-        """Return the response of a call that must succeed."""
+        """Make a call that must succeed, and return its response."""
         __tracebackhide__ = True
         response: Response[Any] = self.observe(self.generate(**options)).expect_events()[-1]
         expect(response.error is None, f"the answer failed: {response.error!r}", response.error)

@@ -41,7 +41,7 @@ else:
     except ModuleNotFoundError:
 
         class _Missing:
-            """A stand-in for pytest if it is not installed."""
+            """Stands in for pytest when it is not installed."""
 
             mark = SimpleNamespace(parametrize=lambda *parameters: lambda test: test)
 
@@ -59,7 +59,7 @@ REASONS = tuple(sorted(AdapterError.REASONS - {"no_scripted_response"}))
 RETRY_AFTER = 0.5
 
 SCRIPT_RULES = ("calls", "thinking", "usage", "length", "content_filter", "cancelled")
-"""Other names that a suite's `without` may contain."""
+"""The names that a suite's `without` may contain in addition to the adapter rules."""
 
 each_reason = pytest.mark.parametrize("reason", REASONS)
 
@@ -67,8 +67,8 @@ each_reason = pytest.mark.parametrize("reason", REASONS)
 class AdapterConformance:
     """A test suite for a chat adapter with a scripted service.
 
-    It checks the `ADAPTER_RULES` and further cases. In a subclass, define `serving`. It starts a service that follows a
-    `Script`::
+    It checks the `ADAPTER_RULES` and runs further cases. In a subclass, define `serving`, which starts a service that
+    follows a `Script`::
 
         class TestMine(AdapterConformance):
             without = {"thinking": "the service has none"}
@@ -78,10 +78,11 @@ class AdapterConformance:
                 with service(script) as running:
                     yield Served(Mine(running.url), running.count_calls, running.count_hang_ups)
 
-    The service can refuse a call with any of the `reasons`. Cases for other reasons are skipped. `breaks` is the reason
-    for a stream that fails midway. Three attributes are times in seconds. `silence` is the timeout for a service that
-    stops sending. `patience` is how long the service may take to notice a disconnect. `seconds` is the maximum duration
-    of a stream. For an adapter that uses HTTP, subclass ``HTTPAdapterConformance`` instead.
+    `reasons` lists the reasons for which the service can refuse a call. Cases for other reasons are skipped. `breaks`
+    is the reason that is reported if a stream fails midway. The other attributes are times in seconds: `silence` is the
+    timeout to use when the service stops sending, `patience` is how long the service may take to notice a disconnect,
+    and `seconds` is the maximum duration of a stream. For an adapter that uses HTTP, subclass
+    ``HTTPAdapterConformance`` instead.
 
     `without` maps the names of cases to reasons for omitting them:
 
@@ -110,7 +111,7 @@ class AdapterConformance:
     def serving(self, script: Script) -> AbstractContextManager[Served]:
         """Return a context manager that starts a service and yields a `Served`.
 
-        The service follows `script` on each call. A refusal must include the request id `REQUEST_ID` and the error's
+        The service follows `script` in every call. A refusal must include the request id `REQUEST_ID` and the error's
         ``retry_after``.
         """
         missing(self, "serving")
@@ -126,7 +127,7 @@ class AdapterConformance:
 
     @property
     def whole(self) -> Script:
-        """A script that uses every feature of the service."""
+        """A script that uses every feature that the service supports."""
         return Script(
             TEXTS,
             () if "calls" in self.without else CALLS,
@@ -150,9 +151,9 @@ class AdapterConformance:
             raise
 
     def refusal(self, reason: str) -> Script:
-        """Return a script that refuses the call with this `reason`."""
+        """Return a script that refuses the call for this `reason`."""
         if reason not in self.reasons:
-            pytest.skip(f"the service cannot refuse a call with the reason {reason}")
+            pytest.skip(f"the service cannot refuse a call for the reason {reason}")
         return Script(error=AdapterError(reason, request_id=REQUEST_ID))
 
     def waiting(self, reason: str) -> dict[str, Any]:
@@ -201,7 +202,7 @@ class AdapterConformance:
                 pytest.skip("this service does not expose its requests: see Served")
             report(ADAPTER_RULES.broken(run, [rule]))
 
-    # Whole answers
+    # Complete answers
 
     def test_an_answer(self) -> None:
         with self.running(Script(TEXTS)) as run:

@@ -52,8 +52,8 @@ class BacktestRow:
     `cut_at`        When the pipeline unsubscribed, if it did so before the recorded answer ended.
     `tokens`        The number of tokens reported, up to the cut if there was one.
     `cost`          The cost reported, up to the cut if there was one.
-    `missing`       The unrecorded answers that the pipeline needed, each with its time. Nothing is emitted in their
-                    place.
+    `missing`       The answers that the pipeline needed but that were not recorded, each with its time. Nothing is
+                    emitted in their place.
     ==============  ====================================================================================================
     """
 
@@ -135,15 +135,15 @@ def backtest(
     >>> folder.cleanup()
 
     The result has one row for each stream. `recordings` are ``.jsonl`` files from `record` or `Cassette`. Pass a file,
-    a folder, or a list of these. You can also pass a stream of events, such as ``from_iterable(events)``. It runs in
-    virtual time. `pipeline` is an operator or a list of operators. On recordings from a cassette, operators work as
-    they do in an engine. ``progress(row)`` is called after each row.
+    a folder, or a list of these. You can also pass a stream of events, such as ``from_iterable(events)``, which will
+    run in virtual time too. `pipeline` is an operator or a list of operators. On recordings from a cassette, operators
+    work as they do in an engine. ``progress(row)`` is called whenever a row is ready.
 
-    Some operators, like retry and ``hedge``, subscribe again. They receive the next recording of the same request, if
-    the cassette has one. Another engine, as in ``fallback``, answers only if its adapter is a ``Fake`` or a
-    ``Cassette(..., "replay")``. Give such a cassette ``speed=1`` to keep the recorded times. The row's `missing` lists
-    the answers that are not recorded. Async functions fail, because virtual time has no event loop. Use sync functions,
-    or functions that return a stream.
+    Some operators, such as retry and ``hedge``, subscribe more than once. They then receive the next recording of the
+    same request, if the cassette has one. Another engine, such as the one in ``fallback``, answers only if its adapter
+    is a ``Fake`` or a ``Cassette(..., "replay")``. Pass ``speed=1`` to such a cassette to keep the recorded times. A
+    row's `missing` lists the answers that were not recorded. Async functions fail, because there is no event loop in
+    virtual time. Use sync functions, or functions that return a stream.
 
     Raises ``ValidationError("invalid_option")`` if `pipeline` is not made of operators. Raises ``FileNotFoundError`` if
     a path does not exist. Errors raised while the pipeline is applied are propagated.
@@ -193,7 +193,7 @@ def _run_tapes(origin: Path | Observable[Any], operators: Sequence[Operator]) ->
             Run(load_tapes(origin)[index], operators, shown).start()
 
         row = _run_tape(tape, operators)
-        # Rows hold no events, to save memory.
+        # To save memory, rows hold no events, and `notes` runs the pipeline again.
         yield row if row.outcome == "unreadable" else replace(row, _again=again)
 
 
@@ -221,21 +221,21 @@ def _run_tape(tape: Tape, operators: Sequence[Operator]) -> BacktestRow:
 
 
 PATIENCE = 3600.0
-"""The number of seconds that a pipeline may run after its recording has ended."""
+"""The maximum number of seconds that a pipeline may keep running after its recording has ended."""
 
 
 @dataclass(frozen=True)
 class Tape:
-    """A recording, followed by the later recordings of the same request."""
+    """A recording and any later recordings of the same request."""
 
     name: str
     takes: Sequence[Recorded | Observable[Any]]
     description: Mapping[str, Any]
 
     def check(self) -> float:
-        """Return the duration in seconds.
+        """Return the recording's duration in seconds.
 
-        Raises ``ValidationError`` for a malformed recording.
+        Raises ``ValidationError`` if the recording is malformed.
         """
         return max([take.notes()[-1].at for take in self.takes[:1] if isinstance(take, Recorded)], default=0.0)
 
@@ -261,7 +261,7 @@ def load_tapes(origin: Path | Observable[Any]) -> list[Tape]:
 
 
 class Run:
-    """Runs the operators over a `tape` once. Notifications are added to `shown`."""
+    """Runs the operators over `tape` once, and appends each notification to `shown`."""
 
     def __init__(self, tape: Tape, operators: Sequence[Operator], shown: list[Shown] | None = None) -> None:
         self.outcome: Literal["completed", "error", "unanswered"] = "unanswered"
@@ -316,7 +316,7 @@ class Run:
         return self._subscribe_to(source, "the rest of an answer whose subscriber unsubscribed", observer)
 
     def _answer_of(self, engine: Any, model: str | None = None) -> Stream[Event]:
-        """Return the answer of another engine. If that engine cannot answer, the answer is recorded as missing."""
+        """Return another engine's answer. If that engine cannot answer, record its answer as missing."""
         other = as_engine(engine)
         request = replace(self._tape.request, model=model or other.model or self._tape.request.model, options={})
         what = f"an answer from {provider_name(other.adapter)}" + (f":{request.model}" if request.model else "")
@@ -338,7 +338,7 @@ class Run:
         number, has_ended = len(self.usages), False
         self.usages.append(Usage())
         events = Subject[Any]()
-        # This fails harmlessly for items that carry no usage.
+        # If the items carry no usage, `ops.usage` fails here, which does no harm.
         at_once = CurrentThreadScheduler.singleton()
         note = partial(self.usages.__setitem__, number)
         events.pipe(ops.usage()).subscribe(note, lambda _: None, scheduler=at_once)
@@ -441,7 +441,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return the header and the first rows of the table, without empty columns."""
+    """Return the table's header and first rows, leaving out empty columns."""
     names = [name for name in _COLUMNS if name == "recording" or any(row[name] not in (None, "") for row in rows)]
     return [[_COLUMNS[name] for name in names], *([_cell(name, row[name]) for name in names] for row in rows[:_ROWS])]
 

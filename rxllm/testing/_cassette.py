@@ -1,4 +1,4 @@
-"""`Cassette` and `sandbox` replace a model in tests."""
+"""`Cassette` and `sandbox`, which replace models in tests."""
 
 from __future__ import annotations
 
@@ -69,34 +69,35 @@ class Cassette:
     pass mode="once" to record what is missing
     >>> folder.cleanup()
 
-    `engine` is an adapter, a model name, or an `Engine` with only an adapter and a model. Pass other settings to the
-    engine that uses the cassette: ``Engine(Cassette("tape.jsonl", "openai:gpt-5"), tools=[...])``.
+    `engine` is an adapter, a model name, or an `Engine` that has only an adapter and a model. Pass other settings to
+    the engine that uses the cassette: ``Engine(Cassette("tape.jsonl", "openai:gpt-5"), tools=[...])``.
 
     ==============  ====================================================================================================
     `mode`          effect
     ==============  ====================================================================================================
-    ``"once"``      Plays recorded answers, and calls the model for other requests. Only complete answers are recorded.
-                    If a call fails or is disposed early, the next equal request calls the model again.
+    ``"once"``      Plays recorded answers, and calls the model for requests that have none. Only complete answers are
+                    recorded. If a call fails or is disposed early, the next equal request calls the model again.
     ``"replay"``    Never calls the model. A request that is not recorded fails with
                     ``AdapterError("no_scripted_response")``, which shows how it differs from the nearest recording.
     ``"record"``    Always calls the model. The first call with a request replaces that request's recordings; later
-                    calls add new recordings. Failed calls are recorded, too. The recording of a call that is disposed
+                    calls add new recordings. Failed calls are recorded too. The recording of a call that is disposed
                     early ends with ``StreamError("cancelled")``.
     ==============  ====================================================================================================
 
-    By default, recorded answers are played without delays. With ``speed=1`` they keep their recorded times. ``speed=2``
-    is twice as fast. Several recordings of one request are played in rotation.
+    By default, recorded answers are played without delays. With ``speed=1``, they keep their recorded times.
+    ``speed=2`` is twice as fast. If a request has several recordings, they are played in rotation.
 
     Two requests are equal if they have the same messages, tools, model, provider and settings. Request ids, keys,
-    headers and `metadata` are ignored. Options with names like ``password`` are ignored, too. Keys are never written to
+    headers and `metadata` are ignored. Options with names like ``password`` are ignored too. Keys are never written to
     the file. Bytes are written only as hashes.
 
-    A recording starts with a line for the request. The other lines are the same as from `record`. An answer is written
-    in one piece when it is complete. Threads and processes can share the file. While a process replaces recordings, no
-    other process may write to it. A missing folder is created. Images from ``generate_image`` are not recorded.
+    A recording starts with a line for the request. The other lines are the same as those that `record` writes. An
+    answer is written in one piece once it is complete. Threads and processes can share the file, but while one process
+    replaces recordings, no other process may write to the file. If the file's folder is missing, it is created. Images
+    from ``generate_image`` are not recorded.
 
-    Raises ``ValidationError("invalid_option")`` for an unknown `mode`. Raises ``EngineError("invalid_engine")`` for an
-    engine with other settings. Raises ``ValueError`` if `speed` is not positive, and ``TypeError`` if `path` is not a
+    Raises ``ValidationError("invalid_option")`` if `mode` is unknown. Raises ``EngineError("invalid_engine")`` if the
+    engine has other settings. Raises ``ValueError`` if `speed` is not positive, and ``TypeError`` if `path` is not a
     path.
     """
 
@@ -135,7 +136,7 @@ class Cassette:
             return self._choose_source(request, call).subscribe(observer, scheduler=scheduler)
 
         stream = Stream(subscribe)
-        # If the request names a model, the pipeline adds the costs afterwards.
+        # If the request names a model, the pipeline adds the costs itself.
         return stream if is_named else add_costs(stream, self.provider, request.model)
 
     def _choose_source(self, request: Request, call: Call) -> Stream[Event]:
@@ -192,7 +193,7 @@ class Cassette:
 
 @contextmanager
 def sandbox(engine: A) -> Generator[A]:
-    """Inside the block, use `engine` instead of model names.
+    """Inside the block, use `engine` wherever the code names a model.
 
     >>> from rxllm import Fake, generate
     >>> def name_primes():
@@ -203,13 +204,13 @@ def sandbox(engine: A) -> Generator[A]:
     >>> fake.requests[0].model
     'gpt-5'
 
-    The `engine` replaces every engine given as a string, such as ``"openai:gpt-5"``. It is an `Engine`, an adapter or
-    an image adapter. If the code generates text and images, pass an `Engine` with both adapters. Requests keep the
-    model name given in the code.
+    `engine` is an `Engine`, an adapter or an image adapter. It replaces every engine that the code gives as a string,
+    such as ``"openai:gpt-5"``. If the code generates both text and images, pass an `Engine` that has both adapters.
+    Requests keep the model name given in the code.
 
-    A sandbox affects the streams created in its block, even if they run after the block. It also applies in tasks,
-    ``asyncio.run`` and ``asyncio.to_thread``. Concurrent and nested sandboxes are independent. Engines created outside
-    the block do not change.
+    A sandbox affects every stream created inside its block, even if the stream runs after the block. It also applies in
+    tasks, ``asyncio.run`` and ``asyncio.to_thread``. Concurrent and nested sandboxes are independent. Engines created
+    outside the block are not affected.
     """
     only_images = isinstance(engine, ImageAdapter) and not hasattr(engine, "stream")
     replacement = Engine(image_adapter=engine) if only_images else as_engine(engine)
@@ -224,7 +225,7 @@ _writing = threading.Lock()
 
 
 class _Take(Recording):
-    """Records a live answer, and saves it at the end."""
+    """Records a live answer, and saves it when it ends."""
 
     def __init__(self, seconds: Callable[[], float], keeps_all: bool, save: Callable[[str], None]) -> None:
         super().__init__(io.StringIO(), seconds)
@@ -239,7 +240,7 @@ class _Take(Recording):
 
     def end(self, kind: str, json: str) -> Exception | None:
         with self._lock:
-            if kind == "disposed" and self._is_answer:  # the subscriber left after the complete answer
+            if kind == "disposed" and self._is_answer:  # unsubscribed after receiving the complete answer
                 kind = "completed"
             self._is_kept = self._keeps_all or (kind == "completed" and self._is_answer)
             return super().end(kind, json)
@@ -260,7 +261,7 @@ def read_cassette(path: Path) -> list[Recorded]:
 
 def _append(path: Path, entry: bytes) -> None:
     with path.open("ab", buffering=0) as file:
-        # The empty line also ends an entry that a crash cut short.
+        # The empty line also ends an entry that was cut short by a crash.
         data = b"\n" + entry if file.tell() else entry
         if file.write(data) != len(data):
             raise OSError(f"{path}: only part of the recording could be written")
@@ -284,16 +285,16 @@ def _require_bare(engine: Engine) -> Engine:
     return bare
 
 
-def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  # pickles refer to it by this name
+def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  # pickled cassettes refer to it by name
     return Cassette(path, engine, mode, speed=speed)
 
 
 _SHOWN = 5
-"""The maximum number of differences in an error message."""
+"""The maximum number of differences to show in an error message."""
 
 
 def secrets_of(adapter: Any, request: Request, call: Call) -> list[str]:
-    """Return the secrets that are known before the call."""
+    """Return the secrets that are known before the call is made."""
     if isinstance(adapter, HTTPBase):
         return adapter._secrets(request, call, None)  # pyright: ignore[reportPrivateUsage]
     sources = {"api_key": call.api_key, "headers": call.headers, "options": request.options}
@@ -301,7 +302,7 @@ def secrets_of(adapter: Any, request: Request, call: Call) -> list[str]:
 
 
 def describe_request(request: Request, provider: str, raw: bool, secrets: list[str]) -> dict[str, Any]:
-    """Return the parts of `request` that the model sees. Bytes are hashed, and `secrets` are masked."""
+    """Return the parts of `request` that the model sees, with bytes hashed and `secrets` masked."""
     tools = tuple(Tool(tool.name, tool.description, tool.schema, metadata=tool.metadata) for tool in request.tools)
     data: dict[str, Any] = json.loads(
         to_json(replace(request, tools=tools, options=masked(request.options), metadata={}))
@@ -332,24 +333,23 @@ def _sha256(content: str | bytes) -> str:
 
 
 def add_costs(source: Any, provider: str | None, model: str | None) -> Any:
-    """Return `source`. If the model's prices are known, costs are added to its usage."""
+    """Add costs to the usage in `source` if the model's prices are known."""
     info = models.find(provider, model) if provider else None
     return source.pipe(ops.cost(price=models.price_of(info))) if info is not None and info.has_prices else source
 
 
 def key_of(description: Mapping[str, Any]) -> str:
-    """Return a key that is equal for equal descriptions."""
     return json.dumps(description, sort_keys=True)
 
 
 def head_line(description: Mapping[str, Any]) -> str:
-    """Return the first line of a recording, which contains the request."""
+    """Return the first line of a recording, which holds the request."""
     text = json.dumps({"request": description}, ensure_ascii=False)
     return f"{text if is_encodable(text) else json.dumps({'request': description})}\n"
 
 
 def nearest_differences(recorded: list[Mapping[str, Any]], description: Mapping[str, Any]) -> list[str]:
-    """Return the differences from the most similar recorded request."""
+    """Return how the request differs from the most similar recorded one."""
     text = key_of(description)
 
     def distance(other: Mapping[str, Any]) -> tuple[int, float]:

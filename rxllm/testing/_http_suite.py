@@ -1,4 +1,4 @@
-"""Test suites for chat adapters over HTTP and for image adapters."""
+"""Test suites for chat adapters that use HTTP, and for image adapters."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ PNG = Image.from_base64(
 """A one-pixel image."""
 
 WITHOUT_STATUS = ("malformed_response", "unsupported_feature", "unknown")
-"""The reasons for a refusal that have no HTTP status."""
+"""The reasons for a refusal that have no HTTP status of their own."""
 
 
 class HTTPAdapterConformance(AdapterConformance):
     """A test suite for a chat adapter that uses HTTP.
 
-    Define the provider's wire format with five methods in a subclass::
+    In a subclass, define the provider's wire format in five methods::
 
         class TestMine(HTTPAdapterConformance):
             without = {"calls": "the service has no tools"}
@@ -74,17 +74,17 @@ class HTTPAdapterConformance(AdapterConformance):
         missing(self, "said")
 
     def ended(self, script: Script) -> list[bytes]:
-        """Return the chunks that end an answer. They contain the script's usage and finish reason."""
+        """Return the chunks that end an answer, including the script's usage and finish reason."""
         missing(self, "ended")
 
     def failed(self, error: AdapterError) -> list[bytes]:
-        """Return the chunks that report `error` in mid-stream. They contain its reason and message."""
+        """Return the chunks that report `error` midway through a stream, including its reason and message."""
         missing(self, "failed")
 
     def refused(self, error: AdapterError) -> Reply:
-        """Return a response for `error`; see `refusal`.
+        """Return the response that refuses a call with `error`. You can create it with `refusal`.
 
-        It contains the error's reason, message, ``retry_after`` and ``request_id``.
+        The response must contain the error's reason, message, ``retry_after`` and ``request_id``.
         """
         missing(self, "refused")
 
@@ -220,7 +220,7 @@ class ImageConformance:
         """Return a context manager that starts a service and yields a `Served`.
 
         The service answers with ``n`` copies of `PNG`, but never with more than `images` of them. If `images` is None,
-        it refuses each call and sends the id `REQUEST_ID`.
+        it refuses every call with the request id `REQUEST_ID`.
         """
         missing(self, "serving")
 
@@ -272,7 +272,7 @@ class ImageConformance:
         assert 1 <= len(response.images) <= 4
 
     def _assert_answer(self, served: Served, operation: str, call: Stream[ImageResponse]) -> None:
-        """Assert that `call` returns one image. An unsupported `operation` must be refused."""
+        """Assert that `call` returns one image or, if the adapter does not support `operation`, is refused."""
         assert served.asked() == 0
         if operation in served.adapter.operations:
             (response,) = list(call)
@@ -310,7 +310,7 @@ STATUSES = {
 
 @contextmanager
 def _closed_port() -> Generator[str]:
-    """Yield an address on which no server listens."""
+    """Yield a URL that no server is listening on."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""The operator rules, checked by `assert_operator` in virtual time."""
+"""The operator rules, which `assert_operator` checks in virtual time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from rxllm.values import LLMError, StreamError, ToolCall, Usage, tool
 from rxllm.values.argument_checks import call_fault
 
 ITEMS: list[Any] = events("Hel", "lo", thinking="hm", usage=Usage(3, 2))
-"""The source's default items."""
+"""The items that the source emits by default."""
 
 OPERATOR_RULES = RuleTable()
 """Maps each rule's name to its text."""
@@ -58,8 +58,9 @@ def assert_operator(
     >>> from rxllm import operators as ops
     >>> assert_operator(lambda: ops.filter_deltas(text=False))
 
-    `events` are the items from the source. The default is a simple response. Pass other items if the operator cannot
-    take these, or leaves them all unchanged. For an operator on events, ``operators.verify`` must accept the items:
+    `events` are the items that the source emits. By default, they are the events of a simple response. Pass other items
+    if the operator cannot handle these, or leaves them all unchanged. If the operator works on events,
+    ``operators.verify`` must accept the items:
 
     >>> from rxllm.testing import events
     >>> assert_operator(ops.include_raw_chunks, events=events("Hi", ("raw_chunk", {"n": 1})))
@@ -96,8 +97,9 @@ def assert_operator(
             assert_operator(my_operator, only=[rule])
 
     Time is virtual, so the operator must use the subscription's scheduler. For some rules, the source is silent for ten
-    minutes before its last item. An operator that blocks for `seconds` of real time breaks the current rule. The later
-    rules are then not checked. The operator is created and run on another thread, in the caller's context.
+    minutes before its last item. An operator that blocks for `seconds` of real time breaks the rule that is being
+    checked, and the remaining rules are not checked. The operator is created and run on another thread, in the caller's
+    context.
 
     Raises an ``AssertionError`` with the reason for each broken rule. Raises ``ValueError`` for an unknown rule, and
     ``TypeError`` if `make` is an operator.
@@ -120,7 +122,7 @@ def assert_operator(
 
 
 def _refuse_operator(make: Any) -> None:
-    # If it were called, `make` might raise a TypeError for another reason.
+    # `make` is not called here, because it might raise a TypeError for another reason.
     if call_fault(make) is not None:
         remedy = "pass a function that makes the operator, as in assert_operator(lambda: my_operator(5))"
         raise TypeError(f"{make!r} cannot be called without arguments: {remedy}")
@@ -128,7 +130,7 @@ def _refuse_operator(make: Any) -> None:
 
 @dataclass(frozen=True)
 class Tested:
-    """The operator under test, and the `events` that its source emits."""
+    """An operator under test, and the `events` that its source emits."""
 
     make: Make
     events: Sequence[Any] | None = None
@@ -146,7 +148,7 @@ class Tested:
         return run_operator(self.make, self.items, error, **options)
 
     def deliveries(self) -> list[tuple[int, int, int]]:
-        """Return a tuple for each delivery to test: the item's number, its tick, and how long the source is silent."""
+        """Return each delivery to test as a tuple: the item's number, its tick, and how long the source is silent."""
         last = len(self.items) * EVERY
         timed = [item for item in _ticks(self.run(silence=SILENCE)[0]) if last - EVERY < item[1] < last + SILENCE]
         return [(*item, 0) for item in _ticks(self.run()[0])] + [(*item, SILENCE) for item in timed[:2]]
@@ -155,7 +157,7 @@ class Tested:
         return Source(self.items, clock=clock).pipe(self.make())
 
     def failure(self) -> tuple[str, Exception] | None:
-        """Return a description of the operator's error and the error itself, or None if there is no error."""
+        """Return a description of the operator's error, and the error itself, or None if it did not fail."""
         moments = {0: "when it was subscribed to", self.end: "when the source ended"}
         moments |= {(number + 1) * EVERY: f"at item {number}, {clip(item)}" for number, item in enumerate(self.items)}
         match self.run()[0].ends:
@@ -193,7 +195,7 @@ def _scheduler(tested: Tested) -> None:
     source = Source(tested.items, clock=clock)
     OperatorRun(source.pipe(tested.make()), clock).run()
     for scheduler in source.schedulers:
-        expect(scheduler is clock, f"the source was subscribed to with {scheduler!r}")
+        expect(scheduler is clock, f"the source received the scheduler {scheduler!r}")
 
 
 @OPERATOR_RULES.rule("ends", "it ends once, and emits nothing afterwards")
@@ -209,7 +211,7 @@ def _ends(tested: Tested) -> None:
 @OPERATOR_RULES.rule("ends_with_source", "it ends when its source does")
 def _ends_with_source(tested: Tested) -> None:
     ends = tested.run()[0].ends
-    expect(ends == [(tested.end, "end", None)], f"it ended with {ends} instead of at {tested.end}")
+    expect(ends == [(tested.end, "end", None)], f"it ended with {ends} instead of ending at {tested.end}")
 
 
 @OPERATOR_RULES.rule("errors", "the source's exception passes through, at once and unchanged")

@@ -12,7 +12,7 @@ also has one of these fields:
 =================  ===================================================================================
 
 The last line of each stream has ``"error"``, ``"completed"`` or ``"disposed"``. `record` writes one stream to a file.
-In a cassette, each stream follows a line with its ``"request"``. Unfinished streams in a cassette are ignored.
+In a cassette, each stream is preceded by a line with its ``"request"``. Unfinished streams in a cassette are ignored.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
     True
 
     Each subscription writes its own file. The first is `path` (``hi.jsonl``), the second ``hi.2.jsonl``, and so on.
-    Existing files are replaced. A file is written line by line. It is closed before the subscriber receives the end.
-    Times are from the subscription's scheduler.
+    Existing files are replaced. A file is written line by line, and closed before the subscriber is notified that the
+    stream has ended. Times are measured on the subscription's scheduler.
 
     An item that JSON cannot represent ends the stream with ``ValidationError("not_serializable")``. If the file cannot
     be written, the stream ends with the ``OSError``. Raises ``TypeError`` if `path` is not a path.
@@ -79,7 +79,7 @@ def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
 
 
 def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
-    """Play a file from `record`, `speed` times as fast.
+    """Play back a file from `record`, `speed` times as fast as it was recorded.
 
     ::
 
@@ -116,9 +116,9 @@ def timed_file(path: str | Path) -> Stream[Timed[Any]]:
         timed_file(path)    ABC|        (in the file: 2 a, 5 b, 8 an error; A: a at 2, B: b at 5, C: an ErrorEvent at 8)
 
     The file is from `record` or a `Cassette`. ``rxllm.timeline(timed_file("run.jsonl"))`` draws a recording. In a
-    cassette, the times start again at each answer. Events from a cassette are also wrapped in a `Labelled` with the
-    answer's number and model. The file is read at each subscription. If the file is malformed or missing, the stream
-    fails as in `replay_file`.
+    cassette, the times start from zero again in each answer. Events from a cassette are also wrapped in a `Labelled`
+    with the answer's number and model. The file is read at each subscription. If the file is malformed or missing, the
+    stream fails as in `replay_file`.
 
     Raises ``TypeError`` if `path` is not a path.
     """
@@ -202,7 +202,7 @@ def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
 
 
 class Recording:
-    """Writes the lines of one stream. Lines after the last one are ignored."""
+    """Writes the lines of one stream. Once the stream's last line is written, any more lines are ignored."""
 
     def __init__(self, file: TextIO, seconds: Callable[[], float]) -> None:
         self._file: TextIO | None = file
@@ -213,7 +213,7 @@ class Recording:
         self._write("next", to_json(item))
 
     def end(self, kind: str, json: str) -> Exception | None:
-        """Write the last line and close the file. Return the error if that fails."""
+        """Write the last line, and close the file. If that fails, return the error."""
         with self._lock:
             file = self._file
             if file is None:
@@ -247,16 +247,16 @@ def _error_json(error: Exception) -> str:
 
 _HEAD = b'{"request"'
 
-_LEFT = "the recording ends here because its subscriber left"
+_LEFT = "the recording ends here because its subscriber unsubscribed"
 
 
 def is_left(error: Exception) -> bool:
-    """Return whether the recorded subscriber unsubscribed."""
+    """Return whether `error` means that the recorded subscriber unsubscribed."""
     return isinstance(error, StreamError) and error.message == _LEFT
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    """A line of a file, with `at` and one other field."""
+    """A line of a file, which has `at` and exactly one other field."""
 
     at: float
     next: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -266,7 +266,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Note(msgspec.Struct):
-    """A notification with an `item`, an `error` or neither."""
+    """A notification. It has an `item`, an `error` or, if the stream completed, neither."""
 
     at: float
     item: Any = None
@@ -278,7 +278,7 @@ _FAULTS = (msgspec.MsgspecError, ValueError, LLMError)
 
 @dataclass(frozen=True)
 class Recorded:
-    """One stream in a file, as numbered `lines`. A cassette's `head` contains the request."""
+    """One stream in a file, as numbered `lines`. In a cassette, `head` is the line that contains the request."""
 
     path: Path
     lines: list[tuple[int, bytes]]
@@ -286,7 +286,7 @@ class Recorded:
 
     @property
     def request(self) -> Mapping[str, Any]:
-        """The recorded request. It is empty if there is no `head`."""
+        """The recorded request, or an empty dict if there is no `head`."""
         if self.head is None:
             return {}
         number, line = self.head
@@ -297,7 +297,7 @@ class Recorded:
 
     @property
     def text(self) -> bytes:
-        """The lines of this stream, exactly as they are in the file."""
+        """The lines of this stream, including the `head`, exactly as they are in the file."""
         return b"".join(line for _, line in (*([self.head] if self.head else []), *self.lines))
 
     def notes(self) -> list[Note]:
@@ -327,7 +327,7 @@ class Recorded:
 
 
 def recordings_in(path: Path) -> list[Recorded]:
-    """Return the streams in a file. A cassette's unfinished entries are skipped."""
+    """Return the streams in a file, except for the unfinished entries of a cassette."""
     with path.open("rb") as file:
         first, *others = _split_entries(path, file)
     if first.head is None:
@@ -355,7 +355,7 @@ def _split_entries(path: Path, lines: Iterable[bytes]) -> Iterator[Recorded]:
 def _decode(line: bytes, type: type[T]) -> T:
     try:
         return msgspec.json.decode(line, type=type)
-    except msgspec.DecodeError as error:  # the line contains half a surrogate pair or a number out of range
+    except msgspec.DecodeError as error:  # the line contains a lone surrogate, or a number that is out of range
         try:
             data: Any = json.loads(line)
         except ValueError:
@@ -391,7 +391,7 @@ def play(notes: Sequence[Note], speed: float) -> Stream[Event]:
 
 
 class _Play:
-    """One subscription to `play`."""
+    """One subscription to the stream that `play` returns."""
 
     def __init__(
         self,
@@ -414,7 +414,7 @@ class _Play:
         return self._waiting
 
     def _schedule(self) -> None:
-        # The subscriber needs its disposable before the first event.
+        # The subscriber must have its disposable before the first event arrives.
         self._wait(self._scheduler or CurrentThreadScheduler.singleton(), 0.0)
 
     def _wait(self, scheduler: abc.SchedulerBase, seconds: float) -> None:

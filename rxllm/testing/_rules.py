@@ -23,12 +23,12 @@ LINES = 15
 """The maximum number of lines in a report."""
 
 WIDTH = 100
-"""The maximum length of a value in a message."""
+"""The maximum number of characters of a value in a message."""
 
 
 @dataclass(frozen=True)
 class BrokenRule:
-    """A rule that the subject has broken. `error` is the check's error. `cause` is the subject's own error, if any."""
+    """A rule that the subject breaks. `error` is what the check raised. `cause` is the subject's own error, if any."""
 
     name: str
     message: str
@@ -47,7 +47,7 @@ class RuleTable(dict[str, str]):
         self.checks: dict[str, Callable[[Any], Any]] = {}
 
     def rule(self, name: str, sentence: str) -> Callable[[C], C]:
-        """Return a decorator that registers the check for a rule."""
+        """Return a decorator that registers the decorated function as the check for a new rule."""
 
         def add(check: C) -> C:
             self[name], self.checks[name] = sentence, check
@@ -70,7 +70,7 @@ class RuleTable(dict[str, str]):
     ) -> Iterator[BrokenRule]:
         """Yield the rules that `subject` breaks.
 
-        `call` runs each check. Only an error of type `catch` means a broken rule. Other errors propagate.
+        `call` runs each check. Only an error of type `catch` counts as a broken rule. Other errors propagate.
         """
         for name in names:
             try:
@@ -81,7 +81,7 @@ class RuleTable(dict[str, str]):
                 yield BrokenRule(name, f"{name}: {self[name]}, but {how}", error, cause)
 
     def check(self, subject: Any, without: Collection[str] = ()) -> None:
-        """Raise one ``AssertionError`` for all broken rules."""
+        """If any rules are broken, raise a single ``AssertionError`` that lists them all."""
         __tracebackhide__ = True
         report(self.broken(subject, self.chosen(None, without)))
 
@@ -92,7 +92,7 @@ def check_names(names: Collection[str], known: Collection[str]) -> None:
 
 
 def report(broken: Iterable[BrokenRule]) -> None:
-    """Raise an ``AssertionError`` if any rule is broken."""
+    """Raise an ``AssertionError`` that lists the `broken` rules, if there are any."""
     __tracebackhide__ = True
     if rules := list(broken):
         cause = next((rule.cause for rule in rules if rule.cause is not None), None)
@@ -100,7 +100,7 @@ def report(broken: Iterable[BrokenRule]) -> None:
 
 
 def _on_a_screen(messages: Sequence[str]) -> str:
-    """Join the messages. Only the first line of a message is kept if the rest does not fit on a screen."""
+    """Join the messages. If the rest of a message does not fit on the screen, keep only its first line."""
     lines: list[str] = []
     for index, message in enumerate(messages, 1):
         first, *rest = message.splitlines()
@@ -118,7 +118,7 @@ def expect(condition: bool, why: str, cause: BaseException | None = None) -> Non
 def expect_same(
     what: str, expected: Sequence[Any], actual: Sequence[Any], key: Callable[[Any], Any] = lambda item: item
 ) -> None:
-    """Raise ``AssertionError`` at the first difference."""
+    """Raise an ``AssertionError`` that shows the first difference, if there is one."""
     __tracebackhide__ = True
     for index, (left, right) in enumerate(zip_longest(expected, actual, fillvalue=_END)):
         if key(left) != key(right):
@@ -142,7 +142,6 @@ def near_the_difference(*texts: str) -> list[str]:
 
 
 def clip(value: Any) -> str:
-    """Return the shortened repr of `value`."""
     return shorten(repr(value), WIDTH)
 
 
@@ -150,17 +149,17 @@ def clip(value: Any) -> str:
 
 
 SECONDS = 30.0
-"""The number of seconds after which a stream counts as hung."""
+"""A stream that takes longer than this many seconds counts as hung."""
 
 
 class HangingError(AssertionError):
-    """Raised if a function does not return in time."""
+    """Raised when a function does not return in time."""
 
 
 def in_time(function: Callable[[], T], seconds: float) -> T:
     """Call ``function()`` on a new thread, and return its result.
 
-    Raises `HangingError` after `seconds`. The thread keeps running.
+    If the function has not returned after `seconds`, raise `HangingError`. The thread will keep running.
     """
     future: Future[T] = Future()
 
@@ -223,7 +222,7 @@ class Observed:
 
 
 def observe(source: Observable[Any], **options: Any) -> Observed:
-    """Return the outcome of a subscription to `source`."""
+    """Subscribe to `source`, wait for it to end, and return the outcome."""
     (observed,) = observe_all([source], **options)
     return observed
 
@@ -235,9 +234,9 @@ def observe_all(
     scheduler: abc.SchedulerBase | None = None,
     on_next: Callable[[Any], None] = lambda event: None,
 ) -> list[Observed]:
-    """Subscribe to all `sources` at once, and return the outcomes.
+    """Subscribe to all `sources` at once, wait for them to end, and return the outcomes.
 
-    Raises an ``AssertionError`` if some source has not ended after `seconds`.
+    Raises an ``AssertionError`` if any source has not ended after `seconds`.
     """
     all_observed = [Observed() for _ in sources]
     subscriptions: list[abc.DisposableBase] = []
@@ -247,7 +246,7 @@ def observe_all(
         for source, observed in zip(sources, all_observed, strict=True):
             subscriptions.append(observed.subscribe(source, scheduler, on_next))
 
-    _in_thread(subscribe)  # that thread runs no event loop, so streams use the portal's loop
+    _in_thread(subscribe)  # that thread isn't running an event loop, so streams use the portal's loop
     if not all(observed.ended.wait(max(0.0, deadline - time.monotonic())) for observed in all_observed):
         for subscription in subscriptions:
             subscription.dispose()

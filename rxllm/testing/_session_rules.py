@@ -1,4 +1,4 @@
-"""The rules for session stores, checked by `assert_session_store`."""
+"""The rules for session stores, which `assert_session_store` checks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IDS = (
     *("../{}", "./{}", "/{}", "{}/", "{}/..", "{}\\", "{}:a", "{}%", "{}%25", "{}_", "{}*", "{}?", '{}"', "{}'; --"),
     *("{}" + 10_000 * "x" + "1", "{}" + 10_000 * "x" + "2"),
 )
-"""Ids that a careless store might confuse or truncate."""
+"""Ids that a careless store might mix up or truncate."""
 
 
 def assert_session_store(make: Callable[[], SessionStore], *, without: Collection[str] = ()) -> None:
@@ -70,7 +70,7 @@ class _Place:
         except RunError as error:
             expect(error.reason == "conflict", f"saving {what} raised {error!r}", error)
         else:
-            raise AssertionError(f"saving {what} returned {saved.version} and raised no RunError('conflict')")
+            raise AssertionError(f"saving {what} returned {saved.version} instead of raising RunError('conflict')")
 
 
 def sample(id: str) -> Session:

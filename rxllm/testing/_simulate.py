@@ -33,7 +33,7 @@ from rxllm.values.argument_checks import check, invalid_option, is_positive, mus
 App = Callable[[World], Awaitable[Any]]
 
 ENDING_SECONDS = 30.0
-"""The number of virtual seconds that tasks may run after the app returns."""
+"""Tasks have this many virtual seconds to finish after the app returns."""
 SETTLING_SECONDS = 1.0
 TURN_SECONDS = 0.01
 SHOWN_MOMENTS = 40
@@ -88,10 +88,10 @@ def simulate(
     20
 
     The same seed gives the same run in every process. A run fails if the app raises an error or waits forever. It also
-    fails if a task, a timer, an open connection or a used pool slot is left. After the app returns, its tasks have 30
-    virtual seconds to end. An `AdapterError` or `StreamError` after a fault is not a failure. It becomes the result's
-    `error`. A failed run is repeated with fewer kinds of fault. The `SimulationError` describes the failure with the
-    fewest kinds. rxllm's warnings are not logged.
+    fails if the app leaves behind a task, a timer, an open connection or a used pool slot. After the app returns, its
+    tasks have 30 virtual seconds to finish. An `AdapterError` or `StreamError` after a fault is not a failure. It
+    becomes the result's `error`. A failed run is repeated with fewer kinds of fault, and the `SimulationError`
+    describes the failure that needed the fewest. rxllm's warnings are not logged.
 
     These are the kinds of `faults`. Each kind is enabled in about a third of all runs:
 
@@ -105,13 +105,13 @@ def simulate(
     ``reorder``  Tasks that wake up at the same time run in a different order, or one turn later.
     ===========  =====================================================================================================
 
-    The app is cancelled before step number `cancel`. `simulate_cancels` tries every step. `limit` is the maximum
-    virtual time in seconds.
+    If `cancel` is given, the app is cancelled before that step. `simulate_cancels` tries every step. `limit` is the
+    maximum virtual time in seconds.
 
     Sync tools and other blocking functions run on the same thread. If they sleep, their results are delayed. The app
     must not start a thread or call ``run()``. Both raise an error. The simulation does not control ``datetime.now()``,
     ``threading`` locks, or the order of a set of strings. A process runs one simulation at a time. Simulations on other
-    threads wait.
+    threads wait for their turn.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """
@@ -132,7 +132,7 @@ def simulate(
 
 
 def _drop_faults(failed: SimulationError, kinds: list[str], run: Callable[..., object]) -> SimulationError:
-    """Return the failure with the fewest kinds of fault."""
+    """Repeat a failed run with fewer kinds of fault, and return the failure that needs the fewest."""
     for kind in list(kinds):
         fewer = [other for other in kinds if other != kind]
         try:
@@ -145,7 +145,7 @@ def _drop_faults(failed: SimulationError, kinds: list[str], run: Callable[..., o
 
 @functools.cache
 def _import_modules(modules: tuple[str, ...]) -> None:
-    # An import during the first run would make that run differ from later ones.
+    # If these were imported during the first run, that run would differ from later ones.
     daemon_threads().submit(asyncio.run, prepare(modules)).result()
 
 
@@ -159,7 +159,7 @@ def simulate_many(app: App, seeds: Iterable[int] = range(1000), **options: Any) 
 
 
 def simulate_cancels(app: App, seed: int = 0, *, faults: Collection[str] = (), **options: Any) -> list[Simulation]:
-    """Run `app` many times, and cancel it at a different step each time. This covers every ``await`` of every task."""
+    """Run `app` many times, and cancel it at a different step each time. This covers every ``await`` in every task."""
     steps = simulate(app, seed, faults=faults, **options).steps
     return [simulate(app, seed, faults=faults, cancel=step, **options)._replace(trace=()) for step in range(1, steps)]
 
@@ -232,7 +232,6 @@ class _Run:
         self._record_error(error, f"{details['message']}:")
 
     def _find_leftovers(self) -> None:
-        """Record what the app left behind."""
         self._run_outside(self._wait_for_tasks())
         if self.loop.app_tasks():
             self.problems.append(f"tasks were left behind{self._format_stacks()}")
@@ -259,7 +258,7 @@ class _Run:
                 await asyncio.sleep(TURN_SECONDS)  # a task may start another one as it ends
 
     def _run_outside(self, coro: Any) -> None:
-        """Run `coro` in the simulation, but not as a part of the app."""
+        """Run `coro` in the simulation, but not as part of the app."""
         with contextlib.suppress(TimeoutError):
             self.loop.run_until_complete(self.loop.create_task(coro, context=world_context()))
 
@@ -316,7 +315,6 @@ def _without_warnings(loop: VirtualLoop) -> Generator[None]:
 
 
 def _format_stack(task: NumberedTask) -> str:
-    """Return the stack of a suspended task."""
     frames: list[tuple[FrameType, int]] = []
     awaited: Any = task.get_coro()
     while awaited is not None:

@@ -20,9 +20,9 @@ FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
 """The kinds of fault; see `simulate`."""
 
 ENABLED = 0.3
-"""The probability that a run enables a kind of fault."""
+"""The probability that any one kind of fault is enabled in a run."""
 RATES = (0.1, 0.4, 0.8)
-"""The probabilities with which an enabled fault strikes. Each run uses one of them."""
+"""The possible probabilities that an enabled fault strikes. Each run uses one of them."""
 
 
 class Moment(NamedTuple):
@@ -37,7 +37,7 @@ class Moment(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A fault of a connection. It strikes before byte `at`. A stall lasts `seconds`."""
+    """A fault in a connection. It strikes just before byte number `at`. If it is a stall, it lasts `seconds`."""
 
     kind: str
     at: int
@@ -45,49 +45,49 @@ class Fault(NamedTuple):
 
 
 class Faults:
-    """The faults of one run."""
+    """Decides at random which faults strike in one run."""
 
     def __init__(self, seed: int, kinds: Collection[str]) -> None:
         self.random = Random(seed)
         self.injected: list[Moment] = []
-        # Every kind draws a number, so that later draws do not depend on `kinds`.
+        # Draw a number for every kind, so that later draws do not depend on `kinds`.
         drawn = {kind: self.random.random() < ENABLED for kind in FAULTS}
         self.enabled = {kind for kind in FAULTS if drawn[kind] and kind in kinds}
         self.reorders = "reorder" in self.enabled
         self._rate = self.random.choice(RATES)
 
     def strikes(self, kind: str) -> bool:
-        """Return whether a fault of this kind strikes now."""
+        """Decide at random whether a fault of this kind strikes now."""
         return kind in self.enabled and self.random.random() < self._rate
 
     def cancel_at(self) -> int | None:
-        """Choose a random step at which to cancel the app, or None if the app is not cancelled."""
+        """Return a random step at which to cancel the app, or None if the app should not be cancelled."""
         return int(10 ** self.random.uniform(0, 3)) if self.strikes("cancel") else None
 
     def on_connection(self) -> Fault | None:
-        """Choose a random fault for a new connection, or None."""
+        """Return a random fault for a new connection, or None if it should have no fault."""
         kinds = [kind for kind in ("cut", "stall", "slow") if self.strikes(kind)]
         if not kinds:
             return None
         return Fault(self.random.choice(kinds), int(10 ** self.random.uniform(0, 3.3)), self.seconds())
 
     def seconds(self) -> float:
-        """Choose a random duration for a fault, from milliseconds to forever."""
+        """Return a random duration for a fault, from milliseconds to forever."""
         return float("inf") if self.random.random() < 0.2 else 10 ** self.random.uniform(-3, 2.5)
 
     def latency(self) -> float:
-        """Choose a random number of seconds before a write arrives."""
+        """Return a random number of seconds for a write to take to arrive."""
         return self.random.uniform(0.0002, 0.003)
 
 
 MAX_STEPS = 1_000_000
-"""The number of steps that indicates an endless loop."""
+"""An app that takes more steps than this is assumed to be in an endless loop."""
 
 DELAYED = 0.1
-"""The probability that a reordered task waits a turn."""
+"""The probability that the ``reorder`` fault delays a task by one turn."""
 
 RUNS = "runs"
-"""The text of a trace line for one step of a task."""
+"""The text of the trace line that each step of a task adds."""
 
 LACKING = (
     *("create_server", "create_unix_server", "create_unix_connection", "create_datagram_endpoint", "start_tls"),
@@ -95,21 +95,21 @@ LACKING = (
     *("add_reader", "remove_reader", "add_writer", "remove_writer", "add_signal_handler", "remove_signal_handler"),
     *("sock_recv", "sock_recv_into", "sock_recvfrom", "sock_sendall", "sock_sendto", "sock_accept", "sock_sendfile"),
 )
-"""Methods that raise an error on a `VirtualLoop`."""
+"""The event loop methods that a `VirtualLoop` does not support. They raise an error."""
 
 TIMER_SECONDS = 1e-9
-"""The virtual seconds that pass when a timer is set.
+"""The number of virtual seconds that pass whenever a timer is set.
 
-This makes timers with the same delay fire in order, but still in the same turn.
+Because of this, timers with the same delay fire in order, but still in the same turn.
 """
 
 
 class StuckError(Exception):
-    """Raised if the app waits forever, or exceeds a limit."""
+    """Raised when the app would wait forever or has exceeded a limit."""
 
 
 class NumberedTask(asyncio.Task[Any]):
-    """A task with the same hash in every process."""
+    """A task whose hash is the same in every process."""
 
     def __init__(self, coro: Any, *, loop: VirtualLoop, name: str | None, **options: Any) -> None:
         self.number = loop.next_number()
@@ -123,7 +123,7 @@ class NumberedTask(asyncio.Task[Any]):
 
 
 class NumberedFuture(asyncio.Future[Any]):
-    """A future with the same hash in every process."""
+    """A future whose hash is the same in every process."""
 
     def __init__(self, *, loop: VirtualLoop) -> None:
         self.number = loop.next_number()
@@ -134,7 +134,7 @@ class NumberedFuture(asyncio.Future[Any]):
 
 
 class OrderedWeakSet(weakref.WeakValueDictionary[int, Any]):
-    """A weak set that keeps its insertion order. The loop closes async generators in that order."""
+    """A weak set that keeps its insertion order, so that the loop closes async generators in that order."""
 
     def add(self, item: Any) -> None:
         self[id(item)] = item
@@ -149,8 +149,8 @@ class OrderedWeakSet(weakref.WeakValueDictionary[int, Any]):
 class VirtualLoop(asyncio.BaseEventLoop):
     """An event loop whose clock jumps to the next timer.
 
-    It has no sockets or threads. The ``reorder`` fault keeps asyncio's guarantees. It only shuffles adjacent tasks, or
-    delays them by one turn.
+    It has no sockets or threads. The ``reorder`` fault does not break any of asyncio's guarantees. It only shuffles
+    adjacent tasks, or delays them by one turn.
     """
 
     def __init__(self, faults: Faults, limit: float) -> None:
@@ -159,16 +159,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.trace: list[Moment] = []
         self.steps = 0
         self.limits: tuple[float, int] = (limit, MAX_STEPS)
-        """The maximum virtual time and number of steps."""
+        """The maximum virtual time, and the maximum number of steps."""
         self.slept = 0.0
-        """The seconds that the current blocking function has slept."""
+        """The number of seconds that the current blocking function has slept so far."""
         self.listeners: dict[int, Callable[[], Any]] = {}
-        """Maps each port to the factory of its server's protocols."""
+        """Maps each port to its server's protocol factory."""
         self.threads: Any = None
         self._sockets: dict[socket.socket, int] = {}
         self._numbers = 0
         self._now = 0.0
-        self._delayed: list[asyncio.Handle] = []  # handles that the loop runs in its next turn
+        self._delayed: list[asyncio.Handle] = []  # handles that will run in the next turn
         self._target: NumberedTask | None = None
         self._cancel_at = -1
         self._clock_resolution = 1e-6

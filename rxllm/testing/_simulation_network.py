@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from rxllm.testing._simulation_loop import VirtualLoop
 
 WINDOW = 65536
-"""The number of unread bytes after which the sender must wait for the receiver."""
+"""The number of bytes that may be unread before the sender must wait for the receiver."""
 
 _END, _RESET = b"", None
 
 
 of_world: contextvars.ContextVar[bool] = contextvars.ContextVar("rxllm_simulated_world", default=False)
-"""Whether the code that is running belongs to the simulation and not to the app."""
+"""Whether the code that is running belongs to the simulation rather than to the app."""
 
 
 def world_context() -> contextvars.Context:
@@ -44,7 +44,7 @@ async def connect(loop: VirtualLoop, factory: Callable[[], Any], port: int) -> t
         await asyncio.sleep(min(fault.seconds, 1e5))
     if listener is None:
         fault = f"no server in this simulation has port {port}"
-        loop.note(who, fault)  # clients often leave this text out of their errors
+        loop.note(who, fault)  # clients often omit this text from their errors
         raise ConnectionRefusedError(errno.ECONNREFUSED, fault)
     if faults.strikes("refuse"):
         loop.inject(who, "refuse: the connection is refused")
@@ -60,7 +60,7 @@ async def connect(loop: VirtualLoop, factory: Callable[[], Any], port: int) -> t
 
 
 class MemoryTransport(asyncio.Transport):
-    """One end of a connection. Bytes arrive at `peer` later, unless `fault` strikes."""
+    """One end of a connection. What is written arrives at `peer` after a delay, unless `fault` strikes."""
 
     def __init__(self, loop: VirtualLoop, who: str, context: contextvars.Context) -> None:
         super().__init__({"socket": _Socket(self), "peername": ("127.0.0.1", 0)})
@@ -71,14 +71,14 @@ class MemoryTransport(asyncio.Transport):
         self._who = who
         self._context = context
         self._protocol: Any = None
-        self._in_transit: deque[bytes | None] = deque()  # asyncio may reorder timers that are due together
+        self._in_transit: deque[bytes | None] = deque()  # a queue, because asyncio may reorder simultaneous timers
         self._inbox: deque[bytes | None] = deque()
         self._reading = True
         self._closing = self._lost = self._slow = self._paused = False
         self._sent = self._pending = 0
         self._high, self._low = WINDOW, 0
         self._last_arrival = 0.0
-        """The time at which the bytes that were sent last will arrive."""
+        """The time at which the most recently sent bytes will arrive."""
 
     def attach(self, protocol: Any) -> None:
         self._protocol = protocol
@@ -205,7 +205,7 @@ class MemoryTransport(asyncio.Transport):
 
 
 class _Socket:
-    """A stand-in for a socket, with the few methods that clients call."""
+    """A stand-in for a socket. It has only the few methods that clients call."""
 
     family = socket.AF_INET
 

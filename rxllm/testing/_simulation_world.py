@@ -1,4 +1,4 @@
-"""The world of a simulated app."""
+"""The world in which a simulated app runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class World:
-    """A simulated world. `random` is a generator for the app. `faults` lists the faults that were injected so far."""
+    """A simulated world. `random` is a random generator for the app. `faults` lists the faults injected so far."""
 
     def __init__(self, loop: VirtualLoop, seed: int, cancel: int | None) -> None:
         self.seed = seed
@@ -64,7 +64,7 @@ class World:
         """
 
         async def run() -> T:
-            # A task cancelled before its first step never starts `work`.
+            # The task must have started: if it were cancelled before its first step, `work` would never start.
             self._loop.schedule_cancel(task, self._cancel)
             return await work
 
@@ -102,7 +102,7 @@ class SimulatedServer(Loopback):
         return [connection for connection in self.connections if connection.closed_at is None]
 
     def __enter__(self) -> Self:
-        return self  # code that was written for a Loopback enters it in a with block
+        return self  # code that was written for a Loopback uses it in a with block
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -117,7 +117,7 @@ EPOCH = 1_750_000_000
 
 @contextlib.contextmanager
 def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]:
-    """Replace the clock, randomness, connection pools and thread starts that code on this thread uses."""
+    """For code on this thread, replace the clock, randomness, connection pools and the starting of threads."""
     pool = httpcore.AsyncConnectionPool
     bytes_of = random.Random(f"bytes {seed}").randbytes
     scheduler = LoopScheduler(loop)
@@ -163,7 +163,7 @@ _here = threading.local()
 """This thread's stand-ins for global functions, by name."""
 
 _one_at_a_time = threading.Lock()
-"""A lock that a simulation holds while it replaces global functions."""
+"""Held by a simulation for as long as it replaces global functions."""
 
 
 def check_outside() -> None:
@@ -178,7 +178,7 @@ def _replace_function(owner: Any, name: str, stand_in: Callable[..., Any]) -> Ca
     function = getattr(owner, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        # A module that is imported during a simulation may keep a reference to this function.
+        # A module that was imported during a simulation may still call this function afterwards.
         return getattr(_here, key, function)(*args, **kwargs)
 
     def restore() -> None:
@@ -229,14 +229,14 @@ class SimulatedPortal(Portal):
 
 
 class PoolWatch:
-    """Counts the slots that stay taken in connection pools although no request uses them. A closed pool has none."""
+    """Counts the connection pool slots that are taken although no request is using them. A closed pool has none."""
 
     def __init__(self) -> None:
         self.lost = 0
         self._pools: set[Any] = set()
 
     def wrap_handler(self, handle: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        """Return a ``handle_async_request`` that counts the slots of its pool and then calls `handle`."""
+        """Return a ``handle_async_request`` method that counts its pool's slots and then calls `handle`."""
 
         async def handle_watched(pool: Any, request: Any) -> Any:
             self._pools.add(pool)

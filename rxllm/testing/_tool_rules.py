@@ -31,7 +31,7 @@ RESULTS: tuple[Any, ...] = (
     {"city": "Lima", "days": [{"high": 21.5}]},
     {},
 )
-"""Tool results of various types, with which an encoder is tested."""
+"""Tool results of various types, which are used to test an encoder."""
 
 Encoder = Callable[[Any], str]
 
@@ -111,14 +111,14 @@ def assert_executor(executor: Executor, *, without: Collection[str] = ()) -> Non
 
 
 def _events(executor: Executor, tools: list[Tool], *calls: ToolCall, **options: Any) -> list[Event]:
-    """Return the events of a step with these `calls`."""
+    """Return the events of a step in which the model makes these `calls`."""
     observed = observe(stream_step(Fake(list(calls)), "Hi", tools=tools, tool_executor=executor, **options))
     expect(observed.error is None, f"the step failed: {observed.error!r}")
     return observed.events
 
 
 def _event(executor: Executor, handler: Callable[[Any], Any], kind: type[E], **options: Any) -> E:
-    """Run a step whose tool calls `handler`, and return its only event of the class `kind`."""
+    """Run a step whose tool calls `handler`, and return the step's only event of the class `kind`."""
     schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
     function = tool(name="f", description="A tool.", schema=schema, handler=handler)
     events = _events(executor, [function], ToolCall("c", "f", {"x": 1}), **options)

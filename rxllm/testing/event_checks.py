@@ -38,7 +38,8 @@ def cut(data: bytes, *places: int) -> list[bytes]:
     >>> cut(b"hello", 1, 3)
     [b'h', b'el', b'lo']
 
-    Equal places, 0 and the length of `data` give empty chunks. Raises ``ValueError`` for a place outside `data`.
+    A place that is 0, the length of `data`, or a repetition gives an empty chunk. Raises ``ValueError`` if a place is
+    outside `data`.
     """
     if any(not 0 <= place <= len(data) for place in places):
         raise ValueError(f"places must be from 0 to {len(data)}: got {sorted(places)}")
@@ -56,9 +57,9 @@ def chunkings(data: bytes, *, cuts: int | None = None, seed: int = 0) -> Iterato
     [b'h', b'i!']
     [b'hi', b'!']
 
-    A decoder must give the same result for all of them. By default, there is about one list for each byte of `data`.
-    For long data, pass `cuts` to get only two lists. The first is all of `data`. The second is cut at `cuts` random
-    places, which depend only on `seed`.
+    A decoder must give the same result for every list of chunks. By default, there is about one list for each byte of
+    `data`. If the data is long, pass `cuts` to get only two lists. The first has all of `data` in one chunk. The second
+    is cut at `cuts` random places, which depend only on `seed`.
     """
     yield [data]
     if cuts is not None:
@@ -75,7 +76,7 @@ _WRONG: tuple[Any, ...] = (None, 7, "x", [1], {"x": 1})
 
 
 def malformed(frame: bytes) -> Iterator[bytes]:
-    """Yield the first half of `frame`. Then yield copies of it in which one value is wrong or missing."""
+    """Yield the first half of `frame`, then whole copies of it in which one value is wrong or missing."""
     yield frame[: len(frame) // 2]
     begin, end = frame.find(b"{"), frame.rfind(b"}") + 1
     with contextlib.suppress(msgspec.DecodeError):
@@ -116,7 +117,7 @@ def events(
 
     `pieces` are one turn of a `Fake` script, in any order. Delays take no time. `thinking` precedes the pieces.
     `tool_calls`, `usage` and `finish_reason` follow them. A `thinking` string becomes a single delta. If the first
-    piece is an exception, it is raised. A later exception becomes an ``ErrorEvent``.
+    piece is an exception, it is raised. Any later exception becomes an ``ErrorEvent``.
 
     Raises ``ValidationError("invalid_option")`` if `Fake` does not accept a piece.
     """
@@ -130,7 +131,7 @@ def events(
 def played(source: Observable[T]) -> list[T]:
     """Run `source` in virtual time, and return its items.
 
-    Raises the error with which `source` fails.
+    If `source` fails, raise its error.
     """
     items: list[T] = []
     errors: list[Exception] = []
@@ -149,7 +150,7 @@ def expect_lawful(events: Sequence[Any]) -> None:
 
 
 def expect_json(event: Any) -> None:
-    """Raise ``AssertionError`` unless JSON preserves `event`."""
+    """Raise ``AssertionError`` unless `event` survives a round trip through JSON."""
     __tracebackhide__ = True
     try:
         decoded = serializer.from_json(serializer.to_json(event), local_files=True)
@@ -163,7 +164,7 @@ def fold(events: Iterable[Event]) -> Response[Any]:
 
 
 def inconsistency(events: Iterable[Event]) -> str | None:
-    """Describe the first event that contradicts earlier events, or return None. Missing events do not count."""
+    """Describe the first event that contradicts earlier ones, or return None. A missing event is no contradiction."""
     checkers: dict[tuple[str, ...], _ChatChecker] = {}  # one checker for the chat, and one for each agent
     for event in events:
         path, inner = (event.path, event.event) if isinstance(event, ev.Nested) else ((), event)
@@ -176,8 +177,6 @@ def inconsistency(events: Iterable[Event]) -> str | None:
 
 
 class _ChatChecker:
-    """Checks the events of one chat, step by step."""
-
     def __init__(self) -> None:
         self._last_response: Any = None
         self._steps = 0
@@ -221,7 +220,7 @@ class _ChatChecker:
         self._open.setdefault(key, []).append(piece)
 
     def _close_block(self, kind: type[Event], id: str | None, text: str) -> list[str]:
-        """Close the block and return its deltas. If there are none, return `text` as the only one."""
+        """Close the block, and return its deltas. If it had no deltas, return `text` as the only one."""
         key = block_key(kind, id, self._open)
         if key[1] is not None:
             self._closed.add(key)

@@ -6,11 +6,11 @@
         httpx.post(server.url + "/chat/completions", json={})
         server.requests[0].json
 
-The server records who closed each connection, and when. The script is a `Reply`, a list of replies, or a function from
-`Request` to `Reply`. The last reply in a list is repeated.
+The server records who closed each connection, and when. The script is a `Reply`, a list of replies, or a function that
+takes a `Request` and returns a `Reply`. The last reply in a list is repeated.
 
-A body of bytes is sent with a ``Content-Length``. An iterable is sent chunked. Each bytes object is one chunk. A
-`Pause` delays the next chunk, and a `Cut` ends the body.
+A body of bytes is sent with a ``Content-Length``. An iterable is sent in chunks, one for each bytes object. A `Pause`
+delays the next chunk, and a `Cut` cuts the body off.
 
 An invalid script or body raises ``TypeError`` immediately. An error in the running server is raised at the end of the
 ``with`` block. A request with a body must have a ``Content-Length``.
@@ -101,7 +101,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Request:
-    """A client's request. The names of its `headers` are in lower case."""
+    """A client's request. The names in `headers` are in lower case."""
 
     method: str
     path: str
@@ -125,7 +125,7 @@ class Loopback:
     """A scripted server.
 
     `connections` and `requests` are in order of arrival. `open_count` counts open connections. The server listens
-    immediately, but accepts no connections in the first `accept_after` seconds. For HTTPS, pass `tls`, an SSL context
+    immediately, but accepts no connections for the first `accept_after` seconds. For HTTPS, pass `tls`, an SSL context
     with a certificate for 127.0.0.1.
     """
 
@@ -159,8 +159,8 @@ class Loopback:
     def wait_until(self, condition: Callable[[], bool], timeout: float = 20.0) -> None:
         """Wait until `condition` is true.
 
-        It is checked whenever a connection opens or closes, or a request arrives. Raise ``TimeoutError`` after
-        `timeout` seconds.
+        The condition is checked whenever a connection opens or closes, or a request arrives. Raises ``TimeoutError``
+        after `timeout` seconds.
         """
         with self._changed:
             if not self._changed.wait_for(condition, timeout):
@@ -228,8 +228,8 @@ class Loopback:
 class Connection(asyncio.Protocol):
     """A connection to a client.
 
-    It answers its `requests` in turn. `accepted_at` and `closed_at` are ``time.monotonic()`` times. `closed_by` is
-    ``"client"`` or ``"server"``. The server notices at once when the client closes the connection.
+    It answers its `requests` one after another. `accepted_at` and `closed_at` are ``time.monotonic()`` times.
+    `closed_by` is ``"client"`` or ``"server"``. The server notices at once when the client closes the connection.
     """
 
     def __init__(
@@ -253,7 +253,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def bytes_sent(self) -> int:
-        """The number of bytes sent, including heads and chunk sizes."""
+        """The number of bytes sent, including response headers and chunk sizes."""
         return self._written - self._transport.get_write_buffer_size()
 
     def wait_closed(self, timeout: float = 20.0) -> float:
@@ -338,7 +338,7 @@ class Connection(asyncio.Protocol):
 
     def _close(self, by: str, *, reset: bool) -> None:
         if reset and self.closed_at is None:
-            # A linger time of 0 makes the close a reset.
+            # With a linger time of 0, closing the socket resets the connection.
             connected = self._transport.get_extra_info("socket")
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._record_close(by)
@@ -363,7 +363,7 @@ async def _pause(pause: float | Pause) -> None:
 
 
 def _take_request(received: bytearray) -> Request | None:
-    """Remove the first request from `received` and return it, or return None if the request is incomplete."""
+    """Remove the first request from `received`, and return it. Return None if it is still incomplete."""
     head, blank_line, rest = bytes(received).partition(b"\r\n\r\n")
     if not blank_line:
         return None
@@ -385,7 +385,7 @@ def _head(reply: Reply) -> bytes:
 
 
 def check_script(script: Any) -> Script:
-    """Return `script`. Raise ``ValueError`` if it is empty, or ``TypeError`` if it is invalid."""
+    """Return `script` if it is valid. Raise ``ValueError`` if it is empty, and ``TypeError`` for any other fault."""
     if isinstance(script, Reply) or callable(script):
         return cast(Script, script)
     if isinstance(script, list | tuple):
@@ -430,7 +430,7 @@ def chat(*texts: str) -> list[bytes]:
 def endless(make: Callable[[int], bytes] | None = None, every: float = 0.0) -> Iterator[bytes | Pause]:
     """Yield frames forever, with `every` seconds between them.
 
-    If there is no pause, the client sets the pace. ``make(i)`` returns the next frame. By default, the texts are
+    If `every` is 0, the client sets the pace. ``make(i)`` returns the next frame. By default, the texts are
     ``"0 "``, ``"1 "``, ``"2 "`` and so on. An iterator can be used only once, so call this function for each reply.
     """
     make = make or (lambda i: chat_chunk(f"{i} "))

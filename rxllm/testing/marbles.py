@@ -92,7 +92,7 @@ def cold(scheduler: TestScheduler, marbles: str, values: Mapping[str, Any]) -> A
 def record(scheduler: TestScheduler, make: Callable[[], Observable[Any]], disposed: int | None = None) -> list[Note]:
     """Subscribe to ``make()`` and return its notifications.
 
-    Times are in ticks since the subscription. The subscription is disposed at tick `disposed`.
+    Times are in ticks since the subscription. If `disposed` is given, the subscription is disposed at that tick.
 
     >>> from rxllm import Fake, generate
     >>> slow = generate(Fake([("delay", 5), "Hi"]), "Hello")
@@ -111,7 +111,7 @@ def check(
     `subscribed` is a diagram like ``^---!``. The operator must unsubscribe from `source` at the ``!``. If `expected`
     has no end, the check itself unsubscribes there. By default, a second subscription must give the same result.
 
-    Raises ``AssertionError`` if the check fails. Raises ``ValueError`` for a malformed diagram, and ``TypeError`` if
+    Raises ``AssertionError`` if the check fails. Raises ``ValueError`` if a diagram is malformed, and ``TypeError`` if
     `operator` is not an operator.
     """
     unsubscribed = _unsubscribed(subscribed)

@@ -322,7 +322,7 @@ lawful_events = _lawful()
 
 @st.composite
 def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event]:
-    """Draw a chat with up to `depth` levels of agents."""
+    """Draw the events of a chat that has up to `depth` levels of agents."""
     events: list[ev.Event] = []
     state = StreamCollector(va.Thread((va.user("Hi"),)))
     for number in range(draw(st.integers(1, 3)), 0, -1):
@@ -354,7 +354,7 @@ def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event
 def _early(
     draw: st.DrawFn, response: list[ev.Event], end: list[ev.Event], executions: dict[str, list[ev.Event]]
 ) -> list[ev.Event]:
-    """Draw the events of a step whose tools may start before the step's last events, `end`."""
+    """Draw the events of a step. Its tools may start before `end`, the last events of its response."""
     step: list[ev.Event] = []
     running: list[list[ev.Event]] = []
     for event in response:
@@ -362,7 +362,7 @@ def _early(
         if isinstance(event, ev.ToolCallCompleted) and event.id in executions and draw(st.booleans()):
             running.append(executions[event.id])
         if isinstance(event, ev.ToolCallDelta) and draw(st.booleans()):
-            begun = executions.get(event.id, [])[:1]  # a tool can read its arguments while the model writes them
+            begun = executions.get(event.id, [])[:1]  # a tool can read arguments that are still being written
             if begun and isinstance(begun[0], ev.ToolExecutionStarted):
                 step += begun
                 del executions[event.id][:1]
@@ -376,7 +376,6 @@ def _early(
 
 @st.composite
 def _execution(draw: st.DrawFn, call: va.ToolCall, kind: str, depth: int) -> list[ev.Event]:
-    """Draw the events of one tool call."""
     started = ev.ToolExecutionStarted(call.id, call.name, call.arguments)
     nested: list[ev.Event] = []
     if kind != "tool" and depth:

@@ -18,10 +18,10 @@ EVERY = 2
 """The number of ticks between two items. A run can be disposed at the tick between them."""
 
 SILENCE = 600
-"""The number of extra ticks for which a silent source waits before its last item."""
+"""The number of extra ticks that a silent source waits before its last item."""
 
 LIMIT = 10_000
-"""The number of ticks after which a run ends."""
+"""The number of ticks that a run lasts."""
 
 
 class Clock(TestScheduler):
@@ -66,10 +66,10 @@ class Clock(TestScheduler):
 class Source(Observable[Any]):
     """A cold source that emits an item every `EVERY` ticks.
 
-    It then completes, or fails with `error`. It waits another `silence` ticks before the last item. Without a clock, it
-    emits everything at once. A subscriber's exception ends the source and is passed to ``on_error``. `uses` lists the
-    ticks at which each subscription began and ended. `unheard` lists the exceptions from ``on_completed`` and
-    ``on_error``.
+    It waits another `silence` ticks before the last item. After that item, it completes, or fails with `error`. Without
+    a clock, it emits everything at once. A subscriber's exception ends the source and is passed to ``on_error``. `uses`
+    lists the ticks at which each subscription began and ended. `unheard` lists the exceptions that ``on_completed`` and
+    ``on_error`` raised.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Source(Observable[Any]):
 class OperatorRun:
     """One subscription to `stream`.
 
-    `notes` lists the notifications, timed in ticks since the start. `late` lists the notifications after disposal.
+    `notes` lists the notifications, with their times in ticks since the start. `late` lists those after disposal.
     `left_over` describes the timers and threads that remained at the end. `escaped` is an error that did not reach
     ``on_error``. ``on_item(run, number)`` is called for each item.
     """
@@ -178,7 +178,7 @@ class OperatorRun:
         return self
 
     def run(self, dispose_at: int | None = None) -> Self:
-        """Subscribe, and run for `LIMIT` ticks. If `dispose_at` is given, unsubscribe after that many ticks."""
+        """Subscribe, and let `LIMIT` ticks pass. If `dispose_at` is given, unsubscribe after that many ticks."""
         try:
             self.begin()
             if dispose_at is not None:
