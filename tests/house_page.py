@@ -13,8 +13,8 @@ PAGE = ROOT / "docs" / "house.md"
 _PAGE = """# The house
 
 This page lists the *rooms* of the package: the folders and files directly in `rxllm/`. A room may import only from
-rooms in lower rows of this diagram, and `lint-imports` enforces this. The room's `__init__.py` lists its public names.
-The first line of each file describes its content.
+rooms in lower rows of this diagram, and `lint-imports` enforces this. Each room's `__init__.py` lists its public names.
+The first line of each file describes what the file contains.
 
 ```
 {picture}
