@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 CALLS = 4
-"""The maximum number of calls per client. With a smaller number, the additional clients would cost more than they save."""
+"""The maximum number of calls per client.
+
+If it were smaller, the additional clients would cost more than they save.
+"""
 IDLE_SECONDS = 5.0
 """After how many idle seconds a pool is closed."""
 KEEPALIVE_SECONDS = 4.0

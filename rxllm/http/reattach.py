@@ -106,9 +106,9 @@ async def read_first(
     client: httpx.AsyncClient,
     pump: Pump[Any],
 ) -> AdapterError | None:
-    """Read the answer that an earlier process left. If there is none, or it cannot be read, read the answer to `request`.
+    """Read the answer that an earlier process left. If there is none, read the answer to `request`.
 
-    If the earlier answer cannot be read, the provider is asked to stop it.
+    If the earlier answer cannot be read, ask the provider to stop it, and read the answer to `request` instead.
     """
     id, rules, attempt = exchange.saved_id(), policy(exchange.retry), 1
     answer.reopen(id)

@@ -141,7 +141,7 @@ def _play(
             observer.on_completed()
 
     seconds = sum(float(piece[1]) for piece in pieces if isinstance(piece, tuple) and piece[0] == "delay")
-    waiting = SingleAssignmentDisposable()  # assigned below, because the answer may arrive on another thread first
+    waiting = SingleAssignmentDisposable()  # create it first, because the answer may arrive on another thread
     if seconds:
         waiting.disposable = clock(scheduler).schedule_relative(seconds, answer)
     else:

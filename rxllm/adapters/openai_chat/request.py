@@ -48,8 +48,8 @@ def chat_body(
 ) -> dict[str, Any]:
     """Return the JSON body for `request`.
 
-    Opaque parts from other providers are left out. `is_openai` is True if the request goes to OpenAI's own server, which
-    rejects ``reasoning_details``.
+    Opaque parts from other providers are left out. `is_openai` is True if the request goes to OpenAI's own server,
+    which rejects ``reasoning_details``.
     """
     carries: Carries = CARRIES if is_openai else OTHERS_CARRY
     if thoughts_field:
