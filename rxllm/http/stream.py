@@ -20,8 +20,8 @@ connecting                    The call is cancelled once it is   Otherwise, the 
 sending over HTTP/2           The call is cancelled once the     Otherwise, the connection would break for all calls
                               request has been sent.             that share it.
 waiting for headers, reading  The call is cancelled at once.     Cancelling is safe in this state.
-closing the response          The call is not cancelled, because  Otherwise, the connection would never be closed.
-                              it is already ending.
+closing the response          The call is already ending, so it  Otherwise, the connection would never be closed.
+                              is not cancelled.
 ============================  =================================  ===================================================
 """
 

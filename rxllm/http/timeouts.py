@@ -64,7 +64,7 @@ class Timeouts(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, timeout: Timeouts | float | None) -> Timeouts:
-        """Convert the `timeout` of a call to a `Timeouts`. If it is a number, it limits every silence in the response."""
+        """Convert the `timeout` of a call to a `Timeouts`. A number limits every silence in the response."""
         if timeout is None:
             return NO_TIMEOUTS
         return timeout if isinstance(timeout, Timeouts) else cls(timeout, timeout)
