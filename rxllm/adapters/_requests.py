@@ -81,7 +81,7 @@ def select_parts(request: Request, wire: str, provider: str, carries: Carries) -
     """Return `request` with only the parts that the API accepts.
 
     `wire` is what error messages call the API. Raises ``ValidationError("invalid_request")`` if a part is rejected.
-    The error says where the part is, and suggests a fix.
+    The error contains the path of the part, and suggests a fix.
     """
     if all(isinstance(message.content, str) for message in request.messages):
         return request

@@ -100,7 +100,7 @@ def _severity(verdict: Any) -> tuple[bool, bool, int]:
 
 _COSTS = ("input_cost", "output_cost", "total_cost")
 _UNITS = {"cost_in_usd_ticks": 1e10, "copilot_usage.total_nano_aiu": 1e11}
-"""How many units of xAI's and GitHub Copilot's cost counters make one dollar."""
+"""The number of units per dollar in the cost counters of xAI and GitHub Copilot."""
 
 
 def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> Usage:

@@ -237,7 +237,7 @@ class HTTPBase(ABC):
     ) -> LLMError:
         """Return the adapter's error for a rejected request.
 
-        The message also says which URL, or which provider and model, rejected the request.
+        The URL, or the provider and model, that rejected the request is added to the message.
         """
         try:
             error = self.error(status, headers, body)

@@ -200,8 +200,8 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
     ``"aiohttp"``  ``rxllm[aiohttp]``        A good choice for services: it uses about half as much CPU time if events
                                              arrive one by one, and concurrent streams delay each other less. Disposed
                                              calls end at once. A SOCKS proxy raises ``EngineError("invalid_engine")``.
-                                             Errors have the same classes and reasons, but their messages come from
-                                             aiohttp. Mocks of httpx's transport do not see the requests.
+                                             Errors have the same classes and reasons, but their messages are aiohttp's.
+                                             Mocks of httpx's transport do not see the requests.
     =============  ========================  ===========================================================================
 
     Raises ``ValidationError("invalid_option")`` if `name` is anything else, and ``EngineError("missing_dependency")``
@@ -251,7 +251,7 @@ class Clients:
         if loop not in self._by_loop:
             await self._close_dead()
             await prepare((self._transport or chosen_transport()).modules)
-        if loop not in self._by_loop:  # another call may have created the pools meanwhile
+        if loop not in self._by_loop:  # another call may have created the pools by now
             transport = self._transport or chosen_transport()
             pools = self._by_loop[loop] = Pools(transport.make, transport.calls, self._by_loop)
             await pools.open(self)

@@ -42,7 +42,7 @@ Many servers close idle connections after 5 s. A call that began at that moment 
 
 
 class Load:
-    """How many calls are running on a client, and when it last became idle."""
+    """The number of calls that are running on a client, and the time at which it last became idle."""
 
     def __init__(self) -> None:
         self.calls = 0

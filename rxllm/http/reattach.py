@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("rxllm")
 
 STOP_SECONDS = 5.0
-"""How many seconds to wait for the provider to stop an answer."""
+"""The number of seconds to wait for the provider to stop an answer."""
 
 
 ID_SECONDS = 5.0
-"""How many seconds a disposed call stays connected to receive the id of its answer."""
+"""The maximum number of seconds for which a disposed call stays connected to receive the id of its answer."""
 
 POLL_SECONDS = 1.0
 MOST_POLLED_SECONDS = READ_SECONDS

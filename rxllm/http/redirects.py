@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 BODY_BYTES = 1 << 16
-"""How many bytes of a redirect's body are read before its connection is closed."""
+"""The maximum number of bytes to read from the body of a redirect."""
 
 _HARMLESS = frozenset(
     {

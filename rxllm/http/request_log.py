@@ -9,7 +9,7 @@ Four lines are logged for each request. They contain no content, keys or headers
     request 4f2: first event after 0.44 s
     request 4f2: completed after 2.10 s
 
-The last line says ``completed``, ``cancelled`` or, for example, ``failed (AdapterError rate_limited)``. All retries of
+The last line reads ``completed``, ``cancelled`` or, for example, ``failed (AdapterError rate_limited)``. All retries of
 a call have the same id, and so do all steps of a chat.
 """
 

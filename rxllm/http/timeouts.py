@@ -27,12 +27,12 @@ from rxllm.values.argument_checks import is_positive, must_be
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 600.0
-"""How many seconds a response may be silent by default. The limit is high because a model can think for minutes."""
+"""The default limit, in seconds, on how long a response may be silent. It is high, as models can think for minutes."""
 WRITE_SECONDS = 60.0
 ERROR_BODY_SECONDS = 5.0
-"""How many seconds to wait for the body of an error response."""
+"""The number of seconds to wait for the body of an error response."""
 DRAIN_SECONDS = 0.25
-"""How many seconds to wait for the remaining bytes of a response once the answer is complete."""
+"""The number of seconds to wait for the remaining bytes of a response once the answer is complete."""
 
 
 class Timeouts(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ NO_TIMEOUTS = Timeouts()
 
 
 LAST_CHANCE_SECONDS = 0.01
-"""How many more seconds to wait for bytes that may have arrived while the event loop was blocked."""
+"""The number of extra seconds to wait for bytes that may have arrived while the event loop was blocked."""
 
 
 class IdleTimeoutError(TimeoutError):

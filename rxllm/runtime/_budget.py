@@ -49,7 +49,7 @@ from rxllm.values.argument_checks import (
 )
 
 AHEAD = 32
-"""How many answer tokens may arrive, without having been reserved, between two checks of the budget."""
+"""The number of answer tokens that may arrive between two checks of the budget without having been reserved."""
 
 
 class Budget:

@@ -17,7 +17,7 @@ the subscription is         the waiting items are dropped, and the source and th
 disposed
 ==========================  =========================================================================================
 
-If an operator has a queue of its own, its docstring says how it differs.
+If an operator has a queue of its own, its docstring describes how it differs.
 
 A `Hold` makes a source wait; see `paced`. The source waits for both the operator's gate and the reader's gate. Calls
 that the subscriber makes wait only for the reader.

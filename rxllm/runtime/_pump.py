@@ -41,7 +41,7 @@ T = TypeVar("T")
 Body = Callable[["Pump[T]"], Awaitable[None]]
 
 HOLD_SECONDS = 15.0
-"""How many seconds a cancellation may be delayed while a call is connecting."""
+"""The maximum number of seconds for which a cancellation is delayed while a call is connecting."""
 
 
 def pumped(body: Body[T]) -> Stream[T]:

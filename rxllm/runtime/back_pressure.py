@@ -77,7 +77,7 @@ MAX_WAITING = 64
 """The default number of unread items that makes a source wait."""
 
 HELD_BACK = 1024
-"""How many items may be held back by default."""
+"""The default limit on the number of items that are held back."""
 
 LIMIT = 65_536
 """The default number of unread items at which a source is cut off if it cannot wait."""

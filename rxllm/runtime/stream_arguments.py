@@ -1,4 +1,4 @@
-"""Check arguments that must be streams or operators, and describe where a stream comes from."""
+"""Check arguments that must be streams or operators, and describe the origin of a stream."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _hint(name: str) -> str:
 class Origin(NamedTuple):
     """The call that returned a Stream.
 
-    `items` says what the Stream emits. It is a word such as ``"events"`` or, if there is only one item, its class.
+    `items` describes what the Stream emits. It is a word such as ``"events"`` or, if there is only one item, its class.
     """
 
     function: str = ""

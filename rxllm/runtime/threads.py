@@ -38,13 +38,13 @@ T = TypeVar("T")
 
 
 IDLE_KEPT = 16
-"""How many idle threads are kept."""
+"""The maximum number of idle threads to keep."""
 
 THREADS = 1_000
-"""How many tool functions may run at the same time."""
+"""The maximum number of tool functions that may run at the same time."""
 
 THREADS_LEFT = 100
-"""How many abandoned functions may still be running."""
+"""The maximum number of abandoned functions that may still be running."""
 
 _Job = tuple["Future[Any]", Callable[[], Any]]
 
@@ -170,7 +170,7 @@ async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
 SILENT_SECONDS = 5.0
 FIRST_SECONDS = 30.0
 CLOSE_SECONDS = 1.0
-"""How many seconds cancelled calls may take to close."""
+"""The maximum number of seconds that cancelled calls may take to close."""
 
 TICK_SECONDS = 0.02
 

@@ -271,7 +271,7 @@ class Blocks:
         self.ended = True
 
     def end(self, *, over: bool = False) -> None:
-        """End the stream. `over` says whether the provider's end marker has arrived."""
+        """End the stream. `over` is true if the provider's end marker has arrived."""
         if self.ended:
             return
         if not over and self._finish is None:

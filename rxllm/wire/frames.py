@@ -114,7 +114,7 @@ class FrameDecoder(ABC):
         self.blocks.error(error)
 
     def end(self, *, over: bool) -> None:
-        """End the stream. `over` says whether the provider's end marker has arrived.
+        """End the stream. `over` is true if the provider's end marker has arrived.
 
         If a subclass buffers content, it should extend this method too.
         """

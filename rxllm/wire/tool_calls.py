@@ -126,7 +126,7 @@ class CallTracker:
         return call.id if call is not None else ""
 
     def complete(self, index: int) -> list[Event]:
-        """Complete the call that has this `index`, and return the events for that."""
+        """Complete the call that has this `index`, and return the events for it."""
         call = self._by_index.get(index)
         return self._start(force=True) + self._complete(call) if call is not None else []
 

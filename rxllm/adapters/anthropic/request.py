@@ -2,7 +2,7 @@
 
 1. System messages at the start of the thread become ``system``. Later ones are not added to it, because that would
    invalidate the cached prefix. They go before the next assistant turn, or at the end.
-2. Consecutive messages that have the same role become one turn. Within a user turn, tool results come first.
+2. Consecutive messages that have the same role become one turn. Within a user turn, tool results are first.
 3. The API rejects blank text, and whitespace at the end of the thread if the last turn is the assistant's. Both are
    removed.
 4. Parts from other providers are left out. Anthropic's own parts are sent back unchanged, except for unsigned thinking

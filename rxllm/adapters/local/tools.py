@@ -8,7 +8,7 @@ thread                                                  prompt and reply
 ======================================================  ===========================================================
 It ends with a user message, and tools can be called.   The prompt contains one example for each tool: the tool's
                                                         description is the question, and a call to it is the
-                                                        answer. Then comes the thread. The reply is the JSON of one
+                                                        answer. The thread follows. The reply is the JSON of one
                                                         call.
 It ends with tool results.                              The prompt contains the question, and the results as facts.
                                                         The reply is text.
@@ -84,7 +84,7 @@ def write_tools_as_text(request: Request) -> Request:
 
 
 def call_schema(tools: tuple[Tool, ...]) -> dict[str, Any]:
-    """Return the JSON schema for a call. The name comes first.
+    """Return the JSON schema for a call, with the name first.
 
     >>> call_schema((Tool("now"),))["properties"]["name"]
     {'const': 'now'}

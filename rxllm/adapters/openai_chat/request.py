@@ -142,7 +142,7 @@ def _tool_call(call: ToolCall, provider: str, *, with_details: bool) -> dict[str
 
 
 def _thoughts(message: Message) -> str:
-    # A thought that has a signature or data came from another API.
+    # If a thought has a signature or data, it is from another API.
     thoughts = (part for part in message.parts if isinstance(part, ThinkingPart))
     return "".join(part.text for part in thoughts if part.signature is None and not part.provider_data)
 

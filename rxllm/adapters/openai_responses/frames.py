@@ -14,7 +14,7 @@ from rxllm.values.json_text import json_text, read_json
 from rxllm.wire.frames import decode_base64
 
 Item = dict[str, Any]
-"""An output item, or a part of one, as parsed JSON."""
+"""An output item, or a part of an item, as parsed JSON."""
 
 _NOTHING = msgspec.Raw()
 

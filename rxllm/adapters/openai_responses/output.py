@@ -108,7 +108,7 @@ class Output:
 
     def _read_delta(self, report: Callable[[str, str], None], kind: str, item: str, frame: Frame, part: int) -> None:
         if isinstance(frame.delta, str) and frame.delta:
-            # The item may not have been announced: a resumed stream can begin in the middle of one.
+            # The item may not have been announced, because a resumed stream can begin in the middle of an item.
             slot = self._slot(frame) or self._begin(frame.output_index, {"type": item, "id": frame.item_id})
             slot.pieces[kind].append(frame.delta)
             report(frame.delta, self._block(kind, slot, part))
