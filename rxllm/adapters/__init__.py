@@ -1,4 +1,4 @@
-"""The adapters. Each provider API has its own package.
+"""The adapters, with one package for each provider API.
 
 An adapter turns a request into an HTTP request, and the HTTP response into events. In most packages, ``request`` builds
 the request body, ``frames`` defines the frames of the response, and ``decoder`` turns them into events. Some packages

@@ -31,8 +31,8 @@ class OpenAIResponses(HTTPAdapter):
     It sends ``POST {base_url}/responses`` requests. Only OpenAI's own server requires a key. The key is looked up in
     the call, in `api_key` and in ``OPENAI_API_KEY``. For Azure, see `AzureResponses`.
 
-    Every request contains the whole thread, so the server is asked not to store anything (``"store": False``). Reasoning
-    models are asked for encrypted thoughts, which can be sent back. If you use ``previous_response_id``,
+    Every request contains the whole thread, so the server is asked not to store anything (``"store": False``).
+    Reasoning models are asked for encrypted thoughts, which can be sent back. If you use ``previous_response_id``,
     ``conversation`` or ``background``, ``store`` is sent only if you set it.
 
     ``Request.options`` is merged into the body. An option that is None removes the field. Objects are merged too, so
