@@ -1,7 +1,8 @@
-"""The adapters, one package per provider API.
+"""The adapters, with one package for each provider API.
 
-An adapter turns a request into HTTP, and the response into events. In most packages, ``request`` builds the body,
-``decoder`` reads the frames, and ``frames`` defines them. Some packages have an image adapter in ``images``.
+An adapter turns a request into an HTTP request, and the HTTP response into events. In most packages, ``request`` builds
+the request body, ``frames`` defines the frames of the response, and ``decoder`` turns them into events. Some packages
+also have an image adapter, in ``images``.
 """
 
 from typing import TYPE_CHECKING
@@ -62,7 +63,7 @@ __all__ = [
     "select_parts",
 ]
 
-# Type checkers would accept any name if they saw `__getattr__`.
+# If type checkers could see `__getattr__`, they would accept any name.
 if not TYPE_CHECKING:
     # Each adapter is imported on first use.
     __getattr__ = lazy_exports(

@@ -1,4 +1,4 @@
-"""Return adapters by provider name."""
+"""Create adapters by provider name."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 def connect(provider: str, model: str = "", **options: Any) -> Any:
-    """Return the adapter for `provider`, one of `providers`.
+    """Return the adapter for `provider`, which must be one of `providers`.
 
-    Without `options`, callers that pass the same name share an adapter. The shared adapter looks up its key as
-    described in ``rxllm.keys``. With `options`, such as `api_key`, each call returns a new adapter.
+    Without `options`, all callers that pass the same name share one adapter. It looks up its key as described in
+    ``rxllm.keys``. With `options`, such as `api_key`, each call returns a new adapter.
 
-    Raises ``EngineError``. The reason is ``unknown_provider`` or ``unknown_option``, and the message lists the valid
-    names. If a plugin fails, the reason is ``missing_dependency`` or ``invalid_engine``, and the message names the
-    package.
+    Raises ``EngineError`` if there is no such provider or option. The reason is ``unknown_provider`` or
+    ``unknown_option``, and the message lists the valid names. If a plugin fails, the reason is ``missing_dependency``
+    or ``invalid_engine``, and the message names the plugin's package.
     """
     if provider in OWN or provider in PROFILES:
         _warn_of_taken_names()
@@ -44,7 +44,7 @@ def connect(provider: str, model: str = "", **options: Any) -> Any:
         raise EngineError(reason, unknown_provider(provider, model), provider=provider) from None
 
 
-@lru_cache  # bounded, because each local model adds an entry
+@lru_cache  # not unbounded, because each local model adds an entry
 def _shared(provider: str, model: str, settings: tuple[Any, ...]) -> Any:
     return _make(provider, model, {})
 
@@ -63,7 +63,7 @@ def _class_of(provider: str) -> Any:
 
 
 def _settings(provider: str) -> tuple[Any, ...]:
-    """Return the settings that a shared adapter depends on."""
+    """Return the settings that the shared adapter depends on. If they change, a new adapter is created."""
     if provider == "local":
         return ()
     variable = None if provider in PROFILES else _class_of(provider).base_url_variable
@@ -76,7 +76,7 @@ def _warn_of_taken_names() -> None:
 
 
 class Compatible(OpenAIChat):
-    """An `OpenAIChat` for a provider with a profile.
+    """An `OpenAIChat` for a provider that has a profile.
 
     >>> Compatible("groq")
     Compatible('groq', 'https://api.groq.com/openai/v1')

@@ -57,18 +57,18 @@ class HTTPAdapter(HTTPBase):
 
     @abstractmethod
     def decoder(self, request: Request, *, raw: bool = False) -> Decoder:
-        """Return a new decoder. With `raw`, it also emits ``RawChunk`` events."""
+        """Return a new decoder. If `raw` is true, it also emits ``RawChunk`` events."""
 
     async def prepare(self, request: Request, call: Call) -> None:
         """Do asynchronous work before `build`. The default does nothing."""
 
     def answered(self, request: Request, headers: Mapping[str, str]) -> None:
-        """Process a successful response's headers. The default does nothing."""
+        """Process the headers of a successful response. The default does nothing."""
 
     def kept_answer(self, sent: httpx.Request, decoder: Decoder) -> KeptAnswer | None:
-        """Return the answer that the provider keeps, or None (the default).
+        """Return the answer that the provider keeps, or None if it keeps none. The default returns None.
 
-        The rest of such an answer can be read over another connection.
+        If the connection is lost, the rest of such an answer can be read over a new one.
         """
         return None
 
@@ -78,7 +78,7 @@ class HTTPAdapter(HTTPBase):
 
 
 class HTTPExchange:
-    """One call of an adapter, in the form that `http_stream` needs."""
+    """A call to an adapter, with the interface that `http_stream` needs."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build | None = None) -> None:
         self.provider, self.model, self.request_id = adapter.provider, request.model, call.request_id
@@ -173,7 +173,7 @@ class HTTPExchange:
 
 
 class _GuardedDecoder:
-    """Ends the stream with any error that a decoder raises."""
+    """Wraps a decoder. If the decoder raises an error, the stream ends with that error."""
 
     def __init__(self, decoder: Decoder, provider: str) -> None:
         self._decoder = decoder
@@ -183,7 +183,7 @@ class _GuardedDecoder:
         self._has_ended = False
 
     def feed(self, data: bytes) -> list[Event]:
-        # Events before a malformed line must not be lost.
+        # Feed one line at a time, so that the events before a malformed line are not lost.
         return [event for line in data.splitlines(keepends=True) for event in self._events(self._decoder.feed, line)]
 
     def close(self) -> list[Event]:
@@ -207,7 +207,7 @@ class _GuardedDecoder:
 class _KeptDecoder:
     """Wraps the decoder of an answer that the provider keeps.
 
-    It saves the answer's id, and reports the gaps between connections.
+    Saves the answer's id, and reports each gap between a lost connection and the next one.
     """
 
     def __init__(self, decoder: Decoder, answer: KeptAnswer, bookmark: Bookmark | None, call: Call) -> None:
@@ -243,7 +243,10 @@ class _KeptDecoder:
             self._on_reattached(now - began, error)
 
     def _with_gaps(self, event: MessageCompleted) -> MessageCompleted:
-        """Add the gaps between connections to the event's metadata. Their times are counted back from this event."""
+        """Add the gaps between connections to the event's metadata.
+
+        ``before`` is how many seconds before this event the gap began.
+        """
         now = time.monotonic()
         gaps = [
             {"before": round(now - began, 6), "seconds": round(ended - began, 6), "error": error}
@@ -253,7 +256,7 @@ class _KeptDecoder:
 
 
 class _RedactingDecoder:
-    """Removes secrets from a decoder's errors."""
+    """Wraps a decoder, and removes secrets from its errors."""
 
     def __init__(self, decoder: Decoder, redact: Callable[[LLMError], LLMError]) -> None:
         self._decoder = decoder
@@ -271,7 +274,7 @@ class _RedactingDecoder:
 
 
 LONGEST_COUNT = 1 << 20
-"""The maximum size of a token-count response, in bytes."""
+"""The maximum size, in bytes, of the response to a token-count request."""
 
 _NO_SUCH_PATH = (404, 405, 501)
 
@@ -299,7 +302,7 @@ def _count_or_raise(item: Any) -> TokenCount:
 
 
 class _Counting(HTTPExchange):
-    """Requests a token count, and decodes the response without the adapter's decoder."""
+    """Requests a token count. It decodes the response itself, because the adapter's decoder cannot."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> None:
         super().__init__(adapter, request, call, build)

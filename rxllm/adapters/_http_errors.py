@@ -2,10 +2,10 @@
 
 Providers use different codes and statuses for the same error. The first match determines the reason:
 
-1. A code or message about an overlong context or filtered content.
-2. A message about a rejected key, which some servers send with status 400.
-3. The first code with a reason other than ``invalid_request``, if the status is 400 or unknown.
-4. The status or, if it is unknown, the last code with a reason.
+1. A code or message that means that the context is too long or that content was filtered.
+2. A message that means that the key was rejected. Some servers send it with status 400.
+3. If the status is 400 or unknown, the first code that has a reason other than ``invalid_request``.
+4. The status or, if it has no reason, the last code that has one.
 """
 
 from __future__ import annotations
@@ -112,12 +112,12 @@ _BY_CODE = {
 }
 _REASONS = {code: reason for reason, codes in _BY_CODE.items() for code in codes}
 LONGEST_WAIT = 366 * 86_400.0
-"""The upper limit for ``retry_after``, in seconds. Larger values would overflow timers."""
+"""The maximum ``retry_after``, in seconds. A larger value would overflow a timer."""
 _SPECIFIC = ("context_length_exceeded", "content_filter")
 
 
 def http_error(provider: str, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
-    """Return the error for a response with status 300 or more."""
+    """Return the error for a response whose status is 300 or higher."""
     fields = {name.lower(): text for name, text in headers.items()}
     try:
         payload = read_json(body)
@@ -135,7 +135,7 @@ def provider_error(
     retry_after: float | None = None,
     request_id: str | None = None,
 ) -> AdapterError:
-    """Return the error in a parsed body or error frame."""
+    """Return the error that a parsed body or error frame describes."""
     error = _flatten(payload)
     upstream = _upstream_error(error)
     message = ": ".join(filter(None, (_message_of(error), _message_of(upstream)))) or None
@@ -158,9 +158,9 @@ def provider_error(
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return how many seconds the provider asks the client to wait.
+    """Return how many seconds the provider asks the client to wait, or None if it does not ask.
 
-    If the provider sends a date, the wait is counted from the ``date`` header.
+    If the provider sends a date, the wait starts at the time in the ``date`` header.
     """
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:
@@ -192,7 +192,7 @@ def _flatten(payload: Any) -> dict[str, Any]:
 
 
 def _upstream_error(error: Mapping[str, Any]) -> dict[str, Any]:
-    # OpenRouter puts the upstream error in metadata.raw, as JSON or text.
+    # OpenRouter puts the upstream error into metadata.raw, either as JSON or as text.
     metadata = error.get("metadata")
     raw = cast(dict[str, Any], metadata).get("raw") if isinstance(metadata, dict) else None
     if not isinstance(raw, str):
@@ -249,7 +249,10 @@ def _retry_delay(details: list[dict[str, Any]]) -> float | None:
 
 
 def _parse_seconds(text: str, unit: int = 1) -> float:
-    """Convert `text` to seconds, up to `LONGEST_WAIT`. Raises ``ValueError`` if it is not a number."""
+    """Convert `text` to seconds. The result is at most `LONGEST_WAIT`.
+
+    Raises ``ValueError`` if `text` is not a number.
+    """
     seconds = float(text) / unit
     if math.isnan(seconds):
         raise ValueError("not a time")

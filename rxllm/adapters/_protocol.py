@@ -1,4 +1,4 @@
-"""The adapter protocol, and wrappers for other kinds of adapters."""
+"""The adapter protocol, and the wrappers that make other objects follow it."""
 
 from __future__ import annotations
 
@@ -47,11 +47,12 @@ class Adapter(Protocol):
 def as_adapter(adapter: Any) -> Adapter:
     """Return an object whose ``stream`` returns an Observable.
 
-    `adapter` can be an async generator function, or have one as its ``stream``. The generator may leave out
-    ``MessageStarted``, completions and ``MessageCompleted``. It may yield `StreamChunk`s, mappings with their fields,
-    or `CompletionChunk`s; see ``rxllm.chunks``. Blocks without an id are given one.
+    `adapter` can be an adapter, an async generator function, or an object whose ``stream`` is an async generator
+    function. The generator may leave out ``MessageStarted``, completions and ``MessageCompleted``. Instead of events,
+    it may yield `StreamChunk`s, mappings with the same fields, or `CompletionChunk`s; see ``rxllm.chunks``. A block
+    that has no id is given one.
 
-    Raises ``EngineError("missing_adapter")`` for None, and ``EngineError("missing_stream_adapter")`` if `adapter`
+    Raises ``EngineError("missing_adapter")`` if `adapter` is None, and ``EngineError("missing_stream_adapter")`` if it
     cannot stream.
     """
     if adapter is None:
@@ -85,7 +86,7 @@ def _has_own_decoder(adapter: Adapter) -> bool:
 
 
 def _check_events(source: Observable[Event]) -> Stream[Event]:
-    """Check each event before emitting it. A malformed event ends the stream with an error."""
+    """Check each event before it is emitted. If an event is malformed, the stream ends with an error."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         unfinished, event_check = Unfinished(), _EventCheck()
@@ -114,16 +115,16 @@ def _check_events(source: Observable[Event]) -> Stream[Event]:
 
 
 class _EventCheck:
-    """Checks events, as listed in ``rxllm.collector.event_rules``."""
+    """Checks events against the rules in ``rxllm.collector.event_rules``."""
 
     def __init__(self) -> None:
         self._ids = BlockIds()
         self._usage: Usage | None = None
 
     def read(self, event: Event, open_blocks: Reversible[BlockKey]) -> Event | None:
-        """Check an event and return it, or return None if it repeats an earlier one.
+        """Check `event` and return it. Return None if it only repeats the latest usage.
 
-        Raises ``StreamError`` for a malformed event.
+        Raises ``StreamError`` if the event is malformed.
         """
         if fault := event_fault(event):
             raise StreamError("malformed_event", fault)
@@ -169,7 +170,7 @@ class _GeneratorAdapter:
 
 
 async def _events(items: AsyncIterator[Any], request: Request) -> AsyncIterator[Event]:
-    from rxllm.chunks import ChunkFeeder, CompletionChunk, StreamChunk  # imported here, because few programs need it
+    from rxllm.chunks import ChunkFeeder, CompletionChunk, StreamChunk  # imported here because few programs need it
     from rxllm.chunks.completion import CompletionFeeder
 
     feeder: Any = _Bookends()
@@ -195,7 +196,7 @@ async def _events(items: AsyncIterator[Any], request: Request) -> AsyncIterator[
 
 
 class _Bookends:
-    """Adds the events that a generator leaves out."""
+    """Adds the events that a generator may leave out, such as ``MessageStarted`` and completions."""
 
     def __init__(self) -> None:
         self._emitted: list[Event] = []

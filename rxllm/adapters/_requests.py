@@ -1,17 +1,17 @@
-"""Choose the parts to send, read response formats, and merge options.
+"""Select the parts to send, read response formats, and merge options.
 
-Each ``request.py`` lists the kinds of parts that its API accepts from each role. Other parts raise an error before
-anything is sent. In assistant messages, other providers' parts are left out and logged at DEBUG level.
+Each ``request.py`` lists the kinds of parts that its API accepts from each role. Any other part raises an error before
+anything is sent. In an assistant message, it is left out instead, and logged at DEBUG level.
 
 =========================================  =============================================================================
 kind                                       part
 =========================================  =============================================================================
 ``text``                                   `TextPart`
 ``image``                                  `ImagePart`, or a `FilePart` of type ``image/*``
-``pdf``, ``text file``                     `FilePart` with that type
-``wav``, ``mp3``, ``audio``, ``video``     `FilePart` with that type; ``audio`` is any audio except WAV and MP3
-``file``                                   `FilePart` with any other type
-``thinking``                               `ThinkingPart` with text only
+``pdf``, ``text file``                     `FilePart` of that type
+``wav``, ``mp3``, ``audio``, ``video``     `FilePart` of that type; ``audio`` is any audio except WAV and MP3
+``file``                                   `FilePart` of any other type
+``thinking``                               `ThinkingPart` that has only text
 ``own thinking``                           `ThinkingPart` with data from the provider that receives the request
 ``another's thinking``                     `ThinkingPart` with data from another provider, or with only a signature
 ``reasoning details``                      `ThinkingPart` with ``reasoning_details``, as OpenRouter sends them
@@ -21,8 +21,8 @@ kind                                       part
 ``tool call``                              `ToolCallPart`
 =========================================  =============================================================================
 
-A part by URL or id has its own kind, such as ``pdf by id``. If an API does not accept text files, their content is sent
-as text.
+A part that is passed by URL or id has its own kind, such as ``pdf by id``. If an API does not accept text files, their
+content is sent as text.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from rxllm.values.argument_checks import must_be
 _log = logging.getLogger("rxllm")
 
 Carries = Mapping[Role, Set[str]]
-"""The kinds of parts that an API accepts, by role."""
+"""The kinds of parts that an API accepts from each role."""
 
 _TEXT = re.compile(r"text/.*|application/(.*\+)?(json|xml|yaml)|application/(x-)?(javascript|sh|toml|yaml)")
 _TYPES = {
@@ -71,17 +71,17 @@ TAKEN_BY = {
     "video": "gemini",
     "file": "openai-responses or gemini",
 }
-"""The providers to suggest for each kind of part."""
+"""The providers that accept each kind of part. Error messages suggest them."""
 
 _MESSAGE_FIELDS = ("thought", "thoughtSignature")
-"""The fields of a Gemini file that are sent only in assistant messages."""
+"""Fields that Gemini adds to a file. They are sent back only in assistant messages."""
 
 
 def select_parts(request: Request, wire: str, provider: str, carries: Carries) -> Request:
-    """Keep the parts that the API accepts.
+    """Return `request` with only the parts that the API accepts.
 
-    `wire` is the API's name in errors. Raises ``ValidationError("invalid_request")`` if a part is rejected. The error
-    locates the part and suggests a fix.
+    `wire` is what error messages call the API. Raises ``ValidationError("invalid_request")`` if a part is rejected.
+    The error contains the path of the part, and suggests a fix.
     """
     if all(isinstance(message.content, str) for message in request.messages):
         return request
@@ -145,7 +145,7 @@ def mime_type_of(file: Mapping[str, Any]) -> str:
 
 
 def name_of(file: Mapping[str, Any]) -> str:
-    """Return a file's name, or a default name with the extension of its MIME type."""
+    """Return the file's name or, if it has none, a default name whose extension matches its MIME type."""
     return str(file.get("name") or f"file{mimetypes.guess_extension(mime_type_of(file)) or ''}")
 
 
@@ -231,7 +231,7 @@ _SCHEMA_FIELDS = ("type", "name", "description", "strict", "schema")
 
 
 def response_format(request: Request) -> dict[str, Any] | None:
-    """Return the response format, or None for plain text.
+    """Return the response format, or None if the response is plain text.
 
     ===========================================  ===================================================================
     ``request.response_format``                  result
@@ -243,8 +243,8 @@ def response_format(request: Request) -> dict[str, Any] | None:
                                                  copied if they are set
     ===========================================  ===================================================================
 
-    Raises ``ValidationError("invalid_request")`` for anything else. Put a format that only one provider supports into
-    ``Request.options``.
+    Raises ``ValidationError("invalid_request")`` for anything else. To use a format that only one provider supports,
+    put it into ``Request.options``.
 
     >>> response_format(Request(response_format={"type": "json_schema", "schema": {}, "strict": True}))
     {'name': 'answer', 'type': 'json_schema', 'strict': True, 'schema': {}}
@@ -274,7 +274,7 @@ def image_url(image: Image) -> str:
 
 
 def merge(body: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge `options` into a copy of `body`. None removes a field.
+    """Merge `options` into a copy of `body`. An option that is None removes the field.
 
     >>> merge({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": None, "e": 4}})
     {'a': {'b': 1, 'e': 4}, 'd': 3}

@@ -3,11 +3,11 @@
 ==========================  =======================================================================================
 metadata                    value
 ==========================  =======================================================================================
-``service_tier``            the tier that served the request, such as ``"default"``, ``"priority"`` or ``"on_demand"``
+``service_tier``            the tier that handled the request, such as ``"default"``, ``"priority"`` or ``"on_demand"``
 ``system_fingerprint``      an identifier for the server's configuration
 ``provider``                the provider that a router, such as OpenRouter, passed the request to
-``native_finish_reason``    the finish reason in the words of the provider that a router called
-``timings``                 how long each step took; the server chooses the names and units
+``native_finish_reason``    the finish reason exactly as the provider sent it to the router
+``timings``                 how long each step took, in the server's own names and units
 ``content_filter_results``  Azure's most severe content-filter verdict on the answer, for each category
 ``prompt_filter_results``   Azure's content-filter verdicts on the prompts
 ``content_filters``         Azure's content-filter verdicts on the prompts and the answer (Responses API)
@@ -19,7 +19,7 @@ metadata                    value
 ``channel``                 the channel of the model's latest thinking (Groq)
 ``executed_tools``          the tools that Groq ran, with their results
 ``related_questions``       follow-up questions that Perplexity suggests
-``venice_parameters``       the settings that Venice used, and the web pages found by its search
+``venice_parameters``       the settings that Venice used, and the web pages that its search found
 ``provider_metadata``       the route that Vercel's gateway chose for the request, and its cost
 ``warnings``                warnings from watsonx, for example that a model will be withdrawn
 ==========================  =======================================================================================
@@ -58,7 +58,7 @@ _SEVERITIES = ("safe", "low", "medium", "high")
 
 
 def metadata_of(part: Any) -> dict[str, Any]:
-    """Return the response metadata in `part` of a frame.
+    """Return the response metadata in `part`, which is a part of a frame.
 
     >>> metadata_of({"id": "1", "service_tier": "default", "system_fingerprint": None})
     {'service_tier': 'default'}
@@ -78,7 +78,7 @@ def metadata_of_usage(counters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def more_severe(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two verdicts. The more severe one wins.
+    """Merge two sets of verdicts. For each category, keep the more severe verdict.
 
     >>> more_severe({"hate": {"filtered": False, "severity": "low"}}, {"hate": {"filtered": False, "severity": "safe"}})
     {'hate': {'filtered': False, 'severity': 'low'}}
@@ -106,8 +106,8 @@ _UNITS = {"cost_in_usd_ticks": 1e10, "copilot_usage.total_nano_aiu": 1e11}
 def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> Usage:
     """Return `counters` as a `Usage`.
 
-    `names` lists the provider's names for each field. In a nested name, dots separate the levels. Other counters go
-    into `extra`.
+    `names` lists the provider's names for each field. In the name of a nested counter, dots separate the levels. All
+    other counters go into `extra`.
 
     >>> to_usage({"prompt_tokens": 3, "details": {"cached": 1, "audio": 0}}, {"input_tokens": ("prompt_tokens",)})
     Usage(input_tokens=3, extra={'details.cached': 1, 'details.audio': 0})
@@ -123,10 +123,7 @@ def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) 
 
 
 def costs_beside(part: Any) -> dict[str, Any]:
-    """Return the costs that are reported outside the usage object.
-
-    They are sent by Venice, GitHub Copilot and Vercel.
-    """
+    """Return the costs that Venice, GitHub Copilot and Vercel report outside the usage object."""
     match part:
         case {"cost": dict()}:
             return {"cost": part["cost"]}
@@ -160,7 +157,7 @@ def _first_number(flat: Mapping[str, Any], names: Iterable[str], read: Callable[
 
 
 def _count_thoughts_as_output(usage: Usage) -> Usage:
-    # xAI's total is the sum of all three counters.
+    # xAI does not include the thoughts in its output counter: its total is the sum of all three counters.
     prompt, output, thoughts = usage.input_tokens or 0, usage.output_tokens or 0, usage.reasoning_tokens or 0
     is_beside = thoughts and usage.total_tokens == prompt + output + thoughts
     return replace(usage, output_tokens=output + thoughts) if is_beside else usage

@@ -1,6 +1,7 @@
 """The adapters for OpenAI's APIs on Azure: https://learn.microsoft.com/azure/ai-foundry/openai/api-version-lifecycle.
 
-The model is the name of your deployment. Keys are sent in ``api-key``. Entra ID tokens are sent as bearer tokens.
+The model is the name of your deployment. A key is sent in the ``api-key`` header. An Entra ID token is sent as a bearer
+token.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ PROVIDER = "azure"
 ENDPOINT = "AZURE_OPENAI_ENDPOINT"
 SCOPE = "https://ai.azure.com/.default"
 
-# Customers' own servers can also be under azure.com.
+# A list of Azure's own domains, because customers' servers can also be under azure.com.
 _IS_AZURE = re.compile(r"https://[\w-]+\.(openai|cognitiveservices|services\.ai)\.azure\.(com|us|cn)(:\d+)?([/?]|$)")
 _IS_TOKEN = re.compile(r"eyJ[\w-]*\.[\w-]")
 """Matches the start of a JSON Web Token."""
 
 
 class AzureKeys(HTTPBase):
-    """The address of an Azure resource, and its key or token."""
+    """Finds the base URL of an Azure resource, and its key or token."""
 
     provider = PROVIDER
     key_variable = None
@@ -65,13 +66,14 @@ class AzureKeys(HTTPBase):
 class AzureChat(AzureKeys, OpenAIChat):
     """An `OpenAIChat` for deployments on Azure: ``"azure:my-deployment"``.
 
-    Pass a `base_url` such as ``https://NAME.openai.azure.com/openai/v1``, or set ``AZURE_OPENAI_ENDPOINT``. You can
-    omit ``/openai/v1`` in the variable. For a dated API version, pass
+    Pass a `base_url` such as ``https://NAME.openai.azure.com/openai/v1``, or set ``AZURE_OPENAI_ENDPOINT``. In the
+    variable, you can omit ``/openai/v1``. To use a dated API version, pass
     ``.../openai/deployments/NAME?api-version=2024-10-21``.
 
-    The key is looked up in the call, in `api_key`, and in ``AZURE_OPENAI_AD_TOKEN`` and ``AZURE_OPENAI_API_KEY``. If
-    ``rxllm[azure]`` is installed, the key can be a function from ``get_bearer_token_provider``. If there is no key,
-    Azure's own servers receive a token from ``DefaultAzureCredential``.
+    The key is looked up in the call, then in `api_key`, then in the variables ``AZURE_OPENAI_AD_TOKEN`` and
+    ``AZURE_OPENAI_API_KEY``. If ``rxllm[azure]`` is installed, the key can be a function that
+    ``get_bearer_token_provider`` returns. If there is no key, a token from ``DefaultAzureCredential`` is used, but it
+    is sent only to Azure's own servers.
     """
 
     def _is_openai(self) -> bool:
@@ -81,15 +83,15 @@ class AzureChat(AzureKeys, OpenAIChat):
 class AzureResponses(AzureKeys, OpenAIResponses):
     """An `OpenAIResponses` for deployments on Azure: ``"azure-responses:my-deployment"``.
 
-    For the address and the key, see `AzureChat`. If a reasoning model's deployment has another name, set
-    `reasoning_effort` to request encrypted thoughts.
+    For the base URL and the key, see `AzureChat`. If the deployment of a reasoning model is not named after the model,
+    set `reasoning_effort`, so that encrypted thoughts are requested.
     """
 
 
 def entra_token() -> str:
     """Return an Entra ID token from azure-identity.
 
-    Raises ``EngineError("missing_key")`` if azure-identity is not installed or finds no login.
+    Raises ``EngineError("missing_key")`` if azure-identity is not installed or cannot find a login.
     """
     try:
         return _token_provider()()

@@ -1,4 +1,4 @@
-"""The base class of all HTTP adapters."""
+"""The base class for all HTTP adapters."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _WRITTEN_BY_TRANSPORT = ("content-length", "transfer-encoding")
 _NOT_FOUND = re.compile(
     r"HTTP 40[45]|(404 )?(page |file |route |path )?not found\.?|method not allowed\.?|invalid url .*", re.IGNORECASE
 )
-"""Matches messages about an unknown address rather than an unknown model."""
+"""Matches error messages that mean that the URL is wrong, rather than that the model does not exist."""
 
 
 class HTTPBase(ABC):
     """An adapter's connection to its server.
 
     `client` is an httpx or httpx2 ``AsyncClient``, or a function that returns one, such as ``adapters.aiohttp_client``.
-    With ``http2=True``, disposing a call does not stop it on the server.
+    If the client uses HTTP/2 (``http2=True``), disposing of a call does not stop it on the server.
 
     `api_key` can be a function that returns the key; see ``rxllm.keys``. `headers` are sent with every request. A
-    call's `headers` override them. `timeout` is how many seconds the model may stay silent. Keep-alive messages do not
-    reset it.
+    call's own `headers` override them. `timeout` is how many seconds the model may stay silent. Keep-alive messages do
+    not reset this timeout.
     """
 
     provider: str
@@ -58,11 +58,11 @@ class HTTPBase(ABC):
     base_url_variable: str | None = None
     """The environment variable for the base URL."""
     _left_behind: tuple[str, ...] = ()
-    """The names of the secret arguments that were left out when the adapter was pickled."""
+    """The names of the secret arguments that were left out of the pickle."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # The environment variable must not redirect a subclass that defines its own address.
+        # If a subclass defines its own URL, the environment variable must not override it.
         if "default_base_url" in vars(cls) and "base_url_variable" not in vars(cls):
             cls.base_url_variable = None
 
@@ -84,7 +84,7 @@ class HTTPBase(ABC):
         self._clients = Clients(client)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A pickle contains the settings, but no keys or clients.
+        # A pickle contains the settings, but neither keys nor clients.
         own = self._own_secrets()
         secret = (*self.secret_arguments, *self._left_behind)
         return {
@@ -130,7 +130,7 @@ class HTTPBase(ABC):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Return the base URL for the `text` of the environment variable."""
+        """Return the base URL for `text`, the value of the environment variable."""
         return text
 
     def _environment_url(self) -> str | None:
@@ -147,18 +147,18 @@ class HTTPBase(ABC):
 
     @abstractmethod
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError:
-        """Return the error for a response with status 300 or more."""
+        """Return the error for a response whose status is 300 or higher."""
 
     async def aclose(self) -> None:
-        """Close the running loop's connections. The adapter remains usable."""
+        """Close the connections that belong to the running loop. The adapter can still be used afterwards."""
         await self._clients.aclose()
 
     def key(self, call: Call) -> str | None:
-        """Return the API key for `call`, or None.
+        """Return the API key for `call`, or None if there is no key.
 
-        Raises ``EngineError("missing_key")`` if the provider's own server needs one.
+        Raises ``EngineError("missing_key")`` if there is no key but the provider's own server needs one.
         """
-        # When a request is built, `call` already has the key.
+        # By the time a request is built, `call` already has the key.
         key = (isinstance(call.api_key, str) and call.api_key.strip()) or self._find_key(call)
         if callable(key):
             fault = f"the api_key for {self.provider} is a function, which cannot be called here"
@@ -175,13 +175,13 @@ class HTTPBase(ABC):
         return {"authorization": f"Bearer {key}"}
 
     async def with_key(self, call: Call) -> Call:
-        """Return `call` with the key that `build` needs. If the key is a function, that function is called."""
+        """Return `call` with the key that `build` needs. If the key is a function, it is called."""
         key = self._find_key(call)
         return call if key is None else replace(call, api_key=await keys.resolved(self.provider, key))
 
     def _check_model(self, model: str | None) -> None:
-        """Raise ``ValidationError`` if `model` names an engine."""
-        # Other servers can have such models, like Ollama's "mistral:7b".
+        """Raise ``ValidationError`` if `model` begins with a provider's name, as an engine does."""
+        # Only check calls to the provider's own server. Others can have such models, like Ollama's "mistral:7b".
         prefix, colon, _ = (model or "").partition(":")
         if colon and self.needs_key and self.base_url == self.default_base_url and prefix in providers():
             fault = f"{model!r} also names a provider; pass it as the engine: generate({model!r}, ...)"
@@ -190,7 +190,7 @@ class HTTPBase(ABC):
     def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
         """Build a POST request with `body` as JSON.
 
-        `path` is appended to the base URL. If `path` is a complete URL, the base URL is not used.
+        `path` is appended to the base URL. If `path` is itself a complete URL, the base URL is not used.
         """
         sent = {"content-type": "application/json", **headers}
         return self._build("POST", path, call, sent, content=json_bytes(body))
@@ -206,7 +206,7 @@ class HTTPBase(ABC):
     def post_form(
         self, path: str, fields: Mapping[str, Any], files: Sequence[File], call: Call, *, headers: Mapping[str, str]
     ) -> httpx.Request:
-        """Build a POST request with a form and files."""
+        """Build a POST request that sends a form and files."""
         data = {name: well_formed(text) if isinstance(text, str) else text for name, text in fields.items()}
         return self._build("POST", path, call, headers, data=data, files=list(files))
 
@@ -237,7 +237,7 @@ class HTTPBase(ABC):
     ) -> LLMError:
         """Return the adapter's error for a rejected request.
 
-        The server's address, or the provider and model, is added to the error's message.
+        The URL, or the provider and model, that rejected the request is added to the message.
         """
         try:
             error = self.error(status, headers, body)
@@ -278,7 +278,7 @@ class HTTPBase(ABC):
 def _check_key(api_key: Any) -> ApiKey | None:
     if api_key is None or isinstance(api_key, str) or callable(api_key):
         return cast("ApiKey | None", api_key)
-    # The value could be a key, so show only its class.
+    # The value could be a key, so the error shows only its type.
     fault = f"must be a string, a function that returns one, or None, not a value of type {type(api_key).__name__}"
     raise invalid_option("api_key", fault)
 
@@ -295,7 +295,7 @@ def _read_headers(headers: Any) -> dict[str, str]:
 
 
 def versioned(url: str, version: str) -> str:
-    """Append an API version, unless `url` ends in one.
+    """Append `version` to `url`, unless `url` already ends in an API version.
 
     >>> versioned("https://proxy.example/", "v1"), versioned("https://proxy.example/v1beta", "v1")
     ('https://proxy.example/v1', 'https://proxy.example/v1beta')
@@ -315,7 +315,7 @@ def _public_part(wrong_url: str) -> str:
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:
-    # The transport's own error would show the header, which may contain a key.
+    # Check the headers here, because the transport's own error would show the header, which may contain a key.
     unsendable = [name for name, text in headers.items() if not (_NAME.fullmatch(name) and _TEXT.fullmatch(text))]
     if unsendable:
         errors = [(("headers", name), "has characters that are not allowed in a header") for name in unsendable]

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 class ImageAdapter(Protocol):
     """Turns a request into a stream of one response.
 
-    Failures go to ``on_error``. `operations` lists which of ``"generate"``, ``"edit"`` and ``"variation"`` are
-    supported. Any other operation fails with ``ImageAdapterError("unsupported_operation")`` before any I/O.
+    Failures go to ``on_error``. `operations` lists the supported operations: any of ``"generate"``, ``"edit"`` and
+    ``"variation"``. Any other operation fails with ``ImageAdapterError("unsupported_operation")`` before any I/O.
     """
 
     @property
@@ -60,7 +60,7 @@ def is_image_adapter(value: Any) -> TypeGuard[ImageAdapter]:
 
 
 def as_image_adapter(value: Any) -> ImageAdapter:
-    """Return `value` if it is an image adapter, or else raise ``EngineError("no_image_adapter")``."""
+    """Return `value` if it is an image adapter; otherwise raise ``EngineError("no_image_adapter")``."""
     if is_image_adapter(value):
         return value
     message = (
@@ -82,7 +82,7 @@ def refuse_operation(request: ImageRequest, provider: str, operations: Collectio
 
 
 ANSWER_BYTES = 1 << 28
-"""The maximum size of a response in bytes, which is enough for four large images."""
+"""The maximum size of a response, in bytes. It is enough for four large images."""
 FETCH_BYTES = 25 * 1024 * 1024
 FETCH_SECONDS = 30.0
 FETCH_REDIRECTS = 5
@@ -111,9 +111,10 @@ class HTTPImageAdapter(HTTPBase):
 
     @abstractmethod
     def read(self, request: ImageRequest, answer: Answer) -> ImageResponse:
-        """Read the image response from a successful `answer`.
+        """Return the image response in `answer`, which is a successful HTTP response.
 
-        An exception that is not an `LLMError` becomes ``ImageAdapterError("malformed_response")``.
+        If this method raises an exception that is not an `LLMError`, the call fails with
+        ``ImageAdapterError("malformed_response")``.
         """
 
     def refuse(self, request: ImageRequest) -> None:
@@ -123,7 +124,7 @@ class HTTPImageAdapter(HTTPBase):
             raise missing_model(self.provider, self)
 
     def needs_bytes(self, image: Image) -> bool:
-        """Whether the image must be sent as bytes, because the provider rejects its URL."""
+        """Return whether the image must be sent as bytes because the provider does not accept its URL."""
         return image.source == "url"
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
@@ -143,7 +144,7 @@ class HTTPImageAdapter(HTTPBase):
                 self.refuse(request)
                 self._check_model(request.model)
                 call_with_key = await self.with_key(call)
-                self.key(call_with_key)  # if there is no key, this fails before anything is fetched
+                self.key(call_with_key)  # raises if there is no key, before any image is fetched
                 client = await self._clients.get()
                 with in_use(client):
                     return await self._exchange(request, call_with_key, Fetcher(client, pump, self.provider))
@@ -187,7 +188,7 @@ class HTTPImageAdapter(HTTPBase):
         return replace(request, input_images=tuple(images), mask=await load(request.mask) if request.mask else None)
 
     async def _convert(self, image: Image, source: Literal["binary", "base64", "url"], fetcher: Fetcher) -> Image:
-        if source in (image.source, "url"):  # if bytes were sent instead of a URL, they are kept
+        if source in (image.source, "url"):  # a URL was requested but bytes were sent: keep the bytes
             return image
         if image.source == "url":
             image = await fetcher.fetch(image)
@@ -216,7 +217,8 @@ class Fetcher:
     async def send(self, request: httpx.Request, limit: int, seconds: float | None = None, **options: Any) -> Answer:
         """Send `request` and return the answer. `options` are passed to the client.
 
-        Raises ``AdapterError`` if the request fails or takes too long, or if the answer is too large.
+        Raises ``AdapterError`` if the request fails or takes longer than `seconds`, or if the answer is larger than
+        `limit` bytes.
         """
         url = address(request)
         try:
@@ -236,10 +238,10 @@ class Fetcher:
             raise failure from None
 
     async def fetch(self, image: Image) -> Image:
-        """Fetch the data and MIME type of `image`.
+        """Return `image` with the data and MIME type found at its URL.
 
-        Raises ``ImageAdapterError("invalid_request")`` if there is no image at the URL. Raises the same errors as
-        `send`.
+        Raises ``ImageAdapterError("invalid_request")`` if there is no image at the URL or it is too large. If the
+        request fails, the ``ImageAdapterError`` has the same reason as the error from `send`.
         """
         url = str(image.data)
         if url[:5].lower() == "data:":
@@ -294,6 +296,6 @@ class Fetcher:
             if len(body) > limit:
                 message = f"{address(response.request)} sent more than {limit} bytes"
                 raise AdapterError("malformed_response", message, provider=self._provider)
-            if self._pump.disposed:  # a call cannot be cancelled while it is connecting
+            if self._pump.disposed:  # a call that was still connecting could not be cancelled, so check here
                 break
         return bytes(body)

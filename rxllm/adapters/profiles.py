@@ -1,4 +1,4 @@
-"""All providers' names, and profiles for Chat Completions servers."""
+"""The names of all providers, and the profiles of servers that offer Chat Completions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ __all__ = ["PROFILES", "Profile", "providers"]
 class Profile:
     """An OpenAI-compatible server.
 
-    `key_variable` is None for a server without keys. `options` are merged into the body. The caller's options override
-    them, and None removes a field. `names` maps request fields to the server's names. Every tool call id must match the
-    pattern `call_id`. `thoughts_field` is the message field for thoughts, if the server needs them.
+    `key_variable` is None if the server does not use keys. `options` are merged into the body; the caller's options
+    override them, and None removes a field. `names` maps request fields to the server's own names for them. If
+    `call_id` is set, every tool call id must match this pattern. `thoughts_field` is the message field in which
+    thoughts are sent back, or None if the server does not need them.
     """
 
     base_url: str
@@ -39,14 +40,14 @@ PROFILES: dict[str, Profile] = {
     "huggingface": Profile("https://router.huggingface.co/v1", "HF_TOKEN"),
     "llamacpp": Profile("http://localhost:8080/v1", None),
     "lmstudio": Profile("http://localhost:1234/v1", None),
-    # MiniMax puts thoughts into the text by default. It has deprecated max_tokens.
+    # By default, MiniMax puts thoughts into the text. It has deprecated max_tokens.
     "minimax": Profile(
         "https://api.minimax.io/v1",
         "MINIMAX_API_KEY",
         {"reasoning_split": True},
         {"max_tokens": "max_completion_tokens"},
     ),
-    # Mistral rejects unknown fields, and always sends the usage.
+    # Mistral rejects unknown fields such as stream_options. It always sends the usage.
     "mistral": Profile(
         "https://api.mistral.ai/v1",
         "MISTRAL_API_KEY",
@@ -79,7 +80,7 @@ OWN = {
 """The class in ``rxllm.adapters`` for each provider that has no profile."""
 
 PACKAGES = {"bedrock": "rxllm-bedrock", "bedrock-mantle": "rxllm-bedrock"}
-"""The plugin package for each provider outside rxllm."""
+"""The package to install for each provider that is not part of rxllm."""
 
 
 def providers() -> list[str]:
@@ -97,7 +98,7 @@ _MODEL_PATTERNS = {
     "xai": "grok-",
     "ollama": r"(llama|qwen|gemma|phi)[-\d]",
 }
-"""Patterns of model names, to suggest a missing provider."""
+"""The patterns of each provider's model names. They are used to suggest the provider if the caller left it out."""
 
 
 def unknown_provider(provider: str, model: str) -> str:

@@ -39,13 +39,13 @@ __all__ = ["Vertex"]
 PROVIDER = "vertex"
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 CLAUDE_VERSION = "vertex-2023-10-16"
-"""The default ``anthropic_version`` in the body."""
+"""The default value of ``anthropic_version`` in the body."""
 
 
 class GoogleToken:
-    """Returns an access token for google-auth `credentials`.
+    """Returns an access token for `credentials`, which are created with google-auth.
 
-    If `credentials` is None, it loads the application default credentials.
+    If `credentials` is None, the application default credentials are loaded on first use.
     """
 
     def __init__(self, credentials: Any = None) -> None:
@@ -84,22 +84,22 @@ def _login_error(error: Any) -> AdapterError | EngineError:
 
 
 default_token = GoogleToken()
-"""Returns an access token for the application default credentials."""
 
 
 class Vertex(HTTPAdapter):
     """An adapter for Gemini and Claude on Vertex AI.
 
-    Name the model as in ``"vertex:gemini-2.5-pro"`` or ``"vertex:claude-sonnet-4-5"``. The default `project` is read
-    from ``GOOGLE_CLOUD_PROJECT`` or the credentials. The default `location` is read from ``GOOGLE_CLOUD_LOCATION``, or
-    else is ``"global"``. The location can be a region, ``"us"``, ``"eu"`` or ``"global"``. For Claude,
-    ``ANTHROPIC_VERTEX_PROJECT_ID`` and ``CLOUD_ML_REGION`` are read first.
+    Write the model's name as in ``"vertex:gemini-2.5-pro"`` or ``"vertex:claude-sonnet-4-5"``. If you do not pass a
+    `project`, it is read from ``GOOGLE_CLOUD_PROJECT`` or the credentials. The `location` can be a region, ``"us"``,
+    ``"eu"`` or ``"global"``. If you do not pass one, it is read from ``GOOGLE_CLOUD_LOCATION``; the default is
+    ``"global"``. For Claude, ``ANTHROPIC_VERTEX_PROJECT_ID`` and ``CLOUD_ML_REGION`` are read first.
 
-    Create `credentials` with google-auth, which ``rxllm[vertex]`` installs. The default is the application default
-    credentials. You can pass an access token or an API key as `api_key` instead. Without a project, an API key selects
-    express mode, and ``GOOGLE_API_KEY`` is read too.
+    Create `credentials` with google-auth, which ``rxllm[vertex]`` installs. By default, the application default
+    credentials are used. Instead of `credentials`, you can pass an access token or an API key as `api_key`. If there is
+    no project, an API key selects express mode, and ``GOOGLE_API_KEY`` is read too.
 
-    ``Request.options`` works as in `Gemini` and `Anthropic`. For Claude, you can set ``anthropic_version`` there.
+    ``Request.options`` works in the same way as in `Gemini` and `Anthropic`. For Claude, you can set
+    ``anthropic_version`` there.
     """
 
     provider = PROVIDER
@@ -131,7 +131,7 @@ class Vertex(HTTPAdapter):
         return self._post_body(request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Emit the server's token count."""
+        """Ask the server for the number of input tokens, and emit it."""
         field = "input_tokens" if _is_claude(request) else "totalTokens"
         return counted(self, request, call, partial(self._post_body, is_count=True), field)
 
@@ -146,7 +146,7 @@ class Vertex(HTTPAdapter):
             headers["x-goog-user-project"] = quota_project
         project = self._setting("project", is_claude) or getattr(login, "project", None)
         location = self._setting("location", is_claude) or "global"
-        if not re.fullmatch(r"[a-z0-9-]+", location):  # it becomes part of a host name
+        if not re.fullmatch(r"[a-z0-9-]+", location):  # because the location becomes part of a host name
             raise invalid_option("location", must_be("a location such as 'global' or 'us-central1'", location))
         is_express = not project and (key or "").startswith(API_KEYS)
         if not is_express and not path.startswith("projects/"):
@@ -181,7 +181,7 @@ class Vertex(HTTPAdapter):
         return GeminiDecoder(messages=request.messages, raw=raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
-        # Google itself can reject a request to Claude.
+        # A request to Claude can also be rejected by Google itself, in Google's own form.
         return use_status_as_code(use_type_as_code(http_error(self.provider, status, headers, body)))
 
 
@@ -189,7 +189,7 @@ _VARIABLES = {
     "project": ("ANTHROPIC_VERTEX_PROJECT_ID", "GOOGLE_CLOUD_PROJECT"),
     "location": ("CLOUD_ML_REGION", "GOOGLE_CLOUD_LOCATION"),
 }
-"""The environment variables for each setting. In each pair, the first variable is read only for Claude."""
+"""The environment variables for each setting. The first variable of each pair is read only for Claude."""
 
 
 def _is_claude(request: Request) -> bool:
@@ -205,7 +205,7 @@ def _gemini_parts(request: Request, is_count: bool) -> tuple[str, dict[str, Any]
 
 
 def _claude_parts(request: Request, is_count: bool) -> tuple[str, dict[str, Any], dict[str, str]]:
-    # Every platform accepts thinking that another has signed:
+    # Each platform that runs Claude accepts thinking that another platform has signed:
     # https://platform.claude.com/docs/en/build-with-claude/extended-thinking.
     body = (claude.count_body if is_count else claude.messages_body)(request)
     body = {"anthropic_version": CLAUDE_VERSION, **body}
@@ -218,7 +218,6 @@ def _claude_parts(request: Request, is_count: bool) -> tuple[str, dict[str, Any]
 
 
 def host_of(location: str) -> str:
-    """Return the address of Vertex AI's server."""
     if location == "global":
         return "https://aiplatform.googleapis.com"
     if location in ("us", "eu"):

@@ -4,13 +4,13 @@
 file                              contents
 ================================  =====================================================================================
 ``stream``                        the source, which sends a request and decodes the bytes of the response into events
-``clients``, ``pools``            clients and their connections, which several calls can share
-``reattach``                      the rest of an answer over another connection, after a connection has dropped
-``timeouts``                      timeouts for connecting, for responses and for idle connections
-``redirects``                     redirects, which carry no secrets to another host
-``transport_errors``              connection errors, for example when a server cannot be reached
-``decompression``                 code that decompresses response bodies slice by slice
-``secrets``, ``request_log``      code that removes keys from errors, URLs and logs; code that logs each request
+``clients``, ``pools``            the clients and their connections, which several calls can share
+``reattach``                      reads the rest of an answer over a new connection, after the first one has dropped
+``timeouts``                      the timeouts for connecting, for the response and for idle periods
+``redirects``                     follows redirects, without sending secrets to another host
+``transport_errors``              converts connection errors, for example if a server cannot be reached
+``decompression``                 decompresses response bodies slice by slice
+``secrets``, ``request_log``      remove keys from errors, URLs and logs; log each request
 ================================  =====================================================================================
 """
 

@@ -3,12 +3,13 @@
 A connection belongs to one event loop, so each loop has its own clients.
 
 ====================  ===============================================  =================================================
-`client` argument     clients that calls use                           closed
+`client` argument     clients that calls use                           when they are closed
 ====================  ===============================================  =================================================
-None                  several of rxllm's own clients per loop; see     with their loop or adapter, or by `aclose`
-                      ``pools``
-a function            one client per loop, returned by the function    with their loop or adapter, or by `aclose`
-a client              this client, only on the loop of its first call  by its owner
+None                  several of rxllm's own clients for each loop;    with their loop or adapter, or by `aclose`
+                      see ``pools``
+a function            one client for each loop, which the function     with their loop or adapter, or by `aclose`
+                      returns
+a client              this client, only on the loop of its first call  when its owner closes it
 ====================  ===============================================  =================================================
 """
 
@@ -37,16 +38,13 @@ if TYPE_CHECKING:
 
 
 def httpx_client(library: str = "httpx") -> httpx.AsyncClient:
-    """Return an httpx or httpx2 client with rxllm's settings.
-
-    The number of connections is not limited.
-    """
+    """Return an httpx or httpx2 client that has rxllm's settings. Its number of connections is not limited."""
     package = imported(library)
     return _new_client(lambda: package.AsyncClient(**client_settings(max_connections=None, library=library)))
 
 
 def imported(transport: str) -> Any:
-    """Import the package for `transport`.
+    """Import the package that `transport` needs, and return it.
 
     Raises ``EngineError("missing_dependency")`` if the package is not installed.
     """
@@ -60,7 +58,7 @@ def imported(transport: str) -> Any:
 
 
 def aiohttp_client() -> httpx.AsyncClient:
-    """Return an aiohttp client with rxllm's settings.
+    """Return a client that uses aiohttp and has rxllm's settings.
 
     Raises ``EngineError("missing_dependency")`` if ``rxllm[aiohttp]`` is not installed.
 
@@ -71,10 +69,10 @@ def aiohttp_client() -> httpx.AsyncClient:
     from urllib.request import getproxies
 
     httpx_aiohttp = imported("aiohttp")
-    if any(url.startswith("socks") for url in getproxies().values()):  # aiohttp takes any proxy for an HTTP proxy
+    if any(url.startswith("socks") for url in getproxies().values()):  # aiohttp treats every proxy as an HTTP proxy
         message = "the environment sets a SOCKS proxy, which aiohttp cannot use; use the transport 'httpx' instead"
         raise EngineError("invalid_engine", message)
-    # For aiohttp, 0 means no limit, and None means 100.
+    # In aiohttp, 0 means no limit and None means 100.
     client: Any = _new_client(lambda: httpx_aiohttp.HttpxAiohttpClient(**client_settings(max_connections=0)))
     for transport in {client._transport, *client._mounts.values()} - {None}:  # including proxy transports
         transport.client = functools.partial(_session_without_cookies, transport)
@@ -82,7 +80,7 @@ def aiohttp_client() -> httpx.AsyncClient:
 
 
 def _session_without_cookies(transport: Any) -> Any:
-    """Replace aiohttp's cookie jar."""
+    """Return a new session for `transport` that has the same connector, but does not store cookies."""
     import aiohttp
 
     transport.client = None
@@ -99,7 +97,7 @@ def _new_client(make: Callable[[], httpx.AsyncClient]) -> httpx.AsyncClient:
         is_import = isinstance(error, ImportError)
         if not is_import and not isinstance(error, ValueError) and type(error).__name__ != "InvalidURL":
             raise
-        # Only a proxy from the environment can be at fault. Do not show its URL, which may contain a password.
+        # Only a proxy from the environment can cause this. Do not show its URL, which may contain a password.
         message = f"a proxy set in the environment cannot be used ({type(error).__name__}); check {_PROXIES}"
         raise EngineError("missing_dependency" if is_import else "invalid_engine", message) from error
 
@@ -134,9 +132,9 @@ _prepared: set[str] = set()
 
 
 async def prepare(modules: tuple[str, ...]) -> None:
-    """Import `modules` and load the certificates, both in a background thread."""
+    """Import `modules` and load the certificates in a background thread."""
     if not _prepared.issuperset(modules):
-        await asyncio.shield(asyncio.wrap_future(_preparing(modules)))  # shielded because other calls wait for it too
+        await asyncio.shield(asyncio.wrap_future(_preparing(modules)))  # other calls wait for it too
 
 
 @functools.cache
@@ -145,24 +143,24 @@ def _preparing(modules: tuple[str, ...]) -> Future[None]:
 
 
 def _prepare(modules: tuple[str, ...]) -> None:
-    # A failed import is retried when a client connects.
+    # If an import fails, it is tried again when a client connects.
     with contextlib.suppress(Exception):
         for name in modules:
             import_module(name)
         _certificates()
     _prepared.update(modules)
-    _preparing.cache_clear()  # the future would keep its waiters' loops alive
+    _preparing.cache_clear()  # otherwise, the future would keep the loops of its waiters alive
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_preparing.cache_clear)  # a forked child lacks its parent's threads
+    os.register_at_fork(after_in_child=_preparing.cache_clear)  # a forked child does not have its parent's threads
 
 
 VARIABLE = "RXLLM_TRANSPORT"
 
 
 class Transport(NamedTuple):
-    """A client factory, with the maximum number of calls per client and the modules that the factory needs."""
+    """A client factory, plus the maximum number of calls per client and the modules that the factory needs."""
 
     make: Callable[[], httpx.AsyncClient]
     calls: int | None = None
@@ -188,26 +186,26 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
 
         rxllm.http.use_transport("aiohttp")      # or, without a line of code: RXLLM_TRANSPORT=aiohttp
 
-    The default is set by ``RXLLM_TRANSPORT``. Without it, the default is httpx.
+    The default is the value of ``RXLLM_TRANSPORT`` or, if that is not set, httpx.
 
-    The choice applies to rxllm's own clients, except in ``"local"``. Engines such as ``"provider:model"`` use it at
-    once. An existing adapter uses it on event loops where it has made no call. It does not affect an adapter's `client`
-    argument.
+    The choice applies to rxllm's own clients, except for those of ``"local"``. Engines that are given by name, such as
+    ``"provider:model"``, use it at once. An existing adapter uses it on event loops where it has not made a call yet.
+    Adapters that were given a `client` are not affected.
 
     =============  ========================  ===========================================================================
     transport      needs                     differences
     =============  ========================  ===========================================================================
-    ``"httpx"``    nothing                   A call disposed while connecting does not end until it is connected.
-    ``"httpx2"``   ``rxllm[httpx2]``         A call disposed while connecting does not end until it is connected.
-    ``"aiohttp"``  ``rxllm[aiohttp]``        A good choice for services: it uses about half as much CPU time when events
+    ``"httpx"``    nothing                   If a call is disposed while it is connecting, it ends once it is connected.
+    ``"httpx2"``   ``rxllm[httpx2]``         If a call is disposed while it is connecting, it ends once it is connected.
+    ``"aiohttp"``  ``rxllm[aiohttp]``        A good choice for services: it uses about half as much CPU time if events
                                              arrive one by one, and concurrent streams delay each other less. Disposed
                                              calls end at once. A SOCKS proxy raises ``EngineError("invalid_engine")``.
-                                             Errors have the same classes and reasons, but aiohttp's messages. Mocks of
-                                             httpx's transport do not see its requests.
+                                             Errors have the same classes and reasons, but their messages are aiohttp's.
+                                             Mocks of httpx's transport do not see the requests.
     =============  ========================  ===========================================================================
 
-    Raises ``ValidationError("invalid_option")`` for any other name, and ``EngineError("missing_dependency")`` without
-    the transport's package.
+    Raises ``ValidationError("invalid_option")`` if `name` is anything else, and ``EngineError("missing_dependency")``
+    if the transport's package is not installed.
     """
     global _chosen
     if name is not None:
@@ -231,20 +229,21 @@ def _find(argument: str, name: Any) -> Transport:
 class Clients:
     """The HTTP clients of an adapter.
 
-    `client` is a client, a client factory, or None. A client belongs to the loop of its first call. Calls on other
-    loops raise ``EngineError("wrong_loop")``. The first call on a new loop closes clients of closed loops.
+    `client` is a client, a client factory, or None. A client belongs to the loop of its first call. If it is used on
+    another loop, the call raises ``EngineError("wrong_loop")``. The first call on a new loop closes the clients whose
+    loops have been closed.
     """
 
     def __init__(self, client: Any = None) -> None:
         self._client: httpx.AsyncClient | None = None if callable(client) else client
-        # If neither a client nor a transport is set, rxllm creates the clients.
+        # If both the client and the transport are None, rxllm creates the clients with the chosen transport.
         self._transport = Transport(cast("Callable[[], httpx.AsyncClient]", client)) if callable(client) else None
         self._by_loop: dict[asyncio.AbstractEventLoop, Pools] = {}
         self._owner: weakref.ref[asyncio.AbstractEventLoop] | None = None
         self._builder: httpx.AsyncClient | None = None
 
     async def get(self) -> httpx.AsyncClient:
-        """Return the running loop's client for a call."""
+        """Return a client of the running loop, for one call."""
         loop = asyncio.get_running_loop()
         if self._client is not None:
             self._claim(loop)
@@ -252,14 +251,14 @@ class Clients:
         if loop not in self._by_loop:
             await self._close_dead()
             await prepare((self._transport or chosen_transport()).modules)
-        if loop not in self._by_loop:  # another call may have created the pools
+        if loop not in self._by_loop:  # another call may have created the pools by now
             transport = self._transport or chosen_transport()
             pools = self._by_loop[loop] = Pools(transport.make, transport.calls, self._by_loop)
             await pools.open(self)
         return self._by_loop[loop].pick()
 
     def any(self) -> httpx.AsyncClient:
-        """Return a client for building requests. Any client can send the requests that it builds."""
+        """Return a client that can build requests. The requests can be sent by any other client."""
         loop = running_loop()
         if self._client is not None:
             return self._client
@@ -270,7 +269,7 @@ class Clients:
         return self._builder
 
     async def aclose(self) -> None:
-        """Close the running loop's clients. The next call creates new ones."""
+        """Close the clients of the running loop. The next call creates new ones."""
         pools = self._by_loop.get(asyncio.get_running_loop())
         if pools is not None:
             await pools.aclose()
@@ -283,7 +282,7 @@ class Clients:
     def _claim(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._owner is None:
             self._owner = weakref.ref(loop)
-        # The client still holds connections of that loop, even if the loop is gone.
+        # Even if the owner's loop no longer exists, the client still holds connections that belong to it.
         elif self._owner() is not loop:
             message = "this client belongs to another event loop; pass a factory instead, client=lambda: ..."
             raise EngineError("wrong_loop", message)

@@ -1,7 +1,4 @@
-"""Decompress response bodies in slices.
-
-A few compressed bytes can expand to gigabytes.
-"""
+"""Decompress response bodies in slices, because a few compressed bytes can expand to gigabytes."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ if TYPE_CHECKING:
 
 
 SLICE_BYTES = 1 << 16
-"""The maximum size of a decompressed slice."""
+"""The maximum size of a decompressed slice, in bytes."""
 
 _NAMES = {"gzip", "x-gzip", "deflate"}
 _GZIP, _ZLIB, _RAW = 31, 15, -15
@@ -24,7 +21,7 @@ _HEAD_BYTES = 2
 
 
 class DecompressionError(ValueError):
-    """A response's body does not match the encoding that its headers name."""
+    """Raised if the body of a response does not have the encoding that its headers name."""
 
 
 def is_decompressed_here(response: httpx.Response) -> bool:
@@ -34,7 +31,7 @@ def is_decompressed_here(response: httpx.Response) -> bool:
 def body_of(response: httpx.Response) -> AsyncGenerator[bytes, None]:
     """Yield the decompressed body in pieces.
 
-    A piece is empty if there is no output yet.
+    If the bytes that have arrived produce no output yet, the piece is empty.
     """
     if not is_decompressed_here(response):
         return cast("AsyncGenerator[bytes, None]", response.aiter_bytes())
@@ -54,7 +51,7 @@ async def _decompressed(raw: AsyncGenerator[bytes, None], layers: list[_Decompre
             count = 0
             for piece in _through(layers, data):
                 if count:
-                    await asyncio.sleep(0)  # lets other tasks run
+                    await asyncio.sleep(0)  # let other tasks run
                 count += 1
                 yield piece
             if not count:
@@ -79,7 +76,7 @@ class _Decompressor:
             return
         inflate = self._inflate = self._inflate or zlib.decompressobj(_ZLIB if _has_head(data) else _RAW)
         piece = b"-"
-        # After a full slice, zlib may hold more output.
+        # If a slice is full, zlib may still hold more output.
         while (data or len(piece) == SLICE_BYTES) and not inflate.eof:
             try:
                 piece = inflate.decompress(data, SLICE_BYTES)
@@ -91,5 +88,5 @@ class _Decompressor:
 
 
 def _has_head(data: bytes) -> bool:
-    # Some servers leave out the zlib header, which RFC 1950 requires.
+    # RFC 1950 requires a zlib header, but some servers leave it out.
     return data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:_HEAD_BYTES], "big") % 31 == 0

@@ -1,15 +1,16 @@
-"""Several small connection pools for each event loop.
+"""Connection pools. Each event loop has several small ones.
 
-httpcore 1.0.9 becomes slow when a pool has many connections. Each call uses the first pool with room.
+The pools are small because httpcore 1.0.9 becomes slow if a pool has many connections. Each call uses the first pool
+that has room for it.
 
 ==========================================  ========================================================================
-reason for closing pools                    pools that are closed
+event                                       pools that are closed
 ==========================================  ========================================================================
 a pool has had no call for `IDLE_SECONDS`   this pool, unless it is the first one
-the loop ends                               all pools of the loop; ``shutdown_asyncgens`` closes them through their
+the loop ends                               all pools of the loop; ``shutdown_asyncgens`` closes them by closing their
                                             asynchronous generator
 the adapter is garbage-collected            all pools of the adapter; a finalizer closes them on their own loop
-a loop has been closed without              all pools of that loop; `close_dead` closes them on another loop
+a loop was closed without a call to         all pools of that loop; `close_dead` closes them on another loop
 ``shutdown_asyncgens``
 ==========================================  ========================================================================
 """
@@ -29,19 +30,19 @@ if TYPE_CHECKING:
 CALLS = 4
 """The maximum number of calls per client.
 
-More clients would cost more than they save.
+If it were smaller, the additional clients would cost more than they save.
 """
 IDLE_SECONDS = 5.0
-"""The time in seconds after which an idle pool is closed."""
+"""After how many idle seconds a pool is closed."""
 KEEPALIVE_SECONDS = 4.0
-"""The time in seconds after which an idle connection is closed.
+"""After how many idle seconds a connection is closed.
 
-Many servers close idle connections after 5 s. A call that begins at that moment would fail.
+Many servers close idle connections after 5 s. A call that began at that moment would fail.
 """
 
 
 class Load:
-    """The number of calls that run on a client, and the time at which it became idle."""
+    """The number of calls that are running on a client, and the time at which it last became idle."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -53,8 +54,8 @@ _loads: weakref.WeakKeyDictionary[Any, Load] = weakref.WeakKeyDictionary()
 
 @contextlib.contextmanager
 def in_use(client: httpx.AsyncClient) -> Generator[None]:
-    """Count a running call on `client` while the block runs."""
-    load = _loads.get(client) or Load()  # nothing reads the load of a user's own client
+    """Count one more call on `client` while the ``with`` block is running."""
+    load = _loads.get(client) or Load()  # the load of a user's own client is never read
     load.calls += 1
     try:
         yield
@@ -66,8 +67,8 @@ def in_use(client: httpx.AsyncClient) -> Generator[None]:
 class Pools:
     """The clients of an adapter on one event loop.
 
-    At most `calls` calls share a client; None means no limit. Pools outlive their adapter until they are closed,
-    because the garbage collector cannot close connections.
+    At most `calls` calls share a client; None means no limit. The pools can outlive their adapter: they stay in memory
+    until they have been closed, because the garbage collector cannot close connections.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Pools:
         self._timers: dict[httpx.AsyncClient, asyncio.TimerHandle] = {}
 
     async def open(self, owner: object) -> None:
-        """Ensure that the pools are closed when the loop ends or `owner` is garbage-collected."""
+        """Arrange for the pools to be closed when the loop ends or `owner` is garbage-collected."""
         await anext(self._lifetime)
         self._finalizer = weakref.finalize(owner, self._close_soon)
         self._finalizer.atexit = False
@@ -106,7 +107,7 @@ class Pools:
 
     async def close_dead(self) -> None:
         self._finalizer.detach()
-        with contextlib.suppress(AttributeError):  # uvloop closes all connections itself
+        with contextlib.suppress(AttributeError):  # uvloop, which closes all connections itself
             cast(Any, self._loop).call_soon = _call_close
         for client in self._clients:
             with contextlib.suppress(Exception):
@@ -136,10 +137,10 @@ class Pools:
         finally:
             self._finalizer.detach()
             self._by_loop.pop(self._loop, None)
-            for timer in self._timers.values():  # a timer would keep its client in memory
+            for timer in self._timers.values():  # otherwise, each timer would keep its client in memory
                 timer.cancel()
             self._timers.clear()
-            async with contextlib.AsyncExitStack() as stack:  # closes all clients, even if closing one fails
+            async with contextlib.AsyncExitStack() as stack:  # closes every client, even if one fails to close
                 for client in self._clients:
                     stack.push_async_callback(client.aclose)
                 self._clients.clear()
@@ -155,6 +156,6 @@ class Pools:
 
 
 def _call_close(fn: Callable[..., object], *args: Any, **_: Any) -> None:
-    # The loop is closed and has no next turn, so let a transport close right now.
+    # The loop is closed and will not run again, so let the transport close right now.
     if isinstance(getattr(fn, "__self__", None), asyncio.BaseTransport):
         fn(*args)

@@ -1,21 +1,21 @@
-"""Read the rest of an answer over another connection.
+"""Read the rest of an answer over a new connection, after the first one has dropped.
 
-The provider must keep the answer while it writes it. The call's retry policy decides whether and when to reconnect. An
-attempt is a connection without a new event:
+The provider must keep the answer while it is writing it. The call's retry policy decides whether and when to reconnect.
+A connection that brings no new event counts as an attempt:
 
 =================================================  ====================================================================
 the connection                                     effect
 =================================================  ====================================================================
-drops after new events                             The attempts are counted from 1 again. Wait, then ask for the rest.
+drops after new events                             Start counting attempts from 1 again. Wait, then ask for the rest.
 drops or fails without a new event                 It counts as an attempt. Wait, then ask for the rest.
 reports that the answer is not complete            Wait for at least `POLL_SECONDS`, then ask for the rest. After
                                                    `MOST_POLLED_SECONDS` without a new event, it counts as an attempt.
-is refused, for example since the key has changed  The failure that the policy does not retry ends the stream.
-is disposed                                        The provider is asked to stop the answer. If its id has not arrived,
-                                                   it is awaited for up to `ID_SECONDS`.
+is refused, for example after the key has changed  If the policy does not retry this failure, the stream ends with it.
+is disposed                                        Ask the provider to stop the answer. If the answer's id has not
+                                                   arrived yet, wait up to `ID_SECONDS` for it.
 =================================================  ====================================================================
 
-Any other early end of the stream also stops the answer.
+If the stream ends early for any other reason, the provider is also asked to stop the answer.
 """
 
 from __future__ import annotations
@@ -40,22 +40,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("rxllm")
 
 STOP_SECONDS = 5.0
-"""The maximum number of seconds to wait for the provider to stop an answer."""
+"""The number of seconds to wait for the provider to stop an answer."""
 
 
 ID_SECONDS = 5.0
-"""The maximum number of seconds that a disposed call stays connected to read the id of its answer."""
+"""The maximum number of seconds for which a disposed call stays connected to receive the id of its answer."""
 
 POLL_SECONDS = 1.0
 MOST_POLLED_SECONDS = READ_SECONDS
 
 
 class KeptAnswer(Protocol):
-    """An answer that the provider keeps. Its properties change while it is read.
+    """An answer that the provider keeps. Its properties change while it is being read.
 
-    `position` changes with every event. `is_running` is True until the answer's end is read. `can_resume` is True while
-    another connection can read the rest. `is_pending` is True if the latest connection has only reported that the
-    answer is not complete. `place` is the address for other processes, or None.
+    `position` changes with every event. `is_running` is True until the end of the answer has been read. `can_resume` is
+    True as long as the rest of the answer can be read over a new connection. `is_pending` is True if the latest
+    connection has only reported that the answer is not complete yet. `place` is the URL at which another process can
+    read the answer, or None if no other process can.
     """
 
     @property
@@ -77,19 +78,19 @@ class KeptAnswer(Protocol):
     def is_pending(self) -> bool: ...
 
     def reopen(self, id: str | None) -> None:
-        """Expect the whole answer `id`, or a new answer if it is None."""
+        """Prepare to read the whole answer with this `id`, or a new answer if `id` is None."""
         ...
 
     def refuse(self) -> None:
-        """Expect nothing, because the provider has refused the request."""
+        """Expect no answer, because the provider has refused the request."""
         ...
 
     def drop_partial(self) -> None:
-        """Discard the incomplete event that a dropped connection has left behind."""
+        """Discard the incomplete event that a dropped connection left behind."""
         ...
 
     def resume(self, call: Call) -> httpx.Request:
-        """Expect the rest of the answer, and return its request."""
+        """Prepare to read the rest of the answer, and return the request for it."""
         ...
 
     def stop(self, call: Call) -> httpx.Request:
@@ -107,7 +108,7 @@ async def read_first(
 ) -> AdapterError | None:
     """Read the answer that an earlier process left. If there is none, read the answer to `request`.
 
-    An earlier answer that cannot be read is stopped.
+    If the earlier answer cannot be read, ask the provider to stop it, and read the answer to `request` instead.
     """
     id, rules, attempt = exchange.saved_id(), policy(exchange.retry), 1
     answer.reopen(id)
@@ -136,7 +137,7 @@ async def read_first(
         raise
     finally:
         pump.grace = 0.0
-        if isinstance(refusal, AdapterError) and refusal.status is not None:  # an error response, or a web page
+        if isinstance(refusal, AdapterError) and refusal.status is not None:  # the server sent an error or a web page
             answer.refuse()
     return failure
 
@@ -148,9 +149,9 @@ async def read_rest(
     read: Callable[[httpx.Request], Awaitable[AdapterError | None]],
     pump: Pump[Any],
 ) -> AdapterError | None:
-    """Read the rest of `answer` over other connections.
+    """Read the rest of `answer` over new connections.
 
-    `dropped` is the error that ended the first connection, if there was one.
+    `dropped` is the error that ended the first connection, or None if it ended without an error.
     """
     rules = policy(exchange.retry)
     failure: LLMError | None = dropped
@@ -175,7 +176,7 @@ async def read_rest(
         if pump.emitted != emitted:
             attempt, since = 1, time.monotonic()
         elif not answer.is_pending or time.monotonic() - since > MOST_POLLED_SECONDS:
-            attempt += 1  # keep-alives do not count as progress
+            attempt += 1  # keep-alive messages do not count as progress
     return None if has_resumed else dropped
 
 
@@ -193,9 +194,9 @@ def _lost(exchange: Exchange, answer: KeptAnswer, failure: LLMError, dropped: Ad
 async def stop_answer(
     exchange: Exchange, answer: KeptAnswer, client: httpx.AsyncClient, pump: Pump[Any], *, is_lost: bool = False
 ) -> None:
-    """Ask the provider to stop `answer`, or log a warning.
+    """Ask the provider to stop `answer`. If it does not, log a warning.
 
-    If `is_lost` is True, the provider may no longer have the answer.
+    If `is_lost` is True, the provider may no longer have the answer, so status 404 is not a problem.
     """
     is_cancelled = False
     problem: object = "the event loop ended"

@@ -1,7 +1,4 @@
-"""Follow redirects without sending keys to another host.
-
-httpx itself removes only the ``Authorization`` header.
-"""
+"""Follow redirects without sending keys to another host. httpx itself removes only the ``Authorization`` header."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ if TYPE_CHECKING:
 
 
 BODY_BYTES = 1 << 16
-"""The maximum number of bytes that are read from a redirect's body."""
+"""The maximum number of bytes to read from the body of a redirect."""
 
 _HARMLESS = frozenset(
     {

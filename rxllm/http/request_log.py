@@ -1,6 +1,6 @@
 """Log HTTP requests at DEBUG level.
 
-Each request has four lines, without content, keys or headers:
+Four lines are logged for each request. They contain no content, keys or headers:
 
 ::
 
@@ -9,8 +9,8 @@ Each request has four lines, without content, keys or headers:
     request 4f2: first event after 0.44 s
     request 4f2: completed after 2.10 s
 
-The last line reads ``completed``, ``cancelled`` or, for example, ``failed (AdapterError rate_limited)``. Retries of a
-call and steps of a chat share an id.
+The last line reads ``completed``, ``cancelled`` or, for example, ``failed (AdapterError rate_limited)``. All retries of
+a call have the same id, and so do all steps of a chat.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger("rxllm")
 
 
 def request_log(request_id: str, request: httpx.Request, provider: str, model: str | None) -> RequestLog:
-    """Log the first line of a request, and return an object that logs the other lines."""
+    """Write the first log line for a request, and return an object that writes the rest."""
     is_on = log.isEnabledFor(logging.DEBUG)
     if is_on:
         log.debug("request %s: %s %s (%s, model %s)", request_id, request.method, address(request), provider, model)
@@ -42,7 +42,7 @@ def request_log(request_id: str, request: httpx.Request, provider: str, model: s
 
 
 class RequestLog:
-    """Logs the later lines of a request."""
+    """Writes all log lines for a request except the first."""
 
     def __init__(self, request_id: str, is_on: bool) -> None:
         self._request_id = request_id
@@ -94,9 +94,9 @@ class _Watched:
         return events
 
     def close(self) -> list[Any]:
-        return self._decoder.close()  # the caller may still change these events
+        return self._decoder.close()  # do not log these events, because the caller may still change them
 
 
 def _named(error: Exception) -> str:
-    # The message might contain a prompt or an API key.
+    # Leave out the message, which might contain a prompt or an API key.
     return f"{type(error).__name__} {error.reason}" if isinstance(error, LLMError) else type(error).__name__

@@ -1,4 +1,4 @@
-"""Find a call's secrets, and remove them from errors, URLs and logs."""
+"""Find the secrets of a call, and remove them from errors, URLs and logs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 
 SECRET_LENGTH = 8
-"""The shortest secret that is masked.
-
-Shorter strings could be ordinary words.
-"""
+"""The length of the shortest secret that is masked. A shorter string could be an ordinary word."""
 
 E = TypeVar("E", bound=LLMError)
 
@@ -29,8 +26,8 @@ _USER = re.compile(r"^(\w+://)?([^/?#]*)@")
 
 
 def secrets_in(value: Any, *, secret: bool = False) -> Iterator[str]:
-    """Yield the strings whose names suggest a secret, and each word of these strings."""
-    # `seen` keeps objects alive, so their ids stay unique.
+    """Yield each string whose name suggests a secret, and each word of the string."""
+    # `seen` keeps the objects alive, so that their ids stay unique.
     waiting, seen = [(value, secret)], dict[tuple[int, bool], Any]()
     while waiting:
         item, is_secret = waiting.pop()
@@ -49,7 +46,7 @@ def _entries(item: Any, secret: bool) -> list[tuple[Any, bool]]:
 
 
 def secrets_of_url(url: str) -> Iterator[str]:
-    """Yield the user, password and secret query parameters of `url`."""
+    """Yield the user, the password and the secret query parameters of `url`."""
     if user := _USER.match(url):
         yield from (unquote(part) for part in user[2].split(":") if part)
     _, _, query = url.partition("?")
@@ -59,7 +56,7 @@ def secrets_of_url(url: str) -> Iterator[str]:
 
 
 def public_url(url: str) -> str:
-    """Return `url` without its user, password and query.
+    """Return `url` without its user, password, query and fragment.
 
     >>> public_url("https://me:pass@host/v1?key=abc")
     'https://host/v1'
@@ -72,7 +69,7 @@ def address(request: httpx.Request) -> str:
 
 
 def keyless_url(url: str) -> str:
-    """Return `url` without its user, password and secret parameters.
+    """Return `url` without its user, password and secret query parameters.
 
     >>> keyless_url("https://me:pass@host/v1?api-version=2&key=abc")
     'https://host/v1?api-version=2'
@@ -83,27 +80,24 @@ def keyless_url(url: str) -> str:
 
 
 def _is_secret_parameter(name: str) -> bool:
-    return is_secret_name(name) or name == "code"  # holds an Azure Functions key
+    return is_secret_name(name) or name == "code"  # in Azure Functions, `code` is a key
 
 
 def without(value: Any, secrets: Iterable[str]) -> Any:
-    """Mask `secrets` in all strings and bytes."""
+    """Mask `secrets` in all strings and bytes that `value` contains."""
     forms = {form for secret in secrets if len(secret) >= SECRET_LENGTH for form in _forms(secret)}
     return _without(value, sorted(forms, key=len, reverse=True))
 
 
 def redacted(error: E, secrets: str | Iterable[str] | None) -> E:
-    """Mask `secrets` in an error.
-
-    Causes with a secret are dropped.
-    """
+    """Mask `secrets` in `error`. If one of its causes contains a secret, the causes are dropped."""
     secrets = [secrets] if isinstance(secrets, str) else list(secrets or ())
     fields = error.fields()
     clean = without(fields, secrets)
     try:
         causes = _text_of_causes(error)
         is_cause_clean = without(causes, secrets) == causes
-    except Exception:  # some causes cannot be shown, for example deeply nested ones
+    except Exception:  # some causes cannot be converted to text, for example deeply nested ones
         is_cause_clean = False
     if clean == fields and is_cause_clean:
         return error
@@ -127,7 +121,7 @@ def _text_of_causes(error: BaseException) -> str:
 
 
 def _forms(secret: str) -> set[str]:
-    """Return the forms that `secret` takes in text, URLs and JSON."""
+    """Return `secret` as it would appear in text, in URLs and in JSON."""
     sent = secret.encode(errors="replace")  # a lone surrogate becomes a question mark
     return {secret, quote(sent), quote(sent, safe=""), quote_plus(sent), json.dumps(secret)[1:-1]}
 

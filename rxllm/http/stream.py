@@ -1,4 +1,4 @@
-"""Send one request per subscription, and decode its response.
+"""Send one request per subscription, and decode the response.
 
 ::
 
@@ -6,22 +6,22 @@
                │
                └──> bytes ──> decoder.feed ──> events ──> ... ──> close ──> decoder.close ──> events ──> on_completed
 
-An error before the status goes to ``on_error``. A later one becomes an ``ErrorEvent``.
+If an error occurs before the status has arrived, it goes to ``on_error``. A later error becomes an ``ErrorEvent``.
 
-httpcore 1.0.9 cannot cancel every call safely, so `_send` holds the pump:
+httpcore 1.0.9 cannot safely cancel a call in every state, so `_send` holds the pump:
 
 ============================  =================================  ===================================================
-state of the call             effect of dispose                  reason
+state of the call             effect of disposing of it          reason
 ============================  =================================  ===================================================
 waiting for a pool slot       The call is cancelled once it has  Otherwise, the pool would lose the slot.
                               the slot.
 connecting                    The call is cancelled once it is   Otherwise, the pool would lose the slot.
                               connected.
-sending, over HTTP/2          The call is cancelled once the     Otherwise, the connection would break for all calls
+sending over HTTP/2           The call is cancelled once the     Otherwise, the connection would break for all calls
                               request has been sent.             that share it.
 waiting for headers, reading  The call is cancelled at once.     Cancelling is safe in this state.
-closing the response          The call is not cancelled; it is   Otherwise, the connection would never be closed.
-                              already ending.
+closing the response          The call is already ending, so it  Otherwise, the connection would never be closed.
+                              is not cancelled.
 ============================  =================================  ===================================================
 """
 
@@ -63,7 +63,7 @@ for _name in ("httpx", "httpx2"):
 ERROR_BODY_BYTES = 1 << 20
 
 _CANCELLABLE = frozenset({"http11.send_request_headers.started", "http2.receive_response_headers.started"})
-"""The httpcore events that mark a call as safe to cancel."""
+"""The httpcore events after which it is safe to cancel a call."""
 
 _LEFT_OPEN = (
     "the call to %s ended early over HTTP/2, where httpx cannot cancel it, so the server might keep sending; "
@@ -74,9 +74,9 @@ _LAST = frozenset({ErrorEvent, MessageCompleted})
 
 
 class Decoder(Protocol):
-    """Turns bytes into events without I/O. It also replays recorded bytes.
+    """Turns bytes into events without doing any I/O, so it can also replay recorded bytes.
 
-    For a kept answer, empty `data` means that a connection has ended normally.
+    If the provider keeps the answer, empty `data` means that a connection has ended normally.
     """
 
     def feed(self, data: bytes) -> list[Event]: ...
@@ -85,14 +85,16 @@ class Decoder(Protocol):
 
 
 class Exchange(Protocol):
-    """An adapter's call, for the HTTP source.
+    """A call to an adapter, as the HTTP source sees it.
 
-    If `content_only` is True, pings do not restart the idle timer. `discreet` removes secrets from an error.
-    `kept_answer` is the answer that the provider keeps. `saved_id` is its id from an earlier process.
-    ``rebuild(build)`` builds another request about this answer. `hands_over` returns whether a later process will read
-    the answer. `is_cancelled` returns whether the answer must only be stopped. `note_drop` is called before each wait
-    for the rest of the answer, and `note_loss` before the request is sent again. `client` returns a new client if the
-    first is closed.
+    If `content_only` is True, pings do not restart the idle timer. `discreet` removes secrets from an error. `client`
+    returns an open client, in case the first one has been closed.
+
+    The other methods are about answers that the provider keeps. `kept_answer` returns the answer, and `saved_id`
+    returns the id that an earlier process saved for it. ``rebuild(build)`` builds a further request about the answer.
+    `hands_over` returns whether a later process will read the answer. `is_cancelled` returns whether the answer must
+    only be stopped. `note_drop` is called before each wait for the rest of the answer. `note_loss` is called before the
+    original request is sent again.
     """
 
     provider: str
@@ -129,7 +131,7 @@ class Exchange(Protocol):
 
 
 def http_stream(exchange: Callable[[], Exchange]) -> Stream[Event]:
-    """Return a cold Stream that sends one request per subscription."""
+    """Return a cold Stream that sends a request each time it is subscribed to."""
 
     async def body(pump: Pump[Event]) -> None:
         call = exchange()
@@ -143,13 +145,13 @@ async def discreetly(discreet: Callable[[LLMError], LLMError], work: Awaitable[T
         return await work
     except LLMError as error:
         redacted = discreet(error)
-    raise redacted  # outside ``except``, so that the error with the key is not its context
+    raise redacted  # outside ``except``, so that its context is not the error that contains the key
 
 
 async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
     client, request = await exchange.open()
     logged = request_log(exchange.request_id, request, exchange.provider, exchange.model)
-    with in_use(client), logged as note:  # a kept answer also needs the client between two connections
+    with in_use(client), logged as note:  # a kept answer needs the client between connections too
         await _exchange(exchange, client, request, pump, note)
 
 
@@ -186,9 +188,9 @@ async def _read(
     note: RequestLog,
     request: httpx.Request,
 ) -> AdapterError | None:
-    """Send `request` and emit its events.
+    """Send `request` and emit the events of the response.
 
-    A failure after the response has begun is returned, not raised.
+    If a failure occurs after the response has begun, return it instead of raising it.
     """
     began = time.monotonic()
     streaming = False
@@ -206,7 +208,7 @@ async def _read(
             if answer is not None and not pump.disposed:
                 pump.emit(decoder.feed(b""))
     except Exception as error:
-        # A subscriber's own error passes through unchanged.
+        # If the subscriber raised the error, do not change it.
         failure = None if pump.refused else transport_error(error, exchange.provider, address(request), begun=streaming)
         if failure is None:
             raise
@@ -220,9 +222,9 @@ async def _read(
 async def opened(
     client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any], **options: Any
 ) -> AsyncGenerator[httpx.Response, None]:
-    """Send `request` and yield the open response, which is closed after the block.
+    """Send `request` and yield the open response, which is closed after the ``with`` block.
 
-    The caller counts the call with `in_use`.
+    The caller must count the call with `in_use`.
     """
     extensions = request.extensions
     try:
@@ -232,7 +234,7 @@ async def opened(
         finally:
             with pump.holding():
                 await response.aclose()
-                await asyncio.sleep(0)  # aiohttp closes its socket on the loop's next turn
+                await asyncio.sleep(0)  # aiohttp closes its socket in the loop's next iteration
     finally:
         request.extensions = extensions  # in case the request is sent again
 
@@ -240,20 +242,20 @@ async def opened(
 async def _send(
     client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any], options: Mapping[str, Any]
 ) -> httpx.Response:
-    # httpcore calls the "trace" extension to report its progress.
+    # httpcore reports its progress by calling the "trace" extension.
     user_trace: Callable[[str, Any], Awaitable[None]] | None = request.extensions.get("trace")
     is_whole = False
 
     async def trace(name: str, info: Any) -> None:
         nonlocal is_whole
-        if name in _CANCELLABLE:  # each of these steps occurs again after a redirect
+        if name in _CANCELLABLE:  # each of these steps happens again after a redirect
             is_whole = False
-            pump.grace = 0.0 if pump.disposed else pump.grace  # nothing has been sent yet, so nothing must be stopped
+            pump.grace = 0.0 if pump.disposed else pump.grace  # nothing sent, nothing to stop
             pump.release()
         elif name.endswith("response_closed.started"):
-            pump.hold()  # httpcore closes a response itself after a read timeout
+            pump.hold()  # after a read timeout, httpcore closes the response itself
             if pump.disposed and not is_whole and name.startswith("http2."):
-                log.warning(_LEFT_OPEN, address(request))  # httpcore 1.0.9 and httpcore2 2.16 never send a reset
+                log.warning(_LEFT_OPEN, address(request))  # httpcore 1.0.9 and httpcore2 2.16 never reset a stream
         elif name == "http2.receive_response_body.complete":
             is_whole = True
         elif pump.disposed and name == "connection.connect_tcp.started":
@@ -282,7 +284,7 @@ def begins_page(data: bytes) -> bool:
 
 
 def page_error(headers: Mapping[str, str], provider: str, request: httpx.Request) -> AdapterError:
-    """Return the error for a response that is a web page although its status means success."""
+    """Return the error for a response that has a success status but is a web page."""
     kind = headers.get("content-type")
     message = f"{address(request)} returned a web page ({kind}), not a model's answer: is the base_url right?"
     return AdapterError("malformed_response", message, provider=provider, status=200)
@@ -298,8 +300,8 @@ async def _deliver(
 ) -> None:
     """Emit the events of `response`.
 
-    If the pump has a `grace`, reading continues after a dispose until the first events or the id of `answer` arrive. If
-    `since` is given, only content restarts the idle timer.
+    If the pump has a `grace` and the call is disposed of, reading continues until the first events or the id of
+    `answer` have arrived. If `since` is given, only content restarts the idle timer.
     """
     if pump.disposed and not pump.grace:
         return
@@ -314,7 +316,7 @@ async def _deliver(
                 is_suspect = False
             events = decoder.feed(data) if data else []
             if answer is not None and (answer.id is not None or events):
-                pump.grace = 0.0  # the first events either bring the id, or show that no answer is kept
+                pump.grace = 0.0  # the first events contain the id, unless no answer is kept
             if not pump.emit(events) and not pump.grace:
                 return
             if events and type(events[-1]) in _LAST:
@@ -330,7 +332,7 @@ async def _deliver(
 
 
 def _take_read_timeout(request: httpx.Request) -> float | None:
-    # httpcore reads this timeout again for the body, but aiohttp does not.
+    # httpcore reads this timeout again before it reads the body. aiohttp does not.
     limits: Mapping[str, float | None] = request.extensions.get("timeout", {})
     request.extensions["timeout"] = {**limits, "read": None}
     return limits.get("read")
@@ -344,7 +346,7 @@ async def _drain(reads: AsyncGenerator[bytes, None], pump: Pump[Any]) -> None:
 
 
 async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
-    """Return the part of the error body that arrives in time."""
+    """Return as much of the error body as arrives within `ERROR_BODY_SECONDS`."""
     body = b""
     with contextlib.suppress(Exception):  # the status matters more than a complete body
         async with IdleTimeout(pump, ERROR_BODY_SECONDS):

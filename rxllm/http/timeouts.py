@@ -1,6 +1,6 @@
-"""Default timeouts, and limits on a response's silences.
+"""The default timeouts, and a limit on how long a response may be silent.
 
-One timer limits all silences in a body:
+A single timer watches all the silences in a body:
 
 ::
 
@@ -8,7 +8,8 @@ One timer limits all silences in a body:
                             │ no
                             └──> another look after `LAST_CHANCE_SECONDS` ── no bytes ──> the read is cancelled
 
-A timer for each read would leave thousands of cancelled timers. They would slow the garbage collector.
+If each read had its own timer, there would be thousands of cancelled timers, which would slow down the garbage
+collector.
 """
 
 from __future__ import annotations
@@ -26,19 +27,20 @@ from rxllm.values.argument_checks import is_positive, must_be
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 600.0
-"""The default limit for a silence, in seconds. It is long because models can think for minutes."""
+"""The default limit, in seconds, on how long a response may be silent. It is high, as models can think for minutes."""
 WRITE_SECONDS = 60.0
 ERROR_BODY_SECONDS = 5.0
-"""The maximum wait for an error response's body."""
+"""The number of seconds to wait for the body of an error response."""
 DRAIN_SECONDS = 0.25
-"""The maximum wait for more bytes once an answer is complete."""
+"""The number of seconds to wait for the remaining bytes of a response once the answer is complete."""
 
 
 class Timeouts(msgspec.Struct, frozen=True):
     """Time limits for a response, in seconds; see ``operators.time_limits``.
 
-    `first` limits the time until content, `idle` each later silence, and `total` the whole response. None means no
-    limit. In a call's `timeout`, each attempt has its own `first` and `idle`. All attempts share `total`.
+    `first` limits the time until the first content arrives. `idle` limits each silence after that. `total` limits the
+    whole response. None means that there is no limit. If a call's `timeout` is a `Timeouts`, each attempt has its own
+    `first` and `idle`, but all attempts share `total`.
 
     >>> Timeouts(first=30, idle=10)
     Timeouts(first=30, idle=10, total=None)
@@ -62,14 +64,14 @@ class Timeouts(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, timeout: Timeouts | float | None) -> Timeouts:
-        """Convert a call's `timeout` to `Timeouts`. A number limits each silence in the response."""
+        """Convert the `timeout` of a call to a `Timeouts`. A number limits every silence in the response."""
         if timeout is None:
             return NO_TIMEOUTS
         return timeout if isinstance(timeout, Timeouts) else cls(timeout, timeout)
 
     @property
     def silence(self) -> float | None:
-        """The longest silence that these limits allow, or None for the transport's default."""
+        """The longest silence that these limits allow, or None if the transport's default applies."""
         return None if self.first is None or self.idle is None else max(self.first, self.idle)
 
 
@@ -77,20 +79,20 @@ NO_TIMEOUTS = Timeouts()
 
 
 LAST_CHANCE_SECONDS = 0.01
-"""The extra time in seconds to read bytes that arrived while the event loop was blocked."""
+"""The number of extra seconds to wait for bytes that may have arrived while the event loop was blocked."""
 
 
 class IdleTimeoutError(TimeoutError):
-    """No bytes have arrived for longer than the timeout allows."""
+    """Raised if no bytes have arrived for longer than the timeout allows."""
 
 
 class IdleTimeout:
-    """Raise `IdleTimeoutError` in its block after a long silence.
+    """A context manager that raises `IdleTimeoutError` after `seconds` of silence. None means no limit.
 
-    Silence is measured from `since`, a ``time.monotonic()`` value, or from the start of the block. Call `restart` when
-    bytes arrive. If `seconds` is None, there is no limit.
+    The silence is measured from `since`, which is a ``time.monotonic()`` value, or else from the start of the ``with``
+    block. Call `restart` when bytes arrive.
 
-    A held pump is not interrupted, because httpcore 1.0.9 may be closing a connection.
+    If the pump is held, it is not interrupted, because httpcore 1.0.9 may be closing a connection.
     """
 
     def __init__(self, pump: Pump[Any], seconds: float | None, since: float | None = None) -> None:
@@ -113,7 +115,7 @@ class IdleTimeout:
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        # As in ``asyncio.timeout``, other cancellations propagate.
+        # All other cancellations propagate, as in ``asyncio.timeout``.
         if self._expired and _current_task().uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise IdleTimeoutError(f"{self._seconds:g} s") from error
 

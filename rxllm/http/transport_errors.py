@@ -1,6 +1,6 @@
-"""Convert a transport error to an ``AdapterError``.
+"""Convert transport errors to ``AdapterError``.
 
-Errors are recognized by name, so httpx and httpx2 share this code.
+Errors are recognized by the names of their classes, so that the same code works for httpx and httpx2.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _REASONS = {
 
 
 class AddressError(ValueError):
-    """The host or the port of a URL is invalid."""
+    """Raised if the host or the port of a URL is invalid."""
 
 
 def transport_error(error: Exception, provider: str | None, url: str, *, begun: bool = False) -> AdapterError | None:
-    """Convert a transport's `error` to an `AdapterError`. Return None for any other error."""
+    """Convert `error` to an `AdapterError`. Return None if it is not a transport error."""
     ours = isinstance(error, IdleTimeoutError | DecompressionError | AddressError)
     names = [type(error).__name__] if ours else _class_names(error, "httpx", "httpx2", "aiohttp")
-    if names:  # httpx-aiohttp raises ConnectTimeout even for refused connections
+    if names:  # httpx-aiohttp raises ConnectTimeout even if the connection was refused
         names = _class_names(error.__cause__, "aiohttp") + names
     reason = next((_REASONS[name] for name in names if name in _REASONS), None)
     if reason is None:
@@ -51,7 +51,7 @@ def transport_error(error: Exception, provider: str | None, url: str, *, begun: 
     fault = f"sent nothing for longer than the timeout{limit}" if is_silence else f"{failed}: {text}"
     remedy = _remedy(url) if "Connect" in names[0] and not begun else ""
     result = AdapterError(reason, f"{url} {fault} ({names[0]}){remedy}", provider=provider)
-    result.__context__, result.__suppress_context__ = error, True  # the message contains everything a user needs
+    result.__context__, result.__suppress_context__ = error, True  # the message contains all that a user needs
     return result
 
 
@@ -62,7 +62,7 @@ def _remedy(url: str) -> str:
 
 
 def may_be_cancelled(client: Any) -> bool:
-    """Return whether `client` uses aiohttp, which can be cancelled safely."""
+    """Return whether `client` can be cancelled safely at any time, which is the case if it uses aiohttp."""
     return any(_class_names(part, "httpx_aiohttp") for part in (client, getattr(client, "_transport", None)))
 
 

@@ -3,12 +3,12 @@
 =========================================  ===========================================================================
 files                                      contents
 =========================================  ===========================================================================
-``_stream``, ``_reading``                  the `Stream` class; reading a stream with ``run``, ``await`` or ``for``
-``_stream_methods``, ``stream_arguments``  type hints for a `Stream`'s reactivex methods; argument checks
+``_stream``, ``_reading``                  the `Stream` class; ways to read a stream: ``run``, ``await`` and ``for``
+``_stream_methods``, ``stream_arguments``  type hints for the reactivex methods of `Stream`; argument checks
 ``_pump``                                  the task that drives a subscription until it is disposed
-``portal``, ``threads``, ``_clock``        event loops, threads and timers; calls still running at interpreter exit
+``portal``, ``threads``, ``_clock``        event loops, threads and timers; how calls end when the interpreter exits
 ``back_pressure``, ``_held_back``          gates that make sources wait for readers; operators that hold items back
-``_unhandled``, ``_guard_verdict``         errors that no subscriber has handled; the verdicts of users' checks
+``_unhandled``, ``_guard_verdict``         errors that no subscriber has handled; the verdicts of the user's checks
 ``_retry``                                 retries, and the policy that controls them
 ``_concurrency``, ``_race_hedge_merge``    bounded concurrency and limiters; races, hedges and merges
 ``_scope``, ``_budget``                    the chat, step and tool call that a subscription belongs to; budgets

@@ -1,6 +1,6 @@
-"""Limits on the tokens and dollars of a group of calls.
+"""Limits on the tokens and dollars that a group of calls may use.
 
-A model source is a stream that makes a model call. Several budgets can count a call, each only once.
+A model source is a stream that makes a model call. A call can be counted by several budgets, but only once by each.
 
 ==============================  ===============================  =======================================================
 where the budget is             where the model source finds it  what counts the call
@@ -21,7 +21,8 @@ around an adapter that calls    in ``Scope.shares`` and          Only the model 
 an engine                       ``Scope.counted``
 ==============================  ===============================  =======================================================
 
-Without a shared `Budget`, ``ops.budget`` creates a `ChatBudget` for each chat. ``Scope.chat`` keeps it between steps.
+If ``ops.budget`` is not given a shared `Budget`, it creates a `ChatBudget` for each chat. ``Scope.chat`` keeps it
+between steps.
 """
 
 from __future__ import annotations
@@ -48,18 +49,19 @@ from rxllm.values.argument_checks import (
 )
 
 AHEAD = 32
-"""The maximum number of answer tokens that may arrive unreserved between two checks."""
+"""The number of answer tokens that may arrive between two checks of the budget without having been reserved."""
 
 
 class Budget:
-    """A limit on the tokens or dollars of a group of calls.
+    """A limit on the tokens or dollars that a group of calls may use.
 
-    ``ops.budget(shared)`` applies it to calls of any engine, chat, loop or thread. Each request first reserves the most
-    that it could use. A request that needs more than is left is not sent. After the call, the actual amounts replace
-    the reservation.
+    ``ops.budget(shared)`` applies it to calls from any engine, chat, loop or thread. Before a request is sent, it
+    reserves the most that it could use. If that is more than is left, the request is not sent. After the call, the
+    reservation is replaced by what the call actually used.
 
-    Under a dollar limit, a request with an unknown price is not sent. Pass ``price(usage)``, as in ``ops.cost``, to
-    supply missing prices. ``unpriced="allow"`` sends such requests anyway. ``ops.budget`` documents the exact rules.
+    If there is a dollar limit, a request whose price is unknown is not sent. To supply missing prices, pass
+    ``price(usage)``, as in ``ops.cost``. To send such requests anyway, pass ``unpriced="allow"``. ``ops.budget``
+    documents the exact rules.
 
     >>> from rxllm import Engine, Fake, Usage, generate, operators as ops
     >>> shared = Budget(tokens=5_000)
@@ -74,14 +76,15 @@ class Budget:
     rxllm.StreamError: the budget has 4988 of 5000 tokens left, and this request may use 5006: the \
 request is not sent; raise the budget, or pass a smaller max_tokens
 
-    `spent` can be stored as JSON. After a restart, continue with ``Budget(tokens=5_000, spent=spending)``. Amounts that
-    were reserved then count as spent. Copying a Budget returns the same Budget. Pickling one raises ``TypeError``.
+    `spent` can be stored as JSON. After a restart, continue with ``Budget(tokens=5_000, spent=spending)``. Any amounts
+    that were still reserved then count as spent. Copying a Budget returns the same Budget. Pickling one raises
+    ``TypeError``.
 
     Raises ``ValidationError("invalid_option")`` if no limit is given, or if a limit is not a positive number.
     """
 
     reserves = True
-    """Whether requests reserve tokens. Dollars are always reserved."""
+    """Whether requests reserve tokens. They always reserve dollars."""
 
     @explains_options("Budget(...)")
     def __init__(
@@ -94,7 +97,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
         spent: Spending | None = None,
     ) -> None:
         if tokens is None and usd is None:
-            fault = "must be a number of tokens if usd is None, but both are None"
+            fault = "is required if usd is None"
             raise invalid_option("tokens", fault)
         if tokens is not None:
             check_count("tokens", tokens)
@@ -122,7 +125,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
 
     @property
     def spent(self) -> Spending:
-        """The amounts used and reserved so far."""
+        """The amounts that have been used or reserved so far."""
         with self._lock:
             tokens = self._committed() - self._settled.tokens
             return replace(self._settled, reserved=tokens, reserved_usd=self._reserved_usd())
@@ -130,13 +133,13 @@ request is not sent; raise the budget, or pass a smaller max_tokens
     def reserve(self, tokens: int, usd: float | None) -> Reservation:
         """Reserve `tokens` and `usd` for a call.
 
-        Raises ``StreamError("budget_exceeded")`` if too little of the budget is left.
+        Raises ``StreamError("budget_exceeded")`` if not enough of the budget is left.
         """
         tokens = tokens if self.reserves else 0
         with self._lock:
             if self._tokens is not None and (used := self._committed()) + tokens > self._tokens:
                 raise _refusal("tokens", self._tokens, used, tokens)
-            # If the price is unknown, at least some of the dollars must be left.
+            # If the price is unknown, it is enough that some dollars are left.
             if self._usd is not None:
                 spent = self._committed_usd()
                 if spent >= self._usd if usd is None else spent + usd > self._usd:
@@ -145,13 +148,13 @@ request is not sent; raise the budget, or pass a smaller max_tokens
 
     @property
     def is_passed(self) -> bool:
-        """Whether the calls have used more than a limit allows."""
+        """Whether the calls have used or reserved more than a limit allows."""
         with self._lock:
             usd = self._usd is not None and self._committed_usd() > self._usd
             return usd or (self._tokens is not None and self._committed() > self._tokens)
 
     def catch_up(self, usage: Usage) -> None:
-        """Increase the spent amounts to those in `usage`, if these are higher."""
+        """Raise the spent amounts to those in `usage`, if those are higher."""
         with self._lock:
             if usage.total > self._settled.tokens:
                 self._settled = replace(self._settled, tokens=usage.total)
@@ -159,9 +162,9 @@ request is not sent; raise the budget, or pass a smaller max_tokens
                 self._settled = replace(self._settled, usd=usage.total_cost)
 
     def count_journaled(self, key: Hashable, spent: Callable[[], Spending] | None = None) -> None:
-        """Count the journal's answer under `key`, unless it has already been counted.
+        """Count the answer that the journal has under `key`, unless it has already been counted.
 
-        If `spent` is None, only mark the answer as counted.
+        If `spent` is None, the answer is only marked as counted.
         """
         with self._lock:
             if key not in self._journaled and spent is not None:
@@ -176,7 +179,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return reservation
 
     def grow(self, reservation: Reservation, tokens: int, usd: float | None) -> bool:
-        """Increase a reservation, and return whether the budget suffices."""
+        """Increase a reservation, and return whether the budget is still sufficient."""
         with self._lock:
             if reservation in self._running:
                 reservation.tokens = max(reservation.tokens, tokens)
@@ -185,14 +188,14 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return has_tokens and (self._usd is None or usd is None or self._committed_usd() <= self._usd)
 
     def slack(self) -> float:
-        """Return how many tokens may arrive before `grow` must be called."""
+        """Return how many tokens may arrive before `grow` must be called again."""
         if self.reserves and self._usd is None:
             return 0
         with self._lock:
             return AHEAD if self._tokens is None else min(AHEAD, self._tokens - self._committed())
 
     def settle(self, reservation: Reservation, used: Spending) -> Spending:
-        """Replace a reservation with the amounts `used`. Settling it again changes nothing."""
+        """Replace a reservation with the amounts that were `used`. If it has already been settled, do nothing."""
         with self._lock:
             if self._running.pop(reservation, reservation) is None:
                 self._settled = _sum(self._settled, used)
@@ -227,7 +230,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
 
 
 class ChatBudget(Budget):
-    """The budget of one chat or stream. It reserves no tokens."""
+    """The budget of one chat or stream. It does not reserve tokens."""
 
     reserves = False
 
@@ -248,10 +251,10 @@ class Share(msgspec.Struct, eq=False):
 
 
 class HoldsBudget:
-    """Base class of operators that apply a budget."""
+    """Base class for operators that apply a budget."""
 
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
-        """Return the shared budget, or else the chat's own budget from `chat`."""
+        """Return the shared budget or, if there is none, the chat's own budget, which `chat` contains."""
         raise NotImplementedError
 
     def spending(self, call: Any, response: Any) -> Spending:
@@ -260,7 +263,7 @@ class HoldsBudget:
 
 
 def _with_reserved(spent: Spending) -> Spending:
-    """Count reserved amounts as spent. The provider may charge them."""
+    """Count the reserved amounts as spent, because the provider may charge for them."""
     running = Spending(spent.reserved, spent.reserved_usd or None, estimated=spent.reserved)
     return _sum(replace(spent, reserved=0, reserved_usd=0.0), running)
 

@@ -1,7 +1,7 @@
 """Reactivex schedulers that run timers on an event loop.
 
 ==================  ====================================================  ==========================================
-scheduler           when an action without a due time runs                used by
+scheduler           when an action that has no due time runs              used by
 ==================  ====================================================  ==========================================
 `LoopScheduler`     soon, on the loop                                     ``run``, ``await``, and rxllm's operators
 `PacedScheduler`    soon, on the loop, but not while the reader's gate    iterators
@@ -9,7 +9,7 @@ scheduler           when an action without a due time runs                used b
 `CallScheduler`     at once, on the caller's thread                       ``Stream.subscribe`` without a scheduler
 ==================  ====================================================  ==========================================
 
-Any thread can use them. Their timers run even while a gate is full.
+They can be used from any thread. Their timers run even while a gate is full.
 """
 
 from __future__ import annotations
@@ -34,17 +34,14 @@ S = TypeVar("S")
 
 
 class LoopScheduler(PeriodicScheduler):
-    """Runs actions on `loop`, or on the portal's loop.
-
-    Any thread can use it.
-    """
+    """Runs actions on `loop` or, if it is None, on the portal's loop. It can be used from any thread."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop | None, fail: Callable[[BaseException], object] = report_unheard
     ) -> None:
         super().__init__()
         self.chosen = loop
-        self._fail = fail  # receives every exception that an action raises
+        self._fail = fail  # called with every exception that an action raises
 
     @cached_property
     def _loop(self) -> asyncio.AbstractEventLoop:
@@ -56,7 +53,7 @@ class LoopScheduler(PeriodicScheduler):
         return set() if live is None else live.timers
 
     def plain(self) -> LoopScheduler:
-        """Return the scheduler for rxllm's own operators."""
+        """Return a plain `LoopScheduler` for the same loop. rxllm's own operators use it."""
         return self if type(self) is LoopScheduler else LoopScheduler(self._loop, self._fail)
 
     @property
@@ -105,7 +102,7 @@ class LoopScheduler(PeriodicScheduler):
         return subscription
 
     def _cancel(self, handle: asyncio.TimerHandle) -> None:
-        # A timer that stayed in the loop would keep its action in memory.
+        # Remove the timer from the loop, which would otherwise keep the timer's action in memory.
         def cancel() -> None:
             handle.cancel()
             self._timers.discard(handle)
@@ -122,7 +119,7 @@ class LoopScheduler(PeriodicScheduler):
 
 
 class PacedScheduler(LoopScheduler):
-    """Scheduler on which sources such as ``range`` wait while an iterator's gate is full."""
+    """A scheduler that makes sources such as ``range`` wait while an iterator's gate is full."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, gate: Gate) -> None:
         super().__init__(loop)
@@ -143,7 +140,7 @@ class PacedScheduler(LoopScheduler):
 
 
 class CallScheduler(LoopScheduler):
-    """Like reactivex's default scheduler, but runs timers on the event loop."""
+    """A scheduler like reactivex's default one, except that its timers run on the event loop."""
 
     def __init__(self, fail: Callable[[BaseException], object] = report_unheard) -> None:
         super().__init__(chosen_loop(), fail)
@@ -157,14 +154,14 @@ class CallScheduler(LoopScheduler):
 
 
 def clock(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase:
-    """Return the scheduler for a subscription's timers."""
+    """Return the scheduler that a subscription's timers should use."""
     if scheduler is None:
         return LoopScheduler(call_loop())
     return scheduler.plain() if isinstance(scheduler, LoopScheduler) else scheduler
 
 
 def loop_of(scheduler: abc.SchedulerBase | None) -> asyncio.AbstractEventLoop:
-    """Return the event loop for a call with this `scheduler`."""
+    """Return the event loop on which a call that has this `scheduler` should run."""
     chosen = scheduler.chosen if isinstance(scheduler, LoopScheduler) else None
     return chosen if chosen is not None and not chosen.is_closed() else call_loop()
 
@@ -175,7 +172,7 @@ def unpaced(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase | None:
 
 
 def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
-    """Return a function that returns the time in seconds."""
+    """Return a function that returns the current time of `scheduler`, in seconds."""
     if scheduler is None or isinstance(scheduler, LoopScheduler):
         return time.perf_counter
     return lambda: scheduler.now.timestamp()

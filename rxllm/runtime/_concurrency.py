@@ -16,10 +16,11 @@ class Bounded(abc.DisposableBase, Generic[T]):
     """Subscribes to at most `limit` sources at a time.
 
     ``on_next(index, item)`` is called for each item. ``on_end(index, error)`` is called when a source ends, and
-    ``on_done()`` when all have ended. An error that is not an ``Exception`` disposes all sources, and is passed to
-    ``on_fatal``.
+    ``on_done()`` is called when all sources have ended. If an error is not an ``Exception``, all sources are disposed,
+    and the error is passed to ``on_fatal``.
 
-    While `is_open` is True, more sources can follow. Call `start` for each one, and again after you set it to False.
+    While `is_open` is True, more sources may be added. Call `start` each time one is added, and once more after you
+    have set `is_open` to False.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Bounded(abc.DisposableBase, Generic[T]):
 
     def start(self, scheduler: abc.SchedulerBase | None) -> None:
         """Subscribe to more sources, until `limit` of them are running."""
-        if self._filling:  # a source ended at once, inside the loop below
+        if self._filling:  # a source ended at once, in the loop below
             return
         self._filling = True
         while self._running < self._limit and not self._exhausted and not self._disposed:
@@ -62,7 +63,7 @@ class Bounded(abc.DisposableBase, Generic[T]):
             self._on_done()
 
     def stop(self, index: int) -> None:
-        """Dispose a source if it is running, without calling `on_end`. The next `start` can use its place."""
+        """Dispose a source if it is running, without calling `on_end`. The next `start` can then start another one."""
         if (subscription := self._live.pop(index, None)) is not None:
             self._running -= 1
             subscription.dispose()
@@ -100,8 +101,8 @@ class Bounded(abc.DisposableBase, Generic[T]):
 class Limiter(Protocol):
     """A limiter for ``ops.rate_limited(limiter)``.
 
-    Several processes or machines can share a limiter. Each call acquires a permit, and settles it exactly once, when
-    the call ends.
+    A limiter can be shared by several processes or machines. Each call acquires a permit, and settles it exactly once:
+    when the call ends.
 
     >>> class AtMost:
     ...     def __init__(self, calls):
@@ -123,18 +124,18 @@ class Limiter(Protocol):
     def acquire(self, tokens: int, /) -> Awaitable[Any]:
         """Wait until a call of up to `tokens` may start.
 
-        Return its permit. `tokens` covers the messages and the answer. If this raises, the call fails with the
-        exception. Disposing the call cancels the wait.
+        Return a permit for it. `tokens` covers both the messages and the answer. If this method raises an exception,
+        the call fails with it. If the call is disposed, the wait is cancelled.
         """
         ...
 
     def settle(self, permit: Any, tokens: int, /) -> None:
         """Record that the call with this `permit` has ended.
 
-        `tokens` is the provider's count, or an estimate.
+        `tokens` is how many tokens it used, as counted by the provider or estimated.
         """
         ...
 
     def hold_back(self, seconds: float, /) -> None:
-        """Start no calls for `seconds` seconds, as the provider asked."""
+        """Do not start any calls for the next `seconds` seconds, because the provider has asked for this."""
         ...

@@ -1,4 +1,4 @@
-"""Call a user's check, and read its verdict.
+"""Call a check that the user has written, and read its verdict.
 
 =========================  ===========================================
 verdict                    outcome
@@ -9,8 +9,8 @@ non-empty text             the guard trips, and the text is the reason
 any other value            the stream ends with ``guard_failed``
 =========================  ===========================================
 
-A check returns the verdict, or an awaitable or an Observable of it. The last item of an Observable counts. An empty
-Observable counts as None.
+A check returns its verdict, or an awaitable or an Observable that produces it. If it is an Observable, only the last
+item counts. An empty Observable counts as None.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def result_of(function: Callable[[], Any]) -> Stream[Any]:
         value = function()
         if isinstance(value, Observable):
             value = cast(Observable[Any], value).pipe(rx_ops.last_or_default(None))
-            if not isinstance(scheduler, LoopScheduler | None):  # a scheduler whose time is virtual
+            if not isinstance(scheduler, LoopScheduler | None):  # a scheduler with virtual time
                 return value.subscribe(observer, scheduler=scheduler)
             value = Stream.of(value)
         elif not inspect.isawaitable(value):
@@ -66,13 +66,13 @@ def result_of(function: Callable[[], Any]) -> Stream[Any]:
 
 
 def _close_unstarted(value: Any) -> None:
-    # Otherwise, Python would warn about a coroutine that never ran.
+    # Otherwise, Python would warn that the coroutine was never awaited.
     if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
         value.close()
 
 
 def verdict_error(check: Any, verdict: Any) -> StreamError | None:
-    """Return the error for a check's verdict, or None if the check passed."""
+    """Return the error for the verdict of `check`, or None if the check passed."""
     name = _name_of(check)
     if verdict is None or verdict is True:
         return None
@@ -97,7 +97,7 @@ def check_failed(check: Any, error: Exception) -> StreamError:
 
 
 def check_late(check: Any, seconds: float) -> StreamError:
-    """Return the error for a check that was too slow."""
+    """Return the error for a check that took longer than `seconds`."""
     name = _name_of(check)
     message = f"the guard {name!r} took longer than {seconds:g} s (max_lag)"
     return StreamError("guard_late", message, metadata={"guard": name, "seconds": seconds})

@@ -1,25 +1,26 @@
-"""Hold items back until a consumer, timer or check releases them.
+"""Hold items back until a consumer, a timer or a check releases them.
 
-A `Backlog` stores items while its source keeps emitting:
+A `Backlog` stores items while its source continues to emit:
 
 ==========================  =========================================================================================
 event                       effect
 ==========================  =========================================================================================
 an item arrives             the operator delivers the item at once or stores it; the source never waits
-an item is delivered        a lock ensures that only one item is delivered at a time; the delivery runs on the thread
-                            that emits an item or the end, or, in `wake`, on the clock's thread
+an item is delivered        a lock ensures that only one item is delivered at a time; it is delivered on the thread
+                            that emits an item or the end, or (in `wake`) on the clock's thread
 the source ends             the waiting items are delivered, and then the end
-the source fails            the waiting items are delivered, and then the error; but if the subscriber has raised an
-                            exception, the items are dropped, because the error might be that exception
+the source fails            the waiting items are delivered, and then the error; however, if the subscriber has raised
+                            an exception, the items are dropped, because the error might be that exception
 the subscriber raises an    while the source is emitting an item, the exception propagates to the source; in `wake`
 exception                   and at the end, it is passed to the subscriber's own ``on_error``
-the subscriber disposes     the waiting items are dropped, and the source and the timer are disposed
+the subscription is         the waiting items are dropped, and the source and the timer are disposed
+disposed
 ==========================  =========================================================================================
 
-Operators that have their own queues describe how they differ.
+If an operator has a queue of its own, its docstring describes how it differs.
 
-A `Hold` makes a source wait; see `paced`. The source waits for the operator's gate and the reader's gate. Calls by the
-subscriber wait only for the reader.
+A `Hold` makes a source wait; see `paced`. The source waits for both the operator's gate and the reader's gate. Calls
+that the subscriber makes wait only for the reader.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Backlog(ABC, Generic[T, R]):
         self._observer = observer
         self._scheduler = scheduler
         self._timer = SerialDisposable()
-        self._lock = RLock()  # the timer and a source without a loop can run on different threads
+        self._lock = RLock()  # the timer and a source that has no loop can run on different threads
         self._delivering = False
         self._subscriber_raised = False
 
@@ -59,25 +60,25 @@ class Backlog(ABC, Generic[T, R]):
         return CompositeDisposable(subscription, self._timer)
 
     def wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        """Release the items that are due. The clock calls this."""
+        """Deliver the items that are due. This is called by the clock."""
         with self._lock:
             try:
                 self._release()
-            except BaseException as error:  # there is no caller that would pass the error to `on_error`
+            except BaseException as error:  # no caller will pass the error to `on_error`
                 self._timer.dispose()
                 fail(self._observer, error)
 
     @abstractmethod
     def _on_next(self, item: T, /) -> None:
-        """Take the lock, and deliver or store `item`."""
+        """Acquire the lock, and either deliver or store `item`."""
 
     @abstractmethod
     def _release(self) -> None:
-        """Deliver the items that are due. The caller holds the lock."""
+        """Deliver the items that are due. The caller must hold the lock."""
 
     @abstractmethod
     def _take_all(self) -> Iterable[R]:
-        """Remove and return the waiting items. The caller holds the lock."""
+        """Remove and return the waiting items. The caller must hold the lock."""
 
     def _deliver(self, item: R) -> None:
         self._delivering = True
@@ -114,10 +115,10 @@ def _wake_now(wake: Callable[[], None]) -> None:
 
 
 class Hold(Gate):
-    """An operator's own gate in front of the reader's gate.
+    """A gate that an operator puts in front of the reader's gate.
 
-    It is full at `maxsize` waiting items, or while ``is_full()`` is True. The operator calls `open` when ``is_full()``
-    becomes False. While `closed` is True, `idle` and `requested` are False.
+    It is full once `maxsize` items are waiting or, if `is_full` is given, while ``is_full()`` is True. The operator
+    must call `open` when ``is_full()`` becomes False. While `closed` is True, `idle` and `requested` are False.
     """
 
     def __init__(
@@ -178,7 +179,7 @@ class Hold(Gate):
     def _wake_when_both(
         self, is_ready: Callable[[], bool], at_gate: _Listen, at_reader: _Listen, wake: Callable[[], None]
     ) -> None:
-        # While one gate is waited for, the other can change again.
+        # While we wait for one gate, the other may change again.
         def recheck() -> None:
             if is_ready():
                 at_reader(finish)
@@ -209,7 +210,7 @@ class Hold(Gate):
 
 
 class _ReaderObserver(abc.ObserverBase[Any]):
-    """Calls `observer` with the `Reader` that was current when it subscribed."""
+    """Calls `observer` with the `Reader` that was current when `observer` subscribed."""
 
     __slots__ = ("_observer", "_reader")
 
@@ -241,7 +242,7 @@ class _ReaderObserver(abc.ObserverBase[Any]):
 
 @contextlib.contextmanager
 def behind(gate: Gate | None) -> Generator[None]:
-    """Make sources in the block wait for `gate`. If it is None, they never wait."""
+    """Make the sources in the ``with`` block wait for `gate`. If it is None, they never wait."""
     token = current_reader.set(replace(current_reader.get(), gate=gate))
     try:
         yield
@@ -250,9 +251,9 @@ def behind(gate: Gate | None) -> Generator[None]:
 
 
 def noting_times(source: Observable[T]) -> Stream[T]:
-    """Let `source` record the times of attempts that failed or lost a race.
+    """Make `source` record the times of attempts that failed or lost a race.
 
-    Times differ between runs, so they are recorded only for a reader that wants them.
+    They are recorded only if the reader asks for them, because times differ from run to run.
     """
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:

@@ -1,20 +1,22 @@
 """The pump: an asyncio task that drives one subscription.
 
 ============================  =======================================================================================
-state                         effect of dispose
+state                         effect of disposing
 ============================  =======================================================================================
-not started                   the body never runs
+not started yet               the body never runs
 held while connecting         the task is cancelled at `release`, or after `HOLD_SECONDS` if the transport never reports
                               that it has connected; cancelling a connect would cost httpcore a pool slot
-running                       the task is cancelled, once; if `grace` is set, that many seconds later
-delivering to the subscriber  the task is not cancelled: `emit` returns False, and the body then returns by itself
+running                       the task is cancelled, but only once; if `grace` is set, this happens that many seconds
+                              later
+delivering to the subscriber  the task is not cancelled; `emit` returns False, and then the body returns by itself
 held while closing            the task is not cancelled, because the body is already ending
 ============================  =======================================================================================
 
-Any thread can call dispose, which returns at once. Nothing is delivered afterwards.
+A pump can be disposed from any thread, which returns at once. Nothing is delivered afterwards.
 
-The body closes its resources before it returns. An exception from the subscriber ends the body, and reaches its
-``on_error`` once. ``_unhandled`` handles subscribers without one.
+The body closes its resources before it returns. If the subscriber raises an exception, the exception terminates the
+body, and is delivered once to the subscriber's own ``on_error``. If the subscriber has none, ``_unhandled`` handles
+the exception.
 """
 
 from __future__ import annotations
@@ -39,11 +41,11 @@ T = TypeVar("T")
 Body = Callable[["Pump[T]"], Awaitable[None]]
 
 HOLD_SECONDS = 15.0
-"""The maximum delay of a cancellation while connecting."""
+"""The maximum number of seconds for which a cancellation is delayed while a call is connecting."""
 
 
 def pumped(body: Body[T]) -> Stream[T]:
-    """Return a Stream that runs ``body(pump)`` for each subscription."""
+    """Return a Stream that runs ``body(pump)`` each time it is subscribed to."""
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         pump = Pump(observer, body, loop_of(scheduler))
@@ -54,9 +56,9 @@ def pumped(body: Body[T]) -> Stream[T]:
 
 
 def from_async_iter(factory: Callable[[], AsyncIterable[T]]) -> Stream[T]:
-    """Return a Stream of the items of ``factory()``.
+    """Return a Stream that emits the items of ``factory()``.
 
-    Each subscription calls `factory` once, and closes the async iterator when the subscription ends.
+    Each subscription calls `factory` once. When the subscription ends, the async iterator is closed.
 
     >>> async def count():
     ...     yield 1
@@ -81,7 +83,7 @@ def from_async_iter(factory: Callable[[], AsyncIterable[T]]) -> Stream[T]:
 
 
 class Pump(abc.DisposableBase, Generic[T]):
-    """One subscription's task."""
+    """The task that drives one subscription."""
 
     def __init__(self, observer: abc.ObserverBase[T], body: Body[T], loop: asyncio.AbstractEventLoop) -> None:
         self.disposed = False
@@ -96,7 +98,7 @@ class Pump(abc.DisposableBase, Generic[T]):
         self._holding = False
         self._hold_timer: asyncio.TimerHandle | None = None
         self._cancelled = False
-        self._delivering = False  # stays True if the subscriber raises an error
+        self._delivering = False  # stays True if the subscriber raises an exception
 
     def start(self) -> None:
         context = call_context()
@@ -106,7 +108,7 @@ class Pump(abc.DisposableBase, Generic[T]):
             start_on(self._loop, self._begin, context)
 
     def emit(self, items: Sequence[T]) -> bool:
-        """Deliver `items`. Return False if the subscription has been disposed."""
+        """Deliver `items` to the subscriber. Return False if the subscription has been disposed."""
         on_next = self._observer.on_next
         self.emitted += len(items)
         self._delivering = True
@@ -119,12 +121,12 @@ class Pump(abc.DisposableBase, Generic[T]):
 
     @property
     def refused(self) -> bool:
-        """Whether the subscriber raised the current exception."""
+        """Whether the current exception was raised by the subscriber."""
         return self._delivering
 
     @property
     def behind(self) -> bool:
-        """Whether the consumer is behind, so that `ready` waits."""
+        """Whether the consumer is behind, so that `ready` would wait."""
         return self._gate is not None and self._gate.full
 
     async def ready(self) -> None:
@@ -145,13 +147,16 @@ class Pump(abc.DisposableBase, Generic[T]):
         self._holding = True
 
     def release(self) -> None:
-        """End the hold, and cancel the task if the pump was disposed in the meantime."""
+        """Stop delaying cancellation. If the pump was disposed in the meantime, cancel the task."""
         self._holding = False
         if self.disposed:
             self._cancel()
 
     def interrupt(self) -> bool:
-        """Cancel the body's task, unless it is held, is delivering items or has been disposed."""
+        """Cancel the task, unless the pump is held, is delivering items or has been disposed.
+
+        Return whether the task was cancelled.
+        """
         if self._task is None or self._holding or self.disposed or self._delivering:
             return False
         return self._task.cancel()
@@ -192,7 +197,7 @@ class Pump(abc.DisposableBase, Generic[T]):
         try:
             await self._body(self)
         except asyncio.CancelledError:
-            if not self.disposed:  # the loop has cancelled the task because it is ending
+            if not self.disposed:  # the loop is ending, and has cancelled its tasks
                 self._finish(StreamError("cancelled", "the event loop ended the call"))
                 raise
         except BaseException as error:
@@ -202,7 +207,7 @@ class Pump(abc.DisposableBase, Generic[T]):
         else:
             self._finish(None)
         finally:
-            if self._hold_timer is not None:  # a timer would keep the subscriber in memory
+            if self._hold_timer is not None:  # otherwise, the timer would keep the subscriber in memory
                 self._hold_timer.cancel()
 
     def _is_running(self) -> bool:

@@ -33,7 +33,7 @@ _ENDS = frozenset({MessageCompleted, StepCompleted, ChatCompleted})
 
 
 def race(*streams: Observable[Event]) -> Stream[Event]:
-    """Emit the stream that is first to produce content, and dispose the others.
+    """Emit the events of the stream that is first to produce content, and dispose the others.
 
     ::
 
@@ -47,20 +47,21 @@ def race(*streams: Observable[Event]) -> Stream[Event]:
     'Yes.'
 
     Content is text, thinking, a tool call, a source, a file, or the end of a message. ``MessageStarted`` is not
-    content. A stream that fails or ends without content drops out. If all drop out, the last failure is passed on.
+    content. If a stream fails or ends before it has produced content, it drops out. If all streams drop out, the last
+    failure is passed on.
 
-    The response or chat result has the metadata ``{"race": {"winner": k, "errors": (...)}}``. The first stream is 0.
-    Timed events (see ``ops.timed``) add the times of the other streams. The usage does not include that of the other
-    streams. In a pipe, write ``a.pipe(ops.race(b))``.
+    The response or chat result has the metadata ``{"race": {"winner": k, "errors": (...)}}``, where the first stream is
+    number 0. If the events are timed (see ``ops.timed``), the metadata also contains the times of the other streams.
+    The usage does not include what the other streams used. In a pipe, write ``a.pipe(ops.race(b))``.
 
-    Raises ``ValidationError("invalid_option")`` if there are no streams, or if one is not an Observable.
+    Raises ``ValidationError("invalid_option")`` if there are no streams, or if one of them is not an Observable.
     """
     check_streams("streams", streams)
     return _race_sources("race", streams, [0.0] * len(streams))
 
 
 def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
-    """Subscribe again if `stream` emits no content within `after` seconds.
+    """Subscribe to `stream` a second time if it does not emit any content within `after` seconds.
 
     ::
 
@@ -73,11 +74,12 @@ def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
     >>> hedge(stream_generate(answers, "When?"), after=0.01).pipe(ops.to_text()).run()
     'In time.'
 
-    The slower subscription is disposed. Content is as in ``race``. If the first subscription fails early, the second
-    starts at once. ``MessageCompleted`` has the metadata ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe,
-    or for every call of an engine, use ``ops.hedge``.
+    The slower subscription is disposed. See ``race`` for what counts as content. If the first subscription fails before
+    it has emitted content, the second one starts at once. ``MessageCompleted`` has the metadata
+    ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe, or to hedge every call of an engine, use
+    ``ops.hedge``.
 
-    Raises ``ValidationError("invalid_option")`` unless `stream` is an Observable and `after` is positive.
+    Raises ``ValidationError("invalid_option")`` if `stream` is not an Observable, or if `after` is not positive.
     """
     check_instance("stream", stream, Observable, "an Observable")
     check("after", after, is_positive(after), "a positive number of seconds")
@@ -91,10 +93,10 @@ def _race_sources(name: str, sources: Sequence[Observable[Event]], delays: Seque
 class _Race:
     """Emits the events of the source that is first to produce content, and disposes the others.
 
-    Source k starts after ``delays[k]`` seconds, or once all running sources have failed. `name` is the race's key in
-    the metadata.
+    Source k starts after ``delays[k]`` seconds, or once all running sources have failed. `name` is the key under which
+    the metadata contains the outcome.
 
-    A failed source's events are dropped, unlike in a `Backlog`.
+    If a source fails, its events are dropped. In a `Backlog`, they would be delivered.
     """
 
     def __init__(
@@ -112,10 +114,10 @@ class _Race:
         self._scheduler = scheduler
         self._scope = current_scope.get()
         self._guard = threading.Lock()  # held while deciding, but never while emitting
-        self._entries: dict[int, SingleAssignmentDisposable] = {}  # The sources that are still in the race.
-        self._timers: dict[int, SingleAssignmentDisposable] = {}  # The sources that have not started.
+        self._entries: dict[int, SingleAssignmentDisposable] = {}  # the sources that are still in the race
+        self._timers: dict[int, SingleAssignmentDisposable] = {}  # the sources that have not started yet
         self._winner: int | None = None
-        self._delivering = False  # while this is true, new events wait and are not emitted
+        self._delivering = False  # while this is True, new events must wait
         self._end: Callable[[], None] | None = None
         self._errors: list[str] = []
         self._is_timed = current_reader.get().is_timed
@@ -145,7 +147,7 @@ class _Race:
     def _begin_safely(self, index: int) -> None:
         try:
             self._begin(index)
-        except BaseException as error:  # there is no caller that would pass the error to `on_error`
+        except BaseException as error:  # no caller will pass the error to `on_error`
             fail(self._observer, error)
 
     def _begin(self, index: int) -> None:
@@ -177,7 +179,7 @@ class _Race:
             else:
                 self._lose(index, None, lambda: conclude(self._observer, waiting))
 
-        with within(self._scope):  # this source may start because another one failed
+        with within(self._scope):  # another source's failure may start this one
             entry.disposable = self._sources[index].subscribe(receive, on_failure, complete, scheduler=self._scheduler)
 
     def _win(self, index: int, waiting: deque[Event]) -> None:
@@ -226,7 +228,7 @@ class _Race:
         reason, shown = (repr(error), str(error)) if error is not None else ("it sent no content",) * 2
         next_index: int | None = None
         with self._guard:
-            if self._entries.pop(index, None) is None:  # already decided
+            if self._entries.pop(index, None) is None:  # the race has already been decided
                 return
             if self._entries:
                 self._errors.append(f"{index}: {reason}")
@@ -275,7 +277,7 @@ def _add_note(event: Event, note: Mapping[str, Any]) -> Event:
 def merge_labelled(
     streams: Mapping[str, Observable[T]], *, concurrency: int | None = None
 ) -> Stream[Labelled[T | ErrorEvent]]:
-    """Merge `streams`, and label each item.
+    """Merge `streams`, and label each item with the name of its stream.
 
     ::
 
@@ -288,11 +290,11 @@ def merge_labelled(
     >>> [(answer.label, answer.item) for answer in merge_labelled(answers)]
     [('ann', 'ANN'), ('bob', 'BOB')]
 
-    At most `concurrency` streams run at a time. By default, all do. A failure becomes an ``ErrorEvent``, and other
-    streams continue. Items with the same label keep their order.
+    At most `concurrency` streams run at a time. By default, all of them do. If a stream fails, the failure becomes an
+    ``ErrorEvent``, and the other streams continue. Items that have the same label keep their order.
 
-    Raises ``ValidationError("invalid_option")`` if `streams` is empty, a stream is not an Observable, or `concurrency`
-    is below 1.
+    Raises ``ValidationError("invalid_option")`` if `streams` is empty, if a stream is not an Observable, or if
+    `concurrency` is less than 1.
     """
     _check_arguments(streams, concurrency)
     labels = list(streams)
@@ -300,7 +302,7 @@ def merge_labelled(
     def subscribe(
         observer: abc.ObserverBase[Labelled[T | ErrorEvent]], scheduler: abc.SchedulerBase | None = None
     ) -> abc.DisposableBase:
-        guard = threading.RLock()  # the observer must get one item at a time
+        guard = threading.RLock()  # the observer must receive only one item at a time
 
         def pass_on(index: int, item: T | ErrorEvent) -> None:
             try:

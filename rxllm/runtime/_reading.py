@@ -1,14 +1,15 @@
-"""Wait for a stream's last item, or iterate over its items.
+"""Wait for the last item of a stream, or iterate over its items.
 
-A source waits at `maxsize` unread items. A source that cannot wait is cut off at `limit`. An iterator has three states:
+A source waits once there are `maxsize` unread items. If it cannot wait, it is cut off once there are `limit` items. An
+iterator has three states:
 
 ==========  ==================================================  =====================================================
 state       ends when                                           behaviour of the iterator
 ==========  ==================================================  =====================================================
-fresh       the ``with`` block is entered, or the first item    it has no subscription, and no call is running
+fresh       the ``with`` block is entered, or the first item    it has no subscription yet, and no call is running
             is requested
 subscribed  the stream ends, `close` is called, the ``with``    it returns items from its `Buffer`, or waits for one;
-            block is left, or the iterator is dropped           at the end, it raises the stream's error once
+            block is left, or the iterator is dropped           if the stream fails, it raises the error once
 closed      (never)                                             it has disposed its subscription and has no more
                                                                 items
 ==========  ==================================================  =====================================================
@@ -34,7 +35,7 @@ from rxllm.values import StreamError
 T = TypeVar("T")
 
 
-# Iterate over a stream with back-pressure: the source waits while `maxsize` items are waiting
+# Iterating over a stream with back-pressure: while `maxsize` items are unread, the source waits
 
 
 _FORKED = "this process was forked while the stream was being read, and the call runs in the parent; read a new stream"
@@ -43,9 +44,9 @@ _FORKED = "this process was forked while the stream was being read, and the call
 def to_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int | None = None) -> Items[T]:
     """Iterate over `source`: ``with to_iter(source) as items:``.
 
-    A source waits at `maxsize` unread items, or at `limit` if that is lower. A source that cannot wait is cut off at
-    `limit` (65,536 by default). The iterator returns the items before the cut, and then raises
-    ``StreamError("overflow")``.
+    Once there are `maxsize` unread items (or `limit`, if that is lower), the source waits. If it cannot wait, it is cut
+    off once there are `limit` unread items (65,536 by default). The iterator then returns the items that arrived before
+    the cut, and raises ``StreamError("overflow")``.
     """
     check_source(source, "to_iter")
     return Items(source, maxsize, limit)
@@ -54,16 +55,16 @@ def to_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int | N
 def to_async_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int | None = None) -> AsyncItems[T]:
     """Iterate over `source`: ``async with to_async_iter(source) as items:``.
 
-    `maxsize` and `limit` are as in `to_iter`.
+    For `maxsize` and `limit`, see `to_iter`.
     """
     check_source(source, "to_async_iter")
     return AsyncItems(source, maxsize, limit)
 
 
 class Buffer(abc.ObserverBase[T]):
-    """A subscription's unread items.
+    """The unread items of a subscription.
 
-    It must not refer to the iterator. Otherwise, a dropped iterator would not be collected.
+    It must not refer to the iterator, or an iterator that has been dropped would not be garbage-collected.
     """
 
     def __init__(self, maxsize: int, limit: int | None, wake: Callable[[], object]) -> None:
@@ -100,7 +101,7 @@ class Buffer(abc.ObserverBase[T]):
         self.take_error(error)
 
     def take_error(self, error: BaseException) -> bool:
-        """Keep an unhandled error. Return False if the stream has already ended."""
+        """Keep an unhandled error for the reader. Return False if the stream has already ended."""
         if self.ended:
             return False
         self.error = error
@@ -126,7 +127,7 @@ class Buffer(abc.ObserverBase[T]):
 
 
 class _Reader(Generic[T]):
-    """Base class of iterators. A dropped iterator disposes its subscription."""
+    """Base class for iterators. If an iterator is dropped, it disposes its subscription."""
 
     _subscription: abc.DisposableBase | None = None
     _buffer: Buffer[T]
@@ -191,7 +192,7 @@ class Items(_Reader[T], Iterator[T]):
 
 
 class AsyncItems(_Reader[T], AsyncIterator[T]):
-    """Iterates over a stream in ``async for`` loops."""
+    """Iterates over a stream in an ``async for`` loop."""
 
     def __init__(self, source: Observable[T], maxsize: int = MAX_WAITING, limit: int | None = None) -> None:
         self._source = source
@@ -258,17 +259,18 @@ class _Nothing(abc.DisposableBase):
 _NOTHING: Any = _Nothing()
 
 
-# Get a stream's last item: `run` blocks, and `last` is awaited
+# Getting the last item of a stream: `run` blocks, and `last` is awaited
 
 
 def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
     """Wait until `source` ends, and return its last item.
 
-    It works in scripts, threads and notebooks. It warns if it blocks a running event loop, except in notebooks. Ctrl-C
-    disposes the subscription and closes its connections.
+    This works in scripts, threads and notebooks. It warns if it blocks a running event loop, except in notebooks.
+    Ctrl-C disposes the subscription and closes its connections.
 
-    Raises the stream's error, or ``SequenceContainsNoElementsError`` if there are no items. Raises ``RuntimeError`` on
-    rxllm's own loop. Raises ``ValidationError("invalid_option")`` if `source` is not an Observable.
+    If the stream fails, this raises its error. If there are no items, it raises ``SequenceContainsNoElementsError``. If
+    it is called on rxllm's own loop, it raises ``RuntimeError``. If `source` is not an Observable, it raises
+    ``ValidationError("invalid_option")``.
     """
     check_source(source, "run")
     source = getattr(source, "_whole", source)
@@ -292,7 +294,7 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
 async def last(source: Observable[T]) -> T:
     """Return the last item of `source`. If the task is cancelled, the subscription is disposed.
 
-    Raises ``EngineError("wrong_loop")`` if no asyncio loop is running, as under trio.
+    Raises ``EngineError("wrong_loop")`` if no asyncio loop is running, as is the case under trio.
     """
     loop = awaiting_loop()
     source = getattr(source, "_whole", source)
@@ -319,7 +321,7 @@ async def last(source: Observable[T]) -> T:
 
 
 class _Waiter(abc.ObserverBase[T]):
-    """Observer that keeps the last item or error, and calls `wake` when the stream ends."""
+    """An observer that keeps the last item or the error, and calls `wake` when the stream ends."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.awaited = True
@@ -329,7 +331,7 @@ class _Waiter(abc.ObserverBase[T]):
         self._error: BaseException | None = None
 
     def subscribe_to(self, source: Observable[T], scheduler: abc.SchedulerBase) -> abc.DisposableBase:
-        # The gate of a tool's reader must not delay this source.
+        # If a tool reads the source, the gate of the tool's reader must not delay it.
         with read_by(None, self.take_error, self.endings):
             return source.subscribe(self, scheduler=scheduler)
 
@@ -354,7 +356,7 @@ class _Waiter(abc.ObserverBase[T]):
         return self._error is not None
 
     def failure(self) -> BaseException:
-        """Return the error, and forget it to avoid a reference cycle."""
+        """Return the error. It is not kept, because that would create a reference cycle."""
         error, self._error = cast(BaseException, self._error), None
         shorten_traceback(error)
         return error

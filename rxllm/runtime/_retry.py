@@ -1,6 +1,6 @@
 """Retry calls that fail before their first content.
 
-An attempt's events are held back until its first content arrives.
+The events of an attempt are held back until its first content arrives.
 
 ::
 
@@ -37,19 +37,19 @@ log = logging.getLogger("rxllm")
 
 
 class Plan(Protocol):
-    """A subscription's retry plan. Attempts count from 1."""
+    """Decides what the attempts of a subscription are. The first attempt is number 1."""
 
     late: bool
-    """Whether `again` is also called for failures after the first content."""
+    """Whether `again` is also called if an attempt fails after its first content."""
 
     def source(self, attempt: int) -> Observable[Event]: ...
 
     def again(self, error: Exception, attempt: int) -> float | None:
-        """Return the number of seconds until the next attempt, or None if there is no next attempt."""
+        """Return how many seconds to wait before the next attempt, or None to give up."""
         ...
 
     def opens(self, attempt: int) -> Iterable[Event]:
-        """Return the events to emit before an attempt's first content."""
+        """Return the events to emit before the first content of the attempt."""
         ...
 
     def name(self, attempt: int) -> str:
@@ -57,12 +57,12 @@ class Plan(Protocol):
         ...
 
     def note(self, times: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the metadata for an attempt that follows failed attempts."""
+        """Return the metadata for an attempt that follows failed ones. `times` contains their times, if recorded."""
         ...
 
 
 class Attempts:
-    """Makes the attempts of `plan`. `start` returns a disposable that ends them."""
+    """Makes the attempts that `plan` describes. `start` returns a disposable that ends them."""
 
     def __init__(
         self, plan: Plan, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
@@ -87,16 +87,16 @@ class Attempts:
     def events_to_emit(self, events: list[Event]) -> list[Event]:
         """Return the events to emit when an attempt produces its first content or fails."""
         if self.begun and isinstance(events[-1], ErrorEvent):
-            return events[-1:]  # the events of the earlier attempt stay valid
+            return events[-1:]  # the events of the earlier attempt remain valid
         self.begun = True
         return [*self._plan.opens(self._count), *events]
 
     def again(self, error: Exception) -> bool:
-        """Schedule the next attempt, or return False if there is none."""
+        """Schedule the next attempt. Return False if there is none."""
         try:
             with within(self._scope):
                 seconds = self._plan.again(error, self._count)
-        except Exception as raised:  # raised by a user's function
+        except Exception as raised:  # raised by one of the user's functions
             self.observer.on_error(raised)
             return True
         if seconds is None:
@@ -104,7 +104,7 @@ class Attempts:
         began, ended = self._elapsed(self._began), self._elapsed(self._seconds())
         name = self._plan.name(self._count)
         self._lost.append({"name": name, "began": began, "ended": ended, "error": str(error)})
-        timer = self._timer.disposable = SingleAssignmentDisposable()  # assigned before the timer can fire
+        timer = self._timer.disposable = SingleAssignmentDisposable()  # assign it before the timer can fire
         timer.disposable = clock(self._scheduler).schedule_relative(seconds, self._wake)
         return True
 
@@ -112,8 +112,8 @@ class Attempts:
         self._count += 1
         self._began = self._seconds()
         attempt = _Attempt(self, self._plan.late)
-        subscription = self._source.disposable = SingleAssignmentDisposable()  # Must be set before the source can fail.
-        with within(self._scope):  # Otherwise, a retry would start in the failed attempt's scope.
+        subscription = self._source.disposable = SingleAssignmentDisposable()  # assign it before the source can fail
+        with within(self._scope):  # otherwise, a retry would start in the failed attempt's scope
             source = self._plan.source(self._count)
             source = source.map(self._annotate) if self._count > 1 else source
             subscription.disposable = source.subscribe(
@@ -133,12 +133,12 @@ class Attempts:
     def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         try:
             self._subscribe()
-        except BaseException as error:  # there is no caller that would pass the error to `on_error`
+        except BaseException as error:  # no caller will pass the error to `on_error`
             fail(self.observer, error)
 
 
 class _Attempt:
-    """Holds back the events of one attempt."""
+    """Holds back the events of one attempt until its first content arrives."""
 
     __slots__ = ("_attempts", "_delivering", "_end", "_failed", "_late", "_observer", "_pass", "_pending", "_releasing")
 
@@ -150,8 +150,8 @@ class _Attempt:
         self._pass: Callable[[Event], object] = self._pass_late if late else self._observer.on_next
         self._releasing = False
         self._failed = False
-        self._delivering = False  # This stays True if the subscriber raises an error.
-        self._end: Callable[[], None] | None = None  # This is set if the end arrived during the release.
+        self._delivering = False  # stays True if the subscriber raises an exception
+        self._end: Callable[[], None] | None = None  # set if the end arrives during the release
 
     def on_next(self, event: Event) -> None:
         if self._pending is None:
@@ -214,7 +214,7 @@ class _Attempt:
 
 
 def attempting(make: Callable[[], Plan]) -> Stream[Event]:
-    """Return a Stream that makes attempts. ``make()`` returns the `Plan` for each subscription."""
+    """Return a Stream that runs a call in one or more attempts. ``make()`` returns the `Plan` for each subscription."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         return Attempts(make(), observer, scheduler).start()
@@ -222,20 +222,21 @@ def attempting(make: Callable[[], Plan]) -> Stream[Event]:
     return Stream(subscribe)
 
 
-# The retry policy, and a stream that follows it
+# The retry policy, and a stream that retries according to it
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
     """The rules for retrying a failed call.
 
     `max_attempts` includes the first attempt. The first wait lasts `base_delay` seconds. Each later wait is twice as
-    long, up to `max_delay`. A random time of up to `jitter` seconds is added. A longer Retry-After header takes
-    precedence. If it asks for more than `max_retry_after` seconds, the call is not retried.
+    long as the one before it, up to `max_delay`. If a Retry-After header asks for a longer wait, it takes precedence,
+    unless `respect_retry_after` is False. If the header asks for more than `max_retry_after` seconds, the call is not
+    retried. A random time of up to `jitter` seconds is added to each wait.
 
-    Only an `AdapterError` or a `StreamError` with a reason in `retry_on` is retried. An account without credit is never
-    retried.
+    A call is retried only if it fails with an `AdapterError` or a `StreamError` whose reason is in `retry_on`. If the
+    account has no credit left, the call is never retried.
 
-    Raises ``ValidationError("invalid_option")`` for an invalid value.
+    Raises ``ValidationError("invalid_option")`` if a value is invalid.
     """
 
     max_attempts: int = 3
@@ -263,12 +264,12 @@ class RetryPolicy(msgspec.Struct, frozen=True):
             raise invalid_option(("retry", "retry_on"), _unknown_reasons(unknown))
 
     def delay(self, error: LLMError, attempt: int) -> float:
-        """Return how many seconds to wait after `attempt`. The first attempt is number 1."""
+        """Return how many seconds to wait after attempt number `attempt`. The first one is number 1."""
         backoff = min(self.max_delay, self.base_delay * 2.0 ** min(attempt - 1, 64))
         return max(self._retry_after(error), backoff) + random.uniform(0.0, self.jitter)
 
     def allows(self, error: BaseException, attempt: int) -> bool:
-        """Return whether to try again after `attempt` failed."""
+        """Return whether to try again after attempt number `attempt` has failed with `error`."""
         if not isinstance(error, AdapterError | StreamError) or attempt >= self.max_attempts:
             return False
         if isinstance(error, AdapterError) and (error.status == 402 or error.code in _SPENT):
@@ -280,7 +281,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 
 _SPENT = ("insufficient_quota", "billing_error", "payment_required")
-"""The error codes that mean that an account has no credit."""
+"""The error codes that mean that the account has no credit left."""
 
 _SECONDS = ("base_delay", "max_delay", "jitter", "max_retry_after")
 _REASONS = AdapterError.REASONS | StreamError.REASONS
@@ -290,14 +291,15 @@ OnRetry = Callable[[int, float, LLMError], None]
 
 
 def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
-    """Convert the ``retry`` option of an engine or a call.
+    """Convert the ``retry`` option of an engine or a call to a `RetryPolicy`.
 
-    False means no retries. A mapping overrides fields of `base` (or of the default, if `base` is False).
+    False means that there are no retries. A mapping overrides some fields of `base` (or of the default, if `base` is
+    False).
 
     >>> policy({"max_attempts": 5}).max_attempts
     5
 
-    Raises ``ValidationError("invalid_option")`` for other values and unknown keys.
+    Raises ``ValidationError("invalid_option")`` if `retry` is anything else, or a mapping that has an unknown key.
     """
     match retry:
         case RetryPolicy():
@@ -314,13 +316,13 @@ def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
 
 
 def policy_argument(argument: Any) -> RetryPolicy:
-    """Convert an operator's `policy` argument.
+    """Convert the `policy` argument of an operator to a `RetryPolicy`.
 
     Raises ``ValidationError("invalid_option")`` if it is invalid.
     """
     try:
         return policy(argument)
-    except ValidationError as error:  # the paths in its errors begin with the option's name
+    except ValidationError as error:  # its paths begin with "retry", which is the option's name
         errors = [(("policy", *path[1:]), fault) for path, fault in error.errors]
         raise ValidationError(error.reason, errors=errors) from None
 
@@ -338,7 +340,7 @@ def _reasons(value: Any) -> frozenset[Any]:
     try:
         return frozenset((value,) if isinstance(value, str) else value)
     except TypeError:
-        return frozenset((value,))  # the check then reports it as an unknown reason
+        return frozenset((value,))  # the check will report it as an unknown reason
 
 
 def _unknown_reasons(reasons: Iterable[Any]) -> str:
@@ -353,7 +355,7 @@ _NEVER = RetryPolicy(max_attempts=1)
 def retrying(
     make: Callable[[], Observable[Event]], rules: RetryPolicy, on_retry: OnRetry | None = None
 ) -> Stream[Event]:
-    """Emit the events of ``make()``, and call it again if they fail.
+    """Emit the events of ``make()``. If they fail, call ``make()`` again.
 
     ``on_retry(attempt, delay, error)`` is called before each wait.
     """

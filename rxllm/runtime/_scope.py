@@ -1,7 +1,8 @@
-"""The chat, step and tool call of a subscription.
+"""The scope: the chat, step and tool call that a subscription belongs to.
 
-An operator puts the scope into a context variable while it subscribes, and calls read it. For its own subscriber, it
-restores the scope; see `ScopedObserver`. Events do not contain the scope, so they cannot leak prompts.
+While an operator subscribes, it puts the scope into a context variable, from which calls read it. When it calls its own
+subscriber, it restores the subscriber's scope; see `ScopedObserver`. Events do not contain the scope, so they cannot
+leak prompts.
 
 ==================================  ==============================  ===================================================
 field of `Scope`                    written by                      read by
@@ -11,7 +12,7 @@ field of `Scope`                    written by                      read by
                                     that have observers
 ``parent_id``                       calls, steps and chats that     telemetry, to give a span its parent
                                     have observers; tools
-``begin_attempt``                   calls that have observers       the source of a call, once per attempt
+``begin_attempt``                   calls that have observers       the source of a call, once for each attempt
 ``path``, ``tool_key``              tools                           telemetry, journals, and idempotency keys
 ``usage``, ``chat``                 ``repeat_until_halt``           ``budget``, to count the chat's earlier steps
 ``shares``, ``counted``             ``budget``, model sources,      model sources, to count a call exactly once in each
@@ -25,8 +26,8 @@ field of `Scope`                    written by                      read by
 A model source passes on only ``parent_id``, ``path``, ``tool_key``, ``shares`` and ``journal``, because its
 subscriptions are not part of the step. A tool passes on the same fields, and adds its call's id to the path.
 
-A pipeline sets `current_engine_call` only while it applies ``engine.operators``. Operators must read it then, before
-subscribing.
+A pipeline sets `current_engine_call` only while it is applying ``engine.operators``. Operators must read it at that
+time, before they subscribe.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ T = TypeVar("T")
 class ToolRecord(msgspec.Struct, frozen=True):
     """A journal's record of a tool call.
 
-    `call` contains the arguments, and `events` is the outcome. If the tool was interrupted, `events` is None. If it was
-    denied, `call` is None.
+    `call` contains the arguments, and `events` is the outcome. If the tool was interrupted, `events` is None. If the
+    call was denied, `call` is None.
     """
 
     call: ToolCall | None = None
@@ -62,40 +63,41 @@ class ToolRecord(msgspec.Struct, frozen=True):
 
 
 class Journal(Protocol):
-    """A record of a stream's answers and tool calls; see ``operators.journaled``.
+    """A record of the answers and tool calls of a stream; see ``operators.journaled``.
 
     It contains entries from earlier runs and from this one. `path` lists the ids of the enclosing tool calls, outermost
-    first. The same call has the same path and key in every run. Calls with equal keys get their entries in order. Any
-    thread or loop can call the methods. A `RecallingJournal` also keeps ``steer`` corrections.
+    first. The same call has the same path and key in every run. If several calls have the same key, they get their
+    entries in order. The methods can be called from any thread or loop. A `RecallingJournal` also keeps the corrections
+    that ``steer`` makes.
     """
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
-        """Return the recorded answer. If there is none, return `events` and record them.
+        """Return the recorded answer. If there is none, return `events`, and record them.
 
-        Each subscription calls this method once. Calls with equal keys have the same order in every run. `key` is like
-        ``rxllm.values.request_key``, but ignores tools' descriptions.
+        Each subscription calls this method once. If several calls have the same key, their order is the same in every
+        run. `key` is like ``rxllm.values.request_key``, except that the descriptions of tools do not affect it.
         """
         ...
 
     def tool(self, path: Sequence[str], key: str) -> ToolRecord | None:
-        """Return an earlier run's record of this call, or None."""
+        """Return the record of this call from an earlier run, or None if there is none."""
         ...
 
     async def begin(self, path: Sequence[str], key: str, call: ToolCall) -> None:
-        """Record the start of a tool before the tool starts. If this fails, the stream ends with the error."""
+        """Record that a tool is about to start. If this fails, the stream ends with the error."""
         ...
 
     async def finish(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
-        """Record a tool's outcome before it is emitted. If this fails, the stream ends with the error."""
+        """Record the outcome of a tool, before it is emitted. If this fails, the stream ends with the error."""
         ...
 
 
 @runtime_checkable
 class RecallingJournal(Journal, Protocol):
-    """A `Journal` that keeps corrections for every run; see ``steer``."""
+    """A `Journal` that also keeps corrections, so that later runs can apply them again; see ``steer``."""
 
     def has_response(self, path: Sequence[str], key: str) -> bool:
-        """Return whether the next `response` will be a recorded one."""
+        """Return whether the next call of `response` will return a recorded answer."""
         ...
 
     def recall(self, path: Sequence[str], key: str) -> Sequence[Event] | None:
@@ -103,7 +105,7 @@ class RecallingJournal(Journal, Protocol):
         ...
 
     def keep(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
-        """Record `events`. Anything that is recorded later must be stored after them."""
+        """Record `events`. They must be stored before anything that is recorded after them."""
         ...
 
 
@@ -111,9 +113,9 @@ class RecallingJournal(Journal, Protocol):
 class EagerJournal(RecallingJournal, Protocol):
     """A `RecallingJournal` that can also drop records.
 
-    With other journals, tools wait for the end of the response. The beginning of a response is kept under a key that
-    starts with "eager". When the whole response has been recorded, it replaces the beginning. The last list that later
-    runs recall is then empty. A beginning that was kept twice is not replaced.
+    With any other journal, tools do not start before the end of the response. The beginning of a response is kept under
+    a key that starts with "eager". Once the whole response has been recorded, it replaces the beginning: the last list
+    that later runs recall is then empty. A beginning that was kept twice is not replaced.
     """
 
     def void(self, path: Sequence[str], key: str) -> None:
@@ -122,10 +124,10 @@ class EagerJournal(RecallingJournal, Protocol):
 
 
 class Bookmark(Protocol):
-    """A journal's note of the id under which the provider keeps an answer."""
+    """A note in a journal, which contains the id under which the provider keeps an answer."""
 
     def take(self) -> str | None:
-        """Return the note that an earlier process kept. Later calls return None."""
+        """Return the note that an earlier process left, the first time only. Later calls return None."""
         ...
 
     def put(self, note: str) -> None:
@@ -150,9 +152,9 @@ class Ask(Protocol):
 class EngineCall(msgspec.Struct, frozen=True):
     """The engine call whose operators are being applied.
 
-    `request` has all options, and `call` has the settings that are not part of a request. `provider` is the adapter's
-    name. `before` is the usage from earlier steps, and `chat` contains the chat's budgets. ``ask(engine)`` returns
-    another engine's answer, as a cold Observable.
+    `request` contains all options. `call` holds the settings that are not part of the request. `provider` is the name
+    of the adapter's provider. `before` is the usage from earlier steps, and `chat` contains the budgets of the chat.
+    ``ask(engine)`` returns the answer of another engine, as a cold Observable.
     """
 
     request: Request
@@ -170,15 +172,15 @@ current_engine_call: contextvars.ContextVar[EngineCall | None] = contextvars.Con
 
 
 def engine_call() -> EngineCall | None:
-    """Return the current engine call, or None for an operator in a pipe.
+    """Return the current engine call, or None if the operator is in a pipe.
 
-    Closures use this, because cloudpickle cannot pickle context variables.
+    Closures use this function instead of the context variable, which cloudpickle cannot pickle.
     """
     return current_engine_call.get()
 
 
 def applying_operators(call: EngineCall) -> Setting[EngineCall | None]:
-    """Set the `EngineCall` for the operators that are applied in a ``with`` block."""
+    """Set the `EngineCall` for the operators that are applied in the ``with`` block."""
     return Setting(current_engine_call, call)
 
 
@@ -188,11 +190,11 @@ def provider_name(adapter: Any) -> str:
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """The chat, step and tool call of a subscription.
+    """The chat, step and tool call that a subscription belongs to.
 
-    `path` lists the ids of the enclosing tool calls, outermost first. `tool_key` returns the innermost call's
-    idempotency key. Each function in `before_retry` receives the error and the planned wait in seconds, and returns the
-    minimum wait. `queued` is how many seconds the call waited.
+    `path` lists the ids of the enclosing tool calls, outermost first. `tool_key` returns the idempotency key of the
+    innermost one. Each function in `before_retry` receives the error and the planned wait in seconds, and returns the
+    minimum wait. `queued` is how many seconds the call has waited in a queue.
     """
 
     request_id: str | None = None
@@ -211,7 +213,7 @@ class Scope(msgspec.Struct, frozen=True):
     bookmark: Bookmark | None = None
 
     def below_model(self) -> Scope:
-        """Return the scope for a model source's subscriptions."""
+        """Return the scope for the subscriptions that a model source makes."""
         if not (self.parent_id or self.path or self.shares or self.journal):
             return NO_SCOPE
         return Scope(
@@ -223,7 +225,7 @@ class Scope(msgspec.Struct, frozen=True):
         )
 
     def under(self, operators: Iterable[Any], chat: dict[Any, Budget] | None) -> Scope:
-        """Return the scope with the budgets of `operators` added. `chat` contains the chat's own budgets."""
+        """Return the scope with the budgets of `operators` added. `chat` contains the budgets of the chat itself."""
         holders = [operator for operator in operators if isinstance(operator, HoldsBudget)]
         if not holders:
             return self
@@ -232,7 +234,7 @@ class Scope(msgspec.Struct, frozen=True):
         return replace(self, shares=(*(Share(budget) for budget in budgets if budget not in known), *self.shares))
 
     def attempt(self, call: Call) -> Call:
-        """Record an attempt, and return `call` with the attempt's settings."""
+        """Record that an attempt begins, and return `call` with the settings for this attempt."""
         return call if self.begin_attempt is None else self.begin_attempt(call)
 
     def of_tool(self, tool_call_id: str, tool_key: Callable[[], str]) -> Scope:
@@ -246,15 +248,12 @@ current_scope: ContextVar[Scope] = ContextVar("rxllm_scope", default=NO_SCOPE)
 
 
 def within(scope: Scope) -> Setting[Scope]:
-    """Use `scope` for the subscriptions in a ``with`` block."""
+    """Use `scope` for the subscriptions in the ``with`` block."""
     return Setting(current_scope, scope)
 
 
 class Setting(Generic[T]):
-    """Context manager that sets a context variable.
-
-    It is three times faster than one that is made from a generator.
-    """
+    """A context manager that sets a context variable. It is three times faster than one made from a generator."""
 
     __slots__ = ("_token", "_value", "_variable")
 
@@ -272,9 +271,9 @@ class Setting(Generic[T]):
 class ScopedObserver(abc.ObserverBase[Any]):
     """Calls `observer` in the scope in which it subscribed.
 
-    Operators such as ``repeat`` and ``retry`` start a call when another ends. The new call must not belong to the one
-    that has ended. At an end or ``ErrorEvent``, `observer` is called in the whole scope, because it may subscribe
-    again. For other events, the scope contains only the fields that a model source passes on.
+    Operators such as ``repeat`` and ``retry`` start a new call when a call ends. The new call must not belong to the
+    one that has ended. At the end, and for an ``ErrorEvent``, `observer` is called in the whole scope, because it may
+    subscribe again. For other events, the scope contains only the fields that a model source passes on.
     """
 
     __slots__ = ("_observer", "_of_events", "_scope")
@@ -289,7 +288,7 @@ class ScopedObserver(abc.ObserverBase[Any]):
         if current_scope.get() is scope:
             self._observer.on_next(value)
             return
-        token = current_scope.set(scope)  # using `within` here would be five times slower
+        token = current_scope.set(scope)  # `within` would be five times slower
         try:
             self._observer.on_next(value)
         finally:
@@ -305,16 +304,13 @@ class ScopedObserver(abc.ObserverBase[Any]):
 
 
 def scoped(source: Observable[Any], scope: Scope | None = None) -> Stream[Any]:
-    """Subscribe to `source` in `scope`.
-
-    The subscriber keeps its own scope.
-    """
+    """Return a Stream that subscribes to `source` in `scope`. The subscriber keeps its own scope."""
 
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         subscriber = ScopedObserver(observer)
         with within(current_scope.get() if scope is None else scope):
             stream = cast(Stream[Any], source)
-            if type(stream) is Stream:  # `subscribe` would add a second observer with the same checks
+            if type(stream) is Stream:  # `subscribe` would add another observer that makes the same checks
                 return stream._subscribe_core(subscriber, scheduler)  # pyright: ignore[reportPrivateUsage]
             return stream.subscribe(subscriber, scheduler=scheduler)
 
@@ -322,11 +318,11 @@ def scoped(source: Observable[Any], scope: Scope | None = None) -> Stream[Any]:
 
 
 def tool_id(step_id: str | None, tool_call_id: str) -> str:
-    """Return a tool call's telemetry id."""
+    """Return the id of a tool call in telemetry."""
     return f"{step_id or ''}/{tool_call_id}"
 
 
 def new_id() -> str:
     """Return a random id of 22 URL-safe characters."""
-    # Importing ``secrets`` would load all of OpenSSL's hashes.
+    # Do not use ``secrets``, because importing it would load all of OpenSSL's hashes.
     return urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()

@@ -1,6 +1,6 @@
-"""An Observable that can be run, awaited and iterated.
+"""An Observable that can also be run, awaited and iterated.
 
-Items reach a subscriber on the loop that ran when it subscribed:
+Items reach a subscriber on the event loop that was running when it subscribed:
 
 ==================================  =============================================================================
 thread that emits the item          delivery to the subscriber
@@ -11,9 +11,10 @@ any thread, if the subscriber has   immediate, on the thread that emits the item
 no loop or its loop is closed
 ==================================  =============================================================================
 
-An exception from a timer or a scheduled call ends the subscription. It reaches ``on_error`` once.
+If a timer or a scheduled call raises an exception, the subscription ends, and the exception is passed to ``on_error``
+once.
 
-``pipe`` and the operator methods also return Streams.
+``pipe`` and the operator methods return Streams too.
 """
 
 from __future__ import annotations
@@ -52,21 +53,21 @@ _H = TypeVar("_H")
 _I = TypeVar("_I")
 
 
-# The observer of a subscription without a scheduler
+# The observer of a subscription that has no scheduler
 
 
 class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
-    """Calls `observer` on the event loop that was running when it subscribed."""
+    """Calls `observer` on the event loop that was running when `observer` subscribed."""
 
     def __init__(self, observer: AutoDetachObserver[S]) -> None:
         self.subscription = SingleAssignmentDisposable()
         self._observer = observer
         self._emit = observer.on_next
         loop = running_loop()
-        # `run` blocks the running loop, and runs the stream on another one.
+        # If `run` blocks the running loop, it runs the stream on another one.
         self._loop = loop if chosen_loop() is loop else None
-        self._thread = get_ident()  # On Python 3.11, this is faster than finding the running loop.
-        self._waiting: deque[Callable[[], None]] = deque()  # An item stays at the front until it is delivered.
+        self._thread = get_ident()  # on Python 3.11, this is faster than finding the running loop
+        self._waiting: deque[Callable[[], None]] = deque()  # an item stays at the front until it has been delivered
 
     @property
     def entry(self) -> abc.ObserverBase[S]:
@@ -113,7 +114,7 @@ class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
 
     def _hand_over(self, call: Callable[[], None]) -> None:
         self._waiting.append(call)
-        with contextlib.suppress(RuntimeError):  # closing the loop has ended the subscription too
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so the subscription has ended
             cast(AbstractEventLoop, self._loop).call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
@@ -159,9 +160,9 @@ class Stream(StreamMethods[T]):
 
     @staticmethod
     def _of_argument(argument: Any) -> Stream[Any]:
-        """Return a stream that emits a tool's whole argument and can be read only once.
+        """Return a stream that emits the whole argument of a tool. It can be read only once.
 
-        `values` recognizes a tool's streams by this method.
+        `values` recognizes the class of such streams by this method.
         """
         items = [argument] if isinstance(argument, str) and argument else argument
         unread = [from_iterable(items)]
@@ -284,10 +285,10 @@ class Stream(StreamMethods[T]):
     def pipe(self, *operators: Callable[[Any], Any]) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Pass the stream through `operators`, from left to right.
 
-        The result is a Stream, even after a plain operator.
+        The result is a Stream, even if the last operator returns a plain Observable.
 
-        Raises ``ValidationError("invalid_option")`` for anything but an operator, such as ``ops.text`` without
-        parentheses.
+        Raises ``ValidationError("invalid_option")`` if an argument is not an operator. For example, ``ops.text``
+        without parentheses is not one.
         """
         check_operators(operators)
         result: Any = self
@@ -308,8 +309,8 @@ class Stream(StreamMethods[T]):
     ) -> abc.DisposableBase:
         """Start a call, and return a disposable that ends it.
 
-        If you pass no `scheduler`, reactivex's timers run on the call's loop. If you subscribe inside a running loop,
-        your functions are called on that loop. See also reactivex's ``Observable.subscribe``.
+        If you do not pass a `scheduler`, reactivex's timers run on the call's event loop. If you subscribe while a loop
+        is running, your functions are called on that loop. See also reactivex's ``Observable.subscribe``.
         """
         with subscribing():
             if scheduler is not None:
@@ -326,13 +327,13 @@ class Stream(StreamMethods[T]):
 
         def __getattr__(self, name: str) -> Any:
             methods = (method for method in dir(type(self)) if not method.startswith("_"))
-            # If the error were given `obj`, Python would append its own suggestion.
+            # Do not pass `obj` to the error, or Python would append its own suggestion.
             raise AttributeError(self._origin.missing_attribute(name, methods), name=name)
 
     if not TYPE_CHECKING:
 
         def keys(self) -> Any:
-            # FastAPI tries dict(stream), which would make a call.
+            # FastAPI tries dict(stream). Without this method, that would make a call.
             raise TypeError(self._origin.still_to_run("a Stream is not a mapping"))
 
     def __add__(self, other: Observable[_A]) -> Stream[T | _A]:
@@ -351,7 +352,7 @@ class Stream(StreamMethods[T]):
 
     @property
     def _whole(self) -> Observable[Any]:
-        """The Observable that ``run`` and ``await`` read."""
+        """The Observable that ``run`` and ``await`` read instead of this one."""
         return self
 
     def run(self, scheduler: abc.SchedulerBase | None = None) -> T:
@@ -369,9 +370,9 @@ class Stream(StreamMethods[T]):
 
 
 class Deferred(Stream[S]):
-    """Calls `make` on each subscription.
+    """A Stream that calls `make` each time it is subscribed to.
 
-    If `make` raises, the error goes to ``on_error``.
+    If `make` raises an exception, the exception is passed to ``on_error``.
     """
 
     def __init__(self, make: Callable[[], Observable[S]]) -> None:
@@ -406,5 +407,5 @@ def returned_by(
 
 
 def call_of(stream: Observable[Any]) -> tuple[Any, Mapping[str, Any]] | None:
-    """Return the engine and options that `stream` was made with, or None if they are unknown."""
+    """Return the engine and the options with which `stream` was created, or None if they are unknown."""
     return stream._origin.call if isinstance(stream, Stream) else None  # pyright: ignore[reportPrivateUsage]

@@ -1,6 +1,6 @@
-"""Type hints for a Stream's reactivex methods.
+"""Type hints for the methods that a Stream inherits from reactivex.
 
-Only type checkers read them. For a method that is missing here, use ``.pipe(...)``.
+Only type checkers read them. If a method is missing here, use ``.pipe(...)`` instead.
 """
 
 # pyright: reportNoOverloadImplementation=false
@@ -21,11 +21,11 @@ T = TypeVar("T", covariant=True)
 
 
 _hinted: set[str] = set()
-"""The methods whose warning has already been logged."""
+"""The methods for which the warning has already been logged."""
 
 
 def hint_at_error_events(method: str) -> Callable[[Observable[Any]], Observable[Any]]:
-    """Warn that reactivex's `method` ignores an `ErrorEvent`."""
+    """Return an operator that logs a warning if an `ErrorEvent` arrives, because reactivex's `method` ignores it."""
 
     def operator(source: Observable[Any]) -> Observable[Any]:
         def subscribe(

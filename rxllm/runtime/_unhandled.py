@@ -1,7 +1,7 @@
-"""End subscriptions, and report errors that no subscriber handled.
+"""End subscriptions, and report errors that no subscriber has handled.
 
 =====================================  ================================  ============================================
-exception                              receiver, if a caller is waiting  receiver, if no caller is waiting
+exception                              goes to, if a caller is waiting   goes to, if no caller is waiting
 =====================================  ================================  ============================================
 an ``Exception`` in the stream         ``on_error``, through the         ``on_error``, through the operators
                                        operators
@@ -11,12 +11,12 @@ has handled                                                              the log
 or a pytest outcome such as a skip     passing through the operators     the log, and then ``on_error``
 =====================================  ================================  ============================================
 
-An ``Exception`` is a failure of the stream. Other exceptions must reach the program, so operators must not retry them.
-``run``, ``await`` and iterators wait, and raise the exception. They receive unhandled errors directly, because
-``on_error`` cannot follow ``on_completed``.
+An ``Exception`` means that the stream has failed. Any other exception must reach the program, so operators must not
+retry it. A caller is waiting if it uses ``run``, ``await`` or an iterator; these raise the exception. They receive
+unhandled errors directly, because ``on_error`` cannot be called after ``on_completed``.
 
-The log shows the user's frames, or all frames at DEBUG level. Without such frames, a failed call is one line. Raised
-errors keep only the same frames.
+The log shows only the user's frames or, at DEBUG level, all frames. If a call failed and there are no user frames, only
+one line is logged. Errors that are raised keep only the frames that the log would show.
 """
 
 from __future__ import annotations
@@ -40,14 +40,11 @@ T = TypeVar("T")
 log = logging.getLogger("rxllm")
 
 _INTERNAL = tuple(os.path.join(os.path.dirname(file), "") for file in (os.path.dirname(__file__), reactivex.__file__))
-"""The directories of rxllm and reactivex."""
+"""The directories of rxllm and reactivex, whose frames are not the user's."""
 
 
 def conclude(observer: abc.ObserverBase[T], items: Iterable[T] = ()) -> None:
-    """Emit `items`, then complete.
-
-    If the subscriber raises an exception, pass it to ``on_error``.
-    """
+    """Emit `items`, and then complete. If the subscriber raises an exception, pass it to ``on_error``."""
     try:
         for item in items:
             observer.on_next(item)
@@ -58,7 +55,7 @@ def conclude(observer: abc.ObserverBase[T], items: Iterable[T] = ()) -> None:
 
 
 def fail(observer: abc.ObserverBase[Any], error: BaseException) -> None:
-    """End the stream with `error`, and report any exception that ``on_error`` raises."""
+    """End the stream with `error`. If ``on_error`` raises an exception, report it."""
     if isinstance(error, Exception):
         try:
             observer.on_error(error)
@@ -66,12 +63,12 @@ def fail(observer: abc.ObserverBase[Any], error: BaseException) -> None:
             report_unheard(unhandled)
     elif not _pass_to_caller(error):
         _log(error)
-        with contextlib.suppress(BaseException):  # the error makes the operators release their resources
+        with contextlib.suppress(BaseException):  # this makes the operators release their resources
             observer.on_error(cast(Exception, error))
 
 
 def report_unheard(error: BaseException) -> None:
-    """Pass an unhandled error to the waiting caller, or log it."""
+    """Pass an unhandled error to the caller that is waiting. If there is none, log the error."""
     if not _pass_to_caller(error):
         _log(error)
 
@@ -83,7 +80,7 @@ def _pass_to_caller(error: BaseException) -> bool:
 
 def _log(error: BaseException) -> None:
     loop = call_loop()
-    if loop.get_exception_handler() is None:  # asyncio's default handler would log the error a second time
+    if loop.get_exception_handler() is None:  # asyncio's default handler would log it again
         remedy = "pass an on_error to subscribe(), or read the stream with run(), await or for"
         log.error("unhandled error: %r; %s", error, remedy, exc_info=shown_frames(error))
     else:
@@ -91,7 +88,7 @@ def _log(error: BaseException) -> None:
 
 
 def shown_frames(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None] | None:
-    """Return the `exc_info` with only the frames to log."""
+    """Return the `exc_info` of `error` with only the frames to log, or None if there are none."""
     user_frames = _user_frames(error.__traceback__)
     is_failed_call = isinstance(error, LLMError) and error.reason != "unknown"
     if log.isEnabledFor(logging.DEBUG) or (user_frames is None and not is_failed_call):
@@ -104,7 +101,7 @@ def log_hidden(error: LLMError, text: str, *arguments: object) -> None:
     if error.is_logged:
         return
     error.is_logged = True
-    if error.reason in ("cancelled", "denied"):  # ended deliberately
+    if error.reason in ("cancelled", "denied"):  # the call was ended deliberately
         level = logging.DEBUG
     else:
         level = logging.WARNING if isinstance(error, ToolError) else logging.ERROR
@@ -112,7 +109,7 @@ def log_hidden(error: LLMError, text: str, *arguments: object) -> None:
 
 
 def shorten_traceback(error: BaseException) -> None:
-    """Cut tracebacks down to the frames of `shown_frames`."""
+    """Reduce the tracebacks of `error` and its causes to the frames that `shown_frames` returns."""
     cause: BaseException | None = error
     seen: set[int] = set()
     while cause is not None and id(cause) not in seen:
@@ -123,9 +120,9 @@ def shorten_traceback(error: BaseException) -> None:
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Drop the internal frames of a traceback.
+    """Return the user's frames in `trace` plus every frame below the last one, or None if there are no user frames.
 
-    Frames below the last user frame are kept.
+    The frame of rxllm's own ``__getattr__`` is left out, because it only raises the error for a misspelt attribute.
     """
     frames: list[TracebackType] = []
     while trace is not None:

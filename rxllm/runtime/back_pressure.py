@@ -1,19 +1,20 @@
 """Make sources wait for a slow reader.
 
-Reactivex has no back-pressure. A consumer that buffers sets a `Gate` in the context while it subscribes. Sources find
-it through any operators, and stop reading while it is full.
+Reactivex has no back-pressure. If a consumer buffers items, it sets a `Gate` in the context while it subscribes.
+Sources find the gate no matter which operators are in between, and stop reading while it is full.
 
 =============  =======================  ========================================================================
 gate state     waiting items            behaviour of sources
 =============  =======================  ========================================================================
 open           fewer than `maxsize`     they keep reading
-full           `maxsize` or more        they sleep in `wait` until at most half of the items are left
+full           `maxsize` or more        they sleep in `wait` until no more than half of the items are left
 idle           none                     they keep reading; the functions passed to `when_idle` are called
 requested      none, and the reader is  they keep reading; the functions passed to `when_requested` are called
                waiting for an item
 =============  =======================  ========================================================================
 
-Readers also wait for the function passed to `finally_result`; see `Endings`. ``dispose()`` does not wait for it.
+Readers also wait for the function that was passed to `finally_result`; see `Endings`. ``dispose()`` does not wait for
+it.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ from rxllm.runtime.portal import running_loop
 
 
 class Endings:
-    """The functions that a reader waits for after it has stopped reading."""
+    """The functions that a reader waits for once it has stopped reading."""
 
     def __init__(self) -> None:
         self._running: dict[Future[None], None] = {}
         self._is_expected = False
 
     def expect(self) -> None:
-        """Record that a function may run when the subscription is disposed."""
+        """Record that a function may have to run when the subscription is disposed."""
         self._is_expected = True
 
     def begin(self) -> Callable[[], None]:
         """Make the reader wait until the returned function is called."""
         ending = Future[None]()
-        # If the reader's wait is cancelled, a running future is not cancelled with it.
+        # Mark the future as running, so that it is not cancelled if the reader's wait is cancelled.
         ending.set_running_or_notify_cancel()
         self._running[ending] = None
 
@@ -57,12 +58,12 @@ class Endings:
         return end
 
     async def wait(self) -> None:
-        """Wait up to a minute for the functions to return."""
+        """Wait for the functions to return, but at most a minute."""
         if running := list(self._running):
             await asyncio.wait(map(asyncio.wrap_future, running), timeout=60)
 
     def wait_blocking(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Block until the functions have returned, but for two minutes at most."""
+        """Block until the functions have returned, but at most two minutes."""
         if self._is_expected and running_loop() is not loop:
             # `take` wakes the reader just before it disposes its source.
             has_turned = threading.Event()
@@ -73,19 +74,19 @@ class Endings:
 
 
 MAX_WAITING = 64
-"""The default number of unread items at which a source waits."""
+"""The default number of unread items that makes a source wait."""
 
 HELD_BACK = 1024
-"""The default maximum number of held-back items."""
+"""The default limit on the number of items that are held back."""
 
 LIMIT = 65_536
-"""The default number of unread items at which a source that cannot wait is cut off."""
+"""The default number of unread items at which a source is cut off if it cannot wait."""
 
 
 class Gate:
     """A gate between a source and its reader.
 
-    It is full when `maxsize` items are waiting, and opens again when at most half of them are left.
+    It is full once `maxsize` items are waiting. It opens again when no more than half of them are left.
     """
 
     def __init__(self, maxsize: int) -> None:
@@ -96,7 +97,7 @@ class Gate:
         self._sleepers: list[Callable[[], None]] = []
         self._idlers: list[Callable[[], None]] = []
         self._suppliers: list[Callable[[], None]] = []
-        self._requested = True  # a reader subscribes when it wants its first item
+        self._requested = True  # a reader that subscribes already wants its first item
         self._guard = threading.Lock()
 
     @property
@@ -138,10 +139,10 @@ class Gate:
     def when_open(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, as soon as the gate is open.
 
-        Any thread may call `wake`, even before this method returns.
+        `wake` may be called on any thread, even before this method returns.
         """
         self._add(self._sleepers, wake)
-        if self._has_room():  # checked after `_add`, so that no call of `take` is missed
+        if self._has_room():  # check after `_add`, so that no call to `take` is missed
             self.open()
 
     def when_idle(self, wake: Callable[[], None]) -> None:
@@ -151,7 +152,7 @@ class Gate:
             self._wake(self._idlers)
 
     def before_tools(self, start: Callable[[], None]) -> None:
-        """Call `start`, which runs a step's tools. A `Hold` can delay the call."""
+        """Call `start`, which runs the tools of a step. A `Hold` can delay this."""
         start()
 
     def when_requested(self, wake: Callable[[], None]) -> None:
@@ -170,7 +171,7 @@ class Gate:
         return self._requested and not self.waiting
 
     def _add(self, sleepers: list[Callable[[], None]], wake: Callable[[], None]) -> None:
-        # A source must be woken in its own context.
+        # Each source must be woken in its own context.
         wake_in_context = partial(contextvars.copy_context().run, wake)
         with self._guard:
             sleepers.append(wake_in_context)
@@ -196,10 +197,10 @@ class Gate:
 
 @contextlib.contextmanager
 def read_by(gate: Gate | None, listener: ErrorListener, endings: Endings | None = None) -> Generator[None]:
-    """Set the reader for the subscriptions in the block.
+    """Set the reader for the subscriptions in the ``with`` block.
 
     Sources wait for `gate`. If it is None, they never wait. `listener` receives unhandled errors. `endings` contains
-    functions that run after reading.
+    the functions that the reader waits for once it has stopped reading.
     """
     token = current_reader.set(Reader(gate, listener, endings))
     try:

@@ -1,6 +1,6 @@
-"""Carry a call's place and reader to its source.
+"""Context variables that carry the place and the reader of a call to its source.
 
-A scheduler would not be enough, because retry, merge and concat resubscribe on other threads.
+A scheduler could not do this, because retry, merge and concat resubscribe on other threads.
 
 ===========================  ==========================================  ===============================================
 field of `Place`             written by                                  read by
@@ -27,7 +27,7 @@ field of `Reader`            written by                                  read by
 ``is_timed``                 ``noting_times``                            races, fallbacks and retries
 ===========================  ==========================================  ===============================================
 
-``_scope`` holds a third context variable. A model source starts a new scope, but keeps both.
+``_scope`` contains a third context variable. A model source starts a new scope, but keeps its place and its reader.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A subscription's event loop, and stand-ins for process-wide objects.
+    """The event loop of a subscription, and stand-ins for process-wide objects.
 
-    `is_read` is True if a user's thread reads the stream. Nothing can run on `blocked_loops`.
+    `is_read` is True if one of the user's threads reads the stream. `blocked_loops` are loops on which nothing can run.
     """
 
     loop: AbstractEventLoop | None = None
@@ -61,13 +61,13 @@ class Place(msgspec.Struct, frozen=True):
 
 
 ErrorListener = Callable[[BaseException], bool]
-"""Receives an unhandled error, and returns whether a reader is waiting for it."""
+"""A function that receives an unhandled error, and returns whether a reader is waiting for it."""
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """A subscription's gate, error listener and `Endings`.
+    """The gate, the error listener and the `Endings` of a subscription.
 
-    If `is_timed` is True, the reader wants the times of attempts.
+    If `is_timed` is True, the times of attempts are recorded for the reader.
     """
 
     gate: Gate | None = None
@@ -83,5 +83,5 @@ current_reader: ContextVar[Reader] = ContextVar("rxllm_reader", default=NO_READE
 
 
 def current_gate() -> Gate | None:
-    """Return the current reader's gate, or None if it has no gate."""
+    """Return the gate of the current reader, or None if it has no gate."""
     return current_reader.get().gate

@@ -1,9 +1,9 @@
-"""Choose a call's event loop.
+"""Choose the event loop for a call.
 
-The portal is a daemon thread with a loop for programs without one.
+The portal is a daemon thread that runs a loop. It is for programs that do not run one themselves.
 
 =============================================  ===================================================================
-use of a stream                                event loop of its call
+how the stream is used                         event loop of its call
 =============================================  ===================================================================
 ``subscribe`` or ``await``, in a running loop  the running loop
 ``subscribe``, with no running loop            the portal's loop
@@ -12,8 +12,8 @@ pushes items into the operator
 ``run()``, ``for`` and ``to_iter``             the portal's loop, because the calling thread blocks its own loop
 =============================================  ===================================================================
 
-The current `Place` holds the chosen loop; see ``context_variables``. At exit, the portal waits for running calls; see
-``threads``.
+The current `Place` contains the chosen loop; see ``context_variables``. When the interpreter exits, the portal waits
+for the calls that are still running; see ``threads``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _parent_loops: list[asyncio.AbstractEventLoop] = []
 
 
 def _forget() -> None:
-    # A forked child must not touch its parent's threads.
+    # A forked child must not use its parent's lock and portal.
     global _guard, _portal
     _parent_loops.extend([] if _portal is None else [_portal.loop])
     _guard, _portal = threading.Lock(), None
@@ -53,7 +53,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Portal:
-    """A daemon thread with an event loop."""
+    """A daemon thread that runs an event loop."""
 
     def __init__(self) -> None:
         self.live = Live()
@@ -74,18 +74,18 @@ class Portal:
         try:
             self.loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as error:
-            # If a task raises one of these two errors, asyncio stops the loop.
+            # asyncio stops the loop if a task raises one of these two exceptions.
             logging.getLogger("rxllm").error("a task on rxllm's loop raised %r", error, exc_info=error)
             return False
         return True
 
     def _close(self) -> None:
-        if self is not _portal:  # this process is a fork, and the portal belongs to its parent
+        if self is not _portal:  # this process was forked, and the portal belongs to its parent
             return
         drain = Drain(self.live)
         try:
             if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not hasattr(sys, "ps1"):
-                raise KeyboardInterrupt  # Ctrl-C ended the program, so it ends the program's calls too
+                raise KeyboardInterrupt  # Ctrl-C ended the program, so it also ends the program's calls
             drain.wait(asyncio.run_coroutine_threadsafe(drain.run(), self.loop))
         except KeyboardInterrupt:
             with contextlib.suppress(TimeoutError):
@@ -101,15 +101,15 @@ def has_ended(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def live_on(loop: asyncio.AbstractEventLoop) -> Live | None:
-    """Return the portal's calls and timers, or None if `loop` is not the portal's.
+    """Return the calls and timers of the portal, or None if `loop` is not the portal's loop.
 
-    Interpreter exit waits only for these.
+    When the interpreter exits, it waits only for these.
     """
     return _portal.live if _portal is not None and loop is _portal.loop else None
 
 
 def portal() -> Portal:
-    """Return the current portal, and start it if necessary."""
+    """Return the current portal. If there is none yet, start it."""
     global _portal
     if (stand_in := current_place.get().portal) is not None:
         return stand_in
@@ -120,18 +120,18 @@ def portal() -> Portal:
 
 
 def call_loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop for a call in this context."""
+    """Return the event loop on which a call in this context runs."""
     return chosen_loop() or portal().loop
 
 
 def chosen_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the event loop of a call, or None if it is the portal's loop."""
+    """Return the event loop that a call in this context has chosen, or None if it runs on the portal's loop."""
     chosen = current_place.get().loop
     return chosen if chosen is not None else running_loop()
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return this thread's running event loop, or None."""
+    """Return the event loop that is running in this thread, or None."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -139,9 +139,9 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def awaiting_loop() -> asyncio.AbstractEventLoop:
-    """Return the running asyncio loop for an await.
+    """Return the running asyncio loop, on which a stream can be awaited.
 
-    Raises ``EngineError("wrong_loop")`` if there is none, as under trio.
+    Raises ``EngineError("wrong_loop")`` if there is none, as is the case under trio.
     """
     if (loop := running_loop()) is not None:
         return loop
@@ -151,7 +151,7 @@ def awaiting_loop() -> asyncio.AbstractEventLoop:
 
 
 def call_context() -> contextvars.Context:
-    """Return a copy of the context in which no event loop is chosen."""
+    """Return a copy of the current context, in which no event loop is chosen."""
     context = contextvars.copy_context()
     place = context.get(current_place)
     if place is not None and place.loop is not None:
@@ -160,7 +160,7 @@ def call_context() -> contextvars.Context:
 
 
 class Starts:
-    """The functions to call after subscribing has ended."""
+    """The functions to call once ``subscribe`` has returned."""
 
     def __init__(self) -> None:
         self.is_subscribing = True
@@ -168,7 +168,7 @@ class Starts:
 
     def release(self) -> None:
         self.is_subscribing = False
-        # Copied contexts keep this object alive, but they must not keep the functions.
+        # Copies of the context keep this object alive, but they must not keep the functions alive.
         waiting, self.waiting = self.waiting, []
         for start in waiting:
             start()
@@ -177,12 +177,12 @@ class Starts:
 def subscribing() -> contextlib.AbstractContextManager[None]:
     """Delay the start of calls on other loops until the ``with`` block ends.
 
-    Otherwise, events could arrive before the subscriber has the disposable.
+    Otherwise, events could arrive before the subscriber has received the disposable.
     """
     place = current_place.get()
     outer = place.starts
     if (outer is not None and outer.is_subscribing) or (place.loop is None and running_loop() is not None):
-        return _NOTHING_HELD  # this is the usual case in a pipe
+        return _NOTHING_HELD  # the usual case in a pipe
     return _hold_starts(place)
 
 
@@ -213,9 +213,9 @@ def start_on(
 
 @contextlib.contextmanager
 def on_portal() -> Generator[Portal]:
-    """Use the portal's loop for the calls that a ``with`` block makes.
+    """Use the portal's loop for the calls that are made in the ``with`` block.
 
-    Raises ``RuntimeError`` on the portal's own thread.
+    Raises ``RuntimeError`` if the current thread is the portal's own.
     """
     chosen = portal()
     if threading.current_thread() is chosen.thread:
@@ -232,9 +232,9 @@ def on_portal() -> Generator[Portal]:
 
 
 def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:
-    """Warn if this thread blocks its running loop.
+    """Warn if the caller is about to block this thread's running loop.
 
-    `instead` is the code that the warning recommends.
+    `what` is the start of the warning, and `instead` is the code that it recommends.
     """
     if running_loop() is not None and not _in_notebook():
         message = f"{what} this thread's event loop until the stream ends; in a coroutine, write: {instead}"
@@ -242,7 +242,7 @@ def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:
 
 
 def _in_notebook() -> bool:
-    # Both modules may be imported outside notebooks too.
+    # It is not enough that a module has been imported: both may be imported outside notebooks too.
     ipython: Any = sys.modules.get("IPython")
     marimo: Any = sys.modules.get("marimo")
     in_ipython = ipython is not None and ipython.get_ipython() is not None

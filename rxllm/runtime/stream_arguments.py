@@ -1,4 +1,4 @@
-"""Check stream and operator arguments, and describe a stream's origin."""
+"""Check arguments that must be streams or operators, and describe the origin of a stream."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from rxllm.values.argument_checks import call_fault, did_you_mean, invalid_optio
 
 
 def check_source(source: Any, name: str) -> None:
-    """Raise ``ValidationError("invalid_option")`` unless `source` is an Observable."""
     if not isinstance(source, Observable):
         fault = must_be("an Observable, such as the result of rxllm.generate(...)", source)
         raise ValidationError("invalid_option", f"{name}: source {fault}", errors=[(("source",), fault)])
 
 
 def check_streams(name: str, streams: Sequence[Any]) -> None:
-    """Raise ``ValidationError("invalid_option")`` unless all `streams` are Observables."""
+    """Raise ``ValidationError("invalid_option")`` if there are no `streams`, or if one of them is not an Observable."""
     if not streams:
         raise invalid_option(name, "must contain at least one stream")
     for index, stream in enumerate(streams):
@@ -31,9 +30,9 @@ def check_streams(name: str, streams: Sequence[Any]) -> None:
 
 
 def check_operators(operators: Iterable[Any]) -> None:
-    """Raise ``ValidationError("invalid_option")`` unless all are operators.
+    """Raise ``ValidationError("invalid_option")`` if one of `operators` is not an operator.
 
-    ``ops.text`` makes an operator, but is not an operator itself.
+    ``ops.text`` makes an operator, but it is not an operator itself.
     """
     for place, operator in enumerate(operators):
         fault = _fault(operator)
@@ -42,9 +41,9 @@ def check_operators(operators: Iterable[Any]) -> None:
 
 
 class OperatorMaker:
-    """Wraps another package's function that makes an operator.
+    """Wraps a function from another package that makes an operator.
 
-    A ``TypeError`` names the package, which ``about()`` describes.
+    If it is called with wrong arguments, the ``TypeError`` contains ``about()``, which describes the package.
     """
 
     def __init__(self, name: str, make: Callable[..., Any], about: Callable[[], str]) -> None:
@@ -82,7 +81,7 @@ def _hint(name: str) -> str:
 class Origin(NamedTuple):
     """The call that returned a Stream.
 
-    `items` describes the items of the Stream: a word such as ``"events"``, or the class of its only item.
+    `items` describes what the Stream emits. It is a word such as ``"events"`` or, if there is only one item, its class.
     """
 
     function: str = ""
@@ -97,7 +96,7 @@ class Origin(NamedTuple):
         items = self.items if isinstance(self.items, str) else f"one {self.items.__name__}"
         source = f" from {self.function}" if self.function else ""
         model = f" with {self.model}" if self.model else ""
-        # asyncio shows this repr in an error.
+        # asyncio shows this repr in one of its errors.
         readings = ".run(), await, asyncio.ensure_future(...), for or .subscribe()"
         return f"<Stream of {items}{source}{model}; nothing is sent until {readings}>"
 
@@ -120,7 +119,10 @@ class Origin(NamedTuple):
         return f"{fault}: {advice('Stream', 'item', call=call)}"
 
     def _result_with(self, name: str) -> tuple[str, str]:
-        """Return the code of a call whose result contains `name`, and the path to `name` in the result."""
+        """Return a pair: the code of a call whose result contains `name`, and the path to `name` in that result.
+
+        If there is no such call, the code is "".
+        """
         call = f"{self.function}(...)"
         if self.items == "events":
             folds = {Response: "to_response", ChatResult: "to_chat_result", StepResult: "to_step_result"}
@@ -136,13 +138,13 @@ class Origin(NamedTuple):
 
 
 class NotEncodable:
-    """Raises a clear error if an encoder reads a Stream.
+    """Raises a clear error if an encoder tries to encode a Stream.
 
-    This object comes first in ``vars(stream)``, so FastAPI finds it.
+    This object is the first entry in ``vars(stream)``, so FastAPI finds it before anything else.
     """
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__wrapped__":  # doctest and inspect look for this attribute in every class
+        if name == "__wrapped__":  # doctest and inspect look it up everywhere
             raise AttributeError(name)
         raise TypeError(advice("Stream", "json"))
 

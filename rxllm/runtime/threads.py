@@ -1,7 +1,7 @@
-"""Run functions in daemon threads, and wait for calls at exit.
+"""Run functions in daemon threads, and wait for running calls when the interpreter exits.
 
 ==========================================  ==========================================================================
-running call                                what happens at interpreter exit
+running call                                what happens when the interpreter exits
 ==========================================  ==========================================================================
 a call that a thread reads with ``run()``   is closed at once, because the thread has ended or is a daemon thread that
 or ``for``                                  is now ending
@@ -10,8 +10,8 @@ a subscription that has not emitted events  continues until nothing has happened
 yet, a tool, or a wait for a retry
 ==========================================  ==========================================================================
 
-A call that is silent for too long ends with ``StreamError("cancelled")`` and one log line. Ctrl-C also closes all
-calls, unless it was pressed earlier at a prompt.
+If a call is silent for too long, it ends with ``StreamError("cancelled")``, and one line is logged. Ctrl-C also closes
+all calls, unless it was pressed earlier, at an interactive prompt.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ T = TypeVar("T")
 
 
 IDLE_KEPT = 16
-"""The maximum number of idle threads."""
+"""The maximum number of idle threads to keep."""
 
 THREADS = 1_000
-"""The maximum number of tool functions that run at once."""
+"""The maximum number of tool functions that may run at the same time."""
 
 THREADS_LEFT = 100
 """The maximum number of abandoned functions that may still be running."""
@@ -58,10 +58,10 @@ def is_daemon_worker() -> bool:
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """An executor that never delays interpreter exit.
+    """An executor that never delays the exit of the interpreter.
 
-    One thread is always ready, because none can start during exit. `running` counts unfinished jobs, and `left` counts
-    abandoned ones.
+    One thread is always ready, because no thread can be started during exit. `running` is the number of unfinished
+    jobs, and `left` is the number of abandoned jobs that are still running.
     """
 
     running = 0
@@ -85,12 +85,12 @@ class DaemonThreads(ThreadPoolExecutor):
         return future
 
     def leave(self, job: Future[Any], what: str) -> None:
-        """Stop waiting for `job`. The log calls it `what`."""
+        """Stop waiting for `job`, and log this. `what` is the name of the job in the log."""
         if job.cancel():  # it had not started yet
             return
         with self._guard:
             self.left += 1
-        job.add_done_callback(self._on_returned)  # called at once if the job is already done
+        job.add_done_callback(self._on_returned)  # if the job is already done, this is called at once
         logging.getLogger("rxllm").warning(
             "%s was cancelled or timed out, but keeps running, because Python cannot stop a thread "
             "(such threads still running: %d)",
@@ -106,7 +106,7 @@ class DaemonThreads(ThreadPoolExecutor):
         try:
             _Worker(target=self._work, name="rxllm-worker", daemon=True).start()
             self._idle += 1
-        except RuntimeError:  # at shutdown, the job waits for a running thread
+        except RuntimeError:  # at shutdown, the job must wait for a running thread
             self._idle += 1
 
     def _work(self) -> None:
@@ -125,7 +125,7 @@ class DaemonThreads(ThreadPoolExecutor):
                 self._idle += 1
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Do nothing, because threads end with the process."""
+        """Do nothing, because the threads end with the process."""
 
 
 _threads: DaemonThreads | None = None
@@ -142,7 +142,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def daemon_threads() -> DaemonThreads:
-    """Return the current executor, and create it if necessary."""
+    """Return the current executor. If there is none yet, create it."""
     global _threads
     if (stand_in := current_place.get().threads) is not None:
         return stand_in
@@ -152,9 +152,9 @@ def daemon_threads() -> DaemonThreads:
 
 
 async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
-    """Run a blocking function in a thread.
+    """Run a blocking function in a thread, and return its result.
 
-    If the caller is cancelled, `fn` keeps running. `what` is the function's name in the log.
+    If the caller is cancelled, `fn` keeps running. `what` is the name of the function in the log.
     """
     job = daemon_threads().submit(contextvars.copy_context().run, fn)
     try:
@@ -170,7 +170,7 @@ async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
 SILENT_SECONDS = 5.0
 FIRST_SECONDS = 30.0
 CLOSE_SECONDS = 1.0
-"""The maximum number of seconds that closing cancelled calls may take."""
+"""The maximum number of seconds that cancelled calls may take to close."""
 
 TICK_SECONDS = 0.02
 
@@ -185,7 +185,7 @@ class Call(Protocol):
 
 
 class Live:
-    """The portal's calls and timers. Only its thread uses them."""
+    """The running calls and timers of the portal. Only the portal's thread may use them."""
 
     def __init__(self) -> None:
         self.calls: set[Call] = set()
@@ -193,14 +193,14 @@ class Live:
 
 
 class Drain:
-    """Waits for the calls and timers in `live` at interpreter exit."""
+    """Waits for the calls and timers in `live` when the interpreter exits."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
         self._ticks = 0
 
     async def run(self) -> None:
-        """Wait for calls and timers, and close calls that are silent for too long."""
+        """Wait until all calls and timers have ended. If they are silent for too long, close them."""
         _name_current_task()
         for call in tuple(self._live.calls):
             if call.read:
@@ -227,7 +227,7 @@ class Drain:
         await _wait_for(tasks, CLOSE_SECONDS)
 
     def wait(self, done: futures.Future[None]) -> None:
-        """Wait for `done` outside the loop's thread. Give up if the loop hangs."""
+        """Wait for `done` in a thread other than the loop's. If the loop hangs, give up."""
         ticks = -1
         while not futures.wait((done,), FIRST_SECONDS).done:
             if ticks == self._ticks:

@@ -1,16 +1,17 @@
-"""Building blocks for adapters, without I/O, Rx or a clock.
+"""Building blocks for adapters, which use no I/O, no Rx and no clock.
 
 ===============  ==========================================================================================
 module           purpose
 ===============  ==========================================================================================
 ``framing``      Split a byte stream into frames: server-sent events, NDJSON lines, or JSON array elements.
 ``frames``       The base class for decoders, which handles malformed frames.
-``event_order``  Turn what a decoder reports into events in the right order, and end the stream.
+``event_order``  Turn what a decoder reports into events in the right order, and end the stream properly.
 ``tool_calls``   Assemble tool calls whose arguments arrive in pieces.
 ===============  ==========================================================================================
 
-To write an adapter's decoder, subclass `FrameDecoder`. A `Framing`, such as `SSEDecoder` or `NDJSONFraming`, gives it
-frames. It reports their content to `Blocks`, which creates the events. `CallTracker` chooses the calls' ids.
+To write a decoder for an adapter, subclass `FrameDecoder`. The decoder receives frames from a `Framing`, such as
+`SSEDecoder` or `NDJSONFraming`. It reports their content to `Blocks`, which creates the events. `CallTracker` chooses
+the ids of tool calls.
 """
 
 from typing import TYPE_CHECKING
@@ -35,7 +36,7 @@ __all__ = [
     "SSEDecoder",
 ]
 
-# The names are imported lazily. Type checkers must not see `__getattr__`.
+# The names are imported on first use. If type checkers could see `__getattr__`, they would accept any name.
 if not TYPE_CHECKING:
     __getattr__ = lazy_exports(
         __name__,

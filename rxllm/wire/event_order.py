@@ -1,22 +1,22 @@
-"""Turn a decoder's reports into ordered events, and end the stream.
+"""Turn what a decoder reports into events in the right order, and end the stream properly.
 
-A decoder calls the methods of `Blocks` in the provider's order:
+A decoder calls the methods of `Blocks` in the order in which the provider sends the content:
 
 =============  ==========================  ==========================================================================
 state          method                      effect
 =============  ==========================  ==========================================================================
-new            `start`                     Emits ``MessageStarted``. Optional: other methods emit it if necessary.
+new            `start`                     Emits ``MessageStarted``. If it is not called, the other methods do this.
 started        `text`, `thinking`, `call`  Emits a delta. Only one block is open at a time. It is completed when a
                                            block of another kind or id begins, or when a tool call starts.
 started        `source`, `file`, `part`    Emits an event, or holds it back until the open block is complete.
 started        `finish`                    Emits nothing, since content, errors and usage may still follow.
 started        `error`                     Completes the open block and all unfinished tool calls, marks these calls
-                                           as incomplete, and emits ``ErrorEvent``.
+                                           as incomplete, and emits an ``ErrorEvent``.
 started        `end`                       Completes everything that is open, and emits ``MessageCompleted``. If no
                                            finish reason was reported and `over` is false, the stream fails with
                                            ``StreamError("truncated")``. If `finish` reported an error, the stream
                                            fails with that error.
-ended          any method                  Emits nothing.
+ended          any of these                Emits nothing.
 =============  ==========================  ==========================================================================
 """
 
@@ -51,20 +51,20 @@ from rxllm.wire.tool_calls import CallTracker
 
 
 class BlockIds:
-    """Chooses the ids of blocks. A block that has an id from the provider keeps it.
+    """Chooses the ids of blocks. If the provider gives a block an id, the block keeps it.
 
     >>> ids = BlockIds()
     >>> ids.of(None), ids.of("msg_1"), ids.of(None), ids.of("msg_1")
     ('block_0', 'msg_1', 'block_1', 'msg_1')
 
-    If the provider later uses an id that was generated here, the provider's block is given another id.
+    If the provider later uses an id that was generated here, its block gets a different id.
 
     >>> ids.of("block_1")
     'block_2'
     """
 
     def __init__(self) -> None:
-        self._ids: dict[str, str] = {}  # the ids of the blocks, by the ids that the provider uses
+        self._ids: dict[str, str] = {}  # each block's id, by the provider's id for it
         self._minted: set[str] = set()
         self._numbers = count()
 
@@ -86,7 +86,7 @@ _OF_BLOCKS = (TextDelta, TextCompleted, ThinkingDelta, ThinkingCompleted)
 
 
 class Blocks:
-    """Turns a decoder's reports into events.
+    """Turns what a decoder reports into events.
 
     >>> blocks = Blocks()
     >>> blocks.start(id="r1")
@@ -96,7 +96,8 @@ class Blocks:
     >>> [type(event).__name__ for event in blocks.take()]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
-    `take` returns the events since the last `take`. A block without an id gets ``block_<k>``; see `BlockIds`.
+    `take` returns the events that have been added since the last `take`. A block that has no id is given the id
+    ``block_<k>``.
     """
 
     def __init__(self, calls: CallTracker | None = None) -> None:
@@ -104,7 +105,7 @@ class Blocks:
         self.ended = False
         self.started = False
         self._events: list[Event] = []
-        self._folded: list[Event] = []  # folded into the message
+        self._folded: list[Event] = []  # the events that are folded into the message
         self._open: Literal["text", "thinking"] | None = None
         self._reported_id: str | None = None
         self._id = ""  # the id that the open block has in its events
@@ -112,10 +113,10 @@ class Blocks:
         self._pieces: list[str] = []
         self._signature: str | None = None
         self._provider_data: Mapping[str, Any] | None = None
-        self._waiting: list[Event] = []  # these are emitted once the open block is complete
+        self._waiting: list[Event] = []  # to be emitted once the open block is complete
         self._usage: Usage | None = None
         self._finish: tuple[FinishReason | None, str | None] | None = None
-        self._failure: LLMError | None = None  # behind the finish reason
+        self._failure: LLMError | None = None  # the error that the finish reason means
         self._identity: dict[str, Any] = {}
         self._metadata: dict[str, Any] = {}
         self._refused = False
@@ -125,9 +126,9 @@ class Blocks:
         return events
 
     def start(self, **metadata: Any) -> None:
-        """Start the message with metadata such as ``id`` and ``model``.
+        """Start the message. Its metadata are fields such as ``id`` and ``model``.
 
-        Only non-empty strings are kept. Later calls change only ``MessageCompleted``.
+        Only non-empty strings are kept. If this is called again, new fields are added only to ``MessageCompleted``.
         """
         known = {k: v for k, v in metadata.items() if v and isinstance(v, str)}
         if not self.started:
@@ -148,7 +149,7 @@ class Blocks:
         self._events.append(TextDelta(delta, self._id))
 
     def refusal(self, delta: str, id: str | None = None) -> None:
-        """Report refusal text. The finish reason becomes ``content_filter``."""
+        """Report text in which the model refuses to answer. The finish reason becomes ``content_filter``."""
         self.text(delta, id)
         self._refused = True
 
@@ -165,10 +166,9 @@ class Blocks:
     def sign(
         self, signature: str | None = None, provider_data: Mapping[str, Any] | None = None, id: str | None = None
     ) -> None:
-        """Attach data to the open thinking block.
+        """Attach data that the next request must send back to the provider.
 
-        The next request must send this data back to the provider. A new block begins if no thinking block with this
-        `id` is open.
+        The data is attached to the open thinking block that has this `id`. If there is none, a new block begins.
         """
         if self.ended:
             return
@@ -209,13 +209,13 @@ class Blocks:
             self._events.append(RawChunk(kind, data))
 
     def nested(self, event: Nested) -> None:
-        """Report an event from a sub-agent. The open block stays open."""
+        """Report an event from a sub-agent. This does not complete the open block."""
         if not self.ended:
             self.start()
             self._events.append(event)
 
     def usage(self, usage: Usage) -> None:
-        """Report the usage so far. Nothing is emitted if it has not changed."""
+        """Report the usage so far. If it has not changed, nothing is emitted."""
         if not self.ended and usage != self._usage:
             self.start()
             self._usage = usage
@@ -240,15 +240,15 @@ class Blocks:
         self._metadata.setdefault(name, []).extend(items)
 
     def finish(self, reason: FinishReason | None, raw: str | None, failure: LLMError | None = None) -> None:
-        """Report a finish reason. A `failure` ends the stream with that error.
+        """Report a finish reason. If it means failure, pass the error as `failure`; the stream will end with it.
 
-        A later ``stop`` never replaces an earlier reason.
+        ``stop`` never replaces an earlier reason.
         """
         if reason != "stop" or self._finish is None:
             self._finish, self._failure = (reason, raw), failure
 
     def close_block(self) -> None:
-        """Complete the open block, if any."""
+        """Complete the open block, if there is one, and emit the events that were waiting for it."""
         kind, text = self._open, "".join(self._pieces)
         self._open, self._pieces = None, []
         if kind == "text":

@@ -1,16 +1,18 @@
 """The base class for decoders, which handles malformed frames.
 
-1. `feed` and `close` never raise. An exception ends the stream with an error, after the events so far. An ``LLMError``
-   is reported unchanged. Any other exception becomes a ``malformed_event``.
-2. ``[DONE]`` ends the stream. As the first frame, it is an error. Later frames are ignored.
-3. JSON of the wrong type is parsed again, with strings accepted as numbers. If that fails, it becomes a ``RawChunk``.
-   If the event is named ``error``, the stream then ends with that error.
-4. A frame that is not JSON ends the stream. The error is the provider's if the event is named ``error``, otherwise a
-   ``malformed_event``. Blank frames are skipped.
-5. Half a surrogate pair at the end of a string (``"\\ud83d"``) waits for its other half in a later frame.
+1. `feed` and `close` never raise an exception. If one occurs, the stream ends with an error, after the events so far.
+   An ``LLMError`` is reported unchanged. Any other exception becomes a ``malformed_event``.
+2. ``[DONE]`` ends the stream, and later frames are ignored. If it is the first frame, that is an error.
+3. If JSON does not have the expected type, it is parsed again, with strings accepted as numbers. If that fails too, it
+   becomes a ``RawChunk``. If the event is also named ``error``, the stream then ends with that error.
+4. If a frame is not JSON, the stream ends with an error. If the event is named ``error``, the error is the provider's.
+   Otherwise, it is a ``malformed_event``. Blank frames are skipped.
+5. If a string ends with a lone surrogate (``"\\ud83d"``), the surrogate is held back until a later frame brings its
+   other half.
 
 A subclass reports to ``self.blocks``. It must define `FrameDecoder.read` and `FrameDecoder.error_of`. It may replace
-`read_unfit` (rule 3) and `read_plain` (rule 4). It may extend `fail` and `end`; one of them ends the stream.
+`read_unfit` (rule 3) and `read_plain` (rule 4). It may extend `fail` and `end`. Every stream ends with a call to one of
+these two.
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ _HALVES = re.compile(
     rb'(?P<pair>\\ud[89ab]..\\ud[c-f]..)|(?P<high>\\ud[89ab]..(?="))|(?<=[^\\]")(?P<low>\\ud[c-f]..)|\\.',
     re.DOTALL | re.IGNORECASE,
 )
-"""A pattern for escapes in JSON text.
+"""Matches escapes in JSON text.
 
-If a surrogate pair is split between two strings, `high` matches the first half and `low` matches the second half.
+If a surrogate pair is split between two strings, `high` matches its first half, and `low` matches its second half.
 """
 
 
 class Framing(Protocol):
-    """Splits bytes into frames. Both methods can raise ``StreamError``."""
+    """Splits bytes into frames. Both methods may raise ``StreamError``."""
 
     def feed(self, data: bytes) -> list[Frame]: ...
 
@@ -62,8 +64,8 @@ class FrameDecoder(ABC):
     >>> [type(event).__name__ for event in decoder.feed(b'{"word": "Hi"}\\n{"last": true}\\n')]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
-    `framing` splits the bytes into frames. `typed` decodes each frame. `blocks` makes the events. `provider` is the
-    provider's name, for errors. If `raw` is true, the subclass should report a ``RawChunk`` for each frame.
+    `framing` splits the bytes into frames. `typed` decodes each frame. `blocks` creates the events. `provider` is the
+    provider's name, which errors contain. If `raw` is true, the subclass should report a ``RawChunk`` for each frame.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class FrameDecoder(ABC):
         self._decode: Callable[[bytes], Any] = typed.decode
         self._shape: Any = typed.type
         self._whole = False
-        self._half = b""  # half of an escaped surrogate pair, until the other half arrives
+        self._half = b""  # an escaped lone surrogate, whose other half has not arrived yet
 
     def feed(self, data: bytes) -> list[Event]:
         try:
@@ -97,24 +99,24 @@ class FrameDecoder(ABC):
     def read(self, kind: str, payload: Any, frame: bytes, /) -> None:
         """Report the content of a frame to `blocks`.
 
-        `kind` is the event's name, `payload` its decoded data, and `frame` its bytes.
+        `kind` is the name of the event, `payload` is its decoded data, and `frame` contains its bytes.
         """
 
     @abstractmethod
     def error_of(self, payload: Any) -> AdapterError:
-        """Return the error in a frame's decoded JSON or text."""
+        """Return the error that a frame describes. `payload` is the frame's decoded JSON, or its text."""
 
     def fail(self, error: LLMError) -> None:
         """End the stream with `error`.
 
-        A subclass with a buffer should report its content first.
+        If a subclass buffers content, it should extend this method, and report the content first.
         """
         self.blocks.error(error)
 
     def end(self, *, over: bool) -> None:
         """End the stream. `over` is true if the provider's end marker has arrived.
 
-        A subclass may extend this method, just as it may extend `fail`.
+        If a subclass buffers content, it should extend this method too.
         """
         self.blocks.end(over=over)
 
@@ -129,14 +131,14 @@ class FrameDecoder(ABC):
                 continue
             try:
                 self.read(kind, payload, frame)
-            except UnicodeDecodeError:  # the invalid bytes are in a field that the typed decoder skipped
+            except UnicodeDecodeError:  # there are invalid bytes in a field that the typed decoder skipped
                 self.read_plain(kind, frame.decode(errors="replace"))
 
     def _break_off(self, error: Exception) -> None:
         failure = error if isinstance(error, LLMError) else unreadable(error, self.provider)
         try:
             self.fail(failure)
-        except Exception:  # from the subclass's `fail`
+        except Exception:  # raised by the subclass's `fail`
             self.blocks.error(failure)
 
     def _read_odd(self, kind: str, frame: bytes) -> None:
@@ -154,7 +156,7 @@ class FrameDecoder(ABC):
                 self.read_unfit(kind, data, text)
 
     def _joined(self, frame: bytes) -> bytes:
-        """Hold back half a surrogate pair until its other half arrives."""
+        """Hold back a lone surrogate at the end of a string. Prepend the one that was held back, if it fits."""
         if b"\\ud" not in frame.lower():
             return frame
         half, self._half = self._half, b""
@@ -172,9 +174,9 @@ class FrameDecoder(ABC):
         return _HALVES.sub(join, frame)
 
     def read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
-        """Read JSON data that does not match the expected type.
+        """Read JSON data that does not have the expected type.
 
-        Strings are accepted as numbers. Data that still does not match is reported as a raw chunk.
+        Try again with strings accepted as numbers. If that fails too, report the data as a raw chunk.
         """
         try:
             payload = msgspec.convert(data, self._shape, strict=False)
@@ -203,12 +205,12 @@ def unreadable(error: Exception, provider: str) -> StreamError:
 
 
 def raw_kind(kind: str) -> str:
-    """Return a ``RawChunk``'s kind, which must never be ``"usage"``."""
+    """Return the kind of the ``RawChunk`` for an event named `kind`. It must never be ``"usage"``."""
     return "chunk" if kind in ("message", "usage") else kind
 
 
 def decode_base64(text: str) -> bytes:
-    """Decode base64, or return empty bytes if it is malformed."""
+    """Decode base64 text. If it is malformed, return empty bytes."""
     try:
         return base64.b64decode(text)
     except ValueError:

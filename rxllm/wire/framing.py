@@ -1,26 +1,26 @@
-"""Split a byte stream into server-sent events, NDJSON lines or array elements.
+"""Split a byte stream into server-sent events, NDJSON lines or the elements of a JSON array.
 
-Frames do not depend on how reads divide the bytes. An unfinished frame is kept until the rest arrives. No frame may
-exceed `max_frame` bytes, so the buffers stay small.
+The frames do not depend on how the bytes are divided into reads. An unfinished frame is kept until the rest of it
+arrives. No frame may have more than `max_frame` bytes, so the buffers stay small.
 
 Server-sent events:
 
-1. A line ends with LF, CR or CRLF, even if a CRLF is split between two reads. U+2028 and U+0085 do not end it, so the
-   decoder works on bytes.
-2. A blank line dispatches the event, unless its data is empty. Comments, ``id:``, ``retry:`` and empty heartbeats
-   (``data:``) produce no frame. Several data lines are joined with LF.
+1. A line ends with LF, CR or CRLF, even if a CRLF is split between two reads. U+2028 and U+0085 do not end a line, so
+   the decoder works on bytes.
+2. A blank line dispatches the event, unless the event's data is empty. Comments, ``id:``, ``retry:`` and empty
+   heartbeats (``data:``) do not produce a frame. If there are several data lines, they are joined with LF.
 3. Servers often omit the blank line after the final event. `close` returns that event if its data is complete.
-4. A body that begins with ``{`` or ``[`` is a JSON document from a server that ignores ``"stream": true``. `close`
-   returns it as one frame.
+4. If a body begins with ``{`` or ``[``, it is a JSON document from a server that ignores ``"stream": true``. `close`
+   returns it as a single frame.
 5. A line such as ``error: {...}`` becomes an event named ``error``. llama.cpp and gpustack report failures this way.
 
 Newline-delimited JSON:
 
 1. A line ends only with LF or CRLF, never with U+2028 or a lone CR.
-2. Blank lines are skipped, and so is a BOM at the beginning.
-3. `close` returns an unterminated last line if it is complete JSON.
+2. Blank lines and a BOM at the beginning are skipped.
+3. If the last line is not terminated, `close` returns it if it is complete JSON.
 
-JSON arrays are read by a state machine:
+A JSON array is read by a state machine:
 
 =========  ==========================  =====================================================================
 state      input                       action
@@ -35,7 +35,7 @@ inside     the end of the element      Return the element's bytes as they were s
 ended      anything                    Ignore it.
 =========  ==========================  =====================================================================
 
-Brackets inside strings have no effect. Each byte is scanned only once.
+Brackets inside strings are ignored. No byte is scanned more than once.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ _Frame = TypeVar("_Frame")
 
 
 class PendingFrame:
-    """The base class of framings, which keeps an unfinished frame.
+    """The base class for framings. It keeps the unfinished frame.
 
-    The error for an oversized frame is raised only after the earlier frames are returned.
+    If a frame is too large, the error is raised only after the earlier frames have been returned.
     """
 
     def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
         self.max_frame = max_frame
         self._pieces: list[bytes] = []
-        self._pending = 0  # bytes in `_pieces`
+        self._pending = 0  # how many bytes `_pieces` contains
         self._oversized = False
 
     def _append(self, data: bytes) -> None:
@@ -78,7 +78,7 @@ class PendingFrame:
         return data
 
     def _split_lines(self, data: bytes, read: Callable[[bytes], list[_Frame]]) -> list[_Frame]:
-        """Return the frames in the complete lines, and keep the incomplete last line."""
+        """Return the frames that the complete lines of `data` contain. If the last line is incomplete, keep it."""
         end = data.rfind(b"\n") + 1
         if not end:
             self._append(data)
@@ -103,18 +103,19 @@ class PendingFrame:
 
 BOM = b"\xef\xbb\xbf"
 DONE = b"[DONE]"
-_CR = 13  # searching bytes for an integer is faster
+_CR = 13  # an integer, because that is faster to search for
 _NAMED = re.compile(rb"^event: ([^\n]++)\ndata: ([^\n]++)\n\n", re.MULTILINE)
 
 Frame = tuple[str, bytes]
-"""An event's name (default ``"message"``) and its data."""
+"""The name of an event (``"message"`` by default) and its data."""
 
 
 class SSEDecoder(PendingFrame):
     """Decodes server-sent events incrementally.
 
-    Call `feed` with each read, and `close` at the end. Both return the complete frames. A frame of more than
-    `max_frame` bytes raises ``StreamError("oversized_frame")``, after the earlier frames are returned.
+    Call `feed` with the bytes of each read, and `close` at the end. Both return the frames that are complete. If a
+    frame has more than `max_frame` bytes, ``StreamError("oversized_frame")`` is raised after the earlier frames have
+    been returned.
 
     >>> decoder = SSEDecoder()
     >>> decoder.feed(b'data: {"a": 1}\\n\\ndata: [DO'), decoder.feed(b"NE]\\n\\n"), decoder.close()
@@ -123,10 +124,10 @@ class SSEDecoder(PendingFrame):
 
     def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
         super().__init__(max_frame=max_frame)
-        self.is_json = False  # see rule 4
+        self.is_json = False  # see rule 4 of server-sent events
         self._event = "message"
         self._data: list[bytes] = []
-        self._size = 0  # the number of bytes in `_data` if it holds several lines
+        self._size = 0  # how many bytes `_data` contains, if it has several lines
         self._started = False
         self._after_cr = False
 
@@ -164,7 +165,7 @@ class SSEDecoder(PendingFrame):
         return document if self.is_json else body
 
     def _with_lf(self, data: bytes) -> bytes:
-        # A CR at the end of a read may belong to a CRLF.
+        # If a read ends with a CR, the CR may be the first half of a CRLF.
         if self._after_cr and data:
             data = data.removeprefix(b"\n")
             self._after_cr = False
@@ -174,7 +175,7 @@ class SSEDecoder(PendingFrame):
     def _read(self, text: bytes) -> list[Frame]:
         if self._data or self._event != "message" or len(text) > self.max_frame:
             return self._read_lines(text.split(b"\n")[:-1])
-        # These are shortcuts for events that have a single data line.
+        # The following are shortcuts for events that have a single data line.
         if text.find(b"\n") == len(text) - 2 > 6 and text.startswith(b"data: "):
             return [("message", text[6:-2])]
         if text.startswith(b"event: ") and text.endswith(b"\n\n"):
@@ -246,8 +247,9 @@ def _name(name: bytes) -> str:
 class NDJSONDecoder(PendingFrame):
     """Decodes newline-delimited JSON incrementally.
 
-    Call `feed` with each read, and `close` at the end. Both return the complete lines. A line of more than `max_frame`
-    bytes raises ``StreamError("oversized_frame")``, after the earlier lines are returned.
+    Call `feed` with the bytes of each read, and `close` at the end. Both return the lines that are complete. If a line
+    has more than `max_frame` bytes, ``StreamError("oversized_frame")`` is raised after the earlier lines have been
+    returned.
 
     >>> decoder = NDJSONDecoder()
     >>> decoder.feed(b'{"a": 1}\\n{"b"'), decoder.feed(b": 2}\\r\\n\\n"), decoder.close()
@@ -282,7 +284,7 @@ class NDJSONDecoder(PendingFrame):
 
 
 class NDJSONFraming:
-    """Adapts `NDJSONDecoder` to `Framing`. Every frame is named ``"line"``.
+    """Gives `NDJSONDecoder` the interface of `Framing`. Every frame is named ``"line"``.
 
     >>> NDJSONFraming().feed(b'{"a": 1}\\n')
     [('line', b'{"a": 1}')]
@@ -302,7 +304,7 @@ _SPACE = b" \t\r\n,"
 _BEFORE = re.compile(rb"[^\[]*\[")
 # Matches the rest of a string, up to its closing quote or a trailing backslash.
 _TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-# Matches text and complete strings up to the next bracket or incomplete string.
+# Matches text and complete strings, up to the next bracket or incomplete string.
 _PLAIN = re.compile(rb'(?:[^"{}\[\]]++|"%b")*+' % _TEXT.pattern, re.DOTALL)
 _OPENING, _CLOSING = (b"{", b"["), (b"}", b"]")
 _ODD = re.compile(rb"[,\]]")
@@ -311,8 +313,8 @@ _ODD = re.compile(rb"[,\]]")
 class JSONArrayDecoder(PendingFrame):
     """Splits a JSON array into its elements incrementally.
 
-    Call `feed` with each read. It returns the complete elements. An element of more than `max_frame` bytes raises
-    ``StreamError("oversized_frame")``, after the earlier elements are returned.
+    Call `feed` with the bytes of each read. It returns the elements that are complete. If an element has more than
+    `max_frame` bytes, ``StreamError("oversized_frame")`` is raised after the earlier elements have been returned.
 
     >>> decoder = JSONArrayDecoder()
     >>> decoder.feed(b'[{"a": "}"},'), decoder.feed(b'{"b"'), decoder.feed(b": 2}]"), decoder.ended
@@ -323,7 +325,7 @@ class JSONArrayDecoder(PendingFrame):
         super().__init__(max_frame=max_frame)
         self.ended = False
         self._begun = False
-        self._tail = b""  # a trailing backslash
+        self._tail = b""  # a backslash at the end of the last read
         self._depth = 0
         self._in_string = False
         self._odd = False
@@ -343,7 +345,7 @@ class JSONArrayDecoder(PendingFrame):
         return not self._depth and not self._odd and not self._in_string
 
     def close(self) -> list[bytes]:
-        """Return [], and drop an unfinished element."""
+        """Return []. If the last element is unfinished, it is dropped."""
         self._check_open()
         return []
 
@@ -393,7 +395,7 @@ class JSONArrayDecoder(PendingFrame):
             plain = _PLAIN.match(data, at)
             at = plain.end() if plain else at
             mark = data[at : at + 1]
-            if mark == b'"':  # the string is unfinished
+            if mark == b'"':  # an unfinished string begins here
                 self._in_string = True
                 return self._end_of_text(data, at + 1)
             self._depth += (mark in _OPENING) - (mark in _CLOSING) if mark else 0

@@ -1,6 +1,6 @@
-"""Assemble tool calls from deltas in OpenAI's style.
+"""Assemble tool calls from deltas that have OpenAI's form.
 
-Providers may omit, repeat or reuse a delta's index, id and name. This table shows which call a delta belongs to:
+Providers may omit, repeat or reuse the index, id and name of a delta. This table shows which call a delta belongs to:
 
 ===================  ===================  =====================================================================
 delta's index        delta's id           the delta belongs to
@@ -17,8 +17,9 @@ missing or negative  missing              the latest call, unless the delta's na
 ===================  ===================  =====================================================================
 
 * A call starts once its id and name are known and all earlier calls have started.
-* Only the first name counts: many providers repeat it, but none splits it.
-* A call with a missing or taken id gets ``call_<k>``. k is its position among all calls of the thread.
+* Only the first name counts. Many providers repeat the name, but none splits it between deltas.
+* If the id of a call is missing or already used, the call is given the id ``call_<k>``. k is the position of the call
+  among all calls of the thread.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ class _Call:
         self.name = ""
         self.pieces: list[str] = []
         self.metadata: dict[str, Any] = {}
-        self.state = "waiting"  # later "started", then "completed"
+        self.state = "waiting"  # then "started", then "completed"
         self.objects: JSONArrayDecoder | None = None
-        self.found = self.searched = 0  # the numbers of objects found and pieces searched
+        self.found = self.searched = 0  # how many objects were found, and how many pieces were searched
 
     def is_whole(self) -> bool:
         if not self.pieces or not self.pieces[-1].endswith("}"):
             return False
-        # Some servers repeat the name in every piece, so this runs often.
+        # This runs often, because some servers repeat the name in every piece. So search each piece only once.
         if self.objects is None:
             self.objects = JSONArrayDecoder(max_frame=sys.maxsize)
             self.objects.feed(b"[")
@@ -71,7 +72,7 @@ class CallTracker:
     >>> calls.close()[0].arguments
     {'a': 1}
 
-    `taken` contains the ids already used in the thread.
+    `taken` contains the ids that are already used in the thread.
     """
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
@@ -81,7 +82,7 @@ class CallTracker:
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
         self._started = 0
-        self._tried = 0  # the last number k that was tried for an id `call_<k>`
+        self._tried = 0  # the last k that was tried for an id `call_<k>`
 
     @classmethod
     def after(cls, messages: Iterable[Message]) -> CallTracker:
@@ -96,9 +97,9 @@ class CallTracker:
         arguments: str | Mapping[str, Any] | None,
         metadata: Mapping[str, Any] = NOTHING,
     ) -> list[Event]:
-        """Return the events for one delta.
+        """Add a delta, and return the events for it.
 
-        `metadata`, such as ``{"server": True}``, is added to the call.
+        `metadata`, such as ``{"server": True}``, is added to the metadata of the call.
         """
         if index is not None and index < 0:
             index = None
@@ -120,17 +121,17 @@ class CallTracker:
         return self._start() if call.state == "waiting" else []
 
     def id_of(self, index: int) -> str:
-        """Return the id of the call at `index`, or "" if there is none."""
+        """Return the id of the call that has this `index`, or "" if there is no such call."""
         call = self._by_index.get(index)
         return call.id if call is not None else ""
 
     def complete(self, index: int) -> list[Event]:
-        """Complete the call at `index` and return its events."""
+        """Complete the call that has this `index`, and return the events for it."""
         call = self._by_index.get(index)
         return self._start(force=True) + self._complete(call) if call is not None else []
 
     def close(self, *, failed: bool = False) -> list[Event]:
-        """Complete all calls, and mark unfinished ones if the stream failed."""
+        """Complete all calls. If the stream failed, mark the unfinished ones as incomplete."""
         events = self._start(force=True)
         for call in self._calls:
             events += self._complete(call, failed=failed)

@@ -25,33 +25,31 @@ __all__ = ["Anthropic", "effort_fields"]
 _IS_OWN = re.compile(r"https://(api\.anthropic\.com|aws-external-anthropic\.[^/]+\.api\.aws)(:\d+)?(/|$)")
 
 _TAKES_BEARER = re.compile(r"https://bedrock-mantle\.[^/]+\.api\.aws(:\d+)?(/|$)")
-"""Matches Amazon Bedrock, whose keys are bearer tokens."""
+"""Matches the URL of Amazon Bedrock, whose keys are sent as bearer tokens."""
 
 VERSION = "2023-06-01"
-"""The default API version.
-
-Newer versions do not support a temperature.
-"""
+"""The API version to request by default. Newer versions do not support a temperature."""
 
 
 class Anthropic(HTTPAdapter):
     """An adapter for Anthropic's Messages API or a compatible server.
 
-    It sends ``POST {base_url}/messages`` requests. Only Anthropic's own server needs a key. It is looked up in the
-    call, in `api_key` and in ``ANTHROPIC_API_KEY``. The default `base_url` is ``ANTHROPIC_BASE_URL`` plus ``/v1``.
+    It sends ``POST {base_url}/messages`` requests. Only Anthropic's own server requires a key. The key is looked up in
+    the call, in `api_key` and in ``ANTHROPIC_API_KEY``. If you do not pass a `base_url`, it is ``ANTHROPIC_BASE_URL``
+    plus ``/v1``.
 
-    ``Request.options`` is merged into the body. None removes a field. ``betas``, a list of names, is sent as the header
-    ``anthropic-beta``. The API has no seed, so ``Request.seed`` is not sent.
+    ``Request.options`` is merged into the body. An option that is None removes the field. The option ``betas``, a list
+    of names, is sent as the ``anthropic-beta`` header. The API has no seed, so ``Request.seed`` is not sent.
 
-    System messages at the start are sent as ``system``. Later ones stay where they are, so that the cached prefix
-    remains valid. If the model obeys them there, they keep the role ``system``. Otherwise, they become text between
-    ``<system>`` tags, which a user could type too. Set the option ``system_entries`` to True to keep the role, or to
-    False for text.
+    System messages at the start of the thread are sent as ``system``. Later ones stay where they are, so that the
+    cached prefix remains valid. If the model obeys them there, they keep the role ``system``. Otherwise, they become
+    text between ``<system>`` tags, which a user could also type. To choose for yourself, set the option
+    ``system_entries``: True keeps the role, and False sends text.
 
-    A tool's ``metadata["strict"]`` enforces its schema. ``metadata["anthropic"]`` sets other fields, such as
-    ``{"eager_input_streaming": True}``. For a server's tool, set the type, as in ``{"type": "web_search_20250305"}``.
-    Its description and schema are not sent. ``metadata["cache"]`` on a part, a message or a tool ends a cacheable
-    prefix. Its value is True, ``"5m"`` or ``"1h"``.
+    If a tool has ``metadata["strict"]``, its schema is enforced. ``metadata["anthropic"]`` sets other fields, such as
+    ``{"eager_input_streaming": True}``. To use a tool that the server runs, set its type, as in
+    ``{"type": "web_search_20250305"}``; the tool's description and schema are then not sent. If a part, a message or a
+    tool has ``metadata["cache"]``, the prefix up to it can be cached. The value is True, ``"5m"`` or ``"1h"``.
     """
 
     provider = "anthropic"
@@ -61,7 +59,7 @@ class Anthropic(HTTPAdapter):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Add the API version to the base URL, because Anthropic's SDK adds it to each path."""
+        """Append the API version to the base URL. Anthropic's SDK adds it to each path instead."""
         return versioned(text, "v1")
 
     def build(self, request: Request, call: Call) -> httpx.Request:
@@ -69,7 +67,7 @@ class Anthropic(HTTPAdapter):
         return self._post_body("/messages", messages_body, request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Emit the server's token count.
+        """Ask the server for the number of input tokens, and emit it.
 
         See https://platform.claude.com/docs/en/build-with-claude/token-counting.
         """

@@ -1,14 +1,14 @@
-"""Decoder for the Messages API of Anthropic and compatible servers.
+"""The decoder for the Messages API of Anthropic and compatible servers.
 
 See https://platform.claude.com/docs/en/build-with-claude/streaming. The rules are:
 
-* Usage is cumulative. A counter in ``message_delta`` replaces the one in ``message_start``.
+* Usage is cumulative. A counter in ``message_delta`` replaces the same counter in ``message_start``.
 * The stream ends with ``message_stop`` or an error.
 * Stop details and the container become metadata. The next request must name the container.
-* An unknown frame becomes a ``RawChunk``.
-* A server that does not stream sends one JSON document.
+* A frame of an unknown type becomes a ``RawChunk``.
+* A server that does not stream sends a single JSON document.
 
-A block begins with a start frame, and ends with a stop frame. The start frame may contain the whole block.
+Each block begins with a start frame and ends with a stop frame. The start frame may contain the whole block.
 
 =====================  ==============================================================================================
 block                  events
@@ -16,7 +16,7 @@ block                  events
 ``text``               text, then a ``SourceAdded`` for each citation, even if the citation was sent first
 ``thinking``,          thinking; its signature or ciphertext is kept in `provider_data`, so that it can be sent back
 ``redacted_thinking``
-``tool_use``           a tool call; the arguments in the start frame are used if no delta has any
+``tool_use``           a tool call; if no delta contains arguments, those in the start frame are used
 ``server_tool_use``,   a tool call with the metadata ``{"server": True}``
 ``mcp_tool_use``
 any other, such as a   a message part that is sent back unchanged; for search results, also a ``SourceAdded`` for
@@ -48,7 +48,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
     "refusal": "content_filter",
-    # Only `pause_turn` requires another request.
+    # After `pause_turn`, another request must be sent. After `compaction`, none is needed.
     "pause_turn": "other",
     "compaction": "other",
 }
@@ -57,7 +57,7 @@ _FRAME = msgspec.json.Decoder(Frame)
 
 
 class MessagesDecoder(FrameDecoder):
-    """Decodes one response. With `raw`, it also emits ``RawChunk`` events."""
+    """Decodes one response. If `raw` is true, it also emits ``RawChunk`` events."""
 
     def __init__(self, *, provider: str = "anthropic", messages: Iterable[Message] = (), raw: bool = False) -> None:
         super().__init__(SSEDecoder(), Blocks(CallTracker.after(messages)), _FRAME, provider=provider, raw=raw)
@@ -150,7 +150,7 @@ class MessagesDecoder(FrameDecoder):
 
 
 def use_type_as_code(error: AdapterError) -> AdapterError:
-    """Use Anthropic's error type as the code.
+    """Use the error's Anthropic type as its code, if it has no code.
 
     See https://platform.claude.com/docs/en/api/errors.
     """
@@ -162,7 +162,7 @@ def use_type_as_code(error: AdapterError) -> AdapterError:
 
 
 class _Block:
-    """An open block. If it is a tool call, `position` is the index of the call."""
+    """A block that has not ended yet. If it is a tool call, `position` is the index of the call."""
 
     __slots__ = ("citations", "data", "filled", "kind", "position")
 
@@ -170,7 +170,7 @@ class _Block:
         self.kind = kind
         self.data = data
         self.position: int | None = None
-        self.filled = False  # True after a delta with arguments
+        self.filled = False  # True once a delta with arguments has arrived
         self.citations: list[Any] = []
 
     @property
@@ -210,7 +210,7 @@ class Content:
                 pass
 
     def add(self, index: int, delta: Delta) -> bool:
-        """Add a delta to its block. Return False if the delta's kind is unknown."""
+        """Add a delta to its block. Return False if the delta is of an unknown kind, or does not fit its block."""
         if delta.text is not None:
             self._blocks.text(delta.text)
         elif delta.thinking is not None:
@@ -244,7 +244,7 @@ class Content:
                 self._blocks.complete_call(block.position)
 
     def flush(self) -> None:
-        """Close the open blocks, and emit any content that has not been emitted yet."""
+        """Close the blocks that are still open, and emit the rest of their content."""
         for block in self._open.values():
             self._blocks.close_block()
             self._add_rest(block)
@@ -255,7 +255,7 @@ class Content:
             self._blocks.sign(signature, {"provider": self._provider, "type": "thinking"})
 
     def _metadata(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
-        # The provider needs its own fields back.
+        # Keep the provider's own fields, because they must be sent back.
         own = {k: v for k, v in data.items() if k not in ("type", "id", "name", "input") and v is not None}
         if own.get("caller") == {"type": "direct"}:
             del own["caller"]
@@ -275,7 +275,7 @@ class Content:
 
 
 def _pages(content: Any) -> Iterable[dict[str, Any]]:
-    # The text of a page is left out here, because the message part keeps it.
+    # The text of a page is left out, because the message part already contains it.
     for page in dicts(content if isinstance(content, list) else [content]):
         if isinstance(page.get("url"), str):
             yield {k: v for k, v in page.items() if k not in ("encrypted_content", "content") and v is not None}

@@ -1,4 +1,4 @@
-"""Frame types and usage counters of the Messages API."""
+"""The frame types and usage counters of the Messages API."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CITATIONS = (
 
 
 class Delta(msgspec.Struct, gc=False):
-    """The delta of a content or message frame."""
+    """The ``delta`` in a ``content_block_delta`` or ``message_delta`` frame."""
 
     text: str | None = None
     partial_json: str | None = None
@@ -74,13 +74,13 @@ _SUMMED = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_
 
 
 def to_usage(counters: Mapping[str, Any]) -> Usage:
-    """Return a ``usage`` object as `Usage`.
+    """Convert a ``usage`` object to `Usage`.
 
-    `Usage` counts cached tokens as input, which Anthropic's ``input_tokens`` excludes. Thinking counts as output. See
+    `Usage` counts cached tokens as input; Anthropic's ``input_tokens`` does not. Thinking counts as output. See
     https://platform.claude.com/docs/en/build-with-claude/prompt-caching.
 
-    The sum of ``iterations`` also includes compactions and advisors. `extra` contains the usage, type and model of
-    each.
+    If there are ``iterations``, the result is their sum, which also includes compactions and advisors. `extra` contains
+    the usage, type and model of each iteration.
     """
     usage, parts = _to_usage(counters), [_to_usage(entry) for entry in dicts(counters.get("iterations"))]
     if not parts or len(parts) < len(counters["iterations"]) or any(part.total_tokens is None for part in parts):

@@ -1,13 +1,14 @@
 """Convert a request to the body of the Messages API: https://platform.claude.com/docs/en/api/messages.
 
-1. System messages at the start become ``system``. Later ones must not change it, or the cached prefix would become
-   invalid. They go before the next assistant turn, or at the end.
-2. Consecutive messages with the same role become one turn. Tool results begin a user turn.
-3. The API rejects blank text, and whitespace at the end of a last assistant turn. Both are removed.
-4. Other providers' parts are left out. Anthropic's own parts are sent back unchanged, except unsigned thinking and
-   incomplete server-tool calls. To send a file by its id, set the beta header in
-   https://platform.claude.com/docs/en/build-with-claude/files.
-5. Ids contain only letters, digits, ``_`` and ``-``. Other characters become ``_``.
+1. System messages at the start of the thread become ``system``. Later ones are not added to it, because that would
+   invalidate the cached prefix. They go before the next assistant turn, or at the end.
+2. Consecutive messages that have the same role become one turn. Within a user turn, tool results are first.
+3. The API rejects blank text, and whitespace at the end of the thread if the last turn is the assistant's. Both are
+   removed.
+4. Parts from other providers are left out. Anthropic's own parts are sent back unchanged, except for unsigned thinking
+   and incomplete calls to server tools, which are left out. To send a file by its id, set the beta header that is
+   described in https://platform.claude.com/docs/en/build-with-claude/files.
+5. Ids may contain only letters, digits, ``_`` and ``-``. Any other character becomes ``_``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Block = dict[str, Any]
 
 _FILES = {f"{kind}{by}" for kind in ("image", "pdf") for by in ("", " by url", " by id")}
 
-# Citations are sent back with their text.
+# Citations are sent back together with the text that they belong to.
 _SOURCES = {f"source {kind}" for kind in ("web_search_result", "web_fetch_result", *CITATIONS)}
 
 CARRIES: Carries = {
@@ -52,8 +53,9 @@ CARRIES: Carries = {
 def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
     """Return the JSON body for `request`.
 
-    Other providers' opaque parts are left out. ``system_entries`` decides whether later system messages keep their
-    role.
+    Opaque parts from other providers are left out. The option ``system_entries`` decides whether system messages after
+    the start of the thread keep their role. By default, it depends on the model, and on `is_own`: whether the server is
+    Anthropic's own.
     """
     request = select_parts(request, f"the Messages API of {provider}", provider, CARRIES)
     model = request.model or ""
@@ -89,7 +91,7 @@ COUNTED = (
     *("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config"),
     *("cache_control", "speed", "user_profile_id", "workspace_id", "mcp_servers", "context_management", "betas"),
 )
-"""The fields that ``/messages/count_tokens`` accepts. Others are rejected."""
+"""The fields that ``/messages/count_tokens`` accepts. It rejects all others."""
 
 
 def count_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
@@ -98,18 +100,17 @@ def count_body(request: Request, *, provider: str = "anthropic", is_own: bool = 
 
 
 def default_max_tokens(model: str) -> int:
-    """Return the default for ``max_tokens``, which the API requires.
+    """Return the default for ``max_tokens``, because the API requires this field.
 
-    Every model accepts the default that is returned for it:
-    https://platform.claude.com/docs/en/about-claude/models/overview.
+    No default exceeds the limit of its model: https://platform.claude.com/docs/en/about-claude/models/overview.
     """
     return 32_000 if "claude" in model and not re.search(r"claude-(3|instant|v?2)", model) else 4096
 
 
 def effort_fields(effort: str | None, model: str, limit: int) -> dict[str, Any]:
-    """Return ``thinking`` and ``output_config`` for an effort.
+    """Return the fields ``thinking`` and ``output_config`` for a reasoning effort.
 
-    Claude 4.6 and later accept a level, and other models a budget:
+    Claude 4.6 and later models accept a level. Other models accept a budget:
     https://platform.claude.com/docs/en/build-with-claude/effort.
     """
     if effort is None:
@@ -130,7 +131,7 @@ _BUDGETS = {"low": 1024, "medium": 4096, "high": 16_384, "xhigh": 24_576, "max":
 
 
 def _container(request: Request, provider: str) -> str | None:
-    # The next turn might need files in the last turn's sandbox.
+    # The next turn may need files that are in the last turn's sandbox.
     last = next((message for message in reversed(request.messages) if message.role == "assistant"), None)
     return None if last is None else last.metadata.get(f"{provider}_container")
 
@@ -179,9 +180,9 @@ def _close_objects(schema: Any) -> Any:
 
 
 def takes_entries(model: str) -> bool:
-    """Return whether `model` obeys system messages after the start of a thread.
+    """Return whether `model` obeys system messages after the start of the thread.
 
-    Older models reject or misread them.
+    Older models reject or misinterpret such messages.
     """
     return re.search(r"claude-(opus-4[-.]8|(opus|fable|mythos)-5)(?!\d)", model) is not None
 
@@ -194,12 +195,12 @@ def system_of(messages: Iterable[Message]) -> str | list[Block]:
 
 
 def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = False) -> list[Block]:
-    """Return the turns for the field ``messages``.
+    """Return the turns for the ``messages`` field.
 
-    Earlier turns never change as a thread grows.
+    When a thread grows, its earlier turns never change.
     """
     turns: list[Block] = []
-    instructions: list[Block] = []  # added after the current turn
+    instructions: list[Block] = []  # to be added after the current turn
     for message in messages:
         if message.role == "system":
             instructions += _mark_cached(message, _text_blocks(message))
@@ -216,7 +217,7 @@ def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = Fals
     _add_instructions(turns, instructions, entries=entries)
     for turn in turns:
         content: list[Block] = turn["content"]
-        content.sort(key=lambda block: block["type"] != "tool_result")  # tool results move to the front, in their order
+        content.sort(key=lambda block: block["type"] != "tool_result")  # stable: moves tool results to the front
     if turns and turns[-1]["role"] == "assistant" and turns[-1]["content"][-1]["type"] == "text":
         turns[-1]["content"][-1]["text"] = turns[-1]["content"][-1]["text"].rstrip()
     return [{**turn, "content": _simplify(turn["content"])} for turn in turns]
@@ -226,7 +227,7 @@ def _add_instructions(turns: list[Block], instructions: list[Block], *, entries:
     if not instructions:
         return
     follows_user = bool(turns) and turns[-1]["role"] == "user"
-    # A turn that ends with a server-tool call is paused.
+    # If the last turn ends with a call to a server tool, it is paused.
     is_paused = bool(turns) and turns[-1]["content"][-1]["type"] in SERVER_CALLS
     if entries and (follows_user or is_paused):
         turns.append({"role": "system", "content": instructions})
@@ -249,7 +250,7 @@ def cache_control(metadata: Mapping[str, Any]) -> Block:
 
 
 def _mark_cached(message: Message, blocks: list[Block]) -> list[Block]:
-    # Thinking cannot be marked.
+    # Mark the last block that is not thinking, because thinking cannot be marked.
     mark = cache_control(message.metadata)
     markable = [block for block in blocks if block["type"] not in ("thinking", "redacted_thinking")]
     if mark and markable:
@@ -305,7 +306,7 @@ def _file(file: Block) -> Block:
         case {"data": bytes(data)} if media_type == "application/pdf":
             text = Image.from_binary(data, media_type).to_base64()
             return {"type": "document", "source": {"type": "base64", "media_type": media_type, "data": text}, **title}
-        case {"data": bytes(data)}:  # the API accepts text of any type as text/plain
+        case {"data": bytes(data)}:  # the API accepts every kind of text file as text/plain
             source = {"type": "text", "media_type": "text/plain", "data": data.decode()}
             return {"type": "document", "source": source, **title}
         case {"url": str(url)}:
@@ -362,7 +363,7 @@ def _tool_call(call: ToolCall, provider: str) -> list[Block]:
 
 
 def _call_arguments(call: ToolCall) -> dict[str, Any]:
-    # The API requires an object. Its docs suggest this one.
+    # The API requires an object. For invalid JSON, its docs suggest this one.
     if call.metadata.get("error") and not call.arguments and call.raw_arguments:
         return {"INVALID_JSON": call.raw_arguments}
     return call.arguments

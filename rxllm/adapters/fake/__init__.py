@@ -43,7 +43,7 @@ _DELTA_FIELDS = {"id", "name", "arguments_delta"}
 class Fake:
     """An adapter that plays scripted turns instead of calling a model.
 
-    One turn answers every call. If there are several, each subscription plays the next one.
+    If there is only one turn, it answers every call. If there are several, each subscription plays the next one.
 
     >>> from rxllm import generate
     >>> generate(Fake("Hello"), "Hi").run().output_text
@@ -59,24 +59,26 @@ class Fake:
     ``("thinking", "hm")``                             a thinking delta
     a `ToolCall`, ``("tool_call", {"name": .., ..})``  a complete tool call; the mapping can have `name`, `id`, and
                                                        `arguments` or `raw_arguments`
-    ``("tool_call_delta", {"id": .., ..})``            part of a tool call, with `id` and `arguments_delta`; the first
-                                                       delta of a call also has `name`
+    ``("tool_call_delta", {"id": .., ..})``            a part of a tool call; it has `id` and `arguments_delta`, and the
+                                                       first delta of a call also has `name`
     a `Usage`, ``("usage", {"input_tokens": 3})``      the usage; the mapping has the field names of `Usage`
     ``("raw_chunk", data)``, ``(.., (kind, data))``    a ``RawChunk``
     ``("delay", seconds)``                             a pause, timed by the subscription's scheduler
     ``("error", "rate_limited")``                      an ``ErrorEvent``, which ends the turn; the second item is an
-                                                       `AdapterError` reason or an exception
+                                                       exception or the reason of an `AdapterError`
     ``("finish", "stop")``                             the finish reason, which ends the turn
-    an exception                                       a failed call if it is the first piece; otherwise, an
-                                                       ``ErrorEvent``
+    an exception                                       if it is the first piece, the call fails with it; otherwise, it
+                                                       becomes an ``ErrorEvent``
     an event                                           the event itself
     =================================================  =================================================================
 
-    The function can be async. A plain function must not sleep, because it blocks the event loop. Use ``("delay",
-    seconds)`` instead. Without an event loop, turns run on the caller's thread. `requests` lists all requests.
+    The function can be async. A plain function must not sleep, because that would block the event loop. Use
+    ``("delay", seconds)`` instead. If there is no event loop, turns run on the caller's thread. `requests` lists all
+    the requests that were made.
 
-    Raises ``ValidationError("invalid_option")`` for any other piece. Pieces from a function are checked when they are
-    played. After the last turn, calls fail with ``AdapterError("no_scripted_response")``.
+    Raises ``ValidationError("invalid_option")`` if a piece has any other form. The pieces that a function returns are
+    checked when they are played. Once all turns have been played, calls fail with
+    ``AdapterError("no_scripted_response")``.
     """
 
     @explains_options("Fake(...)")
@@ -96,7 +98,7 @@ class Fake:
         self._played = 0
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
-        """Return a stream that plays the next turn for each subscription."""
+        """Return a stream that plays the next turn each time it is subscribed to."""
 
         def subscribe(
             observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
@@ -133,7 +135,7 @@ class Fake:
 
 
 class _Play:
-    """Plays one subscription's turn."""
+    """Plays a turn to one subscriber."""
 
     def __init__(
         self,
@@ -148,7 +150,7 @@ class _Play:
         self._gate = current_gate()
         self._waiting = SerialDisposable()
         self._disposed = False
-        self._delivering = False  # stays True if the subscriber raises
+        self._delivering = False  # stays True if the subscriber raises an exception
 
     def start(self) -> abc.DisposableBase:
         self._schedule()
@@ -158,12 +160,12 @@ class _Play:
         self._disposed = True
 
     def _schedule(self) -> None:
-        # ``take(1)`` must have its disposable before the first event arrives.
+        # Do not play at once: ``take(1)`` must have its disposable before the first event arrives.
         scheduler = self._scheduler or CurrentThreadScheduler.singleton()
         self._wait_for(lambda: scheduler.schedule(self._play))
 
     def _wait_for(self, start: Callable[[], abc.DisposableBase]) -> None:
-        # Assigned first, as start() can continue on another thread.
+        # Assign the disposable first, because start() may continue on another thread.
         waiting = self._waiting.disposable = SingleAssignmentDisposable()
         waiting.disposable = start()
 
@@ -195,7 +197,7 @@ class _Play:
                     self._gate.when_open(self._schedule)
                     return
         except BaseException as error:
-            if self._disposed and self._delivering:  # a disposed subscriber must not get it
+            if self._disposed and self._delivering:  # a subscriber that has unsubscribed must not receive it
                 report_unheard(error)
             else:
                 fail(self._observer, error)
@@ -203,11 +205,11 @@ class _Play:
             self._observer.on_completed()
 
 
-# These functions read the script language that `Fake`'s docstring describes.
+# The following functions read scripts. The docstring of `Fake` describes their language.
 
 
 def pieces_of(turn: Any) -> list[Piece]:
-    """Return the pieces of `turn`. Raises ``ValidationError`` if one of them is invalid."""
+    """Return the pieces of `turn` as a list. Raises ``ValidationError`` if one of them is invalid."""
     pieces = cast(list[Piece], turn) if isinstance(turn, list) else [cast(Piece, turn)]
     for piece in pieces:
         if not _is_valid(piece):
@@ -259,13 +261,13 @@ def _fits(cls: Callable[..., Any], fields: Mapping[str, Any]) -> bool:
 
 
 def _call_of(name: str, id: str = "", **fields: Any) -> ToolCall:
-    return ToolCall(id, name, **fields)  # if the id is empty, the call gets one later, as in real adapters
+    return ToolCall(id, name, **fields)  # an empty id is filled in later, as in real adapters
 
 
 def perform(pieces: list[Any], request: Request) -> Iterator[list[Event] | float]:
-    """Yield a list of events for each piece, and a number of seconds for each delay.
+    """Yield a list of events for each piece, and also a number of seconds for each delay.
 
-    If the first piece is an exception, it is raised.
+    If the first piece is an exception, raise it.
     """
     if pieces and isinstance(pieces[0], BaseException):
         raise pieces[0]

@@ -23,7 +23,7 @@ Turn = Piece | Sequence[Piece]  # the sequence must be a list, but `list[Piece]`
 class FakeImages:
     """An image adapter that plays scripted turns instead of calling a model.
 
-    One turn answers every call. If there are several, each subscription plays the next one.
+    If there is only one turn, it answers every call. If there are several, each subscription plays the next one.
 
     >>> from rxllm.pipelines import generate_image
     >>> dot = Image.from_data_uri("data:image/gif;base64,R0lGODlhAQABAAAAACw=")
@@ -44,10 +44,10 @@ class FakeImages:
                                                 `ImageAdapterError.REASONS`
     ==========================================  ===============================================================
 
-    `requests` lists all requests, even those with an unsupported operation.
+    `requests` lists all the requests that were made, even those whose operation is not supported.
 
-    Raises ``ValidationError("invalid_option")`` for any other piece. After the last turn, calls fail with
-    ``ImageAdapterError("unknown")``.
+    Raises ``ValidationError("invalid_option")`` if a piece has any other form. Once all turns have been played, calls
+    fail with ``ImageAdapterError("unknown")``.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class FakeImages:
         self._played = 0
 
     def generate(self, request: ImageRequest, call: Call) -> Stream[ImageResponse]:
-        """Return a stream that plays the next turn for each subscription."""
+        """Return a stream that plays the next turn each time it is subscribed to."""
 
         def subscribe(
             observer: abc.ObserverBase[ImageResponse], scheduler: abc.SchedulerBase | None = None
@@ -141,7 +141,7 @@ def _play(
             observer.on_completed()
 
     seconds = sum(float(piece[1]) for piece in pieces if isinstance(piece, tuple) and piece[0] == "delay")
-    waiting = SingleAssignmentDisposable()  # assigned first, as the answer may arrive on another thread
+    waiting = SingleAssignmentDisposable()  # create it first, because the answer may arrive on another thread
     if seconds:
         waiting.disposable = clock(scheduler).schedule_relative(seconds, answer)
     else:
@@ -164,7 +164,7 @@ def _response(pieces: list[Piece], request: ImageRequest) -> ImageResponse:
                 raise piece
             case ("error", reason):
                 raise ImageAdapterError(reason, provider="fake")
-            case _:  # the piece is a delay that has already passed
+            case _:  # a delay, which has already passed
                 pass
     metadata = {**request.metadata, **response.metadata}
     if response.images and not images:

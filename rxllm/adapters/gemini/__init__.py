@@ -26,13 +26,13 @@ __all__ = ["Gemini"]
 GOOGLE = "https://generativelanguage.googleapis.com/v1beta"
 
 API_KEYS = ("AIza", "AQ.")
-"""The prefixes of API keys. Any other key is an access token."""
+"""The prefixes of API keys. A key that has none of them is an access token."""
 
 _IS_VERTEX = re.compile(r"https://([\w-]+-)?aiplatform\.((us|eu)\.rep\.)?googleapis\.com(:\d+)?([/?]|$)")
 
 
 class GoogleKeys(HTTPBase):
-    """The address and key of Google's servers."""
+    """Finds the base URL and the key for Google's servers."""
 
     provider = "google"
     default_base_url = GOOGLE
@@ -40,7 +40,7 @@ class GoogleKeys(HTTPBase):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Add the API version to the base URL, because Google's SDK adds it to each path."""
+        """Append the API version to the base URL. Google's SDK adds it to each path instead."""
         return versioned(text, "v1beta")
 
     @property
@@ -59,13 +59,14 @@ class Gemini(GoogleKeys, HTTPAdapter):
     """An adapter for the Gemini API or Vertex AI.
 
     It sends ``POST {base_url}/models/{model}:streamGenerateContent?alt=sse`` requests. The key is looked up in the
-    call, in `api_key`, and in ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``. The default `base_url` is
+    call, in `api_key`, and in ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``. If you do not pass a `base_url`, it is
     ``GOOGLE_GEMINI_BASE_URL`` plus ``/v1beta``. For Vertex AI, see `Vertex`.
 
     ``Request.options`` is merged into the body, including nested objects, as in ``{"generationConfig": {"topP":
-    0.9}}``. None removes a field. Tools in the option ``tools``, such as ``[{"googleSearch": {}}]``, are added to the
-    request's functions. ``{"generationConfig": {"responseLogprobs": True, "logprobs": 2}}`` requests log-probabilities.
-    They arrive in ``Response.metadata["logprobs"]``.
+    0.9}}``. An option that is None removes the field. Tools in the option ``tools``, such as
+    ``[{"googleSearch": {}}]``, are sent in addition to the request's own tools. To request log-probabilities, pass
+    ``{"generationConfig": {"responseLogprobs": True, "logprobs": 2}}``. They arrive in
+    ``Response.metadata["logprobs"]``.
     """
 
     def build(self, request: Request, call: Call) -> httpx.Request:
@@ -73,7 +74,7 @@ class Gemini(GoogleKeys, HTTPAdapter):
         return self._post_body("streamGenerateContent?alt=sse", gemini_body, request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Emit the server's token count: https://ai.google.dev/api/tokens."""
+        """Ask the server for the number of input tokens, and emit it. See https://ai.google.dev/api/tokens."""
         build = partial(self._post_body, "countTokens", partial(count_body, is_vertex=self._is_vertex))
         return counted(self, request, call, build, "totalTokens")
 

@@ -1,14 +1,14 @@
-"""Decoder for responses from Gemini's ``streamGenerateContent``.
+"""The decoder for responses from Gemini's ``streamGenerateContent``.
 
-See https://ai.google.dev/api/generate-content. ``parts`` reads the content parts. The rules are:
+See https://ai.google.dev/api/generate-content. The content parts are read by ``parts``. The rules are:
 
-* Only candidate 0 is read. Content can follow a finish reason.
-* Grounding, citations and fetched URLs become sources. The metadata has all grounding data.
+* Only candidate 0 is read. More content can arrive after a finish reason.
+* Grounding, citations and fetched URLs become sources. The metadata contains all the grounding data.
 * If the prompt is blocked, the finish reason is ``content_filter``.
-* Only the last usage object counts.
+* Each usage object replaces the one before it.
 * Log-probabilities become metadata, in OpenAI's format.
-* A finish reason that means failure, such as ``MALFORMED_FUNCTION_CALL``, ends the stream with an error.
-* An unknown chunk or part becomes a ``RawChunk``.
+* If a finish reason means failure, as ``MALFORMED_FUNCTION_CALL`` does, the stream ends with an error.
+* A chunk or part of an unknown kind becomes a ``RawChunk``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _KNOWN = {"candidates", "usageMetadata", "promptFeedback", "modelVersion", "resp
 
 
 class GeminiDecoder(FrameDecoder):
-    """Decodes one response. With `raw`, it also emits ``RawChunk`` events."""
+    """Decodes one response. If `raw` is true, it also emits ``RawChunk`` events."""
 
     def __init__(self, *, messages: Iterable[Message] = (), raw: bool = False) -> None:
         self._frames = GeminiFrames()
@@ -121,7 +121,7 @@ class GeminiDecoder(FrameDecoder):
 
     def _read_usage(self, counters: dict[str, Any]) -> None:
         self.blocks.note(metadata_of(counters))
-        # A chunk with only {"trafficType": ...} must not reset the counters.
+        # If a chunk contains only {"trafficType": ...}, it must not reset the counters.
         if counters != self._usage and (self._usage is None or not COUNTERS.isdisjoint(counters)):
             self._usage = counters
             self.blocks.usage(to_usage(counters))
@@ -157,7 +157,7 @@ class GeminiDecoder(FrameDecoder):
 
 
 def use_status_as_code(error: AdapterError) -> AdapterError:
-    """Use Google's status as the code, instead of the HTTP status."""
+    """Use Google's name for the error as its code, instead of the HTTP status."""
     name = error.metadata.get("status")
     if isinstance(name, str) and (error.code is None or error.code.isdigit()):
         error.code = name
@@ -172,10 +172,7 @@ def _finish_error(reason: str, message: str | None) -> AdapterError:
 
 
 def sources_of(candidate: Candidate) -> Iterable[dict[str, Any]]:
-    """Yield a frame's sources, with their ``"type"``.
-
-    Later frames can repeat a source.
-    """
+    """Yield the candidate's sources, each with a ``"type"``. A later frame may repeat a source."""
     grounding = candidate.grounding_metadata or {}
     for chunk in dicts(grounding.get("groundingChunks")):
         for kind, fields in chunk.items():

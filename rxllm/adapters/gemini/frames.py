@@ -1,6 +1,6 @@
-"""Chunk types, framing, log-probabilities and usage for Gemini.
+"""Gemini's chunk types, and functions that read frames, log-probabilities and usage.
 
-See https://ai.google.dev/api/generate-content. Enum values can be names or numbers.
+See https://ai.google.dev/api/generate-content. An enum value can be a name or a number.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class Chunk(msgspec.Struct, gc=False, rename="camel"):
 
 
 class FirstChunk(Chunk, gc=False, rename="camel"):
-    """A chunk that contains the response's id and model."""
+    """A chunk that may contain the response's id and model."""
 
     response_id: str | None = None
     model_version: str | None = None
 
 
 def to_logprobs(result: Any) -> list[dict[str, Any]]:
-    """Convert Gemini's ``logprobsResult`` to OpenAI's format."""
+    """Convert a ``logprobsResult`` to OpenAI's format."""
     fields = cast(dict[str, Any], result) if isinstance(result, dict) else {}
     chosen, alternatives = dicts(fields.get("chosenCandidates")), dicts(fields.get("topCandidates"))
     tops = [[_token(candidate) for candidate in dicts(top.get("candidates"))] for top in alternatives]
@@ -95,10 +95,10 @@ COUNTERS = {
 
 
 def to_usage(counters: Mapping[str, Any]) -> Usage:
-    """Return a ``usageMetadata`` object as `Usage`.
+    """Convert a ``usageMetadata`` object to `Usage`.
 
-    ``promptTokenCount`` excludes the tokens of tools. ``candidatesTokenCount`` excludes thoughts. Other counters go
-    into `extra`.
+    ``promptTokenCount`` does not include the tokens of tools, and ``candidatesTokenCount`` does not include thoughts,
+    so they are added. All other counters go into `extra`.
     """
     prompt, tools = whole(counters.get("promptTokenCount")), whole(counters.get("toolUsePromptTokenCount"))
     thoughts = whole(counters.get("thoughtsTokenCount"))
@@ -130,11 +130,11 @@ def _flatten(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
 class GeminiFrames:
     """Splits an event stream (``?alt=sse``) or a JSON array into frames.
 
-    Some servers ignore ``alt``, so it looks at the first byte.
+    Some servers ignore ``alt``, so the first byte decides which of the two it is.
     """
 
     def __init__(self) -> None:
-        self.ended = False  # True after the array's end
+        self.ended = False  # True once the array has ended
         self._buffer: bytes = b""
         self._source: SSEDecoder | JSONArrayDecoder | None = None
 

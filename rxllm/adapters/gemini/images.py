@@ -1,6 +1,6 @@
 """The adapter for images from Google's Gemini models.
 
-Images are parts of a chat answer: https://ai.google.dev/gemini-api/docs/image-generation.
+The images arrive as parts of a chat answer: https://ai.google.dev/gemini-api/docs/image-generation.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class GeminiImages(GoogleKeys, HTTPImageAdapter):
     an access token and the `base_url`
     ``https://aiplatform.googleapis.com/v1/projects/P/locations/L/publishers/google``.
 
-    A size in pixels requests the nearest aspect ratio. You can also write ``"16:9"`` or ``"2K"``. There are no fields
-    for quality, style or background, so describe them in the prompt. ``ImageRequest.options`` is merged into the body,
-    including nested objects.
+    If you pass a size in pixels, the nearest aspect ratio is requested. You can also pass a ratio such as ``"16:9"`` or
+    a resolution such as ``"2K"``. There are no fields for quality, style or background, so describe them in the prompt.
+    ``ImageRequest.options`` is merged into the body, including nested objects.
     """
 
     operations = ("generate", "edit")
@@ -59,7 +59,7 @@ class GeminiImages(GoogleKeys, HTTPImageAdapter):
         return False  # Google fetches URLs itself
 
     def refuse(self, request: ImageRequest) -> None:
-        """Raise ``ImageAdapterError`` for anything that Gemini does not support."""
+        """Raise ``ImageAdapterError`` if the request uses anything that Gemini does not support."""
         super().refuse(request)
         if request.mask is not None:
             message = "Gemini does not accept a mask; describe the change in the prompt"
@@ -105,9 +105,9 @@ def image_body(request: ImageRequest) -> dict[str, Any]:
 
 
 def image_config(size: tuple[int, int] | str | None) -> dict[str, str]:
-    """Return Gemini's fields for `size`.
+    """Return the ``imageConfig`` fields for `size`.
 
-    Raises ``ImageAdapterError("invalid_request")`` for an unsupported size.
+    Raises ``ImageAdapterError("invalid_request")`` if Gemini does not support this size.
 
     >>> image_config((1024, 1024)), image_config("16:9"), image_config("2K")
     ({'aspectRatio': '1:1'}, {'aspectRatio': '16:9'}, {'imageSize': '2K'})
@@ -147,7 +147,7 @@ def _text(answer: FirstChunk) -> str:
 def _parts(answer: FirstChunk) -> Iterator[Part]:
     for candidate in answer.candidates or ():
         parts = candidate.content.parts if candidate.content else None
-        # Images in thoughts are unbilled drafts.
+        # Skip images in thoughts: they are drafts, which are not billed.
         yield from (part for part in parts or () if not part.thought)
 
 

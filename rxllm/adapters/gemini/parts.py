@@ -2,12 +2,14 @@
 
 See https://ai.google.dev/api/caching#Part and https://ai.google.dev/gemini-api/docs/thought-signatures. The rules are:
 
-* A call arrives whole, or value by value (``partialArgs``). Most calls have no id.
-* A whole call is held back until the next part. A ``functionResponse`` shows that Gemini ran the call itself.
-  Otherwise, the client must run it.
-* A ``thoughtSignature`` is kept, so that it can be sent back with its part. Signed and unsigned text are never joined.
-* Gemini's own tools become calls with the metadata ``{"server": True}``. Their parts are kept as ``ProviderPart``s.
-* An unknown part becomes a ``RawChunk``.
+* A call arrives either as a whole or one value at a time (``partialArgs``). Most calls have no id.
+* A call that arrives as a whole is held back until the next part. If that part is a ``functionResponse``, Gemini has
+  run the call itself. Otherwise, the client must run it.
+* A ``thoughtSignature`` is kept, so that it can be sent back with its part. Signed text and unsigned text are never
+  joined.
+* A tool that Gemini runs becomes a call with the metadata ``{"server": True}``. Its parts are kept as
+  ``ProviderPart``s.
+* A part of an unknown kind becomes a ``RawChunk``.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ _EMPTY = Part(text="")
 
 
 class PartReader:
-    """Converts the parts of one response to events. If `raw` is True, unknown parts are not reported here."""
+    """Converts the parts of one response to events.
+
+    If `raw` is True, unknown parts are not reported here, because the decoder already reports every chunk.
+    """
 
     def __init__(self, blocks: Blocks, *, raw: bool) -> None:
         self.raw = raw
@@ -104,7 +109,7 @@ class PartReader:
             if not call.will_continue:
                 self._end_partial()
         elif not call.name:
-            self._report_unknown(frame)  # a piece of a call that never began
+            self._report_unknown(frame)  # the piece belongs to a call that never began
 
     def flush(self) -> None:
         self.settle()
@@ -137,7 +142,7 @@ class PartReader:
                 self._report_unknown(frame)
 
     def _report_unknown(self, frame: bytes) -> None:
-        if not self.raw and frame is not self._reported:  # report a frame once
+        if not self.raw and frame is not self._reported:  # report each frame only once
             self._reported = frame
             self._blocks.raw("part", read_json(frame))
 
@@ -174,10 +179,10 @@ _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\]""
 
 
 class PartialArguments:
-    """Assembles a call's arguments from their values.
+    """Assembles the arguments of a call whose values arrive one at a time.
 
-    See https://docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling. A string can arrive in
-    several pieces.
+    A string can arrive in several pieces. See
+    https://docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling.
 
     >>> partial = PartialArguments()
     >>> partial.feed([{"jsonPath": "$.at[0].city", "stringValue": "Par", "willContinue": True}])
@@ -188,7 +193,7 @@ class PartialArguments:
 
     def __init__(self) -> None:
         self._arguments: dict[str, Any] = {}
-        self._open: dict[str, list[str]] = {}  # pieces of unfinished strings, by path
+        self._open: dict[str, list[str]] = {}  # the pieces of each unfinished string, by path
 
     def feed(self, pieces: Iterable[Mapping[str, Any]]) -> None:
         for piece in pieces:
@@ -208,7 +213,7 @@ class PartialArguments:
 
     def _feed_text(self, path: str, text: str, *, continues: bool) -> None:
         if path not in self._open:
-            _assign(self._arguments, path, text)  # the key takes its place before later keys arrive
+            _assign(self._arguments, path, text)  # insert the key now, so that it stays before later keys
             if not continues:
                 return
         texts = self._open.setdefault(path, [])
@@ -226,7 +231,7 @@ def _assign(root: dict[str, Any], path: str, value: Any) -> None:
         empty: Any = value if following is None else [] if isinstance(following, int) else {}
         if isinstance(target, list) and isinstance(key, int):
             items = cast(list[Any], target)
-            place = min(key, len(items))  # gaps are not filled
+            place = min(key, len(items))  # do not fill gaps in the list
             if place == len(items):
                 items.append(empty)
             elif following is None:

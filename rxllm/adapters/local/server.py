@@ -1,6 +1,6 @@
-"""llama.cpp's servers in this process, and their weights.
+"""The llama.cpp servers in this process, and the weights that they load.
 
-The default weights are SmolLM2-135M-Instruct (Apache-2.0). pip or uv fetches them as a wheel.
+The default weights are SmolLM2-135M-Instruct (Apache-2.0). They are downloaded as a wheel, with pip or uv.
 """
 
 from __future__ import annotations
@@ -49,14 +49,15 @@ class Server:
 
 
 _servers: dict[tuple[Path, int], Future[Server]] = {}
-_running: list[Any] = []  # a server stops as soon as nothing refers to it
+_running: list[Any] = []  # keeps the servers alive: a server stops once nothing refers to it
 _guard = threading.Lock()
 
 
 def serve(path: Path, n_ctx: int) -> Server:
-    """Return the server for a GGUF file. This blocks while the file is loaded.
+    """Return the server for the GGUF file at `path`. This blocks until the file has been loaded.
 
-    Raises ``EngineError("missing_dependency")`` or ``EngineError("invalid_engine")``.
+    Raises ``EngineError("missing_dependency")`` if xllamacpp is not installed, and ``EngineError("invalid_engine")`` if
+    the file cannot be loaded.
     """
     key = (path, n_ctx)
     with _guard:
@@ -74,7 +75,7 @@ def serve(path: Path, n_ctx: int) -> Server:
 
 def _start(path: Path, n_ctx: int) -> Server:
     llama = bindings()
-    # A notebook would show it as a red box.
+    # Do not print this in a notebook, which would show it in a red box.
     slow = threading.Timer(SLOW_SECONDS, report, (f"loading {path.name} ...",), {"notebook": False})
     slow.daemon = True
     slow.start()
@@ -108,9 +109,9 @@ def _server_params(llama: Any, path: Path, n_ctx: int) -> Any:
     params.verbosity = -1
     params.use_jinja = True
     params.ui = False
-    # Without it, responses would contain the whole path.
+    # Without an alias, responses would contain the whole path.
     params.model_alias = {path.stem}
-    # Threads spin while they wait, so leave half the CPUs free.
+    # The threads spin while they wait, so leave half of the CPUs free.
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = max(1, (os.cpu_count() or 1) // 2)
     params.cache_ram_mib = 0  # by default, llama.cpp keeps 8 GiB of earlier prompts
     return params
@@ -119,23 +120,25 @@ def _server_params(llama: Any, path: Path, n_ctx: int) -> Any:
 def _knows_tools(url: str) -> bool:
     import httpx
 
-    with httpx.Client(trust_env=False) as client:  # proxies cannot reach this machine
+    with httpx.Client(trust_env=False) as client:  # a proxy could not reach this machine
         properties: Any = client.get(f"{url}/props").json()
     return bool(properties["chat_template_caps"]["supports_tools"])
 
 
 @atexit.register
 def _end_servers() -> None:
-    # The threads of the servers end promptly only while the interpreter is still running.
+    # Stop the servers now, because their threads end promptly only while the interpreter is still running.
     _servers.clear()
     _running.clear()
 
 
 def find_weights(model: str | Path | None = None) -> Path:
-    """Return the GGUF file to load.
+    """Return the path of the GGUF file to load.
 
-    If the default weights are needed and missing, they are fetched. Raises ``EngineError("invalid_engine")`` or
-    ``EngineError("missing_dependency")``.
+    If the default weights are needed and have not been downloaded yet, this downloads them.
+
+    Raises ``EngineError("invalid_engine")`` if there is no GGUF file at the path, and
+    ``EngineError("missing_dependency")`` if the download fails.
     """
     if model is not None:
         return _check_weights(Path(model).expanduser(), "model")
@@ -161,11 +164,11 @@ def cache_folder() -> Path:
 
 
 def fetch_weights() -> Path:
-    """Fetch the default weights. Several processes can do this at the same time."""
+    """Download the default weights. It is safe for several processes to do this at the same time."""
     target = cache_folder() / GGUF
     target.parent.mkdir(parents=True, exist_ok=True)
     report(f"fetching {WHEEL} ({MEGABYTES} MB, once) into {target.parent}")
-    # A rename is atomic only within one file system.
+    # Use a folder on the same file system, because a rename is atomic only within one file system.
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=target.parent, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         _run_fetch(_fetch_command(folder), folder)
@@ -218,7 +221,7 @@ def _fetch_command(folder: Path) -> list[str]:
 
 
 def _run_fetch(command: list[str], folder: Path) -> None:
-    # pip downloads into TMPDIR. Its size shows the progress.
+    # pip downloads into TMPDIR, so the size of this folder shows the progress.
     temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
     output = folder / "output"
     with output.open("wb") as file:
@@ -250,7 +253,7 @@ def _folder_size(folder: Path) -> int:
         for name in names:
             try:
                 total += os.lstat(os.path.join(where, name)).st_size
-            except OSError:  # it has been moved since it was listed
+            except OSError:  # the file has been moved since it was listed
                 continue
     return total
 

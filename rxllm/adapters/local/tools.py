@@ -1,23 +1,26 @@
-"""Tool calls for models without tools in their chat template.
+"""Tool calls for models whose chat template does not support tools.
 
-The tools are examples in the prompt, and the model replies with JSON. The prompt depends on the last messages:
+The tools are written as examples in the prompt, and the model replies with JSON. The prompt depends on how the thread
+ends:
 
 ======================================================  ===========================================================
 thread                                                  prompt and reply
 ======================================================  ===========================================================
-It ends with a user message, and tools can be called.   The prompt has one example for each tool: its description
-                                                        as the question, and a call to it as the answer. The thread
-                                                        follows. The reply is the JSON of one call.
-It ends with tool results.                              The prompt has the question, and the results as facts. The
-                                                        reply is text.
+It ends with a user message, and tools can be called.   The prompt contains one example for each tool: the tool's
+                                                        description is the question, and a call to it is the
+                                                        answer. The thread follows. The reply is the JSON of one
+                                                        call.
+It ends with tool results.                              The prompt contains the question, and the results as facts.
+                                                        The reply is text.
 It ends in any other way.                               The prompt is the text of the thread. The reply is text.
 ======================================================  ===========================================================
 
-SmolLM2-135M chooses tools well from examples, but badly from a list. It cannot choose between a call and an answer, so
-under ``"auto"`` it always calls a tool. Under ``"none"``, it calls none.
+SmolLM2-135M is good at choosing a tool from examples, but bad at choosing one from a list. It cannot decide whether to
+call a tool or to answer, so it always calls a tool if the tool choice is ``"auto"``. If it is ``"none"``, the model
+never calls one.
 
 The JSON is ``{"name": "add", "arguments": {...}}``, in this order. Closing braces are held back, because the last one
-closes the outer object. A reply that is not a call is emitted as text.
+closes the outer object rather than the arguments. A reply that is not a call is emitted as text.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ ANSWERS = (
     assistant("The capital of Peru is Lima."),
 )
 ANSWER_TOKENS = 200
-"""The default `max_tokens` for a model that might never stop by itself."""
+"""The default `max_tokens` for models that might never stop by themselves."""
 
 # Without these limits, a model that repeats itself might never end a string or an array.
 MAX_LENGTH = 200
@@ -64,7 +67,7 @@ def must_call(request: Request) -> bool:
 
 
 def write_tools_as_text(request: Request) -> Request:
-    """Write the tools and tool messages of a request as text, and add a schema for calls."""
+    """Return `request` with its tools and tool messages written as text. If tools can be called, add a schema."""
     tools, results = _select_tools(request), _latest_results(request.messages)
     plain = replace(request, tools=(), tool_choice=None)
     if results:
@@ -72,7 +75,7 @@ def write_tools_as_text(request: Request) -> Request:
         return replace(_fix_sampling(plain), max_tokens=request.max_tokens or ANSWER_TOKENS)
     if not tools:
         return replace(plain, messages=tuple(_as_text(request.messages, calls=False)))
-    # The last example has the most weight.
+    # Put the most likely tool last, because the last example has the most influence.
     ranked = sorted(tools, key=lambda tool: _count_shared_words(tool, request.messages))
     pairs = ((user(tool.description or tool.name), assistant(_call_json(tool.name, {}))) for tool in ranked)
     examples = (message for pair in pairs for message in pair)
@@ -185,7 +188,7 @@ def _result_text(result: Message) -> str:
 
 
 def _as_text(messages: tuple[Message, ...], *, calls: bool) -> Iterator[Message]:
-    """Yield the thread with text only. If `calls` is true, tool calls are written as JSON."""
+    """Yield the thread as text-only messages. If `calls` is true, tool calls are written as JSON."""
     after_assistant = False
     for message in messages:
         if message.role == "tool":
@@ -222,7 +225,7 @@ _TAIL = re.compile(r"[\s}]*\Z")
 
 
 class CallDecoder:
-    """Converts the text of a Chat Completions answer to a tool call."""
+    """Wraps a Chat Completions decoder, and converts the text of the answer to a tool call."""
 
     def __init__(self, inner: Decoder, request: Request) -> None:
         self._inner = inner

@@ -26,13 +26,13 @@ PORT = 11434
 class Ollama(HTTPAdapter):
     """An adapter for Ollama's own API.
 
-    It sends ``POST {base_url}/api/chat`` requests. Only ollama.com needs a key. The default `base_url` is
-    ``OLLAMA_HOST``, in any form that Ollama accepts, such as ``my-gpu``, ``:11500``, ``0.0.0.0`` or
-    ``https://ollama.example/proxy``.
+    It sends ``POST {base_url}/api/chat`` requests. Only ollama.com requires a key. If you do not pass a `base_url`, it
+    is read from ``OLLAMA_HOST``, which can have any form that Ollama itself accepts, such as ``my-gpu``, ``:11500``,
+    ``0.0.0.0`` or ``https://ollama.example/proxy``.
 
     ``Request.options`` is merged into the body, including nested objects, as in ``{"keep_alive": "5m", "options":
-    {"num_ctx": 8192}}``. None removes a field. ``{"logprobs": True, "top_logprobs": 2}`` requests log-probabilities.
-    They arrive in ``Response.metadata["logprobs"]``.
+    {"num_ctx": 8192}}``. An option that is None removes the field. To request log-probabilities, pass
+    ``{"logprobs": True, "top_logprobs": 2}``. They arrive in ``Response.metadata["logprobs"]``.
     """
 
     provider = "ollama"
@@ -61,13 +61,14 @@ class Ollama(HTTPAdapter):
 
 
 _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
-"""The address to connect to for each wildcard address that a server listens on."""
+"""Maps each wildcard address that a server can listen on to the address to connect to."""
 
 
 def host_url(host: str) -> str:
-    """Return the URL that Ollama reads from ``OLLAMA_HOST``.
+    """Return the URL that the value of ``OLLAMA_HOST`` stands for.
 
-    See envconfig/config.go in https://github.com/ollama/ollama. Raises ``ValueError`` if the port is not a number.
+    It is read in the same way as in Ollama's own envconfig/config.go (https://github.com/ollama/ollama). Raises
+    ``ValueError`` if the port is not a number.
 
     >>> host_url("my-gpu"), host_url("0.0.0.0:11500"), host_url("https://ollama.example/proxy/")
     ('http://my-gpu:11434', 'http://127.0.0.1:11500', 'https://ollama.example/proxy')

@@ -1,14 +1,14 @@
-"""Decoder for ``/api/chat`` and ``/api/generate`` of Ollama's own API.
+"""The decoder for ``/api/chat`` and ``/api/generate``, which are part of Ollama's own API.
 
 See https://docs.ollama.com/api/chat. Each line is a JSON object. The rules are:
 
 * Text and thinking arrive in pieces. ``/api/generate`` sends them as top-level fields.
-* A tool call arrives whole. Each entry in ``tool_calls`` is a new call, because old versions send no ids or the same
-  ``index``.
-* The line with ``done`` is the last one. A missing ``done_reason`` means ``stop``.
+* Each tool call arrives as a whole. Each entry in ``tool_calls`` is treated as a new call, because old versions send no
+  ids, or give every call the same ``index``.
+* The last line has ``done``. If ``done_reason`` is missing, it is ``stop``.
 * Log-probabilities become metadata.
 * An ``error`` ends the stream.
-* An unknown line becomes a ``RawChunk``.
+* A line of an unknown kind becomes a ``RawChunk``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LINE = msgspec.json.Decoder(Line)
 
 
 class OllamaDecoder(FrameDecoder):
-    """Decodes one response. With `raw`, it also emits ``RawChunk`` events."""
+    """Decodes one response. If `raw` is true, it also emits ``RawChunk`` events."""
 
     def __init__(self, *, messages: Iterable[Message] = (), raw: bool = False) -> None:
         super().__init__(NDJSONFraming(), Blocks(CallTracker.after(messages)), _FIRST, provider=PROVIDER, raw=raw)

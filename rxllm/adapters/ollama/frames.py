@@ -1,4 +1,4 @@
-"""Line types and usage counters for Ollama's responses."""
+"""The line types and usage counters of Ollama's responses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rxllm.values.usage import whole
 
 PROVIDER = "ollama"
 OWN = {"provider": PROVIDER}
-"""The data that marks unsigned thinking as Ollama's, so that the thinking is sent back."""
+"""The data that marks thinking as Ollama's own, so that it is sent back. Ollama does not sign its thinking."""
 
 
 class Function(msgspec.Struct, gc=False):
@@ -33,7 +33,7 @@ class MessageDelta(msgspec.Struct, gc=False):
 
 class Line(msgspec.Struct, gc=False):
     message: MessageDelta | None = None
-    response: str | None = None  # only /api/generate sends this field and the next
+    response: str | None = None  # this field and the next one are sent only by /api/generate
     thinking: str | None = None
     logprobs: Any = None
     done: bool | None = None
@@ -41,7 +41,7 @@ class Line(msgspec.Struct, gc=False):
 
 
 class FirstLine(Line, gc=False):
-    """A line that is decoded while the model's name is still unknown."""
+    """A line that arrives while the model's name is still unknown."""
 
     model: str | None = None
 
@@ -50,7 +50,7 @@ _DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_d
 
 
 def to_usage(last: Mapping[str, Any]) -> Usage:
-    """Return the usage from the last line, with times in nanoseconds."""
+    """Return the usage from the last line. The durations are in nanoseconds."""
     durations = {name: _count(last, name) for name in _DURATIONS}
     extra = {name: duration for name, duration in durations.items() if duration is not None}
     return Usage(_count(last, "prompt_eval_count"), _count(last, "eval_count"), extra=extra)

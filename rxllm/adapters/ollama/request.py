@@ -24,7 +24,7 @@ CARRIES: Carries = {
 def ollama_body(request: Request) -> dict[str, Any]:
     """Return the JSON body for `request`.
 
-    Only the chosen tools are sent, because Ollama has no tool choice.
+    Ollama has no tool choice, so only the chosen tools are sent.
     """
     request = select_parts(request, "Ollama", PROVIDER, CARRIES)
     body = {
@@ -69,7 +69,7 @@ def _message(message: Message, names: Mapping[str, str]) -> dict[str, Any]:
     if thinking:
         entry["thinking"] = thinking
     if message.role == "tool":
-        # Older servers match results by the tool's name.
+        # Older servers use the tool's name to match a result to its call.
         id = message.tool_call_id or ""
         entry |= {"tool_call_id": id, "tool_name": names.get(id) or message.name or id}
     return entry
@@ -99,7 +99,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 def _think(effort: str | None) -> bool | str | None:
-    # Some models have levels, others only on and off: https://docs.ollama.com/capabilities/thinking.
+    # Some models have levels. In others, thinking is only on or off: https://docs.ollama.com/capabilities/thinking.
     match effort:
         case None | "low" | "medium" | "high":
             return effort

@@ -26,17 +26,17 @@ _IS_OPENAI = re.compile(r"https://(api\.openai\.com|[^/]+\.(openai|cognitiveserv
 
 
 class OpenAIChat(HTTPAdapter):
-    """An adapter for Chat Completions from OpenAI or a compatible server.
+    """An adapter for the Chat Completions API of OpenAI or a compatible server.
 
-    It sends ``POST {base_url}/chat/completions`` requests. Only OpenAI's own server needs a key. It is looked up in the
-    call, in `api_key` and in ``OPENAI_API_KEY``. The default `base_url` is read from ``OPENAI_BASE_URL``. For Azure,
-    see `AzureChat`.
+    It sends ``POST {base_url}/chat/completions`` requests. Only OpenAI's own server requires a key. The key is looked
+    up in the call, in `api_key` and in ``OPENAI_API_KEY``. If you do not pass a `base_url`, it is read from
+    ``OPENAI_BASE_URL``. For Azure, see `AzureChat`.
 
-    ``Request.options`` is merged into the body. None removes a field. ``{"logprobs": True, "top_logprobs": 2}``
-    requests log-probabilities. They arrive in ``Response.metadata["logprobs"]``.
+    ``Request.options`` is merged into the body. An option that is None removes the field. To request log-probabilities,
+    pass ``{"logprobs": True, "top_logprobs": 2}``. They arrive in ``Response.metadata["logprobs"]``.
 
-    ``Tool("patch", metadata={"openai": {"type": "custom"}})`` is a custom tool. The model calls it with free text, and
-    its handler receives ``{"input": ...}``.
+    ``Tool("patch", metadata={"openai": {"type": "custom"}})`` is a custom tool. The model calls it with free text. Its
+    handler receives ``{"input": ...}``.
     """
 
     provider = "openai"
@@ -44,7 +44,7 @@ class OpenAIChat(HTTPAdapter):
     default_base_url = OPENAI
     base_url_variable = "OPENAI_BASE_URL"
     thoughts_field: str | None = None
-    """The message field that carries the model's thoughts, or None if the server does not need them."""
+    """The message field in which thoughts are sent back, or None if the server does not need them."""
 
     def build(self, request: Request, call: Call) -> httpx.Request:
         """Return the HTTP request. Raises ``EngineError("missing_model")`` if the request has no model."""
@@ -66,7 +66,7 @@ class OpenAIChat(HTTPAdapter):
 
 
 def bearer(adapter: HTTPBase, call: Call) -> dict[str, str]:
-    """Return the header that carries the key, or an empty dict if there is no key or ``api-key`` is already set."""
+    """Return the header for the key, or an empty dict if there is no key or an ``api-key`` header is already set."""
     if any(name.lower() == "api-key" for name in (*adapter.headers, *call.headers)):
         return {}
     key = adapter.key(call)

@@ -1,19 +1,19 @@
-"""Decoder for Chat Completions from OpenAI and the many compatible servers.
+"""The decoder for Chat Completions from OpenAI and the many compatible servers.
 
 See https://platform.openai.com/docs/api-reference/chat-streaming. The rules are:
 
 * Only choice 0 is read.
-* Some servers send thinking twice. Only the first of ``reasoning_content``, ``reasoning`` and ``reasoning_details`` is
-  read.
-* Opaque ``reasoning_details``, such as signatures, are kept to be sent back.
-* A refusal becomes text. The finish reason becomes ``content_filter``.
+* Some servers send the same thinking in several fields. Only the first of ``reasoning_content``, ``reasoning`` and
+  ``reasoning_details`` is read.
+* Opaque ``reasoning_details``, such as signatures, are kept so that they can be sent back.
+* A refusal becomes text, and the finish reason becomes ``content_filter``.
 * Log-probabilities and other details become metadata.
-* ``message`` is read if there is no ``delta``. If a stream has both, ``message`` repeats the text so far. Azure's older
-  "On Your Data" answers have ``messages``.
-* A custom tool's text becomes ``{"input": ...}``.
+* ``message`` is read only if there is no ``delta``. If a stream has both, ``message`` repeats all the text so far.
+  Azure's older "On Your Data" answers have ``messages`` instead.
+* The text that is sent to a custom tool becomes ``{"input": ...}``.
 * A tool that Groq runs (``executed_tools``) becomes a call with the metadata ``{"server": True}``.
-* An error or ``[DONE]`` ends the stream, and so does a finish reason that means failure.
-* An unknown chunk becomes a ``RawChunk``.
+* The stream ends at an error, at ``[DONE]``, or at a finish reason that means failure.
+* A chunk of an unknown kind becomes a ``RawChunk``.
 """
 
 from __future__ import annotations
@@ -79,28 +79,28 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "insufficient_system_resource": "error",
 }
 _FAILURES = {"network_error": "network_error", "insufficient_system_resource": "provider_unavailable"}
-"""The ``AdapterError`` reason for each finish reason that means failure. The default is ``unknown``."""
+"""Maps finish reasons that mean failure to the reason of the ``AdapterError``. The default is ``unknown``."""
 
 _FIRST = msgspec.json.Decoder(FirstChunk)
 _CHUNK = msgspec.json.Decoder(Chunk)
 _NO_FUNCTION = Function()
 _EXECUTED = 1 << 20
-"""The first index for the calls that Groq runs. All other calls have much lower indices."""
+"""The first index for calls that Groq runs, well above the index of any other call."""
 
 
 class ChatDecoder(FrameDecoder):
-    """Decodes one response. With `raw`, it also emits ``RawChunk`` events."""
+    """Decodes one response. If `raw` is true, it also emits ``RawChunk`` events."""
 
     def __init__(self, *, provider: str = "openai", messages: Iterable[Message] = (), raw: bool = False) -> None:
         self._sse = SSEDecoder()
         super().__init__(self._sse, Blocks(CallTracker.after(messages)), _FIRST, provider=provider, raw=raw)
         self._usage: dict[str, Any] | None = None
         self._costs: dict[str, Any] = {}
-        self._counted = self._costs  # the costs in the last usage event
+        self._counted = self._costs  # the costs that the last usage event contained
         self._sources: set[str] = set()
         self._filters: dict[str, Any] = {}
         self._audio: dict[str, list[Any]] = {}
-        self._inputs: dict[int | None, str | None] = {}  # ids of open custom-tool calls, by index
+        self._inputs: dict[int | None, str | None] = {}  # the ids of the unfinished calls to custom tools, by index
         self._executed: dict[int, dict[str, Any]] = {}
 
     def read(self, kind: str, chunk: Chunk, frame: bytes, /) -> None:
@@ -174,7 +174,7 @@ class ChatDecoder(FrameDecoder):
         if delta.role == "tool":
             for citation in azure_citations(delta.content):
                 self._add_source(citation)
-        elif delta.content != "[DONE]":  # the end of the stream
+        elif delta.content != "[DONE]":  # "[DONE]" marks the end of the stream
             self._read_delta(delta)
 
     def _read_usage(self, usage: Any) -> None:
@@ -204,7 +204,7 @@ class ChatDecoder(FrameDecoder):
         if content:
             if isinstance(content, str):
                 blocks.text(content)
-            elif isinstance(content, dict):  # Cloudflare parses JSON answers first
+            elif isinstance(content, dict):  # Cloudflare sends JSON answers already parsed
                 blocks.text(json_text(content))
             else:
                 self._read_parts(content)
@@ -323,7 +323,7 @@ class ChatDecoder(FrameDecoder):
 
 
 def _failure(provider: str, raw: str, chunk: Mapping[str, Any]) -> AdapterError:
-    # OpenRouter puts the real reason into native_finish_reason.
+    # OpenRouter puts the provider's own reason into native_finish_reason.
     choices = cast(list[dict[str, Any]], chunk["choices"])
     natives = (choice["native_finish_reason"] for choice in choices if choice.get("native_finish_reason"))
     code = str(next(natives, raw))

@@ -1,4 +1,4 @@
-"""Chunk types, counters, log-probabilities and media of Chat Completions.
+"""The chunk types of Chat Completions, and functions that read log-probabilities and media.
 
 The types accept the chunks of every supported server.
 """
@@ -46,14 +46,14 @@ class Delta(msgspec.Struct, gc=False):
     annotations: list[dict[str, Any]] | None = None
     images: list[dict[str, Any]] | None = None
     audio: dict[str, Any] | None = None
-    executed_tools: list[dict[str, Any]] | None = None  # only Groq sends this field and the next
+    executed_tools: list[dict[str, Any]] | None = None  # this field and the next one are sent only by Groq
     channel: Any = None
 
 
 class AzureMessage(Delta, gc=False):
-    """A message in an older "On Your Data" answer of Azure.
+    """A message in one of Azure's older "On Your Data" answers.
 
-    The tool's message contains the citations.
+    The message whose role is ``tool`` contains the citations.
     """
 
     role: str | None = None
@@ -84,7 +84,7 @@ class Chunk(msgspec.Struct, gc=False):
 
 
 class FirstChunk(Chunk, gc=False):
-    """A chunk that is decoded while the id or model is still unknown."""
+    """A chunk that arrives while the response's id or model is still unknown."""
 
     id: str | None = None
     model: str | None = None
@@ -112,13 +112,13 @@ USAGE = {
     "output_cost": ("cost.output_tokens_cost",),
     "total_cost": ("cost", "cost.total_cost", "cost.usd", "gateway.cost"),
 }
-"""The servers' names for each field of `Usage`."""
+"""The names that servers use for each field of `Usage`."""
 
 
 def to_logprobs(logprobs: Any) -> Iterable[tuple[str, list[Any]]]:
-    """Yield each list of tokens with log-probabilities, together with the metadata key for it.
+    """Yield the metadata key for each list of log-probabilities, together with the list.
 
-    The legacy form, with ``tokens`` and ``token_logprobs``, is converted.
+    The legacy form, which has ``tokens`` and ``token_logprobs``, is converted.
     """
     match logprobs:
         case {"tokens": list(), "token_logprobs": list()}:
@@ -148,7 +148,7 @@ def file_of(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def audio_of(fields: Mapping[str, list[Any]]) -> dict[str, Any]:
-    # The API streams only 16-bit PCM. Each piece is separate base64.
+    # The API streams only 16-bit PCM. Each piece is base64 of its own.
     audio = {name: values[-1] for name, values in fields.items()}
     audio["data"] = b"".join(decode_base64(str(piece)) for piece in fields.get("data", ()))
     audio["transcript"] = "".join(str(piece) for piece in fields.get("transcript", ()))

@@ -1,6 +1,6 @@
 """The adapter for OpenAI's image API and compatible servers.
 
-See https://platform.openai.com/docs/api-reference/images. A model's `Family` decides which fields it accepts.
+See https://platform.openai.com/docs/api-reference/images. Which fields a model accepts depends on its `Family`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MIME_TYPES = {"svg": "image/svg+xml"}
 
 @dataclass(frozen=True)
 class Family:
-    """The operations and extra fields of a family of models."""
+    """The operations and optional fields that a family of models supports."""
 
     operations: tuple[str, ...] = tuple(_PATHS)
     fields: tuple[str, ...] = ("quality", "style", "background", "response_format")
@@ -49,8 +49,8 @@ class OpenAIImages(HTTPImageAdapter):
 
     It sends ``POST {base_url}/images/...`` requests. The key is looked up in the call, in `api_key` and in
     ``OPENAI_API_KEY``. Fields that the model's family does not accept are left out. ``ImageRequest.options`` is merged
-    into the body, to set fields such as ``output_format``, ``moderation`` and ``user``. None removes a field. An input
-    image given as a URL is fetched and sent as a file.
+    into the body, so you can set fields such as ``output_format``, ``moderation`` and ``user``. An option that is None
+    removes the field. If an input image is given as a URL, it is fetched and sent as a file.
     """
 
     provider = "openai"
@@ -60,7 +60,7 @@ class OpenAIImages(HTTPImageAdapter):
     operations = tuple(_PATHS)
 
     def refuse(self, request: ImageRequest) -> None:
-        """Raise ``ImageAdapterError`` for an unsupported operation or format."""
+        """Raise ``ImageAdapterError`` if the model does not support the operation or the format."""
         family = _family(request.model)
         refuse_operation(request, self.provider, family.operations)
         super().refuse(request)
@@ -159,7 +159,7 @@ def _image(item: _Item, request: ImageRequest, answer: _Answer) -> Image:
 
 
 def _files(request: ImageRequest) -> Iterator[File]:
-    # OpenAI's SDK uses `image` for one and `image[]` for several.
+    # Like OpenAI's SDK, name the field `image` for one image and `image[]` for several.
     name = "image" if len(request.input_images) == 1 else "image[]"
     for i, image in enumerate(request.input_images):
         yield name, _file(image, ("input_images", i))

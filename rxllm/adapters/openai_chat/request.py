@@ -1,6 +1,6 @@
 """Convert a request to the JSON body of Chat Completions.
 
-OpenAI accepts PDF files, but no other documents. Text files are sent as text. See
+OpenAI accepts PDF files, but no other kind of document. Text files are sent as text. See
 https://developers.openai.com/api/docs/guides/file-inputs and https://developers.openai.com/api/docs/guides/audio.
 """
 
@@ -32,7 +32,7 @@ CARRIES: Carries = {
     "assistant": {"text", "tool call"},
     "tool": {"text", "own part"},
 }
-"""The parts that OpenAI accepts. It rejects thoughts."""
+"""The kinds of parts that OpenAI accepts. It rejects thoughts."""
 
 OTHERS_CARRY: Carries = {
     "system": _CONTENT,
@@ -40,7 +40,7 @@ OTHERS_CARRY: Carries = {
     "assistant": {"text", "tool call", "reasoning details"},
     "tool": _CONTENT,
 }
-"""The kinds of parts to send to servers other than OpenAI's. Many accept more than OpenAI."""
+"""The kinds of parts to send to servers other than OpenAI's. Many accept more than OpenAI does."""
 
 
 def chat_body(
@@ -48,8 +48,8 @@ def chat_body(
 ) -> dict[str, Any]:
     """Return the JSON body for `request`.
 
-    Other providers' opaque parts are left out. `is_openai` is True for OpenAI's own server, which rejects
-    ``reasoning_details``.
+    Opaque parts from other providers are left out. `is_openai` is True if the request goes to OpenAI's own server,
+    which rejects ``reasoning_details``.
     """
     carries: Carries = CARRIES if is_openai else OTHERS_CARRY
     if thoughts_field:
@@ -142,13 +142,13 @@ def _tool_call(call: ToolCall, provider: str, *, with_details: bool) -> dict[str
 
 
 def _thoughts(message: Message) -> str:
-    # Thoughts with a signature or data are from another API.
+    # If a thought has a signature or data, it is from another API.
     thoughts = (part for part in message.parts if isinstance(part, ThinkingPart))
     return "".join(part.text for part in thoughts if part.signature is None and not part.provider_data)
 
 
 def _reasoning_details(message: Message) -> Iterable[dict[str, Any]]:
-    # The decoder keeps only opaque fields.
+    # The decoder keeps only the opaque fields, so put the text back.
     for part in message.parts:
         if not isinstance(part, ThinkingPart) or not part.provider_data:
             continue
@@ -158,12 +158,15 @@ def _reasoning_details(message: Message) -> Iterable[dict[str, Any]]:
 
 
 def _custom(tool: Tool, provider: str) -> dict[str, Any] | None:
-    """Convert a custom tool's fields from the Responses API's format."""
+    """Return the fields of a custom tool, or None if the tool is not one.
+
+    The tool's metadata has the format of the Responses API.
+    """
     own: dict[str, Any] = tool.metadata.get(provider) or {}
     if own.get("type") != "custom":
         return None
     match own.get("format"):
-        case {"type": "grammar", "syntax": syntax, "definition": definition}:  # only this API nests these fields
+        case {"type": "grammar", "syntax": syntax, "definition": definition}:  # flat in the Responses API
             form = {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}
         case form:
             pass

@@ -28,22 +28,24 @@ __all__ = ["OpenAIResponses"]
 class OpenAIResponses(HTTPAdapter):
     """An adapter for the Responses API of OpenAI or a compatible server.
 
-    It sends ``POST {base_url}/responses`` requests. Only OpenAI's own server needs a key. It is looked up in the call,
-    in `api_key` and in ``OPENAI_API_KEY``. For Azure, see `AzureResponses`.
+    It sends ``POST {base_url}/responses`` requests. Only OpenAI's own server requires a key. The key is looked up in
+    the call, in `api_key` and in ``OPENAI_API_KEY``. For Azure, see `AzureResponses`.
 
-    Every request contains the whole thread, so the server is asked to store nothing (``"store": False``). Reasoning
-    models are asked for encrypted thoughts, which can be sent back. With ``previous_response_id``, ``conversation`` or
-    ``background``, ``store`` is sent only if you set it.
+    Every request contains the whole thread, so the server is asked not to store anything (``"store": False``).
+    Reasoning models are asked for encrypted thoughts, which can be sent back. If you use ``previous_response_id``,
+    ``conversation`` or ``background``, ``store`` is sent only if you set it.
 
-    ``Request.options`` is merged into the body. None removes a field. Objects are merged too, so you can combine
-    ``{"reasoning": {"summary": "auto"}}`` with a `reasoning_effort`. ``{"include": ["message.output_text.logprobs"],
-    "top_logprobs": 2}`` requests log-probabilities. They arrive in ``Response.metadata["logprobs"]``.
+    ``Request.options`` is merged into the body. An option that is None removes the field. Objects are merged too, so
+    you can combine ``{"reasoning": {"summary": "auto"}}`` with a `reasoning_effort`. To request log-probabilities, pass
+    ``{"include": ["message.output_text.logprobs"], "top_logprobs": 2}``. They arrive in
+    ``Response.metadata["logprobs"]``.
 
-    With ``{"background": True}``, OpenAI stores the answer while the model writes it. If the connection drops, the rest
-    is read over another one, after the waits of the call's `retry` policy. Nothing is lost or repeated. Disposing
-    the call asks OpenAI to stop the answer. Servers that ignore the option answer as usual. See ``docs/errors.md``.
+    If you pass ``{"background": True}``, OpenAI stores the answer while the model is writing it. If the connection
+    drops, the rest of the answer is read over a new one, after the delays of the call's `retry` policy. Nothing is lost
+    or repeated. Disposing of the call asks OpenAI to stop writing the answer. Servers that ignore the option answer as
+    usual. See ``docs/errors.md``.
 
-    To use the provider's own tools, pass the option ``{"tools": [{"type": "web_search"}]}`` or the tool
+    To use one of the provider's own tools, pass the option ``{"tools": [{"type": "web_search"}]}`` or the tool
     ``Tool("web_search", metadata={"openai": {"type": "web_search"}})``. Only ``apply_patch``, ``local_shell`` and
     ``computer`` need a handler, because they run on your machine.
     """
@@ -58,7 +60,7 @@ class OpenAIResponses(HTTPAdapter):
         return self._post_body("/responses", responses_body, request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Emit the server's token count.
+        """Ask the server for the number of input tokens, and emit it.
 
         See https://developers.openai.com/api/docs/guides/token-counting.
         """

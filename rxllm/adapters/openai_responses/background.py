@@ -1,19 +1,18 @@
-"""Read answers to requests with ``"background": True``, even if the connection drops.
+"""Read the answer to a request with ``"background": True``, even if the connection drops.
 
-The provider numbers the frames. On a later connection, `last` is the number of the last frame read:
+The provider numbers the frames. The first connection reads every frame. If a number is missing there, the answer cannot
+be resumed. A later connection compares each number with `last`, which is the number of the last frame that was read:
 
 =======================  ==============================================================================================
 number of the frame      action
 =======================  ==============================================================================================
-none                     Read the frame. It is a keep-alive, or reports an error.
-at most `last`           Skip the frame, because it has been read before.
+none                     Read the frame. It keeps the connection alive, or reports an error.
+at most `last`           Skip the frame, because it has already been read.
 ``last + 1``             Read the frame.
 higher                   Fail with ``StreamError("truncated")``, because frames are missing.
 =======================  ==============================================================================================
 
-The first connection reads every frame. A gap in its numbers prevents resuming.
-
-A connection may also bring a JSON document instead of frames. If the answer in the document is still incomplete, the
+The server may also send a JSON document instead of frames. If the answer in the document is not complete yet, the
 provider is asked again. Any other document ends the answer.
 """
 
@@ -39,20 +38,19 @@ if TYPE_CHECKING:
 
 
 _ID = re.compile(r"[\w.:-]*\w[\w.:-]*", re.ASCII)
-"""Matches an id that is safe as one path segment."""
+"""Matches an id that is safe to use as a segment of a path."""
 
 
 class NumberedFrame(Frame):
-    """A frame that contains its sequence number."""
-
     sequence_number: Any = None
 
 
 class BackgroundDecoder(ResponsesDecoder):
-    """Decodes an answer over several connections.
+    """Decodes an answer that may arrive over several connections.
 
-    `id` is None if the provider keeps no answer. `last` is the last frame's number. `is_over` is True after the answer
-    has ended. `is_pending` is True if the latest connection has only reported that the answer is not complete.
+    `id` is None if the provider does not keep the answer. `last` is the number of the last frame that was read.
+    `is_over` is True once the answer has ended. `is_pending` is True if the latest connection has only reported that
+    the answer is not complete yet.
     """
 
     typed = msgspec.json.Decoder(NumberedFrame)
@@ -70,7 +68,7 @@ class BackgroundDecoder(ResponsesDecoder):
         if frame.type in NAMED:
             self.id = _kept_id(to_item(frame.response))
         super().read(kind, frame, data)
-        # An error without a number concerns only the connection.
+        # An error that has no number is about the connection, not the answer.
         is_failure = "error" in (kind, frame.type) and type(frame.sequence_number) is int
         self.is_over = self.is_over or frame.type in ENDED or is_failure
 
@@ -82,7 +80,7 @@ class BackgroundDecoder(ResponsesDecoder):
         super().read_whole(response)
 
     def feed(self, data: bytes) -> list[Event]:
-        """Return the events in `data`. If `data` is empty, the connection and its last frame have ended."""
+        """Return the events in `data`. Empty `data` means that the connection has ended, and with it its last frame."""
         if data:
             return super().feed(data)
         try:
@@ -115,20 +113,20 @@ class BackgroundDecoder(ResponsesDecoder):
 
     @property
     def can_resume(self) -> bool:
-        """Whether another connection can read the next frames."""
+        """Whether the next frames can be read over a new connection."""
         is_open = not (self.is_over or self.blocks.ended)
         return is_open and self.id is not None and self.last is not None and self._counts_by_one
 
     def reopen(self, id: str | None) -> None:
-        """Expect all frames of the answer `id`, or of a new answer if `id` is None."""
+        """Prepare to read all the frames of the answer with this `id`, or of a new answer if `id` is None."""
         self.id, self.last, self._is_resumed = id, None if id is None else -1, id is not None
 
     def drop_partial(self) -> None:
-        """Forget the incomplete frame of a dropped connection."""
+        """Discard the incomplete frame that a dropped connection left behind."""
         self._framing = SSEDecoder()
 
     def resume(self) -> None:
-        """Expect the remaining frames from a new connection."""
+        """Prepare to read the remaining frames over a new connection."""
         self._is_resumed, self.is_pending = True, False
 
 
@@ -140,7 +138,7 @@ def _kept_id(response: Item) -> str | None:
 
 
 class BackgroundAnswer:
-    """An answer that the provider keeps and that `decoder` reads."""
+    """An answer that the provider keeps. `decoder` reads it."""
 
     def __init__(self, adapter: HTTPBase, decoder: BackgroundDecoder) -> None:
         self._adapter = adapter
@@ -174,7 +172,7 @@ class BackgroundAnswer:
         self._decoder.reopen(id)
 
     def refuse(self) -> None:
-        """Do nothing, because there is no answer if the provider has not sent an id."""
+        """Do nothing. If the provider has sent no id, there is no answer to stop."""
 
     def drop_partial(self) -> None:
         self._decoder.drop_partial()

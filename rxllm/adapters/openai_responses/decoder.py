@@ -1,4 +1,4 @@
-"""Decoder for the Responses API, which streams typed deltas.
+"""The decoder for the Responses API, which streams typed deltas.
 
 Sequence numbers are ignored, because some servers repeat or omit them.
 """
@@ -68,17 +68,17 @@ _SILENT = frozenset(
         "ping",
     }
 )
-"""Frames that repeat others or keep the connection open."""
+"""The types of frames that only repeat other frames or keep the connection open."""
 
 
 class ResponsesDecoder(FrameDecoder):
     """Decodes one response. `offered` contains the names of the request's tools.
 
-    With `raw`, it also emits ``RawChunk`` events.
+    If `raw` is true, it also emits ``RawChunk`` events.
     """
 
     typed: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Frame)
-    """The decoder for frames. Subclasses can read more fields."""
+    """The decoder for frames. A subclass can replace it to read more fields."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class ResponsesDecoder(FrameDecoder):
             self.blocks.raw(_raw_kind(frame), fields)
 
     def read_whole(self, response: Item) -> None:
-        """Read an answer that was not streamed. If the provider is still writing it, there is nothing to read yet."""
+        """Read an answer that was not streamed. If the provider is still writing it, do nothing."""
         if not is_pending(response):
             self._complete(response, response)
 
@@ -156,7 +156,7 @@ class ResponsesDecoder(FrameDecoder):
 
 
 def is_pending(response: Item) -> bool:
-    """Whether the provider is still writing `response`, which was not streamed."""
+    """Return whether the provider is still writing `response`, which was not streamed."""
     is_whole = bool(response.get("output")) and response.get("background") is not True
     return response.get("status") in ("queued", "in_progress") and not is_whole
 
@@ -172,5 +172,5 @@ def _repair_indices(parsed: Any) -> bytes:
 
 
 def _raw_kind(frame: Frame) -> str:
-    # A raw chunk of the kind "usage" would be read as counters.
+    # If a raw chunk had the kind "usage", its data would be read as counters.
     return frame.type if frame.type not in ("", "usage") else "chunk"

@@ -1,6 +1,6 @@
-"""Frames, items, counters, calls and images of the Responses API.
+"""The frames and items of the Responses API, and functions that read items.
 
-An item keeps all of the provider's fields, to be sent back unchanged.
+An item keeps all of the provider's fields, so that it can be sent back unchanged.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from rxllm.values.json_text import json_text, read_json
 from rxllm.wire.frames import decode_base64
 
 Item = dict[str, Any]
-"""An output item, or a part of it, as parsed JSON."""
+"""An output item, or a part of an item, as parsed JSON."""
 
 _NOTHING = msgspec.Raw()
 
 
 class Frame(msgspec.Struct, gc=False):
-    """A frame. `item` and `response` are parsed when needed."""
+    """A frame of the stream. `item` and `response` are not parsed until they are needed."""
 
     type: str = ""
     output_index: int | None = None
@@ -44,7 +44,7 @@ USAGE = {
     "output_cost": ("cost_details.upstream_inference_output_cost",),
     "total_cost": ("cost", "gateway.cost"),
 }
-"""The servers' names for each field of `Usage`."""
+"""The names that servers use for each field of `Usage`."""
 
 
 def item_id(item: Item) -> str:
@@ -59,7 +59,7 @@ def is_call(item: Item) -> bool:
 def is_server(item: Item, offered: Collection[str]) -> bool:
     """Return whether the provider itself runs the call.
 
-    xAI reports its own searches as custom tools.
+    xAI reports its own searches as calls to custom tools. The request has not offered these tools.
     """
     match item:
         case {"type": "function_call" | "computer_call" | "local_shell_call" | "apply_patch_call"}:
@@ -75,13 +75,12 @@ def is_server(item: Item, offered: Collection[str]) -> bool:
 
 
 def call_name(item: Item) -> str:
-    """Return the tool's name or, if there is none, the item's type without ``_call``."""
+    """Return the name of the tool or, if the item has none, the item's type without ``_call``."""
     name = item.get("name")
     return name if name and isinstance(name, str) else str(item.get("type")).removesuffix("_call")
 
 
 def call_arguments(item: Item) -> str:
-    """Return a call's arguments as JSON text."""
     match item:
         case {"arguments": str(text)}:
             return text
@@ -97,7 +96,7 @@ def call_arguments(item: Item) -> str:
 
 
 def call_sources(item: Item) -> Iterable[Item]:
-    """Return the results of a search, if the request's ``include`` option asks for them."""
+    """Return the results of a search. They are sent only if the request's ``include`` option asks for them."""
     return as_items(as_item(item.get("action")).get("sources") or item.get("results"))
 
 
@@ -115,7 +114,7 @@ def image_of(text: str, fields: Mapping[str, Any]) -> Item:
 
 
 def source_key(source: Item) -> str:
-    """Return a key that is the same whenever a source is repeated."""
+    """Return a key that is the same each time the source is repeated."""
     target = source.get("url") or source.get("file_id")
     return repr([target, *map(source.get, ("start_index", "end_index", "index"))] if target else source)
 

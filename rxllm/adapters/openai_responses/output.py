@@ -1,13 +1,13 @@
-"""Convert a response's output items to events, in their order.
+"""Convert the output items of a response to events, in order.
 
-1. A frame belongs to the item with its id, or else to the latest item with its index. Some servers invent an id for
-   each frame, and others send index 0 for everything.
-2. ``response.output_item.done`` has the final item. Ciphertext is read only from this frame, because it differs in
-   every frame. Missing text is emitted here or at the end.
-3. Each text or thought is a block. After an interruption, the rest is a new block. An unannounced part continues the
-   open block.
-4. A tool that the provider runs becomes a call with the metadata ``{"server": True}``. Its whole item becomes a message
-   part.
+1. A frame belongs to the item that has the frame's id or, if there is none, to the latest item that has its index. Some
+   servers invent a new id for each frame. Others send index 0 for everything.
+2. ``response.output_item.done`` contains the final item. Ciphertext is read only from this frame, because it differs
+   from frame to frame. Any text that was missing from the deltas is emitted here or at the end of the response.
+3. Each text or thought is a block. If a block is interrupted, the rest becomes a new block. A part that was not
+   announced continues the open block.
+4. A tool that the provider runs becomes a call with the metadata ``{"server": True}``. The whole item becomes a part of
+   the message.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from rxllm.wire.event_order import Blocks
 
 
 class Output:
-    """Collects a response's output items. `offered` contains the names of the request's tools."""
+    """Collects the output items of a response. `offered` contains the names of the request's tools."""
 
     def __init__(self, blocks: Blocks, provider: str, offered: Collection[str]) -> None:
         self.provider = provider
@@ -47,17 +47,17 @@ class Output:
         self._slots: list[Slot] = []
         self._by_id: dict[str, Slot] = {}
         self._by_index: dict[int, Slot] = {}
-        self._calls: dict[str, Slot] = {}  # The slot of each call, by `wire_id`.
-        self._open: tuple[str, int, int] | None = None  # The kind, slot and part of the last delta.
+        self._calls: dict[str, Slot] = {}  # the slot of each call, by `wire_id`
+        self._open: tuple[str, int, int] | None = None  # the kind, slot and part of the last delta
         self._open_id = ""
-        self._begun: Counter[str] = Counter()  # how many blocks have each id, not counting suffixes
+        self._begun: Counter[str] = Counter()  # how many blocks share each id, apart from the suffix
         self._sources: set[str] = set()
 
     def finish(self, items: Sequence[Item]) -> None:
-        """End each of the `items` that no frame has ended."""
+        """End all `items` of the final response that were not already ended by a frame."""
         slots = [self._slot_of(item) for item in items]
         known = {*slots}
-        # A renamed item belongs to the next unmatched slot of its kind.
+        # If an item's id has changed, it belongs to the next unmatched slot of the same kind.
         others: defaultdict[str, deque[Slot]] = defaultdict(deque)
         for slot in self._slots:
             if slot not in known:
@@ -73,7 +73,7 @@ class Output:
         return next((slot for slot in slots if slot is not None and slot.kind == item.get("type")), None)
 
     def report_progress(self, frame: Frame, fields: Item) -> bool:
-        """Emit a ``ToolProgress``. Return False if the frame belongs to no tool call."""
+        """Emit a ``ToolProgress``. Return False if the frame does not belong to a tool call."""
         slot = self._slot(frame)
         call = slot.call if slot is not None else None
         if call is None or not frame.type.startswith("response."):
@@ -108,7 +108,7 @@ class Output:
 
     def _read_delta(self, report: Callable[[str, str], None], kind: str, item: str, frame: Frame, part: int) -> None:
         if isinstance(frame.delta, str) and frame.delta:
-            # A resumed stream can begin in the middle of an item.
+            # The item may not have been announced, because a resumed stream can begin in the middle of an item.
             slot = self._slot(frame) or self._begin(frame.output_index, {"type": item, "id": frame.item_id})
             slot.pieces[kind].append(frame.delta)
             report(frame.delta, self._block(kind, slot, part))
@@ -163,7 +163,7 @@ class Output:
             self._blocks.call(slot.number, None, None, delta)
 
     def _add_free_text(self, argument: str, slot: Slot | None, delta: str | Item | None) -> None:
-        # Stream the free text as the JSON of this argument.
+        # Stream the free text as a JSON object with one field, `argument`.
         if slot is not None and isinstance(delta, str) and delta:
             escaped = json_text(delta)[1:-1]
             self._add_arguments(slot, escaped if slot.open_argument else f'{{"{argument}":"{escaped}')
@@ -182,10 +182,10 @@ class Output:
             self._by_id[slot.id] = slot
         if is_call(item):
             self._begin_call(slot, item)
-        elif "call_id" in item:  # if the item is the result of a call
+        elif "call_id" in item:  # the item is the result of a call
             slot.call = self._calls.get(slot.wire_id)
         elif slot.kind == "message" and item.get("phase"):
-            # The next request must contain the phase.
+            # Keep the phase, because the next request must contain it.
             self._close_block()
             self._blocks.part(ProviderPart(self.provider, {"type": "message", "phase": item["phase"]}))
         return slot
@@ -227,7 +227,7 @@ class Output:
             match part:
                 case {"type": "output_text", "text": str()}:
                     self._blocks.text(rest, id)
-                    # The finished part has all log-probabilities.
+                    # The finished part contains the log-probabilities of all its tokens.
                     if part.get("logprobs"):
                         self._blocks.append("logprobs", as_items(part["logprobs"]))
                 case {"type": "refusal", "refusal": str()}:
@@ -269,9 +269,9 @@ class Output:
 class Slot:
     """An output item that is still being streamed.
 
-    `pieces` contains the deltas of each kind. `parts` contains the indices of the announced parts. For a tool call,
-    `tool` is its name, and `call_id` is its id in events. `open_argument` is the argument that receives free text.
-    `call` is the slot itself or, for a result, the slot of its call.
+    `pieces` contains the deltas of each kind. `parts` contains the indices of the parts that were announced. If the
+    item is a tool call, `tool` is the tool's name and `call_id` is the call's id in events. `open_argument` is the
+    argument that receives free text. `call` is the slot itself or, if the item is a result, the slot of its call.
     """
 
     def __init__(self, number: int, item: Item) -> None:
@@ -289,16 +289,16 @@ class Slot:
         self.open_argument = ""
 
     def missing_arguments(self, item: Item) -> str:
-        """Return the part of a finished call's arguments that was missing from the deltas."""
+        """Return the rest of a finished call's arguments, which the deltas did not contain."""
         streamed, whole = "".join(self.pieces["arguments"]), call_arguments(item)
         if whole.startswith(streamed):
             return whole[len(streamed) :]
         return '"}' if self.open_argument else ""
 
     def missing(self, kind: str, texts: Sequence[str]) -> list[str]:
-        """Return the part of each final text that was missing from the deltas.
+        """Return the rest of each final text, which the deltas did not contain.
 
-        Texts are compared, because some servers' indices are wrong.
+        The texts themselves are compared, because some servers send wrong indices.
 
         >>> slot = Slot(0, {"type": "message"})
         >>> slot.pieces["text"] += ["One", " and tw"]
@@ -315,7 +315,7 @@ class Slot:
                 rest, streamed = text[len(streamed) :], ""
             elif any("".join(texts[later:]).startswith(streamed) for later in range(place, len(texts))):
                 rest = text
-            else:  # the deltas contained this text, perhaps in other words
+            else:  # the deltas already contained this text, perhaps worded differently
                 streamed = streamed.partition(text)[2] or streamed
             rests.append(rest)
         return rests

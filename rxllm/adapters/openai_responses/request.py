@@ -2,10 +2,13 @@
 
 Messages become input items:
 
-1. Text and tool calls are sent without the server's ids. With an id, the server would expect to have stored the item.
-2. A thought from this provider is sent back as its original item. If the server stores nothing, its id is left out.
-3. Other providers' parts are left out, and so are calls that they ran themselves.
-4. Special tool calls, such as computer calls, are sent back in their original form, with results in the matching form.
+1. Text and tool calls are sent without the server's ids. If an item had an id, the server would look for its own stored
+   copy of the item.
+2. A thought from this provider is sent back as its original item. If the server does not store anything, the item's id
+   is left out.
+3. Parts from other providers are left out. So are calls to tools that those providers ran themselves.
+4. Special tool calls, such as computer calls, are sent back in their original form. Their results are sent in the
+   matching form.
 
 For files, see https://developers.openai.com/api/docs/guides/file-inputs.
 """
@@ -35,7 +38,7 @@ from rxllm.values import (
 from rxllm.values.json_text import json_text
 
 _REASONERS = re.compile(r"(.*/)?(o\d|gpt-5(?!.*chat)|gpt-[6-9]|codex|computer-use|grok-4)")
-"""Matches models that accept a request for encrypted thoughts."""
+"""Matches the names of models that can be asked for encrypted thoughts."""
 
 _FILES = {f"{kind}{by}" for kind in ("image", "pdf", "text file", "file") for by in ("", " by url", " by id")}
 
@@ -53,7 +56,8 @@ _CACHE = {"prompt_cache_breakpoint": {"mode": "explicit"}}
 def responses_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
     """Return the JSON body for `request`.
 
-    ``stop`` and ``seed`` are sent only to servers other than OpenAI's, because OpenAI rejects them.
+    It contains ``stop`` and ``seed`` if they are set, although OpenAI's own server rejects them. Other servers accept
+    them.
     """
     request = select_parts(request, f"the Responses API of {provider}", provider, CARRIES)
     options = request.options
@@ -103,7 +107,7 @@ def _tool(tool: Tool, provider: str) -> Item:
     if own:
         names = {"name": tool.name, "description": tool.description} if own.get("type") == "custom" else {}
         return {**names, **own}
-    # By default, the API rejects schemas that are not strict.
+    # `strict` is always sent, because by default the API rejects schemas that are not strict.
     return {
         "type": "function",
         "name": tool.name,
@@ -152,7 +156,7 @@ def _is_special(part: Any) -> bool:
 
 
 def _file_id(part: Any) -> str | None:
-    """Return the id of a Chat Completions ``file`` part."""
+    """Return the id in a ``file`` part of Chat Completions, or None if `part` is something else."""
     match part:
         case ProviderPart(data={"type": "file", "file": {"file_id": str(id)}}):
             return id
@@ -200,7 +204,7 @@ def _assistant_items(message: Message, provider: str, *, is_stored: bool) -> Ite
 
     def take_text() -> Iterable[Item]:
         if texts:
-            # Simpler servers require this longer form.
+            # OpenAI also accepts a shorter form, but some servers require this one.
             content: list[Item] = [{"type": "output_text", "text": "".join(texts), "annotations": []}]
             yield {"type": "message", "role": "assistant", "content": content, **phase}
             texts.clear()
