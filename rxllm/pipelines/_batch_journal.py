@@ -53,7 +53,7 @@ The response is None unless it was already stored.
 """
 
 WAIT = 1.0
-"""How many seconds to wait for the lock, because a disposed stream might still be closing the file."""
+"""The number of seconds to wait for the lock, because a disposed stream might still be closing the file."""
 
 SYNC_EVERY = 1.0
 """The minimum number of seconds between syncs to disk."""

@@ -323,7 +323,7 @@ class CallSpan(_SpanWithAttempts):
         self._observers.notify(RetryAttempt(*self._about, 0, 0.0, error, **self._ids.keywords))
 
     def see(self, event: Event) -> None:
-        with suppress(Exception):  # The caller's own fold raises the same error, so none is raised here.
+        with suppress(Exception):  # the caller's own fold will raise the same error
             self._state = self._state.apply_event(event)
         if type(event) is MessageCompleted or type(event) is ErrorEvent:
             self._has_ended = True

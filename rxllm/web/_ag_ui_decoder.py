@@ -52,7 +52,7 @@ class Decoder:
 
     @property
     def usage(self) -> Usage:
-        """The usage so far, including that of the inner agents."""
+        """The usage so far, including the inner agents' usage."""
         return self._fold.state.to_chat_result().usage
 
     def feed(self, frame: Frame) -> list[ev.Event]:

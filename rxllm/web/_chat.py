@@ -52,7 +52,7 @@ from rxllm.web._ui_request import from_ui, ui_id
 log = logging.getLogger("rxllm")
 
 PATIENCE = {"refuse": 1.0, "wait": 30.0}
-"""How many seconds a request waits for an open turn to end.
+"""The number of seconds that a request waits for an open turn to end.
 
 Even with "refuse", it waits briefly, because a turn that was just stopped will soon be saved.
 """
@@ -259,7 +259,7 @@ class _Chat:
         return await in_time(self.runs.sessions.load(id))
 
     def _events(self, run: str, before: list[Event] | None = None) -> Stream[Event]:
-        """Watch a run. For as long as it is watched, runs that have lost their process are continued."""
+        """Watch a run. While it is being watched, runs that have lost their process are continued."""
         recovering = lambda: self.recovery.subscribe(on_error=_log_recovery)  # noqa: E731
         events = reactivex.using(recovering, lambda _: self.runs.watch(run, folded=True))
         return Stream.of(events.pipe(rx.start_with(*before)) if before else events).pipe(
@@ -307,7 +307,7 @@ class _Chat:
                     await self._events(run).pipe(ops.to_text())
                 await asyncio.sleep(0.01)  # the turn may not have been saved yet
 
-        if (await self._load(id)).run is None:  # no timeout here: a slow event loop must not look like an open turn
+        if (await self._load(id)).run is None:  # without a timeout, in case the loop is busy
             return
         try:
             async with asyncio.timeout(seconds):
@@ -322,7 +322,7 @@ class _Chat:
             session = session.with_thread(Thread().add_system(self.system))
         _, read = _READERS[self.protocol]
         incoming = await asyncio.to_thread(read, data, session, client_tools=self.client_tools)
-        is_message = data["messages"] and data["messages"][-1]["role"] == "user"  # the answer goes in a new message
+        is_message = data["messages"] and data["messages"][-1]["role"] == "user"  # the answer is shown in a new message
         before = events_of_open_calls(incoming.thread) if is_message and self.protocol == "ui" else []
         thread = without_refused(session, incoming.thread)
         session, encoder, tools = session.with_thread(thread), self.protocol, dict[str, Tool]()

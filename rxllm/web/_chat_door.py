@@ -73,7 +73,7 @@ class Door:
         self._has_warned = False
 
     def enter(self, request: ChatRequest) -> dict[str, str]:
-        """Check where `request` comes from, and return the headers that let a site in `origins` read the answer.
+        """Check the origin of `request`, and return the headers that let a site in `origins` read the answer.
 
         Raises `RefusedError` if the request must not be answered.
         """

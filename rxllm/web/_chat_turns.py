@@ -1,4 +1,4 @@
-"""How a chat endpoint runs its turns: the interface of durable runs, and an in-memory implementation of it.
+"""Runs for the turns of a chat endpoint: the interface of durable runs, and an in-memory implementation of it.
 
 ===========================  ==========================================  ==============================================
 a turn                       in memory                                   durable
@@ -33,7 +33,7 @@ log = logging.getLogger("rxllm")
 T = TypeVar("T")
 
 STORE_SECONDS = 10.0
-"""How many seconds a store may take to answer before it is considered unavailable."""
+"""The number of seconds that a store may take to answer before it is considered unavailable."""
 
 Build = Callable[[Mapping[str, Any], Session], Stream[Event]]
 """A function that takes answers to pending calls and a session, and returns the session's next turn."""
@@ -66,7 +66,7 @@ class MemoryTurns:
         self._runs, self._store = runs, store
         self._open: dict[
             str, tuple[str, Session]
-        ] = {}  # by session id: the open turn's run, and the session it began with
+        ] = {}  # by session id: the run of the open turn, and the session that the turn began with
         self.sessions: Any = self
 
     @property

@@ -18,7 +18,7 @@ usage                               the total for all steps and agents
 files, log-probabilities            nothing
 ==================================  ====================================================================================
 
-The finish reason is the first of these that applies:
+The client receives the first finish reason that applies:
 
 * ``tool_calls`` if the client has calls to run
 
@@ -52,7 +52,7 @@ from rxllm.web._openai_errors import RefusedError
 from rxllm.web._openai_request import Chat
 
 MOST = 512
-"""How many runs `Memory` keeps the messages of. For older runs, the messages that the client sends are used."""
+"""The number of runs whose messages `Memory` keeps. For older runs, the messages that the client sends are used."""
 
 
 class Memory:

@@ -119,7 +119,7 @@ def _check_size(data: Any) -> None:
 
 def _most_values(text: bytes) -> int:
     """Return an upper bound on the number of values in a JSON text."""
-    most_quotes = 4 * MAX_VALUES  # two quotes around the key of a value and two around the value itself
+    most_quotes = 4 * MAX_VALUES  # two quotes around a value's key and two around the value itself
     pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', most_quotes)
     return most_quotes if len(pieces) > most_quotes else sum(map(b"".join(pieces[::2]).count, b",[{"))
 
