@@ -1,9 +1,9 @@
 """The journal of a batch: a file with one line for each answered request, so that the batch can be resumed.
 
 Each line is ``{"request_key": "...", "id": ..., "response": {...}}``, followed by a newline. The key is the request's
-``rxllm.values.request_key``, which includes all its options. The id is the caller's id for the request. Without ids,
-the line of a repeated request also contains ``"nth"``, the number of identical requests before it. The response is
-written by ``rxllm.serializer`` without `parsed`; a later run parses the text again.
+``rxllm.values.request_key``, which includes all its options. The id is the caller's id for the request. If there
+are no ids, the line of a repeated request also contains ``"nth"``, the number of identical requests before it. The
+response is written by ``rxllm.serializer`` without `parsed`; a later run parses the text again.
 
 ==============================  ======================================================================================
 event                           effect on the file
@@ -47,10 +47,13 @@ T = TypeVar("T")
 RequestId = str | int
 
 Count = Callable[[int, Hashable, Response[Any] | None], object]
-"""A function called with a request's index, the name of its line, and its stored response (None if it is new)."""
+"""A function that is called with a request's index, the name of its line, and the response.
+
+The response is None unless it was already stored.
+"""
 
 WAIT = 1.0
-"""The number of seconds to wait for the lock, since a disposed stream might still be closing the file."""
+"""The number of seconds to wait for the lock, because a disposed stream might still be closing the file."""
 
 SYNC_EVERY = 1.0
 """The minimum number of seconds between syncs to disk."""
@@ -78,7 +81,7 @@ def _read_line(text: bytes) -> _Line:
 class Journal:
     """The journal for one subscription to a batch of `requests`.
 
-    `complete` fills in the fields of a request, and returns the request that is sent to `provider`.
+    `complete` fills in the fields of a request, and returns the request that will be sent to `provider`.
     """
 
     def __init__(
@@ -101,8 +104,8 @@ class Journal:
         self._is_closed = False
         self._size = 0
         self._synced_at = 0.0
-        # `_lines` holds the line of each request, but no responses. `_places` holds the start and the size of each line
-        # in the file, by request index.
+        # `_lines` holds the line of each request, but no responses. `_places` maps the index of each answered request
+        # to the start and size of its line in the file.
         self._lines: list[_Line] = []
         self._places: dict[int, tuple[int, int]] = {}
 
@@ -111,7 +114,7 @@ class Journal:
 
         Raises ``EngineError("journal_in_use")`` if another stream is writing to the file,
         ``EngineError("journal_failed")`` if the file cannot be read or written, and a ``ValidationError`` if the file
-        is not a journal, or has a different request under the same id.
+        is not a journal, or stores a different request under the same id.
         """
         await _in_thread(self._open)
 
@@ -128,7 +131,7 @@ class Journal:
             daemon_threads().submit(self._close)
 
     def has(self, index: int) -> bool:
-        """Whether the file has an answer to the request with this index."""
+        """Return whether the file has an answer to the request with this index."""
         return index in self._places
 
     async def read(self, index: int) -> Response[Any]:
@@ -190,8 +193,8 @@ class Journal:
                 self._size += len(text)
 
     def _cut_off(self, file: FileIO, text: bytes) -> None:
-        """Remove the unfinished last line, `text`, from the file. Raise if the file is not a journal."""
-        start = text.rstrip(b"\0")  # after a crash of the machine, the file can end with zeros
+        """Remove `text`, the unfinished last line, from the file. Raise an error if the file is not a journal."""
+        start = text.rstrip(b"\0")  # if the machine crashed, the file can end with zero bytes
         if start[: len(_HEAD)] != _HEAD[: len(start)]:
             raise self._not_a_journal(None, text)
         file.truncate(self._size)

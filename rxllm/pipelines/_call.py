@@ -56,13 +56,13 @@ from rxllm.values.request_keys import undescribed
 
 
 def model_events(setup: Setup, request: Request) -> Stream[Event]:
-    """Return the events of the answer. Each subscription is a new call."""
+    """Return the events of the answer. Each subscription makes a new call."""
 
     def make() -> Stream[Event]:
         scope, call = current_scope.get(), setup.call(request_id(setup.options))
         chat = {} if scope.chat is None else scope.chat
         below = scope.below_model().under(setup.engine.operators, chat)
-        if scope.counted:  # The adapter that uses this engine has counted its call already.
+        if scope.counted:  # the adapter that uses this engine has already counted its call
             below = msgspec.structs.replace(below, counted=scope.counted)
 
         def answer(sent: Request) -> Stream[Event]:
@@ -81,13 +81,13 @@ def model_events(setup: Setup, request: Request) -> Stream[Event]:
 
 
 def source(setup: Setup, sent: Request, call: Call) -> Observable[Event]:
-    """Return the adapter's events. Each subscription is a new attempt."""
+    """Return the adapter's events. Each subscription makes a new attempt."""
     adapter = as_adapter(setup.engine.adapter)
     return Deferred(lambda: adapter.stream(sent, current_scope.get().attempt(call)))
 
 
 def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> Iterator[tuple[str, Operator]]:
-    """Yield each stage's name and operator."""
+    """Yield the name and operator of each stage, in order."""
     engine, options, limits = setup.engine, setup.options, setup.timeouts
     ids = (call.request_id, engine_call.provider, sent.model, options.get("session_id"))
 
@@ -111,7 +111,7 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
     if current_scope.get().journal is not None:
         yield "journal", partial(_use_journal, sent, engine_call.provider)
 
-    # A budget counts at the model call, wherever it stands among the operators.
+    # A budget counts at the model call, regardless of its position among the operators.
     shares = current_scope.get().shares
     operators = [operator for operator in engine.operators if not isinstance(operator, HoldsBudget)]
     if shares and operators:
@@ -148,7 +148,7 @@ def _use_journal(request: Request, provider: str, events: Observable[Event]) -> 
     key = request_key(undescribed(request), provider) if request.tools else described
 
     def answer() -> Stream[Event]:
-        # Earlier versions' keys included the tools' descriptions.
+        # In earlier versions, keys included the tools' descriptions.
         is_old = isinstance(journal, RecallingJournal) and journal.has_response(scope.path, described)
         return Stream.of(journal.response(scope.path, described if is_old else key, events))
 

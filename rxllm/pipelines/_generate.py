@@ -1,9 +1,10 @@
 """Generate responses, and run steps and chats.
 
-Many models cannot use tools and follow a JSON schema in the same request. With ``structured_finalize=True``, the chat
-therefore runs without its ``response_format``. A final request without tools then asks for the structured answer. It is
-sent unless the chat halts early, for example for approval. Its user message is ``structured_finalize_nudge``, and
-``""`` omits it. By default, chats do this if the model has ``tools_with_schema=False`` in ``rxllm.models``.
+Many models cannot use tools and follow a JSON schema in the same request. So with ``structured_finalize=True``, the
+chat runs without its ``response_format``, and a final request without tools then asks for the structured answer. That
+request is not sent if the chat halts early, for example for approval. It ends with ``structured_finalize_nudge`` as a
+user message, unless that is ``""``. By default, chats do this if the model has ``tools_with_schema=False`` in
+``rxllm.models``.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ def stream_generate(
     >>> list(stream_generate(Fake("Hello"), "Hi").pipe(ops.text()))
     ['Hello']
 
-    Each subscription is a new call. `engine` is an `Engine`, an adapter, or ``"provider:model"``. `request` is a
-    string, messages, a `Thread` or a `Request`. An unknown option raises `EngineError`, and an invalid value
-    `ValidationError`. Other errors go to ``on_error``, or are emitted as an ``ErrorEvent`` after the first event.
+    Each subscription makes a new call. `engine` is an `Engine`, an adapter, or ``"provider:model"``. `request` is a
+    string, messages, a `Thread` or a `Request`. An unknown option raises `EngineError`, and an invalid value raises
+    `ValidationError`. Any other error goes to ``on_error`` or, after the first event, is emitted as an ``ErrorEvent``.
     """
     setup = Setup.of(engine, GenerateOptions, opts)
     request = as_request(request)
@@ -105,7 +106,7 @@ def stream_step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOp
     >>> stream_step(Fake("Hello"), "Hi").run().response
     Response('Hello', stop, 0 tokens)
 
-    The events belong to the response and its tools. The last event is ``StepCompleted``.
+    The stream emits the events of the response and of its tools. The last event is ``StepCompleted``.
     """
     setup = Setup.of(engine, StepOptions, opts)
     return setup.returned_by("stream_step", setup.drop_hidden(step_events(setup, as_thread(thread))))
@@ -146,7 +147,7 @@ Ask = Callable[[Thread], Stream[Event]]
 
 
 def ask_functions(setup: Setup, thread: Thread) -> tuple[Ask, Ask | None]:
-    """Return the function that runs a step, and the one that runs the final step (None if there is none).
+    """Return the functions that run a step and the final step. The second is None if there is no final step.
 
     Raises ``ValidationError("invalid_request")`` if the final step would have no schema.
     """
@@ -159,7 +160,7 @@ def ask_functions(setup: Setup, thread: Thread) -> tuple[Ask, Ask | None]:
         validate.capabilities(replace(request, tools=()), model)  # checked before the first tool runs
     final = setup.without(_without_tools(setup.engine), "structured_finalize", "tools", "tool_choice")
     nudge = setup.options.get("structured_finalize_nudge", NUDGE)
-    # The nudge is not in the chat's own thread, so that a chat that failed can run again.
+    # The nudge is not added to the chat's own thread, so that a failed chat can run again.
     return (
         partial(step_events, setup.without(setup.engine, "structured_finalize", "response_format")),
         lambda thread: step_events(final, thread.add_user(nudge) if nudge else thread),

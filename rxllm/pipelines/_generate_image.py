@@ -30,7 +30,7 @@ from rxllm.values import ApiKey, Call, Image, ImageRequest, ImageResponse, Valid
 from rxllm.values.argument_checks import shown
 
 BUILT_IN = {"openai": "OpenAIImages", "google": "GeminiImages", "gemini": "GeminiImages"}
-"""The ``rxllm.images`` class for each provider name."""
+"""The class in ``rxllm.images`` for each provider name."""
 
 
 class ImageOptions(TypedDict, total=False):
@@ -84,12 +84,13 @@ def generate_image(
     >>> generate_image(engine, "a kestrel").run()
     ImageResponse([Image(binary, image/gif, 6 bytes)])
 
-    Each subscription is a new call. `engine` is an `Engine` with an ``image_adapter``, an image adapter, or
+    Each subscription makes a new call. `engine` is an `Engine` with an ``image_adapter``, an image adapter, or
     ``"provider:model"``. Without an image adapter, the stream fails with ``EngineError("no_image_adapter")``. An
-    unknown option raises `EngineError`, and an invalid value `ValidationError`. Other errors go to ``on_error``.
+    unknown option raises `EngineError`, and an invalid value raises `ValidationError`. Any other error goes to
+    ``on_error``.
 
-    The engine's params are for chat models, and are ignored. If the engine has an ``adapter``, the engine's model is
-    ignored too. To check a request before it is sent, call ``validate.image_request``.
+    The engine's params are for chat models, so they are ignored. If the engine has an ``adapter``, the engine's model
+    is ignored, too. To check a request before it is sent, call ``validate.image_request``.
     """
     return _responses("generate_image", engine, lambda: _as_request(prompt_or_request), opts)
 

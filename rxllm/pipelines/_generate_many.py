@@ -96,7 +96,7 @@ def generate_many(
 
     All `requests` are read and checked when this function is called. If a request fails, its Response has an `error`,
     and the other requests continue. The stream emits the responses in the order of the requests. With
-    ``ordered=False``, each response is emitted once it is complete. Its request's index is in
+    ``ordered=False``, each response is emitted as soon as it is complete. The index of its request is in
     ``response.metadata["request_index"]``:
 
     >>> many = generate_many(shout, ["a", "b"], ordered=False)
@@ -107,16 +107,17 @@ def generate_many(
     ``response.metadata["request_id"]``.
 
     `journal` is the path of a file. Each answer is appended to it before it is emitted. A second run with the same file
-    emits the stored answers, and sends only the other requests. Failed requests are not stored. A request is recognized
-    by its id, or else by its `request_key`, which includes all options. The file is synced to disk every second, and at
-    the end.
+    emits the stored answers, and sends only the remaining requests. Failed requests are not stored. A request is
+    recognized by its id, or else by its `request_key`, which includes all options. The file is synced to disk every
+    second, and at the end.
 
     ``on_progress(progress)`` is called with a `Progress` whenever a request ends. For a progress bar, pass
     ``rxllm.display.progress_bar()``.
 
     `usd` limits the cost of the whole batch in dollars, including stored answers. See ``operators.budget``. Each
-    request reserves the most that it can cost, so set `max_tokens`. A request that would exceed the limit waits for
-    others to end. If it still would, it fails without being sent. So does a request without a known price.
+    request reserves the most that it can cost, so set `max_tokens`. A request that would exceed the limit waits until
+    other requests have ended. If it would still exceed the limit, it fails without being sent. A request whose price is
+    unknown also fails without being sent.
 
     If an id in the journal belongs to a different request, the stream fails with ``ValidationError`` before anything is
     sent. If another stream is writing to the file, it fails with ``EngineError("journal_in_use")``. If the file cannot
@@ -276,7 +277,7 @@ class _Emitter:
         self.fail: Callable[[Any], None] = observer.on_error
 
     def receive(self, index: int, response: Response[Any]) -> None:
-        # A subscriber's exception does not fail the request.
+        # An exception from the subscriber does not fail the request.
         try:
             self._count(index, response)
             if not self._ordered:

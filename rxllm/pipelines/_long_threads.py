@@ -1,8 +1,8 @@
 """Keep a long conversation within the context window.
 
-A summary is stored in the ``metadata["summary"]`` of the answer's message, and is therefore part of the thread's JSON.
-It contains the `text`, the number of `messages` that it replaces, and their `digest`. System messages are not counted.
-Later calls use the last summary whose messages are unchanged.
+A summary is stored as ``metadata["summary"]`` of the answer's message, so it is part of the thread's JSON. It contains
+the summary's `text`, the number of `messages` that it replaces, and their `digest`. System messages are not counted.
+Later calls use the last summary whose messages have not changed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ INSTRUCTIONS = (
     "language of the conversation."
 )
 QUESTION = "What has been said so far?"
-"""The user message before the summary, for templates that alternate roles."""
+"""The user message before the summary, for chat templates that require roles to alternate."""
 
 
 @with_options(GenerateOptions)
@@ -72,8 +72,8 @@ def count_tokens(
     models and servers, the number is an estimate, and ``estimated`` is True. The estimate is 1 token per 4 bytes of
     text, plus 4 per message. An image or non-text file adds 1,000, and an image with ``detail="low"`` adds 100.
 
-    The engine's `prepare` functions are not called. Your own adapter can have a method ``count_tokens(request, call)``.
-    It returns an Observable of one `TokenCount`.
+    The engine's `prepare` functions are not called. Your own adapter can also count tokens if it has a method
+    ``count_tokens(request, call)`` that returns an Observable of one `TokenCount`.
     """
     setup = Setup.of(engine, GenerateOptions, opts)
     request = as_request(request)
@@ -165,7 +165,7 @@ def compact_thread(
     messages after it are summarized together.
 
     The summary is a separate call, with the options `opts` and the system message `instructions`. Its usage is added to
-    the answer's. Right after its start, the answer emits
+    the answer's. Right after it starts, the answer emits
     ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})``. If the call fails, the
     answer fails with the same error. With ``on_error="continue"``, the whole thread is sent instead, and a warning is
     logged. The answer then emits ``Custom("thread_compaction_failed", {"error"})``.
@@ -173,7 +173,7 @@ def compact_thread(
     Tokens are estimated. For exact numbers at every step, pass
     ``count=lambda request: rxllm.count_tokens(engine, request)``.
 
-    Raises ``ValidationError("invalid_option")`` if an argument is invalid. Wrong options raise the same errors as in
+    Raises ``ValidationError("invalid_option")`` if an argument is invalid. Invalid options raise the same errors as in
     ``generate``.
     """
     check_count("at", at)
@@ -211,7 +211,7 @@ def compact_thread(
 
 
 class _Summary(msgspec.Struct, frozen=True):
-    """A summary of the first messages. `messages` is their number, not counting system messages."""
+    """A summary of a thread's first messages. `messages` is their number, not counting system messages."""
 
     messages: int = 0
     digest: str = ""
@@ -283,13 +283,13 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
     >>> exchange_starts([system("Be brief."), user("Hi"), assistant("Hello"), user("Bye")])
     [1, 3]
 
-    Messages before the first user message form an exchange too, except system messages. No exchange starts between a
-    tool call and its result. If a call has no result, no exchange starts after it, because trimming must not hide the
-    fault.
+    Messages before the first user message also form an exchange, unless they are system messages. No exchange starts
+    between a tool call and its result. If a call has no result, no exchange starts after it, because trimming must not
+    hide the fault.
     """
     starts: list[int] = []
     reach = _last_results(messages)
-    answered = -1  # the index of the last result so far
+    answered = -1  # the index of the last result of any call so far
     for i, message in enumerate(messages):
         if message.role != "system" and (not starts or message.role == "user") and answered < i:
             starts.append(i)
@@ -298,9 +298,9 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
 
 
 def _last_results(messages: Sequence[Message]) -> dict[int, int]:
-    """Return a mapping from each message that calls tools to the message with its last result.
+    """Map the index of each message that calls tools to the index of the last result of those calls.
 
-    Messages are represented by their indexes. A missing result counts as the end of the thread.
+    If a result is missing, the message is mapped to the length of the thread.
     """
     made_at: dict[str, int] = {}
     reach: dict[int, int] = {}
@@ -319,7 +319,7 @@ def _from_exchange(messages: Sequence[Message], start: int) -> tuple[Message, ..
 
 
 def _transcript(before: str, messages: Sequence[Message]) -> str:
-    """Return `messages` as text, after the summary `before`.
+    """Return `messages` as text, preceded by the summary `before`.
 
     >>> from rxllm.values import assistant, user
     >>> print(_transcript("The user likes foxes.", [user("A name for one?"), assistant("Rex.")]))

@@ -2,8 +2,8 @@
 
 * Each call, step, chat and image call has a span.
 * A span begins once, finishes once, and never changes events.
-* It finishes before the subscriber is notified of the end.
-* A stream disposed after its last event does not count as cancelled.
+* It finishes before the subscriber is notified that the stream has ended.
+* A stream that is disposed after its last event does not count as cancelled.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ Clock = Callable[[], float]
 class Observers:
     """The observers that are notified during a call.
 
-    The first error of each observer is logged, and the call continues.
+    If an observer raises an error, the call continues. Only each observer's first error is logged.
     """
 
     def __init__(self, functions: Iterable[Callable[[Telemetry], object]]) -> None:
@@ -246,7 +246,7 @@ def _bare(call: ToolCall) -> ToolCall:
 
 
 _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, FileAdded})
-"""The types of events that count as chunks. They add to the answer, whereas completions repeat it."""
+"""The types of events that count as chunks. They add to the answer, whereas completed events repeat it."""
 
 
 class Span:
@@ -259,14 +259,14 @@ class Span:
         self._began = now()
 
     def begin_attempt(self, call: Call) -> Call:
-        """Begin an attempt, and return its `call`."""
+        """Begin an attempt, and return the `call` to use for it."""
         return call
 
     def see(self, event: Any) -> None:
         """Handle one of the stream's events."""
 
     def finish(self, outcome: Outcome, error: Exception | None) -> None:
-        """Notify the observers of the stream's end."""
+        """Notify the observers that the stream has ended."""
 
     @property
     def _seconds(self) -> float:
@@ -274,7 +274,7 @@ class Span:
 
 
 class _SpanWithAttempts(Span):
-    """An adapter call's span, with its attempts and chunk times."""
+    """The span of an adapter call, with the number of attempts and the times of its chunks."""
 
     def __init__(
         self, observers: Observers, now: Clock, ids: Ids, adapter: Any, request: Request | ImageRequest
@@ -313,7 +313,7 @@ class CallSpan(_SpanWithAttempts):
         observers.notify(started, lambda: request_content(request))
 
     def begin_attempt(self, call: Call) -> Call:
-        """Count an attempt. Return `call` with functions that notify the observers when a connection drops."""
+        """Count an attempt, and return `call` with functions that notify the observers when a connection drops."""
         return dataclasses.replace(super().begin_attempt(call), on_reattached=self._reattached, on_lost=self._lost)
 
     def _reattached(self, seconds: float, error: Exception) -> None:
@@ -323,7 +323,7 @@ class CallSpan(_SpanWithAttempts):
         self._observers.notify(RetryAttempt(*self._about, 0, 0.0, error, **self._ids.keywords))
 
     def see(self, event: Event) -> None:
-        with suppress(Exception):  # The caller's own fold raises the same error, so none is raised here.
+        with suppress(Exception):  # the caller's own fold will raise the same error
             self._state = self._state.apply_event(event)
         if type(event) is MessageCompleted or type(event) is ErrorEvent:
             self._has_ended = True
@@ -386,7 +386,7 @@ class StepSpan(Span):
 
     def _finish_tool(self, id: str, outcome: Outcome, error: LLMError | None, result: Any = None) -> None:
         running = self._tools.pop(id, None)
-        if running is None:  # Another thread has reported the end.
+        if running is None:  # another thread has already reported the end
             return
         name, began = running
         about, seconds = (self._ids.request_id, name, id), self._now() - began

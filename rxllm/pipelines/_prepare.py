@@ -41,7 +41,7 @@ Answer = Callable[[Request], Stream[Event]]
 
 
 def prepare_request(functions: Sequence[Prepare], request: Request, answer: Answer, index: int = 0) -> Stream[Event]:
-    """Apply the functions, starting at `index`, to `request`. Return the answer to the resulting request."""
+    """Apply `functions`, starting at `index`, to `request`, and return the answer to the resulting request."""
     if index == len(functions):
         return answer(request)
     function = functions[index]
@@ -98,7 +98,7 @@ def _with_usage(error: Exception, usage: Usage) -> Exception:
 
 
 class _Annotator:
-    """Adds the contents of a `Prepared` to one answer. After a ``StepRestarted``, the answer starts over."""
+    """Adds the contents of a `Prepared` to one answer, and adds them again if the step is restarted."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
@@ -150,17 +150,17 @@ def _hold_back(check: Observable[Any], answer: Observable[Event]) -> Stream[Even
 class _HeldBack:
     """One subscription to a check and the answer that waits for it.
 
-    This class is not a `Backlog`, because a `Backlog` could not pause the answer. An error from the answer also waits
+    This class is not a `Backlog`, because a `Backlog` cannot pause the answer. An error from the answer also waits
     for the check.
     """
 
     def __init__(self, observer: abc.ObserverBase[Event]) -> None:
         self._observer = observer
-        # The check and the answer can use different threads. No event is emitted under the lock.
+        # The check and the answer can use different threads. No event is emitted while the lock is held.
         self._lock = threading.Lock()
         self._waiting: deque[Event] | None = deque()  # None once all events have been released
         self._gate = Hold(is_full=self._is_full)
-        self._end: Callable[[], None] | None = None  # ends the subscription, set if the answer ends before the check
+        self._end: Callable[[], None] | None = None  # ends the subscription; set if the answer ends first
         self._answer = SingleAssignmentDisposable()
 
     def start(
@@ -202,7 +202,7 @@ class _HeldBack:
         try:
             while (event := self._next()) is not None:  # more events may arrive during this loop
                 self._observer.on_next(event)
-        except BaseException as error:  # The subscriber raised an error that no caller would report.
+        except BaseException as error:  # the subscriber raised an error, and no caller would report it
             self._answer.dispose()
             fail(self._observer, error)
         else:

@@ -1,6 +1,6 @@
 """Combine the options of an engine, a request and a call.
 
-Another engine, as in ``fallback``, takes its settings from several sources:
+If another engine answers, as in ``fallback``, its settings are taken from several sources:
 
 ========================================  ==================================================================
 settings                                  source
@@ -57,7 +57,7 @@ _PLAIN = ("tool_choice", "temperature", "top_p", "max_tokens", "seed", "reasonin
 class Setup(msgspec.Struct, frozen=True):
     """An engine and a call's checked options.
 
-    `own_options` are only the call's. `options` also include the engine's.
+    `own_options` holds only the call's options. `options` also includes the engine's.
     """
 
     engine: Engine
@@ -84,7 +84,7 @@ class Setup(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, engine=engine, options=options, own_options=own_options)
 
     def complete(self, request: Request) -> Request:
-        """Return `request` with fields filled in from the options."""
+        """Return `request` with the options applied to its fields."""
         params = set_options(self.engine.params)
 
         def merged(name: str) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class Setup(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, engine=own, observers=Observers(own.observers))
 
     def response_format(self, request: Request) -> Any:
-        """Return the parser for the answer to `request`. The response format is not checked."""
+        """Return the function that parses the answer to `request`. The response format is not checked here."""
         return reader(self.option("response_format", request.response_format))
 
     def returned_by(
@@ -195,14 +195,14 @@ def as_request(value: Any) -> Request:
 
 
 def as_requests(values: Any) -> tuple[list[Request], list[str | int] | None]:
-    """Return the requests, and their ids if `values` is a mapping. A ``ValidationError`` names the invalid entry."""
+    """Return the requests, and their ids if `values` is a mapping. If an entry is invalid, the error names it."""
     if isinstance(values, Mapping) and "role" not in values:  # a mapping with a role is one message
         ids = list(cast(Mapping[Any, Any], values))
         for id in ids:
             check("requests", id, type(id) in (str, int), "a mapping whose keys are strings or integers")
         return [_entry(id, value) for id, value in cast(Mapping[Any, Any], values).items()], ids
     if isinstance(values, str | Mapping | Value):
-        raise invalid_option("requests", "must be a list or another iterable; for a single request use generate")
+        raise invalid_option("requests", "must be a list or another iterable; for a single request, use generate")
     if not isinstance(values, Iterable):
         raise invalid_option("requests", must_be("a list or another iterable", values))
     return [_entry(index, value) for index, value in enumerate(cast(Iterable[Any], values))], None
@@ -245,7 +245,7 @@ _LEFT_OUT = (
     "structured_finalize",
     "on_event",
 )
-"""The options that another engine does not take over, because they depend on the provider or are in the request."""
+"""The options that are not passed on to another engine: they are provider-specific or already in the request."""
 
 
 def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:

@@ -1,4 +1,4 @@
-"""Turn the caller's answers into events."""
+"""Turn the caller's answers to tool calls into events."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ from rxllm.values.sessions import nested_call, nested_id, open_agents, open_ids,
 
 
 def is_over(thread: Thread) -> bool:
-    """Whether the model has answered, and no tool call or question is unanswered."""
+    """Return whether the model has answered, and no tool call or question is left unanswered."""
     last = thread.last
     return last is not None and last.role == "assistant" and HaltedStep.of(thread) is None
 
 
 class HaltedStep(msgspec.Struct, frozen=True):
-    """A halted chat's unanswered `calls` and its `question`, if any."""
+    """The unanswered `calls` of a halted chat, and its `question`, if there is one."""
 
     thread: Thread
     calls: tuple[ToolCall, ...]
@@ -63,7 +63,7 @@ class HaltedStep(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, thread: Thread) -> HaltedStep | None:
-        """Return the halted step, or None if no tool call or question is unanswered."""
+        """Return the halted step, or None if no tool call or question is left unanswered."""
         last = thread.last
         question = last if last is not None and last.metadata.get("ask_user") else None
         calls = unanswered(thread)
@@ -98,7 +98,7 @@ class HaltedStep(msgspec.Struct, frozen=True):
 def agent_setup(tool: AgentTool, settings: ToolSettings, **ids: str) -> Setup:
     """Return the setup for an agent's chat.
 
-    An agent without its own `approve` uses the step's. The agent's own context entries override the step's.
+    If the agent has no `approve` of its own, it uses the step's. Its own context entries override the step's.
     """
     own = Setup.of(tool.engine, ChatOptions, {})
     context = {**settings.context, **own.engine.context, **own.options.get("context", {})}
@@ -144,7 +144,7 @@ class Answers(msgspec.Struct, frozen=True):
                 answers._edited_call(answers._approved_tool(call, settings, outer.id), call, outer.id)
 
     def replied(self, thread: Thread) -> tuple[Thread, Answers]:
-        """Add the replies to `thread`, even inside agents. Return the new thread and the remaining answers."""
+        """Add the replies to questions to `thread`, even inside agents. Return it and the remaining answers."""
         replies = {id: self.results[id] for id in open_questions(thread) if id in self.results}
         known = Counter(open_ids(thread))
         for id, reply in replies.items():
@@ -163,7 +163,7 @@ class Answers(msgspec.Struct, frozen=True):
     ) -> Iterator[tuple[ToolCall, ToolCall, Answers, ToolSettings]]:
         """Yield each call that needs an answer, including calls inside agents.
 
-        Each item contains the call with the id that the caller sees, the same call with its id in its own chat, and the
+        Each item holds the call in two forms (as the caller sees it, and as it appears in its own chat), along with the
         answers and settings for that chat.
         """
         for call in calls:
@@ -185,13 +185,13 @@ class Answers(msgspec.Struct, frozen=True):
         return call.id in self.results or call.id in self.approvals
 
     def _calls_again(self, call: ToolCall, agent: Thread) -> bool:
-        """Whether approving `call` runs its tool again, because the tool's question has a reply now."""
+        """Return whether approving `call` runs its tool again, because the tool's question now has a reply."""
         return _is_replied(agent) and call.id in self.approvals and not _is_denial(self.approvals[call.id])
 
     def _begun(self, call: ToolCall, thread: Thread, settings: ToolSettings) -> Tool:
-        """Return the tool of a call that has already started.
+        """Return the tool that `call` has already started.
 
-        It is an agent whose chat is `thread`, or a tool whose question is the first message of `thread`.
+        This is either an agent whose chat is `thread`, or a tool whose question is the first message in `thread`.
         """
         tool = settings.tools_by_name.get(call.name)
         if isinstance(tool, AgentTool) or (tool is not None and is_question(thread[0])):
@@ -230,7 +230,7 @@ class Answers(msgspec.Struct, frozen=True):
         return execution(tool, call, settings, thread, scope, self._edited_call(tool, call, call.id))
 
     def _edited_call(self, tool: Tool, call: ToolCall, id: str) -> ToolCall | None:
-        """Return `call` with the arguments from its approval, if any. `id` is the call's id as the caller sees it."""
+        """Return `call` with the arguments in its approval, if it has any. `id` is the id that the caller sees."""
         verdict = self.approvals.get(call.id)
         return edited(tool, call, verdict, "approvals", id) if isinstance(verdict, Mapping) else None
 
@@ -261,7 +261,7 @@ class Answers(msgspec.Struct, frozen=True):
         asking = set(_asking(agents))
         asks = "is the id of a tool call that asked a question; answer with the id {!r}, or deny the call in approvals"
         faults += [(("results", id), asks.format(nested_id(id, QUESTION))) for id in self.results if id in asking]
-        faults += [(("approvals", id), "has a result too; choose one") for id in self.approvals if id in self.results]
+        faults += [(("approvals", id), "also has a result; choose one") for id in self.approvals if id in self.results]
         faults += [((name, id), _AMBIGUOUS) for name, by_id in answers.items() for id in by_id if known[id] > 1]
         approved = (id for id, approval in self.approvals.items() if id in agents and not _is_denial(approval))
         begun = (id for id in approved if not _is_replied(agents[id]))
@@ -275,7 +275,7 @@ def _is_denial(approval: object) -> bool:
 
 
 def _asking(agents: Mapping[str, Thread]) -> Iterator[str]:
-    """Yield each call whose tool waits for a reply."""
+    """Yield the id of each call whose tool is waiting for a reply."""
     for id, agent in agents.items():
         if any(map(is_question, agent.messages[:1])) and not _is_replied(agent):
             yield id

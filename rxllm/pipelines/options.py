@@ -76,7 +76,7 @@ class PlainOptions(TypedDict, total=False):
     """The maximum length of the answer, in tokens. Anthropic requires a limit. If you do not set one, rxllm sends
     32,000 for Claude 4 and later, and 4,096 for other models. Default: the provider's."""
     stop: str | Sequence[str] | None
-    """One or more strings. The answer ends before the first one that the model writes. Default: none."""
+    """One or more strings. The answer ends just before the first of them that the model writes. Default: none."""
     seed: int | None
     """An integer that makes answers repeatable, as far as the provider supports it. Default: none."""
     reasoning_effort: str | None
@@ -106,8 +106,8 @@ class PlainOptions(TypedDict, total=False):
     the default policy, or False for no retries. Default: the engine's, which makes up to three attempts."""
     timeout: float | Timeouts | None
     """The number of seconds that may pass without model output, or a `Timeouts`. A number also limits the time between
-    bytes, and so does a `Timeouts` with both `first` and `idle`. Default: only the connection's limit of 600 seconds
-    without a byte."""
+    bytes. A `Timeouts` does so only if it sets both `first` and `idle`. Default: only the connection's own limit, which
+    is 600 seconds without a byte."""
     emit_text_deltas: bool | None
     """Whether event streams include `TextDelta` events. Results are the same either way. Default: ``True``."""
     emit_tool_deltas: bool | None
@@ -135,14 +135,14 @@ class PlainStepOptions(PlainOptions, total=False):
     """"auto" runs the tools that the model calls. "manual" halts the chat before any tool runs. Default: ``"auto"``."""
     on_tool_error: OnToolError | None
     """"continue" sends a tool's error to the model, and "halt" ends the chat. A function receives the tool call and the
-    error. It returns a result to use instead, or ``halt(...)``. Default: ``"continue"``."""
+    error, and returns a result to use instead, or ``halt(...)``. Default: ``"continue"``."""
     tool_timeout: float | None
-    """The time limit in seconds for a tool without its own timeout. None means no limit. Default: ``30.0``."""
+    """The time limit in seconds for a tool that has no timeout of its own. None means no limit. Default: ``30.0``."""
     max_concurrency: int | None
     """The maximum number of tools that run at the same time. None means no limit. Default: ``None``."""
     eager: bool | None
-    """Whether tools may start while the model is still writing. True also starts tools with ``idempotent=True``, and
-    False starts none. Default: only tools with ``eager=True``."""
+    """Whether tools may start while the model is still writing. With True, tools with ``idempotent=True`` may
+    do so, too. With False, no tool may. Default: only tools with ``eager=True``."""
     tool_executor: Executor | None
     """A function that runs each tool instead of its handler. Default: the engine's."""
     tool_result_encoder: Encoder | None
@@ -150,7 +150,7 @@ class PlainStepOptions(PlainOptions, total=False):
     approve: Approve | None
     """A function that decides whether to run a tool with ``approval=True``. It returns True, False, a reason to deny
     the call, other arguments as a mapping, or ``halt("approval")``. It can also return an awaitable or an Observable of
-    one of these. Default: a call to such a tool halts the chat."""
+    one of these values. Default: a call to such a tool halts the chat."""
     approve_timeout: float | None
     """The time limit in seconds for `approve`. If it does not decide in time, the call is denied. None means no limit.
     Default: ``None``."""
@@ -168,13 +168,13 @@ class PlainChatOptions(PlainStepOptions, total=False):
     halt_when: Callable[[StepResult], bool] | None
     """A function that receives each step's result, and returns True to end the chat. Default: none."""
     steer: Observable[str | Message] | None
-    """An Observable of user input (strings or user messages) during the chat. The next step answers each input. See
+    """An Observable of user input during the chat, as strings or user messages. The next step answers each input. See
     ``operators.repeat_until_halt``. Default: none."""
     steer_at: Literal["sentence", "step"] | None
     """The point at which `steer` interrupts the model: after its current "sentence" or "step". Default: "sentence", or
     "step" with a `response_format`."""
     structured_finalize_nudge: str | None
-    """The user message that `structured_finalize` adds to its final request. "" adds none. Default:
+    """The user message that `structured_finalize` adds to its final request. With "", none is added. Default:
     ``"Now provide your final structured response."``."""
 
 
@@ -187,15 +187,15 @@ _DEFAULT = re.compile(r"Default: ``(.+?)``")
 
 
 def describe(options: type[Any]) -> None:
-    """Append the fields' explanations to the docstring."""
+    """Append the explanations of the fields to the docstring of `options`."""
     options.__doc__ = _with_table(options.__doc__, options)
 
 
 def with_options(options: type[Any]) -> Callable[[F], F]:
     """Show all `options` in a function's signature and docstring.
 
-    An unknown option raises ``EngineError("unknown_option")``, even if a positional argument is also missing. Other
-    wrong arguments raise a ``TypeError`` with a remedy.
+    An unknown option raises ``EngineError("unknown_option")``, even if a positional argument is also missing. Any
+    other wrong argument raises a ``TypeError`` that includes a remedy.
     """
 
     def decorate(function: F) -> F:
@@ -228,7 +228,7 @@ def with_options(options: type[Any]) -> Callable[[F], F]:
 
 
 def _call_remedy(function: str, parameters: list[Parameter]) -> str:
-    """Return the correct form of a call, such as ``write generate(engine, request, ...)``."""
+    """Return advice on how to write a call, such as ``write generate(engine, request, ...)``."""
     positional = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
     needed = [f"{p.name}=..." for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.default is Parameter.empty]
     return f"write {function}({', '.join([*positional, *needed])}, ...)"
@@ -297,7 +297,7 @@ def request_id(options: Mapping[str, Any]) -> str:
 def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments for ``repeat_until_halt``.
 
-    `max_turns` defaults to ``RXLLM_MAX_TURNS`` from the environment, then to 8.
+    `max_turns` defaults to ``RXLLM_MAX_TURNS`` from the environment, or else to 8.
     """
     value = options.get("max_turns") or os.environ.get("RXLLM_MAX_TURNS") or MAX_TURNS
     try:

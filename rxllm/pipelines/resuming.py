@@ -13,7 +13,7 @@ Its agent has halted.                 The agent's chat continues with the answer
 None of these applies.                An ``EngineError("missing_tool_results")`` is raised before any tool runs.
 ====================================  ==================================================================================
 
-The halted step's response has empty usage, because its usage was reported before.
+The halted step's response has empty usage, because its usage has already been reported.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 def complete_step(setup: Setup, halted: HaltedStep, answers: Answers, settings: ToolSettings) -> Stream[Event]:
-    """Return the events that result from the answers. The last one is ``StepCompleted``."""
+    """Return the events that result from the answers. The last event is ``StepCompleted``."""
 
     def make() -> Stream[Event]:
         scope, agents = replace(current_scope.get(), request_id=request_id(setup.options)), halted.agents
@@ -69,7 +69,7 @@ class _StepCompleter:
 
 
 def _merge_outcomes(sources: Iterable[Observable[Event]], limit: float) -> Stream[Event]:
-    """Merge `sources`. Halting events are emitted last, in the order of the calls."""
+    """Merge `sources`, but emit halting events last, in the order of the calls."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         halts: dict[int, Event] = {}
@@ -80,7 +80,7 @@ def _merge_outcomes(sources: Iterable[Observable[Event]], limit: float) -> Strea
                 return
             try:
                 observer.on_next(event)
-            except BaseException as error:  # The subscriber raised an error that no caller would report.
+            except BaseException as error:  # the subscriber raised an error, and no caller would report it
                 fail(observer, error)
 
         def finish() -> None:
@@ -88,7 +88,7 @@ def _merge_outcomes(sources: Iterable[Observable[Event]], limit: float) -> Strea
 
         def run(_: abc.SchedulerBase, __: object = None) -> abc.DisposableBase:
             def end(index: int, error: Exception | None) -> None:
-                if error is not None:  # the caller's code raised, so stop the other tools
+                if error is not None:  # the caller's code raised an error, so stop the other tools
                     running.dispose()
                     observer.on_error(error)
 
@@ -113,8 +113,8 @@ def stream_resume(
 ) -> Stream[Event]:
     """Continue a halted chat, and return its events. See `resume`.
 
-    The order is the tools' events, the halted step's ``StepCompleted``, then the model's events. The last event is
-    ``ChatCompleted``.
+    The stream emits the tools' events, the halted step's ``StepCompleted``, and then the model's events. The last event
+    is ``ChatCompleted``.
     """
     setup, chat, answers = Setup.of(engine, ChatOptions, opts), thread, _answers(approvals, results)
     thread = as_thread(chat)
@@ -125,7 +125,7 @@ def stream_resume(
 def unchecked_resume(
     engine: Any, thread: Thread, approvals: Any, results: Any, opts: Mapping[str, Any]
 ) -> Stream[Event]:
-    """Do the same as `stream_resume`, but check the answers only when a subscription starts."""
+    """Do the same as `stream_resume`, but check the answers only on subscription."""
     setup = Setup.of(engine, ChatOptions, opts)
     return setup.drop_hidden(resumed_events(setup, thread, _answers(approvals, results)))
 
@@ -168,16 +168,16 @@ def resume(
     >>> halted.halted_reason, resume(model, halted, approvals={"c0": True}, tools=[pay]).run().output_text
     ('approval', 'Done.')
 
-    `thread` can be the halted chat's `ChatResult`, even from JSON. Every unanswered tool call needs a result or an
-    approval under its id. An approval is one of these values:
+    `thread` can be the halted chat's `ChatResult`, even if it was loaded from JSON. Every unanswered tool call needs a
+    result or an approval under its id. An approval is one of these values:
 
     - True: the tool runs, once per subscription.
-    - A mapping: the tool runs with these arguments. The thread keeps the model's own.
+    - A mapping: the tool runs with these arguments. The thread keeps the model's own arguments.
     - False, or a string with the reason: the call is denied, and the model receives a ``ToolError("denied")``.
 
-    If you do not answer a call to an approval tool, the option ``approve`` decides. A call inside an agent has an id
-    such as ``"c1/c2"`` in the halted result. The agent continues when that call has been answered. A reply to a
-    question goes into `results`, under the id of the tool call. The reply is a string or, for a form, a mapping. A
+    If you do not answer a call to a tool that needs approval, the option ``approve`` decides. A call inside an agent
+    has an id such as ``"c1/c2"`` in the halted result. The agent continues once that call has been answered. A reply to
+    a question goes into `results`, under the id of the tool call. The reply is a string or, for a form, a mapping. A
     question without a reply stays open.
 
     The result's first step is the halted step, now complete. It does not count towards ``max_turns``, and its usage is
@@ -185,9 +185,9 @@ def resume(
     halted without unanswered calls, for example at ``max_turns``, calls the model immediately. A chat that ends with
     the model's answer cannot be resumed.
 
-    Raises an ``EngineError("missing_tool_results")`` that names the calls that are left unanswered. Raises
-    ``ValidationError("invalid_option")`` for an unknown id or arguments that the tool does not accept. The same error
-    is raised if there is nothing to resume.
+    Raises ``EngineError("missing_tool_results")`` if calls are left unanswered. The error names these calls. Raises
+    ``ValidationError("invalid_option")`` for an unknown id, for arguments that the tool does not accept, and if there
+    is nothing to resume.
     """
     setup, chat, answers = Setup.of(engine, ChatOptions, opts), thread, _answers(approvals, results)
     thread = as_thread(chat)

@@ -3,7 +3,7 @@
 ========================  ============================================================================================
 protocol                  frames
 ========================  ============================================================================================
-``"rxllm"``               every event as JSON: rxllm's own protocol
+``"rxllm"``               rxllm's own protocol, which sends every event as JSON
 ``"ui"``                  the Vercel AI SDK's UI message stream, for ``useChat``
 ``"ag-ui"``               AG-UI 1.0, for CopilotKit and ``@ag-ui/client``
 ========================  ============================================================================================
@@ -13,7 +13,7 @@ protocol                  frames
 `sse` writes a frame as a server-sent event. `Runs` keeps streams running while no browser is connected. At the other
 end, `from_sse` reads frames, and `decode` turns them back into events.
 
-`chat` is the whole endpoint of a chat. `from_ui` and `from_ag_ui` parse client requests. `AGUIEncoder` encodes the
+`chat` is a complete chat endpoint. `from_ui` and `from_ag_ui` parse client requests. `AGUIEncoder` encodes the
 answer for an AG-UI client. The `AGUI` adapter calls an AG-UI agent like a model. `openai_app` serves engines over
 OpenAI's Chat Completions API.
 """

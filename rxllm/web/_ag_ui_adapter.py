@@ -33,15 +33,15 @@ class AGUI(HTTPAdapter):
     >>> import rxllm
     >>> agent = rxllm.Engine(AGUI("http://127.0.0.1:8000/agent"))
 
-    The key is optional, and is sent as a bearer token. The request's tools are sent as AG-UI client tools, which run in
-    this process. The agent runs its own tools. Their results become parts of the response message. Interrupts are in
-    the response's ``metadata["interrupts"]``. Events from inner agents arrive as ``Nested``. Changes to the shared
-    state arrive only as raw chunks.
+    The key is optional. If there is one, it is sent as a bearer token. The request's tools are sent as AG-UI client
+    tools, which run in this process. The agent runs its own tools, and their results become parts of the response
+    message. Interrupts are stored in the response's ``metadata["interrupts"]``. Events from inner agents arrive as
+    ``Nested``. Changes to the shared state arrive only as raw chunks.
 
-    Each request contains all messages. The model and its parameters are in ``forwardedProps``, which the agent may
-    ignore. ``Request.options`` overrides fields of the ``RunAgentInput``. For example,
-    ``{"threadId": "t1", "resume": [...]}`` answers the last message's interrupts. Without a ``threadId``, every request
-    starts a new conversation.
+    Every request contains the whole conversation. The model's name and parameters are sent in ``forwardedProps``, which
+    the agent may ignore. ``Request.options`` overrides fields of the ``RunAgentInput``. For example,
+    ``{"threadId": "t1", "resume": [...]}`` answers the last message's interrupts. If there is no ``threadId``, every
+    request starts a new conversation.
     """
 
     provider = PROVIDER
@@ -76,7 +76,7 @@ class AGUIDecoder(FrameDecoder):
         self._chunks = Chunks()
         self._agents = Decoder()  # decodes the frames of the inner agents
         self._calls: dict[str, int] = {}
-        # These calls may still turn out to be calls of the agent itself.
+        # Calls to client tools. If a result arrives, the agent has run a tool of its own with the same name.
         self._undecided: set[str] = set()
         self._thinking: str | None = None  # the message id of the latest thinking block
 
@@ -144,7 +144,7 @@ class AGUIDecoder(FrameDecoder):
                 self.blocks.nested(Nested((self.blocks.calls.id_of(self._calls[id]), *inside), event.event))
 
     def _begin_agent(self, id: str, name: str) -> None:
-        """Add a call for an agent that no call has started.
+        """Add a tool call for an agent that was not started by one.
 
         ``Nested`` paths consist of call ids, so every agent needs a call.
         """
@@ -167,7 +167,7 @@ class AGUIDecoder(FrameDecoder):
             if id not in self._undecided:
                 self.blocks.complete_call(index)
         else:
-            if id in self._undecided:  # the agent ran its own tool of this name
+            if id in self._undecided:  # the agent ran its own tool with this name
                 self.blocks.call(index, None, None, None, {"server": True})
                 self.blocks.complete_call(index)
             result = {"id": self.blocks.calls.id_of(index), "content": frame["content"]}
@@ -197,7 +197,7 @@ class AGUIDecoder(FrameDecoder):
 
 
 def _without(usage: Usage, agents: Usage) -> Usage:
-    """Subtract the usage of the inner `agents` from a run's `usage`."""
+    """Subtract what the inner `agents` used from a run's `usage`."""
     counts = {name: (getattr(usage, name), getattr(agents, name) or 0) for name in COUNTS.values()}
     return replace(usage, **{name: max(0, all - own) for name, (all, own) in counts.items() if all is not None and own})
 

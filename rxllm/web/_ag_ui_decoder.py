@@ -1,7 +1,8 @@
-"""The AG-UI decoder, for frames from any server.
+"""The AG-UI decoder, which accepts frames from any server.
 
 `rxllm.web._ag_ui_encoder` lists the frames. Call ids are unique only within one agent, so each agent has its own
-`Lane`. Other servers send only content. `ForeignRun` adds the starts and ends of their responses, steps and chats.
+`Lane`. Other servers send only the content, so `ForeignRun` adds the events that start and end responses, steps and
+chats.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from rxllm.web._for_client import ClientFold
 from rxllm.web._frames import Block, Frame, all_of, text_of
 
 MOST_NESTED = 32
-"""The maximum nesting depth of agents. Each level folds the events of all levels below it."""
+"""The maximum nesting depth of agents. It is limited because each level also folds the events of all levels below."""
 
 OWN = "rxllm"
-"""The name of rxllm's own ``CUSTOM`` frames. The decoder emits no events for frames with this ``rawEvent``."""
+"""The name of rxllm's own ``CUSTOM`` frames. The decoder emits no events for frames whose ``rawEvent`` is this."""
 
 COUNTS = {
     "inputTokens": "input_tokens",
@@ -32,7 +33,7 @@ COUNTS = {
     "cachedInputTokens": "cached_input_tokens",
     "cacheWriteInputTokens": "cache_write_input_tokens",
 }
-"""The `Usage` field for each AG-UI usage counter."""
+"""Maps AG-UI's usage counters to the fields of `Usage`."""
 
 Path = tuple[str, ...]
 """The ids of the enclosing tool calls, outermost first."""
@@ -51,7 +52,7 @@ class Decoder:
 
     @property
     def usage(self) -> Usage:
-        """The usage so far, including the inner agents."""
+        """The usage so far, including the inner agents' usage."""
         return self._fold.state.to_chat_result().usage
 
     def feed(self, frame: Frame) -> list[ev.Event]:
@@ -83,12 +84,12 @@ class Decoder:
 
 
 class Lanes:
-    """The lanes of all agents, by run id, and the messages that the client has received."""
+    """Holds the lane of every agent, keyed by run id, and the messages that the client has received."""
 
     def __init__(self) -> None:
         self.is_ours = False
         self.by_run: dict[str | None, Lane] = {None: Lane(self)}
-        # Each entry is a number, an agent's path and a message.
+        # Each entry holds a message's number, the path of its agent, and the message itself.
         self.messages: list[tuple[int, Path, Frame]] = []
         self.count = 0
         self._by_id: dict[str, Frame] = {}  # the same messages, keyed by their ids
@@ -110,7 +111,7 @@ class Lanes:
         return []
 
     def lane(self, run: Any) -> Lane:
-        """Return the lane of the agent whose run id is `run`. Add one if there is none."""
+        """Return the lane of the agent whose run id is `run`, and create it if necessary."""
         if run not in self.by_run:
             if not isinstance(run, str):
                 raise TypeError("subagentRunId is not text")
@@ -118,7 +119,7 @@ class Lanes:
         return self.by_run[run]
 
     def block_id(self, message: str) -> str | None:
-        """Return the block id in a message id. Message ids from rxllm have the form ``RUN:NUMBER:BLOCK``."""
+        """Return the block id for a message id. rxllm's own message ids have the form ``RUN:NUMBER:BLOCK``."""
         return message.removeprefix(self._prefix).partition(":")[2] or None if self.is_ours else message
 
     def note(self, lane: Lane, message: Frame) -> None:
@@ -144,10 +145,10 @@ class Lanes:
 class Lane:
     """The part of a stream that belongs to one agent.
 
-    Call ids are unique only within a lane, so ids on the wire begin with the lane's path. `blocks` and `calls` contain
-    the blocks and calls that are still open. `names` maps call ids to the tools' names. `agents` maps call ids to the
-    lanes of the agents that these calls started. `mark` is the number of the last message before the current step.
-    `parent` is the id of the message that the next tool call belongs to.
+    Call ids are unique only within a lane, so the ids on the wire are prefixed with the lane's path. `blocks` and
+    `calls` hold the blocks and calls that are still open. `names` maps call ids to tool names. `agents` maps call ids
+    to the lanes of the agents that those calls started. `mark` is the number of the last message before the current
+    step. `parent` is the id of the message that the next tool call belongs to.
     """
 
     def __init__(self, lanes: Lanes, path: Path = (), run: str | None = None) -> None:
@@ -164,7 +165,7 @@ class Lane:
         self.parent: str | None = None
         self._lanes = lanes
         self._prefix = "".join(f"{id}/" for id in path)
-        self._ended: Block | None = None  # a thinking block whose signature may be in the next frame
+        self._ended: Block | None = None  # a completed thinking block, whose signature may be in the next frame
 
     def wire_id(self, call: str) -> str:
         return self._prefix + call
@@ -260,7 +261,7 @@ class Chunks:
     """Expands ``*_CHUNK`` frames into start, content and end frames."""
 
     def __init__(self) -> None:
-        self._open: dict[Any, tuple[str, str]] = {}  # the kind and id of each agent's open item
+        self._open: dict[Any, tuple[str, str]] = {}  # the kind and id of the item that each agent has open
 
     def read(self, frame: Frame) -> Iterable[Frame]:
         kind, run = frame["type"], frame.get("subagentRunId")
@@ -291,7 +292,7 @@ def _tag(run: str | None) -> Frame:
 
 
 class ForeignRun:
-    """Reads a run from another server, and adds the start and end events that such servers do not send."""
+    """Reads a run from a server other than rxllm, and adds the start and end events that such servers do not send."""
 
     def __init__(self, fold: ClientFold, lanes: Lanes, open: Unfinished) -> None:
         self._fold = fold
@@ -391,7 +392,7 @@ class ForeignRun:
 
 
 def to_usage(frame: Frame) -> Usage | None:
-    """Return the usage in a run's last frame, or None if there is none."""
+    """Return the usage that a run's last frame reports, or None if it reports none."""
     entries = [
         Usage(**{COUNTS[name]: entry[name] for name in COUNTS if type(entry.get(name)) is int})
         for entry in frame.get("usage") or ()

@@ -17,12 +17,14 @@ the end of the stream                         ``RUN_FINISHED`` with the usage, p
                                               ``RUN_ERROR`` if the run failed or was cut off
 ============================================  ==========================================================================
 
-Some events fit only partly into these frames. Other clients get the parts that fit, in frames with
-``"rawEvent": "rxllm"``. A ``CUSTOM`` frame named ``rxllm`` follows. Its ``value["event"]`` is the whole event as JSON.
-rxllm's decoder emits nothing for the marked frames. Only raw chunks and provider-specific parts are lost.
+Some events do not map fully onto these frames. For other clients, the encoder sends what does map, in frames marked
+``"rawEvent": "rxllm"``. They are followed by a ``CUSTOM`` frame named ``rxllm``, whose ``value["event"]`` is the whole
+event as JSON. rxllm's decoder emits nothing for the marked frames. Only raw chunks and provider-specific parts are
+lost.
 
-If a tool call waits for approval or asks a question, the run is interrupted. The interrupt has the call's id. An inner
-agent's id starts with the enclosing calls' ids, joined by ``/``. Calls to the client's own tools are listed as pending.
+If a tool call needs approval or asks a question, the run ends with an interrupt that carries the call's id. If an inner
+agent made the call, the id is prefixed with the ids of the enclosing calls, joined by ``/``. Calls to the client's own
+tools are listed as pending.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ class Encoder:
     """Turns events into AG-UI frames.
 
     `thread_id` and `run_id` are random by default. `messages` are the messages that the client already has. When a step
-    restarts, they become a ``MESSAGES_SNAPSHOT``, and the client deletes the abandoned messages. Without `messages`,
-    the client keeps them. With `edits`, users who approve a call may change its arguments.
+    restarts, they are sent in a ``MESSAGES_SNAPSHOT``, so that the client deletes the messages of the abandoned step.
+    Without `messages`, the client keeps those. With `edits`, users who approve a call may change its arguments.
     ``from_ag_ui(...).encoder()`` passes all of these for you.
     """
 
@@ -99,7 +101,7 @@ class Encoder:
         return [start]
 
     def _read(self, lane: Lane, event: ev.Event, source: Iterable[Frame]) -> list[Frame]:
-        """Return the frames from `source`. If these do not decode to `event`, append a ``CUSTOM`` frame."""
+        """Return the frames from `source`. If they do not decode to `event`, add a ``CUSTOM`` frame that does."""
         frames: list[Frame] = []
         events: list[ev.Event] = []
         for untagged in source:
@@ -146,7 +148,7 @@ class Encoder:
                 return []
 
     def _next_delta(self, event: ev.TextDelta) -> Frame | None:
-        """Return the frame for `event` if `event` continues the only open block, and None otherwise."""
+        """Return the frame for `event`, or None unless `event` continues the only open block."""
         blocks = self._lanes.lane(None).blocks
         if len(blocks) == 1:
             (block,) = blocks.values()
@@ -168,7 +170,7 @@ class Encoder:
         return [*frames, *_end_block(kind, block.name, signature)]
 
     def _block(self, lane: Lane, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the open block, or a new block and the frames that begin it. An open block needs no frames."""
+        """Return (frames, block): no frames and the open block, or a new block and the frames that begin it."""
         block = open_block(lane.blocks, kind, id)
         if block is not None:
             return [], block
@@ -181,7 +183,7 @@ class Encoder:
         return frames, Block(kind, id, name)
 
     def _mint(self, id: str | None = None) -> str:
-        """Return a new id, unique within the conversation."""
+        """Return a new id that is unique within the conversation."""
         self._minted += 1
         return ":".join((self._ids["runId"], str(self._minted), *(() if id is None else (id,))))
 
@@ -205,7 +207,7 @@ class Encoder:
         return {**result, "content": content, "role": "tool"}
 
     def _begin_agents(self, path: Path, frames: list[Frame]) -> Lane:
-        """Return the lane at `path`. The frames that start new agents are appended to `frames`."""
+        """Return the lane at `path`, and append the frames that start any new agents to `frames`."""
         lane = self._lanes.lane(None)
         for call in path:
             if call not in lane.agents:
@@ -244,7 +246,7 @@ class Encoder:
             return
         messages = [*self._history, *(message for _, _, message in kept)]
         if not any(message.get("role") == "reasoning" for message in messages):
-            # Clients delete old reasoning messages only if the snapshot contains one.
+            # Clients delete old reasoning messages only if the snapshot contains a reasoning message.
             thoughts = [message for _, _, message in noted if message["role"] == "reasoning"]
             messages += [{**message, "content": ""} for message in thoughts[:1]]
         yield {"type": "MESSAGES_SNAPSHOT", "messages": messages}
@@ -278,7 +280,6 @@ def _end_block(kind: str, name: str, signature: str | None = None) -> list[Frame
 
 
 def _end_step(lane: Lane) -> list[Frame]:
-    """Return the frames that end the step."""
     end = [] if lane.step is None else [{"type": "STEP_FINISHED", "stepName": lane.step}]
     return [*_close_parts(lane), *end]
 
@@ -292,7 +293,7 @@ def _arguments(wire_id: str, delta: str) -> Frame:
 
 
 def _tag(lane: Lane, frame: Frame) -> Frame:
-    """Add the agent's id to `frame`. Snapshots are left unchanged, since they cover the whole conversation."""
+    """Add the agent's id to `frame`, unless it is a snapshot, which covers the whole conversation."""
     if lane.run is None or "subagentRunId" in frame or frame["type"] == "MESSAGES_SNAPSHOT":
         return frame
     return {**frame, "subagentRunId": lane.run}
@@ -307,7 +308,7 @@ _EDITED = {**_APPROVAL, "editedArgs": {"type": "object"}}
 
 
 def _outcome(state: StreamCollector, lanes: Lanes, edits: bool) -> Frame:
-    """Return the outcome of a run that has not failed: an interrupt, or success with any pending calls."""
+    """Return the outcome of a run that did not fail: an interrupt, or success with a list of any pending calls."""
     if state.chat_result is not None:
         metadata, calls = state.chat_result.metadata, state.chat_result.pending_tool_calls
         question, id = state.chat_result.pending_question, state.chat_result.pending_tool_call_id
@@ -339,7 +340,7 @@ def _question(id: str, question: str, opts: Any) -> Frame:
 
 
 def _agent(id: str, lanes: Lanes) -> Frame:
-    """Return the ``subagentRunId`` field of the agent that made the call `id`. The outermost agent has none."""
+    """Return the ``subagentRunId`` field for the call `id`, or no field if the outermost agent made the call."""
     path = id.rpartition("/")[0]
     runs = [lane.run for lane in lanes.by_run.values() if lane.run and "/".join(lane.path) == path]
     return {"subagentRunId": runs[-1]} if runs else {}

@@ -1,7 +1,7 @@
 """Read AG-UI requests.
 
-`rxllm.web._requests` lists the accepted input. A user's answer to a question becomes a user message. If an inner agent
-asked the question, the answer becomes the result of a tool call. The tools in `client_tools` become manual tools.
+`rxllm.web._requests` describes what is accepted. A user's answer to a question becomes a user message or, if an inner
+agent asked the question, the result of a tool call. The tools that `client_tools` names become manual tools.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _Input(msgspec.Struct, rename="camel"):
 
 
 class AGUIInput(Incoming, frozen=True):
-    """A request from an AG-UI client, with the client's `tools` and the options for `encoder`."""
+    """A request from an AG-UI client. It also holds the client's `tools` and the options for `encoder`."""
 
     tools: tuple[Tool, ...] = ()
     thread_id: str = ""
@@ -132,10 +132,10 @@ def from_ag_ui(
     'Hello'
 
     Pass the server's copy of the conversation as `stored`. Then only new messages and answers are taken from the
-    request. If `stored` is a function, it is called with the ``threadId``. Without `stored`, the client's messages are
-    the conversation, and approvals are rejected. `client_tools` names the tools that run in the client. Other tools in
-    the request are ignored, and their results are rejected. With `edits`, users who approve a call may change its
-    arguments. Raises the same errors as `from_ui`.
+    request. If `stored` is a function, it is called with the ``threadId``. Without `stored`, the conversation consists
+    of the client's messages, and approvals are rejected. `client_tools` names the tools that run in the client. Any
+    other tools in the request are ignored, and their results are rejected. With `edits`, users who approve a call may
+    change its arguments. Raises the same errors as `from_ui`.
     """
     data = load_request(body, max_bytes)
     request = convert_to(data, _Input)
@@ -156,7 +156,7 @@ def from_ag_ui(
 
 
 def ag_ui_id(data: Any) -> str:
-    """Return the conversation's id from a parsed request."""
+    """Return the conversation id from a parsed request."""
     return check_id(convert_to(data, _Input).thread_id, "threadId")
 
 
@@ -169,7 +169,7 @@ def _history(entries: list[_Message]) -> list[Message]:
         if entry.role in ("assistant", "reasoning"):
             for call in entry.tool_calls or ():
                 if call.id in ids:
-                    raise wrong("contains a tool call with an id that is already used", "messages", i)
+                    raise wrong("contains a tool call whose id is already in use", "messages", i)
                 ids.add(call.id)
             if entry.subagent_run_id is None:  # inner agents have their own conversations
                 answer.append(entry)
@@ -204,7 +204,7 @@ def _parts(item: _Part, *path: str | int) -> list[Part]:
     value, mime_type = item.source.value, item.source.mime_type or f"{item.type}/*"
     path = (*path, "source", "value")
     if item.type not in ("image", "audio", "video", "document") or item.source.type == "file":
-        return []  # a file id could refer to a file of another user
+        return []  # a file id could refer to another user's file
     if item.source.type == "data":
         if item.source.mime_type is None:
             raise wrong("must have a mimeType", *path[:-1])

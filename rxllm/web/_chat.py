@@ -1,16 +1,17 @@
-"""An ASGI application that is the whole endpoint of a chat.
+"""An ASGI application that serves as a complete chat endpoint.
 
 ===========================================  ==========================================================================
 request                                      answer
 ===========================================  ==========================================================================
-``POST path``                                the next turn's events; the body has a message, approvals or results
-``GET path/ID/stream`` or ``GET path/ID``    the open turn's events from its beginning, or 204
-``DELETE path/ID``                           204, once the open turn, if any, is stopped and saved
+``POST path``                                the next turn's events; the body contains a message, approvals or results
+``GET path/ID/stream`` or ``GET path/ID``    the open turn's events from its beginning, or 204 if no turn is open
+``DELETE path/ID``                           204, after any open turn has been stopped and saved
 ``OPTIONS`` from a site in `origins`         204, with CORS headers
 ===========================================  ==========================================================================
 
-A refusal is JSON such as ``{"error": {"message": ..., "code": ...}}``. If the body is malformed, the message begins
-with the path to the fault. Errors that are not the client's fault are logged, and sent without their messages.
+A refused request is answered with JSON such as ``{"error": {"message": ..., "code": ...}}``. If the body is malformed,
+the message begins with the path to the fault. Errors that are not the client's fault are logged, and sent without their
+messages.
 """
 
 from __future__ import annotations
@@ -53,14 +54,14 @@ log = logging.getLogger("rxllm")
 PATIENCE = {"refuse": 1.0, "wait": 30.0}
 """The number of seconds that a request waits for an open turn to end.
 
-Even with "refuse", it waits briefly, because a turn that has just been stopped is soon saved.
+Even with "refuse", it waits briefly, because a turn that was just stopped will soon be saved.
 """
 
 MAX_SESSION = 16_000_000
-"""The default of `max_session`. A session of this length takes a fraction of a second to load and save."""
+"""The default for `max_session`. A session of this length takes a fraction of a second to load and save."""
 
 RECOVERY = 1.0
-"""The number of seconds between two searches for durable runs that have lost their process."""
+"""The number of seconds between searches for durable runs that have lost their process."""
 
 _READERS: Mapping[str, Any] = {"ui": (ui_id, from_ui), "ag-ui": (ag_ui_id, from_ag_ui)}
 _STATUSES = {"store_unavailable": 503, "overflow": 503, "missing_tool_results": 400, "invalid_option": 400}
@@ -84,29 +85,30 @@ def chat(
     max_per_minute: int = 30,
     max_running: int = 100,
 ) -> App:
-    """Return an ASGI application that serves chats with `engine` to browsers, and keeps their sessions in `store`.
+    """Return an ASGI application that lets browsers chat with `engine`, and keeps the sessions in `store`.
 
     >>> import rxllm
     >>> app = chat(rxllm.Fake("Hello"), rxllm.session.MemorySessions())
 
-    Run it on any ASGI server, or route requests for `path` and all addresses below it to the app. In Starlette, use
+    Run the app on any ASGI server, or route requests for `path` and everything below it to the app. In Starlette, use
     ``Route("/api/chat{rest:path}", app)``.
 
     Arguments:
         protocol: "ui" for ``useChat``, "ag-ui" for AG-UI clients.
-        allow: A function that takes a `ChatRequest` and a conversation's id, and returns whether the request may use
-            this conversation. It can be async. Without it, only requests from this machine are served.
+        allow: A function that takes a `ChatRequest` and a conversation id, and returns whether the request may use
+            that conversation. It can be async. Without it, only requests from this machine are served.
         origins: Other sites whose pages may use the endpoint, such as ``["https://example.org"]``.
-        system: The system prompt of new conversations.
+        system: The system prompt for new conversations.
         client_tools: The names of the tools that run in the browser.
-        busy: Whether a request is refused (409) or waits, for at most 30 seconds, while another turn is open.
+        busy: What happens to a request while another turn is open. With "refuse", it is refused with status 409. With
+            "wait", it waits for up to 30 seconds.
         background: Whether a turn continues when its browser disconnects. If not, its partial answer is saved.
-        runs: The runs to use, a `Runs` by default. Turns in ``durable.open_runs(...)`` survive their process; pass
-            ``runs.sessions`` as `store`.
+        runs: The runs to use. By default, a new `Runs` keeps them in memory. With ``durable.open_runs(...)``, turns
+            survive their process; in that case, pass ``runs.sessions`` as `store`.
         max_body: The maximum length of a request, in bytes.
         max_session: The maximum length of a conversation's JSON, in characters.
-        max_per_minute: The maximum number of posts to a conversation in a minute.
-        max_running: The maximum number of turns that run in this process at a time.
+        max_per_minute: The maximum number of posts to one conversation per minute.
+        max_running: The maximum number of turns that run in this process at the same time.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments, and the same errors as ``rxllm.stream`` for an
     invalid engine.
@@ -122,7 +124,7 @@ def chat(
     is_store = all(callable(getattr(store, method, None)) for method in ("load", "save", "delete"))
     check("store", store, is_store, "a session store, such as rxllm.session.MemorySessions()")
     engine, door = as_engine(engine), Door(allow, origins, max_per_minute)
-    rxllm.stream(engine, "Hi")  # only checks the engine; sends nothing
+    rxllm.stream(engine, "Hi")  # checks the engine without sending anything
     kept = MemoryTurns(runs or Runs(grace=1.0), store) if runs is None or isinstance(runs, Runs) else runs
     is_theirs = isinstance(kept, MemoryTurns) or store is kept.sessions
     check("store", store, is_theirs, "runs.sessions, because durable runs save their own sessions")
@@ -137,7 +139,7 @@ def chat(
 
 
 class _Exchange:
-    """A request, and the means to answer it. `cors` holds the headers that let a listed site read the answer."""
+    """A request, with methods to answer it. `cors` holds the headers that let a site in `origins` read the answer."""
 
     def __init__(self, scope: Any, receive: Receive, send: Send) -> None:
         self.request, self.receive, self.cors = ChatRequest(scope), receive, dict[str, str]()
@@ -168,11 +170,11 @@ class _Chat:
     max_body: int
     max_session: int
     max_running: int
-    beginning: list[str] = field(default_factory=list[str])  # conversations whose next turn is about to be open
+    beginning: list[str] = field(default_factory=list[str])  # conversations whose next turn is about to begin
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            raise RuntimeError(f"web.chat handles http, not {scope['type']}")  # servers can do without "lifespan"
+            raise RuntimeError(f"web.chat handles http, not {scope['type']}")  # servers then run without "lifespan"
         exchange = _Exchange(scope, receive, send)
         try:
             await self._answer(exchange)
@@ -201,8 +203,8 @@ class _Chat:
             await (self._get if request.method == "GET" else self._delete)(exchange, id)
 
     def _place(self, scope: Any) -> tuple[str, tuple[str, ...]]:
-        """Return the conversation's id and the methods that the address allows."""
-        raw = scope.get("raw_path")  # the whole path, even if a framework has mounted this application below another
+        """Return the conversation id in the URL, and the methods that are allowed there."""
+        raw = scope.get("raw_path")  # the full path, even if a framework has mounted this application inside another
         path = quote(scope["path"]) if raw is None else raw.decode("latin-1").partition("?")[0]
         mount, found, rest = path.partition(quote(self.path))
         is_own = found and quote(scope.get("root_path", "")).startswith(mount)
@@ -219,7 +221,7 @@ class _Chat:
             raise RefusedError(415, "the content-type must be application/json", "unsupported_media_type")
         length = {"content-length": headers.get("content-length", "0").encode("latin-1")}
         body = await read_body(exchange.receive, length, self.max_body)
-        id, data = await asyncio.to_thread(self._parsed, body)  # a long request would block the event loop
+        id, data = await asyncio.to_thread(self._parsed, body)  # parsing a long request would block the loop
         await self.door.admit(exchange.request, id)
         self.door.count(id)
         run, before, encoder = await self._next_turn(id, data, exchange.receive)
@@ -232,9 +234,9 @@ class _Chat:
     async def _leave(self, run: str) -> None:
         try:
             await in_time(self.runs.cancel(run))
-        except RefusedError:  # it has been logged
+        except RefusedError:  # it has already been logged
             pass
-        except RunError as error:  # too late to send it
+        except RunError as error:  # too late to send this to the client
             log_hidden(error, "web.chat: a turn was not stopped")
 
     async def _get(self, exchange: _Exchange, id: str) -> None:
@@ -257,7 +259,7 @@ class _Chat:
         return await in_time(self.runs.sessions.load(id))
 
     def _events(self, run: str, before: list[Event] | None = None) -> Stream[Event]:
-        """Watch a run. While it is watched, runs that have lost their process are continued."""
+        """Watch a run. While it is being watched, runs that have lost their process are continued."""
         recovering = lambda: self.recovery.subscribe(on_error=_log_recovery)  # noqa: E731
         events = reactivex.using(recovering, lambda _: self.runs.watch(run, folded=True))
         return Stream.of(events.pipe(rx.start_with(*before)) if before else events).pipe(
@@ -272,9 +274,10 @@ class _Chat:
     async def _next_turn(self, id: str, data: Any, receive: Receive) -> tuple[str, list[Event], Any]:
         """Begin a turn as soon as no other turn is open.
 
-        Return its run, the events of earlier calls that the page needs before the run's events, and the encoder.
+        Return the run's id, the events of earlier calls that the page needs before the run's events, and the encoder.
 
-        Raises ``RunError("conflict")`` if another turn is open for too long, or if another request is faster.
+        Raises ``RunError("conflict")`` if another turn stays open for too long, or if another request begins a turn
+        first.
         """
         clock = asyncio.get_running_loop().time
         until = clock() + PATIENCE[self.busy]
@@ -295,16 +298,16 @@ class _Chat:
     async def _settle(self, id: str, receive: Receive, seconds: float) -> None:
         """Wait until no turn is open.
 
-        Raises ``RunError("conflict")`` if a turn is open for too long.
+        Raises ``RunError("conflict")`` if a turn stays open for too long.
         """
 
         async def settle() -> None:
             while (run := (await self._load(id)).run) is not None:
-                with suppress(LLMError):  # the error with which the run has ended
+                with suppress(LLMError):  # the run may have ended with an error
                     await self._events(run).pipe(ops.to_text())
-                await asyncio.sleep(0.01)  # it may still be being saved
+                await asyncio.sleep(0.01)  # the turn may not have been saved yet
 
-        if (await self._load(id)).run is None:  # a busy event loop must not look like an open turn
+        if (await self._load(id)).run is None:  # without a timeout, in case the loop is busy
             return
         try:
             async with asyncio.timeout(seconds):
@@ -319,7 +322,7 @@ class _Chat:
             session = session.with_thread(Thread().add_system(self.system))
         _, read = _READERS[self.protocol]
         incoming = await asyncio.to_thread(read, data, session, client_tools=self.client_tools)
-        is_message = data["messages"] and data["messages"][-1]["role"] == "user"  # the page begins another answer
+        is_message = data["messages"] and data["messages"][-1]["role"] == "user"  # the answer is shown in a new message
         before = events_of_open_calls(incoming.thread) if is_message and self.protocol == "ui" else []
         thread = without_refused(session, incoming.thread)
         session, encoder, tools = session.with_thread(thread), self.protocol, dict[str, Tool]()

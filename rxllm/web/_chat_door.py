@@ -1,8 +1,9 @@
 """Checks that a chat endpoint makes before it loads a conversation.
 
-Browsers send ``Origin`` or ``Sec-Fetch-Site`` with every request that a page makes. A page of another site could
-otherwise use its visitor's cookies, or a server on its visitor's machine. DNS can point a hostile name at this machine,
-so without an `allow` function, the name in the ``Host`` header must be local, too.
+Browsers send ``Origin`` or ``Sec-Fetch-Site`` with every request that a page makes. Without a check of these headers, a
+page on another site could use its visitor's cookies, or reach a server on its visitor's machine. An attacker can also
+make a domain name point to this machine. So unless there is an `allow` function, the name in the ``Host`` header must
+be local, too.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ SECONDS = 60.0
 """The period over which a conversation's posts are counted, in seconds."""
 
 _FORWARDED = ("forwarded", "via", "x-forwarded", "x-real-ip", "x-client-ip", "x-envoy", "true-client-ip", "cf-")
-"""The beginnings of the names of headers that proxies add. Behind a proxy, any client appears to be local."""
+"""Prefixes of the header names that proxies add. Behind a proxy, every client appears to be local."""
 
-_FOREIGN = "pages of other sites cannot use this endpoint; list the site in origins=, such as https://example.org"
-_LOCAL = "this endpoint serves only its own machine; to serve others, pass web.chat(..., allow=a function that decides)"
+_FOREIGN = "pages on other sites cannot use this endpoint; list a site in origins= to allow it"
+_LOCAL = "this endpoint serves only its own machine; to decide who else may use it, pass web.chat(..., allow=function)"
 
 
 class ChatRequest:
-    """A request to a chat endpoint, as its `allow` function receives it.
+    """A request to a chat endpoint, as passed to the endpoint's `allow` function.
 
-    `scope` is the ASGI scope, in which middleware leaves its findings, such as ``scope["user"]``. In Starlette and
-    FastAPI, ``Request(request.scope)`` is the framework's own request. The names in `headers` are in lower case.
+    `scope` is the ASGI scope, where middleware stores values such as ``scope["user"]``. In Starlette and FastAPI,
+    ``Request(request.scope)`` creates the framework's own request. The names in `headers` are in lower case.
     """
 
     def __init__(self, scope: Any) -> None:
@@ -54,11 +55,11 @@ class ChatRequest:
 
 
 Allow = Callable[[ChatRequest, str], bool | Awaitable[bool]]
-"""A function that takes a request and a conversation's id, and decides whether the request may use the conversation."""
+"""A function that takes a request and a conversation id, and returns whether the request may use that conversation."""
 
 
 class Door:
-    """The request checks of one chat endpoint."""
+    """Checks the requests to one chat endpoint."""
 
     def __init__(self, allow: Allow | None, origins: Collection[str], max_per_minute: int) -> None:
         if allow is not None:
@@ -67,14 +68,14 @@ class Door:
         check("origins", origins, fits, 'a list of origins, such as ["https://example.org"]')
         check_count("max_per_minute", max_per_minute)
         self._allow, self._origins, self._most = allow, frozenset(origins), max_per_minute
-        self._posts: dict[str, deque[float]] = {}  # the times of each conversation's last posts
+        self._posts: dict[str, deque[float]] = {}  # the times of the latest posts to each conversation
         self._forget_at = 0.0
         self._has_warned = False
 
     def enter(self, request: ChatRequest) -> dict[str, str]:
-        """Return the headers that let a listed site read the answer.
+        """Check the origin of `request`, and return the headers that let a site in `origins` read the answer.
 
-        Raises `RefusedError` if the sender is forbidden.
+        Raises `RefusedError` if the request must not be answered.
         """
         if self._allow is None and not _is_local(request):
             if not self._has_warned:
@@ -93,7 +94,7 @@ class Door:
         return {}
 
     async def admit(self, request: ChatRequest, id: str) -> None:
-        """Raise `RefusedError` unless the request may use the conversation."""
+        """Raise `RefusedError` unless `request` may use the conversation `id`."""
         if self._allow is None:
             return
         allowed = self._allow(request, id)
@@ -103,13 +104,13 @@ class Door:
     def count(self, id: str) -> None:
         """Count a post to a conversation.
 
-        Raises `RefusedError` if there are too many posts.
+        Raises `RefusedError` if there have been too many posts.
         """
         now = time.monotonic()
         if now >= self._forget_at:
             self._posts = {id: times for id, times in self._posts.items() if times[-1] > now - SECONDS}
             self._forget_at = now + SECONDS
-        times = self._posts.setdefault(id, deque(maxlen=self._most))  # drops the oldest time
+        times = self._posts.setdefault(id, deque(maxlen=self._most))  # a full deque drops the oldest time
         if len(times) == self._most and (seconds := times[0] + SECONDS - now) > 0:
             raise RefusedError(429, "this conversation has too many requests", "rate_limited", retry_after=seconds)
         times.append(now)
@@ -123,9 +124,9 @@ def _is_local(request: ChatRequest) -> bool:
     try:
         host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
         is_local = _is_loopback(host) and _is_loopback(request.client)
-    except ValueError:  # neither a name nor an address
+    except ValueError:  # neither a host name nor an IP address
         return False
-    is_old = request.scope.get("http_version") == "1.0"  # the default of nginx, but of no browser
+    is_old = request.scope.get("http_version") == "1.0"  # nginx uses 1.0 by default, but no browser does
     return is_local and not is_old and not any(name.startswith(_FORWARDED) for name in request.headers)
 
 

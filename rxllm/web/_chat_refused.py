@@ -1,8 +1,8 @@
-"""Messages that the provider refuses, such as a picture that it cannot read.
+"""Handling of messages that the provider refuses, such as one with a picture that it cannot read.
 
-If they stayed in the conversation, every later turn would fail too. A turn that the provider refuses before any answer
-is therefore reported to the page by a `REFUSED` event, and the next message takes the place of the refused ones. To
-try the same message again, the page regenerates it.
+If such a message stayed in the conversation, every later turn would fail too. So when the provider refuses a turn
+before answering, a `REFUSED` event informs the page, and the user's next message replaces the refused ones. To try the
+same message again, the page regenerates it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REFUSED = "message_refused"
 def without_refused(session: Session, thread: Thread) -> Thread:
     """Return `thread` without the messages that were refused in the last turn of `session`.
 
-    `thread` continues the thread of `session`.
+    `thread` must begin with the thread of `session`.
     """
     end = len(session.thread)
     if session.status != "error" or len(thread) <= end or not _is_refusal(session.metadata.get("error")):
@@ -31,7 +31,7 @@ def without_refused(session: Session, thread: Thread) -> Thread:
 
 
 class Refusals:
-    """Adds a `REFUSED` event before the error if a turn is refused before any answer."""
+    """Adds a `REFUSED` event before the error if the provider refuses a turn before answering."""
 
     def __init__(self) -> None:
         self._has_answer = False

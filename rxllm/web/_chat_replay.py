@@ -13,8 +13,9 @@ from rxllm.values import FilePart, Part, SourcePart, TextPart, ThinkingPart, Too
 def events_before(thread: Thread) -> list[Event]:
     """Return the events of the steps that follow the last user message of `thread`.
 
-    A turn begins with these events. If an answer to a tool call resumed the turn, these are the steps up to the call.
-    For a new message, there are none. The events do not ask for approvals, because the turn has begun with the answers.
+    A browser that joins a turn receives these events first. If the turn was resumed by an answer to a tool call, they
+    are the steps up to that call. If the turn was started by a new message, there are none. They contain no approval
+    requests, because the turn began with the answers.
     """
     users = [place for place, message in enumerate(thread) if message.role == "user"]
     events: list[Event] = []
@@ -29,10 +30,10 @@ def events_before(thread: Thread) -> list[Event]:
 
 
 def events_of_open_calls(thread: Thread) -> list[Event]:
-    """Return the events of a step that makes the open calls of `thread`.
+    """Return the events of a step that makes the calls that are still open in `thread`.
 
-    A turn may begin with the results of these calls. If a new message answers the calls, the page shows the turn in a
-    message of its own, which does not contain these calls yet.
+    A turn may begin with the results of these calls. If the user answered them with a new message, the page shows the
+    turn in a new message too, which does not contain these calls yet.
     """
     calls = unanswered(thread)
     return events_before(Thread().add_user("") + Message("assistant", tool_calls=calls)) if calls else []

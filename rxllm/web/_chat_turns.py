@@ -1,11 +1,11 @@
-"""The runs of a chat endpoint's turns: the protocol of durable runs, and the same for runs in memory.
+"""Runs for the turns of a chat endpoint: the interface of durable runs, and an in-memory implementation of it.
 
 ===========================  ==========================================  ==============================================
 a turn                       in memory                                   durable
 ===========================  ==========================================  ==============================================
 begins                       The session is saved with the new message.  The store begins the turn.
 begins twice                 Only one can save the session. The other fails with ``RunError("conflict")`` in both cases.
-ends, however it does        The session is saved again.                 The store saves the session.
+ends, for whatever reason    The session is saved again.                 The store saves the session.
 loses its process            The new message is saved.                   A process that watches the turn continues it.
 ===========================  ==========================================  ==============================================
 """
@@ -33,14 +33,14 @@ log = logging.getLogger("rxllm")
 T = TypeVar("T")
 
 STORE_SECONDS = 10.0
-"""The number of seconds after which a store that does not answer is considered unavailable."""
+"""The number of seconds that a store may take to answer before it is considered unavailable."""
 
 Build = Callable[[Mapping[str, Any], Session], Stream[Event]]
 """A function that takes answers to pending calls and a session, and returns the session's next turn."""
 
 
 class SessionRuns(Protocol):
-    """Runs for the turns of sessions, such as ``durable.open_runs`` returns. See the methods of ``durable.Runs``."""
+    """The interface for running the turns of sessions. ``durable.Runs`` implements it, and documents the methods."""
 
     @property
     def sessions(self) -> SessionStore: ...
@@ -60,13 +60,13 @@ class SessionRuns(Protocol):
 
 
 class MemoryTurns:
-    """Implements `SessionRuns` with a `Runs` and any session store. A turn is open until its session is saved."""
+    """Implements `SessionRuns` with a `Runs` and any session store. A turn is open until its session has been saved."""
 
     def __init__(self, runs: Runs, store: SessionStore) -> None:
         self._runs, self._store = runs, store
         self._open: dict[
             str, tuple[str, Session]
-        ] = {}  # by session id: the open turn's run, and the session it began with
+        ] = {}  # by session id: the run of the open turn, and the session that the turn began with
         self.sessions: Any = self
 
     @property
@@ -115,8 +115,8 @@ class MemoryTurns:
 async def in_time(work: Awaitable[T]) -> T:
     """Await an operation of the store.
 
-    Raises ``RunError("store_unavailable")`` if the operation takes longer than `STORE_SECONDS`. An exception
-    that a store must not raise is logged, and becomes a `RefusedError`.
+    Raises ``RunError("store_unavailable")`` if the operation takes longer than `STORE_SECONDS`. Exceptions that a store
+    is not supposed to raise are logged and converted to a `RefusedError`.
     """
     try:
         async with asyncio.timeout(STORE_SECONDS):

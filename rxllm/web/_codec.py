@@ -1,7 +1,7 @@
 """`encode`, `decode`, and rxllm's own protocol.
 
 rxllm's own protocol sends every event as JSON (see ``rxllm.serializer``). The last frame is ``{"type": "end"}``.
-Without it, the stream was cut off.
+If it is missing, the stream was cut off.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rxllm.web._frames import Frame, all_of, event_data, event_of, malformed
 
 
 class Encoder(Protocol):
-    """Turns events into frames. `END` follows the last frame. `HEADERS` are added to the HTTP response."""
+    """Turns events into frames. `END` is sent after the last frame. `HEADERS` are added to the HTTP response."""
 
     END: ClassVar[bytes]
     HEADERS: ClassVar[dict[str, str]]
@@ -49,11 +49,11 @@ def encode(protocol: str, **options: Any) -> Callable[[Observable[Event]], Strea
     >>> list(hello.pipe(encode("rxllm")))
     [{'type': 'text_delta', 'delta': 'Hello', 'id': 'block_0'}, {'type': 'end'}]
 
-    An error becomes a frame. Encoding removes nothing, so put `for_client` before it. The `options` are passed to the
-    protocol's encoder. Raises ``ValidationError("invalid_option")`` for an unknown `protocol`. Raises ``TypeError`` for
-    an unknown option.
+    If the stream fails, its error becomes a frame. `encode` hides nothing from the client, so put `for_client` before
+    it. The `options` are passed to the protocol's encoder. Raises ``ValidationError("invalid_option")`` for an unknown
+    `protocol`. Raises ``TypeError`` for an unknown option.
     """
-    encoder(protocol, **options)  # raise for invalid arguments before subscription
+    encoder(protocol, **options)  # invalid arguments raise now, not on subscription
 
     def operator(source: Observable[Event]) -> Stream[Frame]:
         return source.pipe(ops.errors_as_events(), ops.lift(lambda: encoder(protocol, **options)))
@@ -68,7 +68,7 @@ def decode(protocol: str) -> Callable[[Observable[Frame]], Stream[Event]]:
     >>> list(of({"type": "text_delta", "delta": "Hello"}, {"type": "end"}).pipe(decode("rxllm")))
     [TextDelta(delta='Hello', id=None)]
 
-    Raw chunks are lost. "ag-ui" frames can be from any server, "ui" frames only from rxllm. Raises
+    Raw chunks are lost. Frames of "ag-ui" can be from any server, but frames of "ui" must be from rxllm. Raises
     ``ValidationError("invalid_option")`` for an unknown `protocol`.
     """
     return ops.lift(_classes(protocol)[1])
@@ -119,4 +119,3 @@ PROTOCOLS: dict[str, tuple[type[Any], type[Any]]] = {
     "ui": (_ui_stream.Encoder, _ui_stream.Decoder),
     "ag-ui": (_ag_ui_encoder.Encoder, _ag_ui_decoder.Decoder),
 }
-"""The encoder and decoder classes of each protocol."""

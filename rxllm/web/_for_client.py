@@ -6,7 +6,7 @@ in the stream                               what the client sees
 text, thinking, tool calls, their           all of it, except provider-specific data; thinking signatures are kept
 arguments, progress and results, sources,
 files, usage, questions, approvals
-``StepCompleted``, ``ChatCompleted``        a result built from events that the client has seen, without the thread:
+``StepCompleted``, ``ChatCompleted``        a result rebuilt from events that the client has seen, without the thread:
                                             system prompts, history and tool messages stay on the server
 metadata                                    the entries that `METADATA` lists
 errors, including tool errors               the class, the reason and the retry delay; the message and the traceback are
@@ -56,7 +56,7 @@ class ClientFold:
 
     def __init__(self) -> None:
         self.state = StreamCollector(Thread())
-        self.is_answering = False  # whether a response is in progress, also after a restart
+        self.is_answering = False  # True while a response is in progress, including after a restart
         self._agents: dict[str, ClientFold] = {}
 
     def agent(self, path: Sequence[str]) -> ClientFold:
@@ -81,7 +81,7 @@ class ClientFold:
                 pass
 
     def filled(self, event: ev.Event) -> ev.Event:
-        """Replace the message or result in `event` with the one built from the events that the client has seen."""
+        """Replace the message or result in `event` with one built from the events that the client has seen."""
         match event:
             case ev.MessageCompleted(message=message):
                 return changed(event, message=replace(self.state.message, metadata=message.metadata))
@@ -96,13 +96,13 @@ class ClientFold:
                 return event
 
     def packed(self, event: ev.Event) -> Frame:
-        """Return `event` as data. The parts that `unpacked` can restore are left out."""
+        """Return `event` as data, without the parts that `unpacked` can restore."""
         left_out = ClientFold().filled(event)
         is_folded = left_out != event and self.filled(left_out) == event
         return {"event": event_data(left_out), "folded": True} if is_folded else {"event": event_data(event)}
 
     def unpacked(self, data: Frame) -> ev.Event:
-        """Rebuild an event from the result of `packed`. Any other `data` raises an exception."""
+        """Rebuild an event from data that `packed` returned. Any other `data` raises an exception."""
         event = event_of(data["event"])
         return self.filled(event) if data.get("folded") is True else event
 
@@ -113,14 +113,14 @@ class ClientFold:
 
 METADATA = frozenset(
     {
-        # Entries of messages and responses, then those of tool calls.
+        # Entries of messages and responses. The second line lists the entries of tool calls.
         *("id", "model", "logprobs", "budget", "partial"),
         *("server", "error", "vetoed", "interrupted"),
-        # Steps and chats.
+        # Entries of steps and chats.
         *("mode", "halted_reason", "halt_tool_call_id", "halt_result", "pending_tool_call_id", "pending_question"),
         *("ask_user_opts", "manual_tool_calls", "approval_tool_calls"),
         *("max_turns", "halt_when_step_index", "manual_turn_index", "structured_finalize"),
-        # Entries that hold messages which the client itself sent.
+        # Messages that the client itself sent.
         "unused_steering",
     }
 )
@@ -142,7 +142,7 @@ def for_client() -> Callable[[Observable[ev.Event]], Stream[ev.Event]]:
     []
 
     This drops system prompts, raw chunks, provider-specific data and error messages. The results of steps and chats are
-    rebuilt from the remaining events. Tool results become JSON data, or None if that is impossible.
+    rebuilt from the remaining events. Tool results become JSON data, or None if they have no JSON form.
     """
     return lambda source: Stream.of(source.pipe(ops.lift(_Client), rx.catch(_failed)))
 
@@ -152,12 +152,12 @@ def _failed(error: Exception, _: Observable[ev.Event]) -> Observable[ev.Event]:
 
 
 class _Client:
-    """Filters the events of a stream, including its inner agents' events."""
+    """Filters the events of a stream, including events from inner agents."""
 
     def __init__(self) -> None:
         self._fold = ClientFold()
         self._failed: dict[tuple[ClientFold, str], str] = {}  # the error reason of each call that failed
-        self._requested: set[str] = set()  # the ids of the calls whose approval was requested
+        self._requested: set[str] = set()  # the ids of the calls for which approval was requested
 
     def feed(self, event: ev.Event) -> Iterable[ev.Event]:
         if type(event) not in _EVENTS:
@@ -170,9 +170,9 @@ class _Client:
         return kept
 
     def _missing_requests(self, event: ev.Event) -> Iterable[ev.Event]:
-        """Yield the approval requests that the client has not seen, before the step ends.
+        """Yield the approval requests that the client has not seen by the time a step ends.
 
-        A fold keeps the calls that wait for approval, but not the events that requested approval.
+        A folded stream keeps the calls that wait for approval, but not the events that requested it.
         """
         path, inner = (event.path, event.event) if isinstance(event, Nested) else ((), event)
         if isinstance(inner, ev.ToolApprovalRequested):

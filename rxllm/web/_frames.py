@@ -13,7 +13,7 @@ from rxllm.values.argument_checks import check
 from rxllm.wire import SSEDecoder
 
 Frame = dict[str, Any]
-"""A message in one of the web protocols. It is a JSON object."""
+"""A message in one of the web protocols, as a JSON object."""
 
 
 def sse(frame: Frame) -> bytes:
@@ -82,12 +82,12 @@ def _frames(events: Iterable[tuple[str, bytes]]) -> Iterator[Frame]:
 
 
 def event_data(event: Event) -> Frame:
-    """Return `event` as data without a format version. `event_of` assumes the current version."""
+    """Return `event` as data, without a format version. `event_of` assumes the current version."""
     return {name: value for name, value in serializer.to_data(event).items() if name != "v"}
 
 
 def event_of(data: Any) -> Event:
-    """Rebuild an event from the result of `event_data`. Any other `data` raises an exception."""
+    """Rebuild an event from data that `event_data` returned. Any other `data` raises an exception."""
     event: Any = serializer.from_data(data)
     if not isinstance(event, Event):
         raise TypeError("not an event")
@@ -106,7 +106,7 @@ def text_of(frame: Frame, name: str) -> str:
 
 
 def all_of(frame: Frame, events: Iterable[Event]) -> list[Event]:
-    """Return the `events` in `frame` as a list.
+    """Collect the `events` that are being read from `frame`.
 
     Raises ``StreamError("malformed_event")`` if `frame` is invalid.
     """
@@ -132,7 +132,7 @@ class Block(msgspec.Struct):
 
 
 def open_block(blocks: dict[tuple[str, str], Block], kind: str, id: str | None) -> Block | None:
-    """Return the open block of this kind and `id`. If `id` is None, return the latest block of this kind."""
+    """Return the latest open block with this kind and `id`. If `id` is None, any id matches."""
     return next((block for block in reversed(blocks.values()) if block.kind == kind and id in (None, block.id)), None)
 
 

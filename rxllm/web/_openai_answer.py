@@ -18,7 +18,7 @@ usage                               the total for all steps and agents
 files, log-probabilities            nothing
 ==================================  ====================================================================================
 
-The first finish reason that applies is sent:
+The client receives the first finish reason that applies:
 
 * ``tool_calls`` if the client has calls to run
 
@@ -28,9 +28,9 @@ The first finish reason that applies is sent:
 
 * ``stop``
 
-The client sends back only the calls to its own tools. The model's message also contains signed thinking and calls to
-the engine's own tools. The provider needs the thinking, and the calls must not run twice. So `Memory` keeps the run's
-messages, and puts them into the next request.
+The client sends back only the calls to its own tools. But the model's message can also contain signed thinking, which
+the provider needs, and calls to the engine's own tools, which must not run twice. So `Memory` keeps the run's messages,
+and restores them in the next request.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ MOST = 512
 class Memory:
     """Keeps the messages of runs that wait for the client's tools.
 
-    They are found by the model, the conversation and the calls to the client's tools. Call ids alone are not enough,
-    because some providers number their calls from 0. The kept messages are used for any client that sends the same
-    conversation and calls.
+    Messages are looked up by the model, the conversation and the calls to the client's tools. Call ids alone are not
+    enough, because some providers number their calls from 0. Any client that sends the same conversation and calls gets
+    the stored messages.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -71,7 +71,7 @@ class Memory:
         return len(self._kept)
 
     def restore(self, model: str, thread: Thread) -> Thread:
-        """Return `thread` with the full messages of earlier runs put back in."""
+        """Return `thread`, restoring the full messages of earlier runs."""
         messages: list[Message] = []
         digest = hashlib.sha256(model.encode())
         for message in thread:
@@ -81,7 +81,7 @@ class Memory:
         return Thread(messages)
 
     def keep(self, model: str, asked_for: Thread, restored: Thread, result: ChatResult) -> None:
-        """Keep the messages of a run that waits for the client's tools.
+        """Keep the messages of a run if it is waiting for the client's tools.
 
         `asked_for` is the thread that the client sent. `restored` is the thread that the model received.
         """
@@ -109,7 +109,7 @@ _SOURCE = ("url", "title", "start_index", "end_index")
 class Answer:
     """Turns a run's events into chunks.
 
-    If `holds` is true, no chunk is sent before the chat has ended. `usage` is the total for all steps and inner agents.
+    If `holds` is true, no chunk is sent until the chat has ended. `usage` is the total for all steps and inner agents.
     """
 
     def __init__(self, id: str, chat: Chat, *, holds: bool) -> None:
@@ -122,18 +122,18 @@ class Answer:
         self._names = {tool.name for tool in chat.tools}
         self._with_usage = chat.include_usage
         self._holds = holds
-        # The role is sent with the first delta. `_deltas` and `_earlier` have not been sent yet.
+        # The role is sent with the first delta. `_deltas` and `_earlier` hold deltas that have not been sent yet.
         self._role: Frame = {"role": "assistant"}
         self._deltas: list[Frame] = []
         self._earlier: list[Frame] = []
         self._sent = False
-        # The delta class of each open block, and the number of sources that were cited.
+        # The delta class of each open block, and the number of sources cited so far.
         self._open = set[type[ev.Event]]()
         self._cited = 0
         # Whether this step has text, and whether an earlier step had any.
         self._has_text = False
         self._had_text = False
-        # The index of each client call, and the ids of the calls whose arguments have not been sent.
+        # The index of each call to a client tool, and the ids of the calls whose arguments have not been sent.
         self._indexes: dict[str, int] = {}
         self._unsent = set[str]()
         self._counted = Subject[ev.Event]()
@@ -154,7 +154,7 @@ class Answer:
         return self._chunks(deltas)
 
     def chunk(self, delta: Frame | None, finish_reason: str | None = None) -> Frame:
-        """Return a chunk that contains `delta`. If `delta` is None, the chunk is for the usage and has no choices."""
+        """Return a chunk that contains `delta`. If `delta` is None, return a chunk without choices, for the usage."""
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         choices = [] if delta is None else [choice]
         return {**self._head, "object": "chat.completion.chunk", "choices": choices}
@@ -248,7 +248,7 @@ class Answer:
             message = "the model restarted its answer after part of it was sent; retry without stream: true"
             raise RefusedError(502, message, "restarted")
         self._deltas.clear()
-        self._indexes.clear()  # a client's call ends the chat, so all of these belong to this step
+        self._indexes.clear()  # a call to a client tool ends the chat, so all of these belong to this step
         self._unsent.clear()
         self._open.clear()
         self._has_text = False
@@ -273,7 +273,7 @@ class Answer:
             self._had_text, self._has_text = self._had_text or self._has_text, False
             self._add_text(result.pending_question)
         for call in result.pending_tool_calls:
-            if call.id not in self._indexes:  # a call of a manual tool that belongs to the engine
+            if call.id not in self._indexes:  # a call to one of the engine's own manual tools
                 self._begin_call(call.id, call.name)
                 self._add_arguments(call.id, _arguments_text(call))
         self.finish_reason = _finish_reason(result)

@@ -7,9 +7,9 @@ request                                      response
 ``GET /v1/models``, ``GET /v1/models/NAME``  the engines' names, or the entry for the engine ``NAME``
 ===========================================  ===========================================================================
 
-A stream's status and headers wait for the first chunk, but for at most `HEARTBEAT` seconds. An error before then has
-its own status. A later error is a frame with an ``error`` field, without a ``[DONE]``. A client that disconnects ends
-its run. A client that reads slowly slows the model down.
+The status and headers of a stream are sent with its first chunk, or after `HEARTBEAT` seconds if there is none yet. An
+error before then is sent with its own status. A later error is sent as a frame with an ``error`` field, and is not
+followed by ``[DONE]``. If a client disconnects, its run ends. If a client reads slowly, the model is slowed down.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ READING = 30.0
 """The time limit for a request's body, in seconds."""
 
 HEARTBEAT = 15.0
-"""The number of seconds of silence after which a comment is sent. Proxies might close a silent connection."""
+"""The number of seconds of silence before a comment is sent, because proxies might close a silent connection."""
 
 LONG = 100_000
 """The size in bytes above which a request is parsed in a separate thread."""
@@ -65,15 +65,16 @@ def openai_app(
 
     >>> app = openai_app({"support": rxllm.Fake("Hello")})
 
-    It speaks the Chat Completions API. Run it on any ASGI server, or mount it in Starlette or FastAPI. Clients use the
-    app's address plus ``/v1`` as their ``base_url``. To them, each engine looks like a model. The engine's tools run
-    here, unseen by the client. The client's tools run in the client. It sends their results with its next request.
+    The app speaks the Chat Completions API. Run it on any ASGI server, or mount it in Starlette or FastAPI. Clients use
+    the app's address plus ``/v1`` as their ``base_url``, and see each engine as a model. The engine's own tools run on
+    the server, unseen by the client. The client runs its own tools, and sends their results with its next request.
 
-    Every client must send the `key`. Without a `key`, requests with an ``Origin`` header (from web pages) are rejected.
-    A request that takes longer than `timeout` seconds fails with status 408. A body longer than `max_body` bytes fails
-    with 413. If `max_requests` requests are already running, a new one fails with 503.
+    If a `key` is given, every client must send it. Without a `key`, requests from web pages, which have an ``Origin``
+    header, are rejected. A request that takes longer than `timeout` seconds fails with status 408. A request whose body
+    is longer than `max_body` bytes fails with 413. If `max_requests` requests are already running, a new one fails with
+    503.
 
-    Raises ``ValidationError("invalid_option")`` for invalid arguments. Invalid engines raise the same errors as in
+    Raises ``ValidationError("invalid_option")`` for invalid arguments. An invalid engine raises the same errors as in
     ``rxllm.stream``.
     """
     check_count("max_body", max_body)
@@ -98,8 +99,6 @@ def _check_engines(engines: Mapping[str, Any]) -> dict[str, Engine]:
 
 
 class _App:
-    """The ASGI app."""
-
     def __init__(
         self, engines: dict[str, Engine], key: str | None, timeout: float, max_body: int, max_requests: int
     ) -> None:
@@ -189,7 +188,7 @@ class _App:
         await until_gone(receive, lambda: self._complete(chat, thread, response), *watch)
 
     def _read(self, body: bytes) -> tuple[Chat, rxllm.Thread]:
-        """Return the request in `body`, and its thread with the full messages of earlier runs put back in."""
+        """Return the request in `body`, and its thread with the full messages of earlier runs restored."""
         chat = read_request(body, self._engines)
         return chat, self._memory.restore(chat.model, chat.thread)
 
@@ -218,7 +217,7 @@ class _App:
 
 
 def _has_steps(engine: Engine, chat: Chat) -> bool:
-    """Return whether a chat with a structured answer can take several steps."""
+    """Return whether a chat with a structured answer may take more than one step."""
     return bool(engine.tools or chat.tools or engine.params.keys() & {"tools", "structured_finalize"})
 
 
@@ -230,7 +229,7 @@ def _events(engine: Engine, thread: rxllm.Thread, chat: Chat, request_id: str) -
 
 
 class Response(Client):
-    """A response, as JSON or server-sent events. Its `id` is sent as ``x-request-id``."""
+    """A response that is sent as JSON or as server-sent events. Its `id` is sent as ``x-request-id``."""
 
     def __init__(self, send: Send) -> None:
         self.id = uuid.uuid4().hex
@@ -257,7 +256,7 @@ class Response(Client):
 
 
 async def read_body(receive: Receive, headers: Mapping[str, bytes], most: int) -> bytes:
-    """Read a request body.
+    """Read the body of a request.
 
     Raises `RefusedError` if the body is too long or arrives too slowly. Raises `GoneError` if the client disconnects.
     """

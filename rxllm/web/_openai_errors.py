@@ -1,7 +1,7 @@
 """The error responses of `openai_app`.
 
-If a run fails, the client sees the error's class and reason. The message may quote the provider, a prompt or a path.
-For an invalid request, the client sees the full message.
+If a run fails, the client sees only the error's class and reason, because the message may quote the provider, a prompt
+or a path. If a request is invalid, the client sees the full message.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
     EngineError: {400: {"missing_tool_results", "unsupported_response_format"}},
     ValidationError: {400: {"unsupported_capability", "invalid_request"}, 422: {"invalid_output"}},
 }
-"""The HTTP statuses of errors, by class and reason. An error that is not listed here has the status 500."""
+"""The HTTP statuses of errors, by class and reason. An error that is not listed here gets the status 500."""
 
 _CODES = {
     "rate_limited": "rate_limit_exceeded",
@@ -47,7 +47,7 @@ _CODES = {
     "guard_tripped": "content_filter",
     "budget_exceeded": "insufficient_quota",
 }
-"""OpenAI's error codes, by the reason of rxllm's error."""
+"""Maps the reasons of rxllm's errors to OpenAI's error codes, if they differ."""
 
 
 class RefusedError(Exception):
@@ -79,7 +79,7 @@ def wrong(param: str, message: str, code: str | None = None) -> RefusedError:
 
 
 def wrong_values(error: ValidationError, names: dict[str, str]) -> RefusedError:
-    """Return the error for a request that rxllm rejected. `names` are OpenAI's field names."""
+    """Return the error for a request that rxllm rejected. `names` maps rxllm's field names to OpenAI's."""
     path, fault = error.errors[0] if error.errors else ((), error.message)
     steps = (f"[{step}]" if isinstance(step, int) else f".{names.get(step, step)}" for step in path or ("messages",))
     place = "".join(steps).removeprefix(".")

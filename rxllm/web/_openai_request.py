@@ -11,7 +11,7 @@ the fields in `OPTIONS`, ``max_completion_tokens``  passed on as call options, w
 the fields in `NOTES`                               stored in the request's ``metadata["client"]``
 the fields in `NEUTRAL`                             accepted only with the values listed there, which change nothing
 ``model``, ``stream``, ``stream_options``           handled as the protocol defines them
-any other field                                     rejected, because the client could depend on its effect
+any other field                                     rejected, because the client might depend on its effect
 ==================================================  ====================================================================
 
 https://developers.openai.com/api/reference/resources/chat/subresources/completions/methods/create
@@ -33,7 +33,7 @@ from rxllm.web._openai_errors import RefusedError, wrong, wrong_values
 from rxllm.web._requests import parse_json
 
 OPTIONS = ("temperature", "top_p", "max_tokens", "stop", "seed", "reasoning_effort")
-"""The fields of a request that are passed on as call options."""
+"""The request fields that are passed on as call options."""
 
 NOTES = (
     *("user", "metadata", "safety_identifier", "store"),
@@ -102,7 +102,7 @@ def unknown_model(name: str) -> RefusedError:
 
 
 def _read_fields(data: bytes) -> Frame:
-    """Return a request's fields that are not null."""
+    """Return the fields of a request that are not null."""
     try:
         body = parse_json(data, msgspec.json.decode)
     except ValidationError as error:
@@ -161,7 +161,7 @@ def _part_fault(part: Part) -> str | None:
     match part:
         case ImagePart(image=image) if image.source == "url" and not _WEB.match(str(image.data)):
             return "the URL of an image must begin with https:, http: or data:"
-        case ProviderPart():  # a file_id would refer to the server's own account
+        case ProviderPart():  # a file_id would refer to a file in the server's own account
             return "a file must be sent as file_data, because this server does not store files"
         case _:
             return None

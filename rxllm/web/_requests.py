@@ -1,7 +1,7 @@
 """Checks for client requests, and stored conversations.
 
 A request is built on the user's machine, so it cannot be trusted. `stored` is the server's own copy of the
-conversation. It can also be a function that loads this copy by id.
+conversation, or a function that loads this copy by id.
 
 =====================================  ================================================================================
 part of a request                      treatment
@@ -41,13 +41,13 @@ MAX_DEPTH = 64
 """The maximum nesting depth of a request."""
 
 MAX_ID = 512
-"""The maximum length of a conversation's id."""
+"""The maximum length of a conversation id, in characters."""
 
 MAX_VALUES = 100_000
 """The maximum number of JSON values in a request. Parsing more would block the event loop for seconds."""
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[^\ud800-\udfff]*$")]
-"""The type of ids and type names in requests: text that contains no lone surrogates."""
+"""The type of ids and type names in requests: text without lone surrogates."""
 
 UNANSWERED = "The user has gone on without an answer."
 """The tool result for a call that the user left unanswered."""
@@ -61,7 +61,7 @@ Load = Callable[[str], Stored | None]
 class Incoming(msgspec.Struct, frozen=True):
     """A client's request, ready for ``rxllm.resume`` or ``rxllm.stream_resume``.
 
-    `id` is the conversation's id if `stored` is a function, and empty otherwise.
+    `id` is the conversation id if `stored` is a function. Otherwise, it is empty.
     """
 
     thread: Thread
@@ -119,7 +119,7 @@ def _check_size(data: Any) -> None:
 
 def _most_values(text: bytes) -> int:
     """Return an upper bound on the number of values in a JSON text."""
-    most_quotes = 4 * MAX_VALUES  # two quotes around the key of a value and two around the value itself
+    most_quotes = 4 * MAX_VALUES  # two quotes around a value's key and two around the value itself
     pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', most_quotes)
     return most_quotes if len(pieces) > most_quotes else sum(map(b"".join(pieces[::2]).count, b",[{"))
 
@@ -154,7 +154,7 @@ def convert_to(data: Any, cls: type[T], *path: str | int) -> T:
 
 
 def check_id(id: object, *path: str) -> str:
-    """Return `id` if it is a valid conversation id, and raise ``ValidationError`` otherwise."""
+    """Return `id` if it is a valid conversation id; otherwise raise ``ValidationError``."""
     # Databases reject NUL, and line breaks could forge log entries.
     if not isinstance(id, str) or not 0 < len(id) <= MAX_ID or not id.isprintable():
         raise wrong(f"must be a string of 1 to {MAX_ID} printable characters", *path)
@@ -162,7 +162,7 @@ def check_id(id: object, *path: str) -> str:
 
 
 class StoredConversation:
-    """A stored conversation, and a client's answers to its waiting calls.
+    """A stored conversation, with the client's answers to the calls that are waiting.
 
     If `stored` is a function, it is called with `id`.
     """
@@ -185,19 +185,19 @@ class StoredConversation:
         self.pending = {call.id: call for call in waiting}
         self.known = {call.id for message in self.thread for call in message.tool_calls} | self.pending.keys()
         question = None if is_thread else stored.pending_tool_call_id
-        self.question = question or next(open_questions(self.thread), None)  # the id of the call that asks the question
+        self.question = question or next(open_questions(self.thread), None)  # the id of the call that asked it
         self.approvals: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
         self._client_tools = client_tools
 
     def approve(self, id: str, answer: Any, *path: str | int) -> None:
-        """Accept the user's decision about a call that waits for approval."""
+        """Accept the user's decision about a call that is waiting for approval."""
         if self.pending[id].name in self._client_tools:
             raise wrong("must not approve or deny a tool that runs in the client; send its result instead", *path)
         self.approvals[id] = answer
 
     def answer(self, id: str, result: Any, *path: str | int) -> None:
-        """Accept the result of a call to a client's tool. Ignore the result if the call is not waiting for it."""
+        """Accept the result of a call to a client tool, or ignore it if the call is not waiting for a result."""
         if id not in self.pending or id in self.approvals:
             return
         if self.pending[id].name not in self._client_tools:
@@ -207,7 +207,7 @@ class StoredConversation:
     def reply(self, id: str, text: str) -> None:
         """Accept the user's answer to a question.
 
-        If an inner agent asked the question, it receives the answer as the result of a call.
+        If an inner agent asked the question, it receives the answer as a tool result.
         """
         self.question = None
         if "/" in id:
@@ -218,8 +218,8 @@ class StoredConversation:
     def incoming(self, new: list[Message]) -> Incoming:
         """Return the client's answers and its `new` messages as one request.
 
-        If there are new messages, unanswered approvals count as denied, and missing results of the client's tools
-        become errors. Raises ``ValidationError`` if there is nothing new.
+        If there are new messages, approval requests without an answer count as denied, and missing results of the
+        client's tools become errors. Raises ``ValidationError`` if there is nothing new.
         """
         new = self._drop_repeated(new)
         for id, call in self.pending.items() if new else ():
@@ -237,9 +237,9 @@ class StoredConversation:
         return Incoming(self.thread + new, self.approvals, self.results, self.id)
 
     def _drop_repeated(self, new: list[Message]) -> list[Message]:
-        """Return `new` without the messages that repeat unanswered ones at the end of the thread."""
+        """Return `new` without any messages that repeat the unanswered ones at the end of the thread."""
         unanswered = [*takewhile(lambda message: message.role == "user", reversed(self.thread))][::-1]
-        # This is the prefix function of Knuth, Morris and Pratt. A plain search would take seconds in long threads.
+        # This is the Knuth-Morris-Pratt prefix function. A plain search would take seconds in long threads.
         items = [*(message.content for message in new), object(), *(message.content for message in unanswered)]
         borders = [0]  # [i] is the length of the longest proper prefix of `items[: i + 1]` that is also its suffix
         for item in items[1:]:

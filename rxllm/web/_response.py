@@ -42,10 +42,10 @@ Fields = list[tuple[bytes, bytes]]
 Filter = Callable[[Observable[Event]], Observable[Event]]
 
 WAITING = 16
-"""The maximum number of queued events. Reading from the model pauses when it is reached."""
+"""The maximum number of queued events. When it is reached, reading from the model pauses."""
 
 HEARTBEAT = b":\n\n"
-"""A comment in the format of server-sent events. Clients ignore it."""
+"""A comment in a stream of server-sent events. Clients ignore it."""
 
 _HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
 
@@ -61,9 +61,9 @@ def streaming_response(
 ) -> StreamingResponse:
     """Return a response that sends `stream` to a browser.
 
-    It is an ASGI application for Starlette, FastAPI, Litestar or any other ASGI server. Return it from a route, or call
-    it: ``await response(scope, receive, send)``. It subscribes to `stream` when the server calls it. If the browser
-    disconnects, it disposes the subscription.
+    The response is an ASGI application that works with Starlette, FastAPI, Litestar and any other ASGI server. Return
+    it from a route, or call it: ``await response(scope, receive, send)``. It subscribes to `stream` when it is called,
+    and disposes the subscription if the browser disconnects.
 
     Arguments:
         protocol: The name of a protocol, or an encoder.
@@ -115,7 +115,7 @@ class StreamingResponse:
         await client.send(b"", more=False)
 
     async def _write(self, client: Client) -> None:
-        """Send all chunks. On an exception, send an error frame and re-raise."""
+        """Send all chunks. If an exception is raised, send an error frame and re-raise it."""
         await client.begin()
         try:
             async with to_async_iter(self._chunks, WAITING) as chunks:
@@ -147,15 +147,15 @@ def _encode_headers(headers: Mapping[str, str]) -> Fields:
     for name, value in headers.items():
         if any(end in name + value for end in "\r\n\0"):
             raise invalid_option("headers", f"must not contain line breaks or null characters, but {name!r} does")
-    # HTTP/2 forbids the header "connection".
+    # HTTP/2 forbids the "connection" header.
     return [(name.encode(), value.encode("latin-1")) for name, value in headers.items() if name != "connection"]
 
 
 @cache
 def _starlette_response(base: type[Any]) -> type[StreamingResponse]:
-    """Return a response class that is a subclass of `base`, Starlette's response.
+    """Return a subclass of `base`, which is Starlette's response class.
 
-    FastAPI would convert an object of any other class to JSON.
+    FastAPI would convert an instance of any other class to JSON.
     """
     return type("StreamingResponse", (StreamingResponse, base), {})
 
@@ -196,7 +196,7 @@ class Client:
     async def watch(self, heartbeat: float, patience: float) -> None:
         """Send a comment after every `heartbeat` seconds in which nothing was sent.
 
-        Raises `GoneError` if sending takes `patience` seconds.
+        Raises `GoneError` if a single send takes `patience` seconds.
         """
         while True:
             is_behind = self._lock.locked()
@@ -224,7 +224,7 @@ class Client:
 
 
 async def until_gone(receive: Receive, *work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run the `work` functions until one ends. Raise `GoneError` if the client disconnects first."""
+    """Run the `work` functions until one of them ends. Raise `GoneError` if the client disconnects first."""
     leaving = asyncio.ensure_future(_wait_until_gone(receive))
     tasks = [leaving]
     try:

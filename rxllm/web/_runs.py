@@ -1,4 +1,4 @@
-"""Streams that continue after the browser has left, so that it can return to them."""
+"""Streams that keep running after the browser disconnects, so that it can return to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rxllm.values.argument_checks import check_count, check_instance, check_seco
 from rxllm.web._for_client import for_client
 
 SHORTEST = 1.0
-"""The shortest grace, in seconds. It gives the browser that starts a run enough time to connect."""
+"""The shortest grace period, in seconds. It gives the browser that starts a run enough time to connect."""
 
 
 class Runs:
@@ -28,10 +28,10 @@ class Runs:
     (True, False)
 
     Events pass through `for_client` before they are kept. A browser that joins late first receives the events so far,
-    condensed by `ops.share_folded`. A run continues for `grace` seconds after the last browser has left, and is kept
-    for `grace` seconds after it has ended, in both cases for at least one second. At most `most` runs are kept at a
-    time. Anyone who knows the id of a run can watch it, so use ids that cannot be guessed, or check that the id belongs
-    to the user.
+    condensed by `ops.share_folded`. A run continues for `grace` seconds after the last browser has left. Once it has
+    ended, it is kept for another `grace` seconds. Both periods last at least one second. At most `most` runs are kept
+    at a time. Anyone who knows the id of a run can watch it, so use ids that cannot be guessed, or check that the id
+    belongs to the user.
     """
 
     def __init__(self, most: int = 1000, grace: float = 300.0) -> None:
@@ -42,7 +42,7 @@ class Runs:
         self._lock = RLock()
 
     def start(self, id: str, stream: Observable[Event]) -> Stream[Event]:
-        """Start `stream`, and return the stream for browsers.
+        """Start `stream`, and return a stream to send to browsers.
 
         The run uses the current event loop, or rxllm's own loop if there is none.
 
@@ -58,7 +58,7 @@ class Runs:
         return run.stream
 
     def watch(self, id: str) -> Stream[Event] | None:
-        """Return a run's stream, or None if the id is unknown. The stream begins with the events so far, condensed."""
+        """Return a run's stream, or None if the id is unknown. The stream begins with the condensed events so far."""
         with self._lock:
             self._forget()
             run = self._runs.get(id)
@@ -67,7 +67,7 @@ class Runs:
     def cancel(self, id: str) -> bool:
         """Stop a run, and return whether it was active.
 
-        The browsers that watch the run receive ``StreamError("cancelled")``.
+        Browsers that are watching the run receive ``StreamError("cancelled")``.
         """
         with self._lock:
             run = self._runs.get(id)

@@ -1,6 +1,6 @@
 """Read ``useChat`` requests.
 
-`rxllm.web._requests` lists the accepted input. A browser's assistant message becomes one message for each step.
+`rxllm.web._requests` describes what is accepted. An assistant message from the browser becomes one message per step.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Part(msgspec.Struct, rename="camel"):
     def result(self) -> Any:
         """The tool's result, in the form that `rxllm.resume` accepts."""
         if self.state == "output-available":
-            output = cast(str | dict[str, Any] | None, self.output)  # really any JSON value
+            output = cast(str | dict[str, Any] | None, self.output)  # this can be any JSON value
             return output if isinstance(output, str | dict) else json.dumps(output)
         return {"error": self.error_text or "denied"}
 
@@ -97,15 +97,16 @@ def from_ui(
     'Hello'
 
     Pass the server's copy of the conversation as `stored`. Then only new messages and answers are taken from the
-    request. Without `stored`, the browser's messages are the conversation. Users can then edit earlier messages, but
-    approvals are rejected. `client_tools` names the tools that run in the browser. Results of other tools are rejected.
+    request. Without `stored`, the conversation consists of the browser's messages. Users can then edit earlier
+    messages, but approvals are rejected. `client_tools` names the tools that run in the browser. Results from any other
+    tool are rejected.
 
-    `stored` can also be a sync function that takes the conversation's id. It returns the server's copy, or None for a
-    new conversation. The browser chooses the id, so the function must check whether the user may use it.
+    `stored` can also be a sync function that takes the conversation id. It returns the server's copy, or None if the
+    conversation is new. The browser chooses the id, so the function must check whether the user may use it.
 
-    Raises ``ValidationError("invalid_request")``, with a path, if the request is malformed or answers an unknown call.
-    It also raises this if the request is longer than `max_bytes` or too deeply nested. Raises
-    ``ValidationError("invalid_option")`` if `stored` is of the wrong type.
+    Raises ``ValidationError("invalid_request")`` if the request is malformed, answers an unknown call, is longer than
+    `max_bytes` or is nested too deeply. The error has the path to the fault. Raises
+    ``ValidationError("invalid_option")`` if `stored` has the wrong type.
     """
     request = convert_to(load_request(body, max_bytes), _Request)
     messages = [(i, message) for i, message in enumerate(request.messages) if message.role != "system"]
@@ -117,7 +118,7 @@ def from_ui(
     thread = conversation.thread
     places = [i for i, message in enumerate(thread) if message.role == "user"]
     is_regenerated = request.trigger == "regenerate-message"
-    if is_regenerated and places:  # otherwise, the messages of the request are new
+    if is_regenerated and places:  # if there are none, the request's messages are new
         return Incoming(thread[: places[-1] + 1], id=conversation.id)
     if messages[-1][1].role == "assistant":
         _take_answers(conversation, *messages[-1])
@@ -128,7 +129,7 @@ def from_ui(
 
 
 def ui_id(data: Any) -> str:
-    """Return the conversation's id from a parsed request."""
+    """Return the conversation id from a parsed request."""
     return check_id(convert_to(data, _Request).id, "id")
 
 

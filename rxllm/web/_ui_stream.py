@@ -23,12 +23,13 @@ event                                         frames
 the end of the stream                         ``finish`` with the finish reason and the usage
 ============================================  ==========================================================================
 
-Some events fit only partly into these frames. So the encoder decodes its own frames. If the result is not the original
-event, a ``data-rxllm`` frame precedes them. Other clients ignore it. Its fields are optional. ``event`` is the event.
-``folded`` is true if earlier events contain parts of it. The decoder emits no events for the next ``covers`` frames.
-Raw chunks and provider parts are never sent. The decoder cannot read frames from other servers.
+Some events do not map fully onto these frames. So the encoder decodes its own frames. If the result is not the original
+event, the encoder puts a ``data-rxllm`` frame before them, which other clients ignore. All fields of this frame are
+optional. ``event`` is the event as JSON. ``folded`` is true if parts of the event are missing because earlier events
+contain them. ``covers`` is the number of following frames for which the decoder emits no events. Raw chunks and
+provider parts are never sent. The decoder cannot read frames from other servers.
 
-In an inner agent's approval request, the id starts with the enclosing calls' ids, joined by ``/``.
+In an approval request from an inner agent, the id is prefixed with the ids of the enclosing calls, joined by ``/``.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Encoder:
         self._decoder = Decoder()
         self._minted = 0
         self._is_started = False
-        # This is "open", "reset" until the step starts again, or None.
+        # "open" if a step is open, "reset" if it was reset and has not started again, or None.
         self._step: str | None = None
         self._counters: dict[str, None] = {}  # the usage counters that have been sent so far
 
@@ -130,7 +131,7 @@ class Encoder:
                 return self._content(event)
 
     def _content(self, event: ev.Event) -> list[Frame]:
-        """Return a list with the single frame for `event`. The list is empty if browsers cannot show the event."""
+        """Return a list with the single frame for `event`, or an empty list if browsers cannot show the event."""
         match event:
             case ev.ToolCallStarted(id=id, name=name, metadata=metadata):
                 return [_call("tool-input-start", id, name, metadata)]
@@ -184,7 +185,7 @@ class Encoder:
     def _usage(self, usage: Usage) -> Frame:
         """Return message metadata that contains the usage."""
         counters = {name: value for name, value in serializer.to_data(usage).items() if name not in ("$", "v")}
-        # Browsers merge the metadata, so a missing counter must be sent as None.
+        # Browsers merge the metadata, so a counter that is now missing must be sent as None.
         data = {**self._counters, **counters}
         self._counters |= dict.fromkeys(name for name, value in counters.items() if not isinstance(value, dict))
         return {"usage": data}
@@ -200,7 +201,7 @@ class Encoder:
         return [*frames, {"type": f"{kind}-end", "id": block.name, **extra}]
 
     def _block(self, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the open block, or a new block and the frame that begins it. An open block needs no frame."""
+        """Return (frames, block): no frames and the open block, or a new block and the frame that begins it."""
         block = open_block(self._decoder.blocks, kind, id)
         if block is not None:
             return [], block

@@ -406,7 +406,7 @@ def test_what_is_no_request_raises_at_the_call_and_is_named(asked: Any, index: i
 )
 def test_one_request_is_not_many(alone: Any) -> None:
     with pytest.raises(
-        rxllm.ValidationError, match="requests must be a list or another iterable; for a single request use generate"
+        rxllm.ValidationError, match="requests must be a list or another iterable; for a single request, use generate"
     ):
         rxllm.generate_many(Fake("Hi"), alone)
 
