@@ -71,7 +71,7 @@ class PlainOptions(TypedDict, total=False):
     temperature: float | None
     """The randomness of the answer, from 0 to 2. Default: the provider's."""
     top_p: float | None
-    """The total probability of the likeliest tokens to sample from (above 0, at most 1). Default: the provider's."""
+    """The total probability of the most likely tokens to sample from (above 0, at most 1). Default: the provider's."""
     max_tokens: int | None
     """The maximum length of the answer, in tokens. Anthropic requires a limit. If you do not set one, rxllm sends
     32,000 for Claude 4 and later, and 4,096 for other models. Default: the provider's."""
@@ -102,8 +102,8 @@ class PlainOptions(TypedDict, total=False):
     request_id: str | None
     """The call's id, which appears in results and in telemetry (as `rxllm.request.id`). Default: a new id."""
     retry: Retry
-    """The policy for retrying a call that fails before any content: a `RetryPolicy`, a mapping of its fields, True for
-    the default policy, or False for no retries. Default: the engine's, which makes up to three attempts."""
+    """The policy for retrying a call that fails before any content arrives: a `RetryPolicy`, a mapping of its fields,
+    True for the default policy, or False for no retries. Default: the engine's, which makes up to three attempts."""
     timeout: float | Timeouts | None
     """The number of seconds that may pass without model output, or a `Timeouts`. A number also limits the time between
     bytes. A `Timeouts` does so only if it sets both `first` and `idle`. Default: only the connection's own limit, which

@@ -148,7 +148,7 @@ class Encoder:
                 return []
 
     def _next_delta(self, event: ev.TextDelta) -> Frame | None:
-        """Return the frame for `event`, or None unless `event` continues the only open block."""
+        """Return the frame for `event` if it continues the only open block; otherwise return None."""
         blocks = self._lanes.lane(None).blocks
         if len(blocks) == 1:
             (block,) = blocks.values()

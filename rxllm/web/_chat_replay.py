@@ -32,8 +32,8 @@ def events_before(thread: Thread) -> list[Event]:
 def events_of_open_calls(thread: Thread) -> list[Event]:
     """Return the events of a step that makes the calls that are still open in `thread`.
 
-    A turn may begin with the results of these calls. If the user answered them with a new message, the page shows the
-    turn in a new message too, which does not contain these calls yet.
+    A turn may begin with the results of these calls. If the user answered them with a new message, the page also shows
+    the turn in a new message, which does not contain these calls yet.
     """
     calls = unanswered(thread)
     return events_before(Thread().add_user("") + Message("assistant", tool_calls=calls)) if calls else []

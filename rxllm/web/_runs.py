@@ -58,7 +58,7 @@ class Runs:
         return run.stream
 
     def watch(self, id: str) -> Stream[Event] | None:
-        """Return a run's stream, or None if the id is unknown. The stream begins with the condensed events so far."""
+        """Return a run's stream, or None if the id is unknown. The stream begins with the past events, condensed."""
         with self._lock:
             self._forget()
             run = self._runs.get(id)

@@ -105,7 +105,7 @@ def from_ui(
     conversation is new. The browser chooses the id, so the function must check whether the user may use it.
 
     Raises ``ValidationError("invalid_request")`` if the request is malformed, answers an unknown call, is longer than
-    `max_bytes` or is nested too deeply. The error has the path to the fault. Raises
+    `max_bytes` or is nested too deeply. The error includes the path to the fault. Raises
     ``ValidationError("invalid_option")`` if `stored` has the wrong type.
     """
     request = convert_to(load_request(body, max_bytes), _Request)
