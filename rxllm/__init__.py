@@ -20,7 +20,7 @@ Write the request
     `Thread`: the messages of a conversation so far
     `tool`: a decorator that turns a function into a tool for the model
 Work with the answer
-    `operators`: functions to use in ``.pipe(...)``: inspect, filter, run tools, fold, retry, race
+    `operators`: functions for ``.pipe(...)`` that inspect, filter, fold, retry or race streams, or run tools
     `TextDelta`: a piece of text, the most common event; all events are in ``rxllm.events``
     `LLMError`: the base class of all errors
 
@@ -274,7 +274,7 @@ _run_agents_with(_Chats())
 
 
 def _is_help() -> bool:
-    # ``help(rxllm)`` would print 14,000 lines. If ``dir()`` is empty, it prints only the docstring.
+    # ``help(rxllm)`` would print 14,000 lines. If ``dir()`` is empty, ``help`` prints only the docstring.
     frame = _sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     callers = (frame, frame.f_back, frame.f_back and frame.f_back.f_back)
     return any(caller is not None and caller.f_code.co_name == "docmodule" for caller in callers)

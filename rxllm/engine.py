@@ -67,7 +67,7 @@ class Prepared:
 Prepare = Callable[[Request], Any] | Alongside
 """A function that takes a `Request` and returns the `Request` to send, or a `Prepared`.
 
-It can also return an awaitable or an Observable of either.
+The function can also return an awaitable or an Observable of a `Request` or a `Prepared`.
 """
 
 
@@ -78,8 +78,8 @@ def alongside(check: Callable[[Request], Any]) -> Alongside:
     returns a verdict, or an awaitable or Observable of a verdict. None and True let the answer through. Any other
     verdict, such as False or a string that gives the reason, blocks the answer. The answer's connection is then closed,
     and ``on_error`` receives a ``StreamError`` (``guard_tripped`` or ``guard_failed``). If `check` raises an exception,
-    the answer is blocked as well, and ``on_error`` receives the exception unchanged. The answer is paused while 1,024
-    of its events are waiting.
+    the answer is blocked as well, and ``on_error`` receives the exception unchanged. While 1,024 events of the
+    answer are waiting for the check, the answer is paused.
 
     >>> from rxllm import Fake, generate
     >>> async def moderate(request):
@@ -114,8 +114,8 @@ class Engine:
     `context`                                  data that tools receive as ``ToolContext.context``
     `operators`                                middleware: operators applied, in order, to every response
     `prepare`                                  functions that change, check or refuse each request before it is sent.
-                                               They are called in order. Each receives the `Request` from the previous
-                                               one, and returns a `Request` or a `Prepared`, or an awaitable or
+                                               They are called in order. Each receives the `Request` from the function
+                                               before it, and returns a `Request` or a `Prepared`, or an awaitable or
                                                Observable of either. To refuse the request, a function raises an error.
                                                `alongside` adds a check that runs while the model answers
     `observers`                                functions that are called with telemetry values
@@ -213,7 +213,7 @@ class Engine:
         """Return an engine with these tools added.
 
         Raises ``EngineError("invalid_engine")`` if the engine already has a tool with the same name. With `replace`,
-        the new tool replaces the old one instead. It then needs approval if the old one did.
+        the new tool replaces the old one instead. The new tool needs approval if the old one did.
         """
         added = _check_entries("tools", tools)
         taken = {tool.name for tool in self.tools} & {tool.name for tool in added}
@@ -261,8 +261,8 @@ class Engine:
         The outer chat's stream emits the agent's events as ``Nested`` events. The agent's usage is included in the
         step's `agent_usage`. If the agent's chat fails, the outer model receives the error. If the agent's chat stops
         early, for example at `max_turns`, the outer model receives the text so far and the reason. If the agent's chat
-        halts for an approval, a manual tool or a question, the outer chat halts too. Answer it with ``rxllm.resume``,
-        using the ids in the result, such as ``"c1/c2"``.
+        halts for an approval, a manual tool or a question, the outer chat halts too. Answer the pending calls or
+        the question with ``rxllm.resume``, using the ids in the outer chat's result, such as ``"c1/c2"``.
 
         Raises ``ValidationError("invalid_option")`` and ``EngineError("unknown_option")``, as ``rxllm.chat`` does.
         """

@@ -8,13 +8,13 @@ follow these rules:
 3. A text or thinking block ends with a completion event before the next block or call begins. The completion event
    contains the whole text, so you can ignore the deltas.
 4. Every open block is closed before an `ErrorEvent`. An unfinished call is completed with the ``metadata``
-   ``{"error": "incomplete"}``. If the call's own tool ended the response, ``{"vetoed": True}`` is added to it. The call
-   then contains the arguments that the tool received completely, and it has a result.
+   ``{"error": "incomplete"}``. If the call's own tool ended the response, ``"vetoed": True`` is added to that
+   metadata. The call then contains the arguments that the tool received completely, and the call has a result.
 5. The same bytes always produce equal events, no matter how they are split into reads.
 
 Each block's `id` is unique within its response. It is the provider's id, or ``block_0``, ``block_1`` and so on. rxllm
-fills in ids that an adapter leaves out. In old recordings, an id can be None. It then refers to the latest open block
-of that kind or, if there is none, to a new block.
+fills in ids that an adapter leaves out. In old recordings, an id can be None. The event then belongs to the latest
+open block of its kind or, if no such block is open, to a new block.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class AskUserRequested(_Event, frozen=True, tag="ask_user_requested"):
 
 
 class ToolHalt(_Event, frozen=True, tag="tool_halt"):
-    """A tool has ended the chat. `content` is its `result` as the model would see it."""
+    """A tool has ended the chat. `content` is the text of `result` that the model would see."""
 
     tool_call_id: str
     reason: str
@@ -278,7 +278,7 @@ class PartAdded(_Event, frozen=True, tag="part_added"):
 
 
 class UsageUpdated(_Event, frozen=True, tag="usage_updated"):
-    """The response's usage so far. Each report replaces the previous one."""
+    """The response's usage so far. Each `UsageUpdated` replaces the one before it."""
 
     usage: Usage
 
@@ -301,7 +301,7 @@ class ToolApprovalRequested(_Event, frozen=True, tag="tool_approval_requested"):
 
 
 class StepRestarted(_Event, frozen=True, tag="step_restarted"):
-    """The step is starting over. Ignore the events it has emitted so far."""
+    """The step is starting over. Ignore the events that the step has emitted so far."""
 
     reason: str
     attempt: int

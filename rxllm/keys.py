@@ -221,7 +221,10 @@ def _wrap_errors(provider: str) -> Generator[None]:
 
 
 def missing(provider: str, variable: str | None = None) -> EngineError:
-    """Return the error for a missing key. Its metadata lists the places that were searched. Adapters call this."""
+    """Return the error for a missing key. The error's metadata lists the places that were searched.
+
+    Adapters call this function.
+    """
     variable = " or ".join(_variables(provider, variable))
     places = (
         "the call's api_key=",

@@ -10,7 +10,7 @@ If genai-prices is installed, it supplies the prices that are missing from the c
 in the model's entry              effect on a call to the model
 ================================  =====================================================================================
 a capability is False             A call that needs the capability is rejected before it is sent, with
-                                  ``ValidationError("unsupported_capability")``. Its `errors` are
+                                  ``ValidationError("unsupported_capability")``. Each of the error's `errors` is
                                   ``(("tools",), "tools_disabled")``,
                                   ``(("response_format",), "json_native_disabled")``,
                                   ``(("vision",), "vision_disabled")``, ``(("images",), "images_disabled")`` or
@@ -144,7 +144,7 @@ def select(*, require: Iterable[str] = (), prefer: Iterable[str] = ()) -> ModelI
     >>> clear()
 
     The providers in `prefer` are tried first, in that order, and then all other entries in the order in which they were
-    added. A model has a capability if that field of its `ModelInfo` is True.
+    added. A model has a capability if the field with that name is True in its `ModelInfo`.
 
     Raises ``EngineError("missing_model")`` if no entry qualifies. Raises ``ValidationError("invalid_option")`` if a
     capability is unknown.
@@ -175,7 +175,7 @@ def _canonical(provider: str) -> str:
 
 
 _PROVIDERS = {**_ALIASES, "moonshot": "moonshotai", "vertex": ""}
-"""Maps providers to their names in genai-prices, if they differ. If the name is "", only the model is looked up."""
+"""Maps providers to their names in genai-prices, if the two differ. If the name is "", only the model is looked up."""
 
 _EXTRA = {
     "cache_write_1h_tokens": ("cache_creation.ephemeral_1h_input_tokens",),

@@ -68,7 +68,7 @@ OUTCOME, ATTEMPTS, RETRY, COST = "rxllm.outcome", "rxllm.attempts", "rxllm.retry
 REATTACHED = "rxllm.reattached"
 STEP_INDEX, STEPS, HALTED = "rxllm.step.index", "rxllm.chat.steps", "rxllm.chat.halted_reason"
 METADATA, REQUEST_ID, QUEUED = "rxllm.metadata", "rxllm.request.id", "rxllm.queued"
-# The names in this last group are rxllm's own.
+# The names above, which begin with "rxllm.", are rxllm's own and not in the conventions.
 
 _SAME = ("temperature", "top_p", "top_k", "max_tokens", "seed", "frequency_penalty", "presence_penalty")
 PARAMETERS = {name: f"gen_ai.request.{name}" for name in _SAME} | {
@@ -139,12 +139,12 @@ def traces(
     """Return an observer that writes spans and metrics.
 
     Use it as ``Engine(..., observers=[rxllm.otel.traces()])``. It also observes the engine's agents. If another engine
-    answers in place of this one, it is observed as well. By default, traces use OpenTelemetry's global providers. The
-    call's span is a child of the span that is current when the call is subscribed to. If `propagate` is True, each
-    attempt sends a ``traceparent`` header, unless the caller sets that header.
+    answers in place of this one, that engine is observed as well. By default, traces use OpenTelemetry's global
+    providers. The call's span is a child of the span that is current when the call is subscribed to. If `propagate` is
+    True, each attempt sends a ``traceparent`` header, unless the caller sets that header.
 
     If `content` is True, the spans include messages, tools, arguments and results, but not the model's reasoning. By
-    default, they do if the environment variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` is
+    default, they include these if the environment variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` is
     ``span_only``, ``span_and_event`` or ``true``. If `cost` is True, costs from the provider, ``rxllm.models`` or
     genai-prices are added.
 
@@ -404,7 +404,11 @@ def _around(value: Any) -> Context:
 
 
 class _Metrics:
-    """The metric instruments. ``OTEL_SEMCONV_STABILITY_OPT_IN`` selects the released or the newest names."""
+    """The metric instruments.
+
+    The environment variable ``OTEL_SEMCONV_STABILITY_OPT_IN`` selects whether they have the released or the newest
+    names.
+    """
 
     def __init__(self, meter: metrics.Meter) -> None:
         def histogram(name: str, unit: str, buckets: list[float]) -> metrics.Histogram:

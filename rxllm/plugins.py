@@ -8,10 +8,10 @@
     [project.entry-points."rxllm.operators"]
     shout = "rxllm_acme:shout"         # used as ops.plugins.shout()
 
-A plugin is imported when it is first used. If that fails, the error names the plugin's package, and other plugins still
-work. If a plugin has the same name as something in rxllm, rxllm's own name wins, and a warning is logged once. If two
-packages register the same name, using that name raises an error. Installing another package can therefore never change
-the meaning of a name.
+A plugin is imported when it is first used. If the import fails, the error names the plugin's package, and other plugins
+still work. If a plugin has the same name as something in rxllm, rxllm's own name wins, and a warning is logged once. If
+two packages register the same name, using that name raises an error. Installing another package can therefore never
+change the meaning of a name.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def connect(provider: str, model: str, options: Mapping[str, Any] = MappingProxy
     make = load("rxllm.adapters", provider)
     point = _point("rxllm.adapters", provider)
     fault = call_fault(make, model)
-    if fault is not None:  # usually the plugin is a class
+    if fault is not None:  # usually because the plugin is a class
         remedy = "Its package must register def connect(model): ...; until it does, write Engine(adapter, model=...)"
         raise _failure(point, "cannot be called with the model's name", fault, "invalid_engine", remedy) from fault
     if options and (refusal := call_fault(make, model, **options)) is not None:

@@ -1,8 +1,8 @@
 """Convert values, errors and events to JSON and back.
 
-They are read back as equal objects, with one exception: an object of a tool's own, such as its result or a
-``halt_result``, is read back as plain data. Models, dataclasses and events in it become JSON objects. Datetimes,
-decimals, enums and paths become text, and sets become lists.
+They are read back as equal objects, with one exception: an object that a tool created, such as its result or a
+``halt_result``, is read back as plain data. In such an object, models, dataclasses and events become JSON objects,
+datetimes, decimals, enums and paths become text, and sets become lists.
 
 An obsolete ``RawChunk`` is converted; see ``rxllm.events.current_form``.
 
@@ -140,8 +140,8 @@ def from_json(text: str | bytes, type: type[T], *, response_format: Any = None, 
 def from_json(text: str | bytes, type: Any = None, *, response_format: Any = None, local_files: bool = False) -> Any:
     """Convert the output of `to_json` back to a value, error, event or list.
 
-    `type` is the class to read. You need it only if the text has no tag. If the text has a tag, `type` must agree with
-    it. To read an array of messages, pass ``list[Message]``.
+    `type` is the class to read. You need `type` only if the text has neither ``"$"`` nor ``"type"``. If the text has
+    one of them, `type` must agree with it. To read an array of messages, pass ``list[Message]``.
 
     >>> from rxllm.values import Message
     >>> from_json('{"role": "user", "content": "Hi"}', Message)
@@ -169,8 +169,8 @@ def from_json(text: str | bytes, type: Any = None, *, response_format: Any = Non
     wrote the text itself, pass ``local_files=True``.
 
     Raises ``ValidationError("invalid_request")`` if the text cannot be read. Raises
-    ``ValidationError("invalid_output")`` if a response does not match `response_format`. If the text contains a result,
-    the error is stored in the result's `error` instead.
+    ``ValidationError("invalid_output")`` if a response does not match `response_format`. If the text contains a
+    `StepResult` or a `ChatResult`, the error is stored in that result's `error` instead.
     """
     if not isinstance(text, str | bytes | bytearray):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise _not_a_text(text)

@@ -162,9 +162,9 @@ def start(engine: Engine | str | Any, input: Session | Input, **opts: Unpack[Cha
     >>> start(Fake("Hello"), "Hi").run()
     Turn(completed, ChatResult('Hello', completed, 1 steps, 0 tokens))
 
-    A new session keeps the call's `context` and `session_id` for its later turns. If you pass a `Session`, it keeps its
-    own instead. If you store the session, its context must be JSON data, so put objects such as connections in the
-    engine's context.
+    A new session keeps the call's `context` and `session_id` for its later turns. If you pass a `Session`, that session
+    keeps its own context and id instead. If you store the session, its context must be JSON data, so put objects such
+    as connections in the engine's context.
 
     >>> start(Fake("Hello"), "Hi", context={"user": "ada"}, session_id="s1").run().session.id
     's1'
@@ -276,7 +276,7 @@ def stream_step(engine: Engine | str | Any, session: Session | Turn, **opts: Unp
 def _answer_questions(session: Session, results: Any) -> tuple[Session, Any]:
     """Return the session with its open questions answered, and the remaining results."""
     if not isinstance(results, Mapping):
-        return session, results  # None, or a value that is reported later
+        return session, results  # None, or an invalid value, which is reported later
     others = dict(cast(Mapping[str, Any], results))
     replied = [id for id in open_questions(session.thread) if isinstance(others.get(id), str | Mapping)]
     if not replied:

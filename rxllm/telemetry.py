@@ -6,7 +6,7 @@ value                              when it is emitted
 `CallStarted`, `CallFinished`      when a model call starts, and when its stream ends
 `FirstToken`                       once per call, when the first piece of content arrives
 `RetryAttempt`                     when an attempt at a call has failed, before the wait for the next attempt
-`Reattached`                       when an answer continues over a new connection after its connection has dropped
+`Reattached`                       when an answer continues over a new connection after the old one has dropped
 `StepStarted`, `StepFinished`      when a step starts, and when its response and its tools have finished
 `ToolStarted`, `ToolFinished`      when a tool starts running, and when its outcome is known
 `ChatStarted`, `ChatFinished`      before the first step of a chat, and after the last one
@@ -138,8 +138,9 @@ class CallFinished(_ModelSpan, frozen=True):
 class RetryAttempt(_ModelSpan, frozen=True):
     """An attempt has failed with `error`.
 
-    `attempt` is its number, counted from 1. The next attempt starts in `delay` seconds. Number 0 stands for the request
-    that an earlier process sent in a durable run, if the answer that the provider kept cannot be read.
+    `attempt` is the number of the failed attempt, counted from 1. The next attempt starts in `delay` seconds. In a
+    durable run, number 0 stands for the request that an earlier process sent. That attempt fails if the answer that
+    the provider kept cannot be read.
     """
 
     attempt: int
@@ -173,8 +174,8 @@ class StepFinished(_RequestSpan, frozen=True):
 class ToolStarted(_RequestSpan, frozen=True):
     """A tool is about to run.
 
-    `content` contains the tool's arguments. If the tool is an agent, the agent's chat follows. If an observer sets a
-    context variable now, only the tool's function sees it.
+    `content` contains the tool's arguments. If the tool is an agent, the values of the agent's chat follow. If an
+    observer sets a context variable when it receives this value, only the tool's function sees the change.
     """
 
     tool: str
@@ -185,7 +186,7 @@ class ToolStarted(_RequestSpan, frozen=True):
 
 
 class ToolFinished(_RequestSpan, frozen=True):
-    """A tool has returned, failed or been abandoned. `content` is its result."""
+    """A tool has returned, failed or been abandoned. `content` is the tool's result."""
 
     tool: str
     tool_call_id: str
@@ -276,5 +277,5 @@ class Tracer:
         raise NotImplementedError(f"{type(self).__name__} must define __call__(self, value)")
 
     def request_headers(self, call_id: str) -> Mapping[str, str]:
-        """Return headers for the next attempt at the call `call_id`. Headers set elsewhere override them."""
+        """Return headers for the next attempt at the call `call_id`. Values set elsewhere take precedence."""
         return {}

@@ -1,8 +1,8 @@
 """Check requests, messages and other values before they are sent.
 
-Each function returns None, or raises a ``ValidationError`` that lists every problem. Its message describes the problems
-in words. Its `errors` contain a path and a code for each problem, such as ``(("messages", 0, "role"), "unknown")``.
-Rules that only the provider knows are not checked.
+Each function returns None, or raises a ``ValidationError`` that lists every problem. The error's message describes the
+problems in words. The error's `errors` contain a path and a code for each problem, such as
+``(("messages", 0, "role"), "unknown")``. Rules that only the provider knows are not checked.
 
 ==========================  ===========================================================================================
 function                    codes for each field
@@ -27,7 +27,7 @@ function                    codes for each field
                             needs at least one image, and a variation needs exactly one); mask:
                             ``not_allowed_for_operation`` (except for an edit)
 `capabilities`              the codes that ``rxllm.models`` lists, for capabilities that the model lacks
-`data`                      faults that jsonschema-rs finds in JSON data, in its own words
+`data`                      faults that jsonschema-rs finds in JSON data, in the words of jsonschema-rs
 all functions               ``wrong_type`` for any field, or for the value itself
 ==========================  ===========================================================================================
 """

@@ -109,7 +109,7 @@ class Screen:
         for other in [other for other in self._unfinished if other is not stream and other.isatty()]:
             print(file=other, flush=True)
             self._unfinished.discard(other)
-        if text:  # updated before printing, because Ctrl-C may interrupt it
+        if text:  # updated before printing, because Ctrl-C may interrupt the printing
             (self._unfinished.discard if text.endswith("\n") else self._unfinished.add)(stream)
         print(text, end="", file=stream, flush=True)
 
@@ -183,7 +183,7 @@ class _Conversation:
     def reply(self, message: Message) -> ChatResult:
         """Show the answer and return its result. If the answer fails, raise its error.
 
-        If a tool needs approval, the user is asked for it.
+        If a tool call needs approval, the user is asked to approve the call.
         """
         result = self._show(session.stream_reply(self._engine, self._session, message))
         while result.halted_reason == "approval":

@@ -1,7 +1,7 @@
 """The commands ``serve`` and ``worker``.
 
-After the first signal, a worker gives its runs time to finish. When that time is over, or after a second signal, it
-releases the runs that are left.
+After the first signal, a worker gives its runs time to finish. When that time is over, or after a second signal, the
+worker releases the runs that have not finished.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEAVING = 3
 """The number of seconds to wait for unfinished answers after Ctrl-C."""
 
 LOOK_SECONDS = 0.05
-"""The number of seconds between a stopping worker's checks of whether its runs have finished."""
+"""While a worker is stopping, it checks at this interval, in seconds, whether its runs have finished."""
 
 WRONG = "write module:name, where name is the result of rxllm.durable.open_runs(...) or a function that returns it"
 

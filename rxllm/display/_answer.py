@@ -13,7 +13,7 @@ from rxllm.values import ChatResult, ToolCall
 
 
 class Answer(Screen):
-    """A card that shows a model's answer. Its `questions` are the controls for pending tool calls.
+    """A card that shows a model's answer. `questions` are the controls for the answer's pending tool calls.
 
     Once the user has dealt with all of these calls, the answer continues on the same card.
     """
@@ -23,7 +23,7 @@ class Answer(Screen):
         self._cards: Cards = {None: Card(0.0)}
         self._now = 0.0
         self._earlier: list[Row] = []
-        self._halted: list[Row] = []  # shown until the step's final event arrives
+        self._halted: list[Row] = []  # the rows of the halted step, shown until the new turn completes a step
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
         self.draw(cards, min(card.begun for card in cards.values()))
@@ -115,7 +115,7 @@ _BUTTON = {"width": "96px"}
 
 
 class Questions:
-    """Controls for pending tool calls. ``answered()`` is called once the user has answered all of them."""
+    """Controls for pending tool calls. ``answered()`` is called once the user has answered all calls."""
 
     def __init__(self, widgets: Any, answered: Callable[[], None]) -> None:
         self.widget: Any = widgets.VBox()
@@ -125,7 +125,7 @@ class Questions:
         self._widgets, self._answered = widgets, answered
 
     def ask(self, calls: Sequence[ToolCall], approvable: Container[str]) -> None:
-        """Ask the user to approve the `approvable` calls and to type in the results of the others."""
+        """Ask the user to approve the `approvable` calls and to type in the results of all other calls."""
         self.calls, self.approvals, self.results = {call.id: call for call in calls}, {}, {}
         lines = [self._approval(call) if call.id in approvable else self._result(call) for call in calls]
         for line in self.widget.children:

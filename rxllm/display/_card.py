@@ -81,8 +81,8 @@ class Run(msgspec.Struct, frozen=True):
 class ToolRow(msgspec.Struct, frozen=True):
     """A tool call with its state and result.
 
-    If the tool is an agent, `rows` contains the agent's rows, and `facts` contains its models and usage. `result` is
-    None if it would only repeat the agent's text.
+    If the tool is an agent, `rows` contains the agent's rows, and `facts` contains the agent's models and usage.
+    `result` is None if the result would only repeat the agent's text.
     """
 
     call: ToolCall
@@ -108,7 +108,7 @@ class ToolRow(msgspec.Struct, frozen=True):
 
 
 class Note(msgspec.Struct, frozen=True):
-    """A note to the user. If `error` is set, it is shown instead of the text."""
+    """A note to the user. If `error` is set, the error is shown instead of `text`."""
 
     text: str
     error: Exception | None = None
@@ -250,7 +250,7 @@ def rows_and_status(card: Card, now: float) -> tuple[list[Row], list[str]]:
 
 
 def responses_of(card: Card) -> list[Response[Any]]:
-    """Return the response of each step. The last one may be partial."""
+    """Return the response of each step. The last response may be partial."""
     # Right after a step, `to_response` still returns that step's response.
     return [step.response for step in card.state.steps] + ([card.state.to_response()] if card.state.length else [])
 
@@ -259,7 +259,7 @@ def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list
     """Return the rows of each step. Resumed calls appear in the first step."""
     messages = [response.message or Message("assistant") for response in responses]
     called = {call.id for message in messages for call in message.tool_calls}
-    # Both values are found by scanning all events, so read them only if the chat has tools.
+    # The next two lines scan all events to find the calls and the answers, so do this only if the chat has tools.
     streaming: Mapping[str, ToolCall] = card.state.current_tool_calls if card.has_tools else {}
     answers = _answers(card) if card.has_tools else {}
     resumed = {id: ToolCall(id, run.name, dict(run.arguments)) for id, run in card.runs.items()}
@@ -401,7 +401,10 @@ def _ending(card: Card) -> tuple[Look, str] | None:
 
 
 def chat_ending(chat: ChatResult) -> tuple[Look, str]:
-    """Return the look and the status text of a chat that has ended. A completed chat looks like its last response."""
+    """Return the look and the status text of a chat that has ended.
+
+    If the chat is completed, both depend on how its last response ended.
+    """
     last = chat.final_response
     return ending(last.finish_reason if last is not None and chat.halted_reason == "completed" else chat.halted_reason)
 
@@ -428,5 +431,5 @@ def _waits(card: Card) -> bool:
 
 
 def truncate(text: str, width: int) -> str:
-    """Return `text`, shortened to `width` characters with an ellipsis if it is longer."""
+    """Return `text`. If it is longer than `width` characters, shorten it to that length with an ellipsis."""
     return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -39,7 +39,7 @@ def chat(engine: Engine | str | Any, session: Session | None = None, **opts: Unp
         panel                   # in a cell
         panel.session           # the conversation so far, in any later cell
 
-    If you pass a `session`, the panel continues it. `opts` are the options of ``rxllm.chat``. Tools with
+    If you pass a `session`, the panel continues that conversation. `opts` are the options of ``rxllm.chat``. Tools with
     ``approval=True`` get "Approve" and "Deny" buttons, unless you pass the `approve` option. Tools with ``manual=True``
     get a text field for the result. If you stop an answer, its partial text is kept. If an answer fails, its card shows
     the error. The panel shows the last 60 messages and answers, but the session keeps all of them.
@@ -128,7 +128,7 @@ class ChatPanel(abc.DisposableBase):
         self._end()
 
     def _end(self) -> None:
-        """Enable the controls on the second call. The session and the card each call this when they are finished."""
+        """Enable the controls once this method has been called twice: for the session, and for the card."""
         with self._lock:
             self._ends += 1
             ended = self._ends == 2
@@ -147,7 +147,7 @@ class ChatPanel(abc.DisposableBase):
         self._stop.disabled, self._send.disabled = True, bool(pending)
 
     def _add(self, html: str) -> Any:
-        """Add a card, and remove the oldest ones if there are too many."""
+        """Add a card, and remove the oldest cards if there are too many."""
         drawn = self._widgets.HTML(html)
         shown = (*self._history.children, drawn)
         self._history.children = shown[-CARDS:]
@@ -168,10 +168,10 @@ def _ipywidgets() -> Any:
 
 
 def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
-    """Emit the value of `widget` now and whenever it changes.
+    """Emit the value of `widget` now and whenever the value changes.
 
-    If `widget` is a button, it emits the button itself on every click. In this example, moving the slider starts a new
-    call and cancels the previous one::
+    If `widget` is a button, the stream emits the button itself on every click. In this example, moving the slider
+    starts a new call and cancels the previous call::
 
         slider = ipywidgets.IntSlider(3)
         ask = lambda days: rxllm.stream_generate(engine, f"{days} days in Rome").pipe(ops.snapshots(0.05))

@@ -17,7 +17,7 @@ from rxllm.display._words import error_text
 from rxllm.values import FilePart, ImagePart, LLMError, SourcePart, TextPart, ThinkingPart
 
 SHOWN = 2_000
-"""The maximum number of characters to show of arguments, progress, results and other details."""
+"""The maximum number of characters to show of a detail, such as a call's arguments, its progress or its result."""
 
 LINE, INDENTED = 60, 100_000
 """The maximum length of arguments shown on a tool's line, and of JSON that is indented, in characters."""
@@ -59,9 +59,9 @@ def article(look: str, body: str, texts: Iterable[str]) -> str:
 
 
 def rows_html(rows: Sequence[Row], *, opened: bool) -> str:
-    """Return the HTML of `rows`. If `opened` is True and the last row is thinking, it is expanded.
+    """Return the HTML of `rows`. If `opened` is True and the last row contains thinking, that row is expanded.
 
-    If it were collapsed, each redraw would collapse it again after the user had expanded it.
+    If the row were collapsed, each redraw would collapse it again after the user had expanded it.
     """
     last = rows[-1] if rows and opened else None
     if isinstance(last, ThinkingPart) and last.text:
@@ -172,10 +172,10 @@ def _base64(data: bytes) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return any value as HTML. If it does not define its own HTML, Markdown or picture, its text is used."""
+    """Return any value as HTML. If the value does not define its own HTML, Markdown or picture, show its text."""
     for name, draw in (("_repr_html_", str), ("_repr_markdown_", markdown), ("_repr_mimebundle_", _pictures)):
         method: Any = getattr(cast(Any, type(value)), name, None)
-        with contextlib.suppress(Exception):  # if one fails, try the next
+        with contextlib.suppress(Exception):  # if a method fails, try the next one
             if method is not None and (shown := method(value)):
                 return draw(shown)
     return f'<pre dir="auto">{escape(_text(value))}</pre>'
@@ -267,7 +267,7 @@ $ figure{display:inline-block;margin:0 8px 8px 0;max-width:100%;vertical-align:t
 """.strip().replace("\n", "")
 
 _SCOPE = f"rxllm-{crc32(_RULES.encode()):08x}"
-"""The CSS class of the page. It is derived from the style sheet, so different versions never share rules."""
+"""The CSS class of all HTML drawn here. It is derived from the style sheet, so two versions never share rules."""
 
-# Doubling the class makes these rules override the page's own.
+# Doubling the class makes these rules override the rules of the surrounding page.
 STYLE = _RULES.replace("$", f".{_SCOPE}.{_SCOPE}")

@@ -73,7 +73,7 @@ class MarbleDiagram:
     def svg(self) -> str:
         """The diagram as self-contained SVG.
 
-        In a page, it uses the colours of that page. As a file, it has its own light or dark background.
+        Inside a page, the picture uses the colours of that page. As a file, it has its own light or dark background.
         """
         return draw_svg(self._lanes, self._end())
 

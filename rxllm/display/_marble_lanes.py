@@ -20,7 +20,7 @@ UNUSED = "unused"
 """The outcome of a lane that was never subscribed to."""
 
 QUIET = ("start", "complete")
-"""The kinds of marks that only show that something began or completed. They have no label."""
+"""The kinds of marks that only show that something began or completed. These marks have no label."""
 
 _KINDS = {
     "MessageStarted": ("start", "start"),
@@ -52,8 +52,8 @@ _KINDS = {
 class Mark(NamedTuple):
     """The mark for one item, or for `size` items that arrived between the times `at` and `until`.
 
-    Equal items have the same `key`. `content` is the label without agent and stream names, and it determines the
-    colour. `detail` is the item's repr.
+    Equal items have the same `key`. `content` is the label without agent and stream names, and determines the
+    mark's colour. `detail` is the item's repr.
     """
 
     at: float
@@ -109,7 +109,7 @@ class Lane:
 
 
 class Row(NamedTuple):
-    """A row of the diagram, which shows one subscription to a lane. The `number` of a lane's first one is 1."""
+    """A row of the diagram, which shows one subscription to a lane. A lane's first row has the `number` 1."""
 
     lane: Lane
     number: int
@@ -125,7 +125,7 @@ class Row(NamedTuple):
 
     @property
     def note(self) -> str:
-        """The text that is shown below a lane's last row if some of its subscriptions are hidden."""
+        """The text that is shown below a lane's last row if some of the lane's subscriptions are hidden."""
         return f"and {self.lane.hidden} more" if self.number == MAX_ROWS and self.lane.hidden else ""
 
 
@@ -139,7 +139,7 @@ def rows_of(lanes: Sequence[Lane]) -> list[Row]:
 
 
 def join_marks(marks: Iterable[Mark], gap: float, most: int) -> list[Mark]:
-    """Join marks of the same kind that are at most `gap` apart. If more than `most` remain, join all kinds."""
+    """Join marks of the same kind that are at most `gap` apart. If more than `most` remain, join all kinds of marks."""
     result: list[Mark] = []
     for mark in marks:
         last = result[-1] if result else mark
@@ -198,7 +198,7 @@ TICKS = (
     *(1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 18_000.0, 43_200.0),
     *(86_400.0 * 10**power for power in range(6)),
 )
-"""The intervals that labels on a time axis may have, in seconds."""
+"""The intervals to choose from for the labels on a time axis, in seconds."""
 
 
 def time_label(value: float) -> str:

@@ -247,7 +247,7 @@ class _Chart:
         return min(x, self._places[times[after]]) if after < len(times) else x
 
     def place_dense(self) -> None:
-        """Place the marks of dense lines, joining those that are close together."""
+        """Place the marks of dense lines, and join marks that are close together."""
         for line in self.lines:
             if line.is_dense:
                 marks = join_marks(line.span.marks, 3 / self._scale, 640)

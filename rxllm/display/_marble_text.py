@@ -57,7 +57,7 @@ def _axis(tick: float, columns: dict[int, int]) -> str:
 
 
 class _Symbols:
-    """The letters that stand for items in a text diagram. Each distinct item, or each kind of item, has its own."""
+    """The letters that stand for items in a text diagram, with one letter for each distinct item or kind of item."""
 
     def __init__(self, marks: Iterable[Mark]) -> None:
         marks = sorted(marks, key=lambda mark: mark.detail != repr(mark.label))

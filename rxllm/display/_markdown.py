@@ -122,8 +122,8 @@ def _math(state: Any, silent: bool) -> bool:
 def _math_block(state: Any, start: int, end: int, silent: bool) -> bool:
     """Leave multi-line LaTeX as it was written.
 
-    A block ends with its closing delimiter or before an empty line. A delimiter that is never closed also begins a
-    block, because a later line must not change a block that is already finished.
+    A block ends with its closing delimiter or before an empty line. An opening delimiter that is never closed also
+    begins a block, because a later line must not change a block that is already finished.
     """
 
     def line(number: int) -> str:

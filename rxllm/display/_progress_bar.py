@@ -136,18 +136,18 @@ class _TerminalLine:
             if any(stream is other for other in streams):
                 guard = _Guard(stream, self)
                 self._guarded.append((owner, name, guard, stream))
-                # Do not call setStream: its lock may be held by a thread that is waiting for ours.
+                # Do not call setStream: its lock may be held by a thread that is waiting for `self.lock`.
                 setattr(owner, name, guard)
 
     def _release(self) -> None:
         guarded, self._guarded = self._guarded, []
         for owner, name, guard, stream in guarded:
-            if getattr(owner, name) is guard:  # otherwise the program has replaced it with another stream
+            if getattr(owner, name) is guard:  # otherwise the program has replaced the guard with another stream
                 setattr(owner, name, stream)
 
 
 class _Guard:
-    """A wrapper around a terminal stream that clears the progress bar before each write."""
+    """A wrapper around a terminal stream. It clears the progress bar before each write."""
 
     def __init__(self, stream: Any, line: _TerminalLine) -> None:
         self._stream = stream

@@ -5,7 +5,7 @@ scrolled out of the window. This leads to the following rules:
 
 * Finished rows and paragraphs are printed once, above the live part.
 * The live part is always shorter than the window.
-* Each draw is a single write, so the terminal never shows half of it.
+* Each draw is a single write, so the terminal never shows half of a drawing.
 * Side-by-side cards stay live until all of them have ended.
 """
 
@@ -167,7 +167,7 @@ def _stack(rows: Sequence[Row], below: Row | None = None) -> list[RenderableType
 
 
 class _Status:
-    """The status line. In a narrow window, it wraps between two of its parts."""
+    """The status line. In a narrow window, the line is broken between its parts."""
 
     def __init__(self, card: Card, texts: list[str], now: float) -> None:
         self._texts = [clean(text) for text in texts]

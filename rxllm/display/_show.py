@@ -1,6 +1,6 @@
 """`show`, which draws a running stream in a notebook or on a terminal.
 
-One thread reads the stream, and another draws it. Draws are not queued: each one shows everything received so far. The
+One thread reads the stream, and another draws it. Draws are not queued: each draw shows everything received so far. The
 last draw happens after the stream has ended.
 """
 
@@ -66,10 +66,10 @@ def show(stream: Observable[T], *, block: Literal[True] = True) -> T: ...
 def show(stream: Any, *, block: bool = True) -> Any:
     """Show `stream` as it runs, and return its result.
 
-    If the stream emits events, the result is a `ChatResult`, a `StepResult` or a `Response`. If it emits other items,
-    each item replaces the previous one, and the last item is the result. To show several streams side by side, pass a
-    mapping of labels to streams, or a stream from ``rxllm.merge_labelled``. The result is then a dict with the same
-    labels. If one stream fails, the others continue.
+    If the stream emits events, the result is a `ChatResult`, a `StepResult` or a `Response`. If the stream emits other
+    items, each item replaces the previous one, and the last item is the result. To show several streams side by side,
+    pass a mapping of labels to streams, or a stream from ``rxllm.merge_labelled``. The result is then a dict with the
+    same labels. If one stream fails, the others continue.
 
     In a notebook, or on a terminal if rich is installed, `show` draws a card and redraws it in place. Everywhere else,
     it prints the text to standard output. The stop button or Ctrl-C cancels the call and raises ``KeyboardInterrupt``.
@@ -123,8 +123,8 @@ def notebook_cell(
 ) -> Screen | None:
     """Return a screen for the current notebook cell, or None outside a notebook.
 
-    ``html(cards, now)`` draws the cards. ``text(cards)`` is stored with the last drawing, for viewers that cannot show
-    HTML.
+    ``html(cards, now)`` draws the cards. The result of ``text(cards)`` is stored with the last drawing, for viewers
+    that cannot show HTML.
     """
     marimo = sys.modules.get("marimo")
     if hasattr(ipython_shell(), "kernel"):
@@ -302,7 +302,7 @@ class Stopped(KeyboardInterrupt):
 def suppress_repr(value: T) -> T:
     """Return `value`, and keep IPython from showing it again."""
     shell, hook = ipython_shell(), cast(Any, sys.displayhook)
-    # IPython changes the hook before and after each cell, so ours lasts for one cell only.
+    # IPython changes the hook before and after each cell, so our hook lasts for one cell only.
     if shell is not None and (hook is shell.displayhook or isinstance(hook, _Hook)):
         sys.displayhook = _Hook(hook, value)
     return value

@@ -28,8 +28,8 @@ MAX_SECONDS = 1e9
 class Timeline:
     """The rows of a run. ``str(timeline)`` draws them as text.
 
-    `rows` are the steps, with their tools and agents. If `timeline` ran a stream, `result` is what ``show`` would have
-    returned. Notebooks show an SVG picture and a table.
+    `rows` are the steps, with their tools and agents. If the function `timeline` ran a stream, `result` is what
+    ``show`` would have returned. Notebooks show an SVG picture and a table.
     """
 
     def __init__(self, title: str = "", labels: Iterable[str] = ()) -> None:
@@ -80,7 +80,7 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """The time of the last event, or a later time passed to `pass_time`."""
+        """The time of the last event, or the time passed to `pass_time` if that is later."""
         return max(self._seconds, self._ticks[-1]) if self._ticks else self._seconds
 
     @property
@@ -163,14 +163,15 @@ def timeline(source: Any, *, title: str = "") -> Timeline:
     ==================================  ===============================================================================
     `source`                            what is drawn
     ==================================  ===============================================================================
-    a stream of events                  The run, with times measured here. In a notebook, the picture grows in its
-                                        cell; elsewhere, the timeline is printed at the end. The stop button or Ctrl-C
-                                        cancels the call, as in ``show``.
+    a stream of events                  The run. Its times are measured as it runs. In a notebook, the picture grows
+                                        in its cell; elsewhere, the timeline is printed at the end. The stop button
+                                        or Ctrl-C cancels the call, as in ``show``.
     a mapping of labels to streams,     All streams, one below the other. They run concurrently.
     or a stream of `Labelled` events
-    a stream or an iterable of `Timed`  The run, with the times in the events: from ``ops.timed()``, a recording
+    a stream or an iterable of `Timed`  A run whose events have times, such as one from ``ops.timed()``, a recording
                                         (``testing.timed_file``) or a durable run (``watch(id, timed=True)``).
-    a result                            The run that produced it, if ``ops.timed()`` was applied before the fold.
+    a result                            The run that produced the result, if ``ops.timed()`` was applied before its
+                                        events were folded.
     ==================================  ===============================================================================
 
     If the stream fails, its error is raised after the timeline has been drawn. The timeline is then available as

@@ -100,7 +100,7 @@ def dollars(cost: float | None) -> str:
 
 
 def svg_of(drawn: Drawn, *, is_file: bool = False) -> str:
-    """Return the picture as SVG. If it is for a file, its text colour follows the viewer's light or dark mode."""
+    """Return the picture as SVG. If `is_file` is True, its text colour follows the viewer's light or dark mode."""
     top = (62 if drawn.title else 36) + 16
     bottom = top + ROW * max(1, len(drawn.rows)) + 4
     height = bottom + 58 + (16 if drawn.omitted else 0)
@@ -206,7 +206,7 @@ def _bar(bar: Bar, y: float, scale: float, now: float) -> Iterator[str]:
 
 
 def _hatch(x: float, y: float, width: float) -> str:
-    """Return slanted lines that fill the box."""
+    """Return slanted lines that fill a bar."""
     slant = BAR / 2
     lines: list[str] = []
     for end in range(4, int(width + slant), 7):

@@ -179,8 +179,8 @@ class Lane:
 
     @property
     def ticks(self) -> list[float] | None:
-        """The ticks of the growing text bar, or None if there is none. A caller may append the time of a delta here
-        instead of calling `add`.
+        """The ticks of the growing text bar, or None if there is none. A caller may append the time of a delta to this
+        list instead of calling `add`.
         """
         return self._bar.ticks if self._bar is not None and self._bar.kind == "text" else None
 

@@ -1,7 +1,7 @@
 """Draw values, messages and threads for notebooks.
 
-All sizes are limited to keep notebooks usable. A long thread shows its first message and its latest messages. Some of
-the messages in between can be expanded, and the rest are only counted.
+All sizes are limited to keep notebooks usable. A long thread shows its first message and its latest messages. Of the
+messages in between, the later ones can be expanded, and the earlier ones are only counted.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ LONG = 50_000
 """The maximum length of a text, in characters."""
 
 MANY = 200
-"""The maximum number of parts, images or table rows."""
+"""The maximum number of parts, images or table rows to show."""
 
 Drawing = tuple[str, Sequence[str], Look | Literal["value"]]
 """The HTML of a card's body, the texts for its status line, and its look."""

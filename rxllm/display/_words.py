@@ -29,7 +29,8 @@ _ENDINGS: dict[str | None, tuple[Look, str]] = {
 def ending(reason: str | None) -> tuple[Look, str]:
     """Return the look and the status text of a card.
 
-    `reason` says how a response, chat or session ended. A tool may halt a chat with its own reason.
+    `reason` is a response's finish reason, a chat's halted reason or a session's status. A tool may halt a chat with
+    its own reason.
 
     >>> ending("stop"), ending("approval"), ending("found it")
     (('done', 'done'), ('waiting', 'waiting for approval'), ('done', 'done: found it'))
