@@ -86,8 +86,8 @@ def run_tools(
     ``idempotent`` tools start early too, but agents do not. If `eager` is False, no tool starts early. Tools that need
     an approval, ``manual`` tools and tools whose source emits on another thread wait for the end of the response.
 
-    A tool with ``Stream`` parameters starts while the model is still writing them. If it fails or halts before they are
-    complete, the response ends there, and the source is disposed::
+    A tool with ``Stream`` parameters starts while the model is still writing them. If the tool fails or halts before
+    its arguments are complete, the response ends there, and the source is disposed::
 
         source          --start--call--{"path": "/etc", "text": "a--b
         run_tools()     --start--call--{"path": "/etc", "text": "a--b-(incomplete)(failed)(end)(encoded)(step)|
