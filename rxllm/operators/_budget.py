@@ -108,7 +108,8 @@ def budget(
                             answer is cut off.
     after the answer        The usage that the provider reported is counted. If it reported none, the usage is
                             estimated from the request and the answer so far, and also added to
-                            ``shared.spent.estimated``. If a call is cancelled before its first event, its request counts, because the provider may bill it. A call that fails before its first event counts nothing.
+                            ``shared.spent.estimated``. If a call is cancelled before its first event, its request counts,
+                            because the provider may bill it. A call that fails before its first event counts nothing.
     without a known price   The request is sent only if there is no dollar limit, or with ``unpriced="allow"``. It
                             reserves and counts no dollars. ``shared.spent.unpriced`` is the number of such calls.
     ======================  ============================================================================================

@@ -147,8 +147,8 @@ def timed() -> Callable[[Observable[T]], Stream[Timed[T]]]:
     ``"hedge"``. ``"began"`` is the number of seconds from the start of the first attempt to the start of the attempt
     that answered. ``"lost"`` lists the other attempts. Each has a `name`, an `error`, and the times at which it `began`
     and `ended`. The `error` of a disposed attempt is None. An answer that continued over another connection has
-    ``"reattached"``, which lists the gaps. Each gap has its length (`seconds`), its distance in seconds from the end of
-    the answer (`before`), and an `error`.
+    ``"reattached"``, which lists the gaps. Each gap has its length (`seconds`), the number of seconds from its start to
+    the end of the answer (`before`), and an `error`.
     """
 
     def start(
