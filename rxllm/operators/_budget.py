@@ -108,8 +108,9 @@ def budget(
                             answer is cut off.
     after the answer        The usage that the provider reported is counted. If it reported none, the usage is
                             estimated from the request and the answer so far, and also added to
-                            ``shared.spent.estimated``. If a call is cancelled before its first event, its request counts,
-                            because the provider may bill it. A call that fails before its first event counts nothing.
+                            ``shared.spent.estimated``. If a call is cancelled before its first event, its request
+                            counts, because the provider may bill it. If a call fails before its first event, nothing
+                            counts.
     without a known price   The request is sent only if there is no dollar limit, or with ``unpriced="allow"``. It
                             reserves and counts no dollars. ``shared.spent.unpriced`` is the number of such calls.
     ======================  ============================================================================================
@@ -120,8 +121,8 @@ def budget(
 
     In an engine, the budget applies to all calls, wherever the operator is in the engine's list. Each attempt by
     ``hedge``, ``fallback``, ``restart`` and ``retry_before_content`` counts, even if it is cancelled. Calls made by
-    other operators, ``prepare`` and tools count too, at any depth. Each Budget counts a call once. The engine's own
-    retries are part of that call.
+    other operators, ``prepare`` and tools count too, at any depth. Each Budget counts a call once, together with the
+    engine's own retries of that call.
 
     In a pipe, a shared Budget or a dollar limit applies to all model calls of the stream. A plain token limit counts
     the events of the stream and its agents instead. If an agent exceeds the limit, the stream ends with an

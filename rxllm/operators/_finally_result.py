@@ -140,7 +140,7 @@ class _Ending:
     interpreter exits, the subscription is disposed of in the same way as a model call.
     """
 
-    emitted, read = 1, True  # the portal expects these
+    emitted, read = 1, True  # the portal expects these attributes
 
     def __init__(
         self,

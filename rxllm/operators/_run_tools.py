@@ -94,7 +94,7 @@ def run_tools(
 
     If given, ``executor(tool, arguments, context)`` is called instead of each tool's handler, and ``encoder(result)``
     returns the text for the model. Tools receive `context`, `engine`, `session_id` and `request_id` in their
-    `ToolContext`. `request_id` defaults to the chat's id, or else to a new one; the model call uses the same id.
+    `ToolContext`. `request_id` defaults to the chat's request id, or else to a new id; the model call uses the same id.
 
     Raises ``ValidationError("invalid_option")`` for invalid options or if `thread` is missing.
     """

@@ -6,8 +6,8 @@ A tool's events are emitted as follows:
 event                    before the response has ended (an early start)    after the response has ended
 =======================  ================================================  =============================================
 start, progress, end,    at once; if the model is still writing the        at once
-an agent's events        call's arguments, the end waits for them, but
-                         an error or a halt ends the response
+an agent's events        call's arguments, the tool's end waits for them,
+                         but an error or a halt ends the response
 any other outcome        when the response has ended, in the order of      at once
                          the calls
 a halt                   when all tools have ended, in the order of the    when all tools have ended, in the order of
