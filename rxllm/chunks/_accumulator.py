@@ -80,7 +80,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     def reduce(self, chunks: Iterable[StreamChunk | Mapping[str, Any]]) -> ChunkAccumulator:
         return reduce(ChunkAccumulator.push, chunks, self)
 
-    # These are computed only when they are read, so that a push takes O(1) time.
+    # The properties are computed only when they are read, so that a push takes O(1) time.
 
     @property
     def text_content(self) -> str:
@@ -140,8 +140,8 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         """Return the tool calls in order of arrival.
 
         Each call has ``id``, ``name`` and ``arguments``. Some calls also have ``builtin?`` and ``metadata``.
-        ``arguments`` is the JSON value, of any type, parsed from the fragments. If there are no fragments, it is the
-        arguments given on the call itself. A missing id becomes ``call_<position>``.
+        ``arguments`` is the JSON value, of any type, parsed from the fragments. If there are no fragments,
+        ``arguments`` is the value given in the call itself. A missing id becomes ``call_<position>``.
 
         If fragments are not JSON or never arrived, the call keeps its own arguments. Its ``metadata["error"]`` is then
         ``("args_lost", reason)``. The logger ``"rxllm"`` logs the number of lost bytes.

@@ -14,7 +14,7 @@ file                   contents
 =====================  ==============================================================================================
 
 * A `StreamCollector` is immutable, and applying an event takes O(1) time.
-* Successive states share a log of the message's events. Each state counts the events that it includes.
+* Successive states share a log of the message's events. Each state stores the number of events that it includes.
 * Applying a second event to the same state copies the log.
 * `executions` holds running tools and the states of agents. `summary` holds everything else.
 * `fold_message` builds the message only when it is read.

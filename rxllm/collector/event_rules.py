@@ -30,8 +30,8 @@ over       a tool's event, ``ErrorEvent`` for an unknown tool  tools
 over       ``StepCompleted``                                   step
 tools      a tool's event                                      tools
 tools      ``StepCompleted``                                   step
-tools      ``ChatCompleted``, for a tool that asks and is      chat
-           called again with the answer
+tools      ``ChatCompleted``, for a tool that asks the user    chat
+           and is called again with the answer
 failed     ``StepCompleted``                                   step
 step       ``MessageStarted``                                  message
 step       ``ErrorEvent``                                      lost

@@ -5,7 +5,7 @@ the model writes                           effect
 =========================================  ============================================================================
 an argument that is not a stream           It is kept until the tool starts.
 the beginning of a stream's argument       The tool can start once all its other arguments are complete. If an
-                                           optional one is missing, it waits for the end of the call.
+                                           optional argument is missing, the tool waits for the end of the call.
 a piece of a string                        The ``Stream[str]`` emits it.
 an element of an array                     The ``Stream[T]`` emits it as a T.
 the end of an argument                     Its stream completes when the next argument begins or the call ends, so that
@@ -34,7 +34,7 @@ from rxllm.values.json_text import faults_of, unescaped
 from rxllm.values.partials import Pieces
 
 MOST = 64
-"""The number of items that may wait in a stream before reading from the model's socket pauses."""
+"""The model's socket is not read while this many items are waiting in a stream."""
 
 
 class ArgumentFeed:
@@ -64,7 +64,8 @@ class ArgumentFeed:
     def is_full(self) -> bool:
         """Whether reading the model's output should pause.
 
-        Reading continues while the tool is waiting for an item, because other items may have to be read first.
+        Reading continues while the tool is waiting for an item, because the model may write items for other streams
+        first.
         """
         streams = self._items.values()
         is_awaited = any(items.is_awaited for items in streams)
@@ -141,7 +142,7 @@ class ArgumentFeed:
         if name in self._items:
             self._written = self._items[name]
         elif not self.has_started:
-            with suppress(ValueError, RecursionError):  # in that case, the tool waits for the end of the call
+            with suppress(ValueError, RecursionError):  # on an error, the tool waits for the end of the call
                 self.arguments[name] = json.loads(self._text.slice(start, end))
                 self._missing.discard(name)
 

@@ -90,8 +90,8 @@ def budget(
 
     A dollar limit needs prices, but not ``ops.cost()``. Prices are looked up in this order: the model's entry in
     ``rxllm.models``, `price`, the engine's ``ops.cost``, the genai-prices list. A request without a known price fails
-    with a ``ValidationError`` and is not sent. With ``unpriced="allow"``, it is sent if any budget is left. Its cost
-    then counts only if the provider reports it.
+    with a ``ValidationError`` and is not sent. With ``unpriced="allow"``, such a request is sent if any budget is left.
+    Its cost then counts only if reported by the provider.
 
     A shared `Budget` limits all calls that use it, in any engine, chat or thread::
 
@@ -108,19 +108,21 @@ def budget(
                             answer is cut off.
     after the answer        The usage that the provider reported is counted. If it reported none, the usage is
                             estimated from the request and the answer so far, and also added to
-                            ``shared.spent.estimated``. A call cancelled before its first event counts its request,
-                            because the provider may bill it. A call that fails before its first event counts nothing.
+                            ``shared.spent.estimated``. If a call is cancelled before its first event, its request
+                            counts, because the provider may bill it. If a call fails before its first event, nothing
+                            counts.
     without a known price   The request is sent only if there is no dollar limit, or with ``unpriced="allow"``. It
                             reserves and counts no dollars. ``shared.spent.unpriced`` is the number of such calls.
     ======================  ============================================================================================
 
-    To stay within the limit, set `max_tokens` on every request. Input beyond the estimate can still exceed it. Without
-    `max_tokens`, each call can exceed it by 32 tokens or one delta of text. Hidden thinking beyond 1,000 tokens can
-    exceed it too. Searches and other tools billed per use are only counted at the end.
+    To stay within the limit, set `max_tokens` on every request. Input beyond the estimate can still exceed the limit.
+    Without `max_tokens`, each call can exceed it by 32 tokens or one delta of text. Hidden thinking beyond 1,000 tokens
+    can exceed it too. Searches and other tools billed per use are only counted at the end.
 
-    In an engine, the budget applies to all calls, wherever it is in the list. Each attempt by ``hedge``, ``fallback``,
-    ``restart`` and ``retry_before_content`` counts, even if it is cancelled. Calls made by other operators, ``prepare``
-    and tools count too, at any depth. Each Budget counts a call once. The engine's own retries are part of that call.
+    In an engine, the budget applies to all calls, wherever the operator is in the engine's list. Each attempt by
+    ``hedge``, ``fallback``, ``restart`` and ``retry_before_content`` counts, even if it is cancelled. Calls made by
+    other operators, ``prepare`` and tools count too, at any depth. Each Budget counts a call once, together with the
+    engine's own retries of that call.
 
     In a pipe, a shared Budget or a dollar limit applies to all model calls of the stream. A plain token limit counts
     the events of the stream and its agents instead. If an agent exceeds the limit, the stream ends with an
@@ -239,8 +241,8 @@ class _Meter:
                         if the budget is already exceeded or a price is missing.
     a delta             The response is cut off if it needs more than the budget has left.
     MessageCompleted    The actual usage replaces the reservation. A chat that is over its limit halts.
-    ErrorEvent or end   Running responses are settled. The subscriber's scope is restored first, because the subscriber
-                        may start another call.
+    ErrorEvent or end   Running responses are settled. The event or end is then delivered in the subscriber's scope,
+                        because the subscriber may start another call.
     ==================  ==============================================================================================
 
     Events are not counted here if the calls upstream already count themselves (``share.is_taken``).
@@ -359,7 +361,7 @@ class _Meter:
             response.unchecked = count.characters_of(reservation.tokens + budget.slack())
 
     def _complete(self, event: MessageCompleted) -> MessageCompleted:
-        """Settle the response, and return `event` with the amounts spent in its metadata."""
+        """Settle the response. Return `event` with the spent amounts added to its metadata."""
         spending = self._settle(())
         self._is_unpriced = spending.get("usd_spent", 0.0) is None and not self._budget.allows_unpriced
         limits = [limit for limit in ("tokens", "usd") if limit in spending]
@@ -387,7 +389,7 @@ class _Meter:
         conclude(self._observer, [*closing, MessageCompleted(message, "length", metadata=metadata)])
 
     def _settle(self, path: tuple[str, ...]) -> dict[str, Any]:
-        """Replace the reservation of the response at `path` with its usage. Return the limits and the amounts spent."""
+        """Replace the reservation at `path` with the response's usage. Return the limits and the amounts spent."""
         response = self._running.pop(path, None)
         spending: dict[str, Any] = {}
         if response is None:

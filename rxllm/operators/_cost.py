@@ -65,7 +65,7 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
     >>> answer.pipe(cost(price=price), ops.to_response()).run().usage.total_cost
     1100.0
 
-    The list is in the genai-prices package (https://github.com/pydantic/genai-prices). Nothing is downloaded.
+    The price list is in the genai-prices package (https://github.com/pydantic/genai-prices). Nothing is downloaded.
 
     Raises ``EngineError("missing_dependency")`` if the list is needed but not installed. Raises
     ``ValidationError("invalid_option")`` unless `model` is ``"provider:model"`` and `price` returns a `Usage`.
@@ -257,7 +257,7 @@ class ResponseCount:
         return self._known + self._answer
 
     def characters_of(self, tokens: float) -> float:
-        """Return how large `characters` is when the estimated count reaches `tokens`."""
+        """Return the value of `characters` at which the estimated number of tokens reaches `tokens`."""
         return (tokens - self._known) * CHARACTERS_PER_TOKEN
 
     @property

@@ -51,8 +51,8 @@ MakeHandler = Callable[[abc.OnNext[R], abc.OnError], abc.OnNext[T]]
 def handle_each(make_handler: MakeHandler[R, T], *, is_filter: bool = False) -> Callable[[Observable[T]], Stream[R]]:
     """Return an operator that calls a handler with each item.
 
-    ``make_handler(on_next, on_error)`` is called once per subscription. If `is_filter` is True, the handler may only
-    drop items. It must not run user code or end the stream.
+    ``make_handler(on_next, on_error)`` is called once per subscription. If `is_filter` is True, the handler may drop
+    items, but must not change them, run user code or end the stream.
     """
 
     def operator(source: Observable[T]) -> Stream[R]:
@@ -93,7 +93,7 @@ def _make_both(
 
 
 class Feeder(Protocol[T_in, R_out]):
-    """An object that handles the items of one subscription to `lift`, such as a decoder."""
+    """An object, such as a decoder, that handles the items of one subscription to `lift`."""
 
     def feed(self, item: T_in, /) -> Iterable[R_out]: ...
 
@@ -304,7 +304,7 @@ class Agents(defaultdict[str, F]):
 
 
 def with_agents(message: Message, change: Callable[[str, Thread], Thread]) -> Message:
-    """Replace each halted agent's thread with ``change(id, thread)``."""
+    """Return `message` with each halted agent's thread replaced by ``change(id, thread)``."""
     threads: Any = message.metadata.get(AGENTS)
     if not isinstance(threads, dict):
         return message

@@ -137,10 +137,10 @@ class _Ending:
     """Calls `fn` once, when a subscription ends.
 
     Completion, an error and disposal can race on different threads. Whichever is first acquires `_ended`. When the
-    interpreter exits, it disposes of the subscription in the same way as it does with a model call.
+    interpreter exits, the subscription is disposed of in the same way as a model call.
     """
 
-    emitted, read = 1, True  # the portal expects these
+    emitted, read = 1, True  # the portal expects these attributes
 
     def __init__(
         self,

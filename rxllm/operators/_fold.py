@@ -201,9 +201,10 @@ def to_session(
     still continue.
 
     If `keep_partial` is True, an interrupted turn's session also keeps the text of the unfinished step. Tool calls are
-    kept if they have results. Messages without text are left out. The message's ``metadata["partial"]`` is ``"error"``
-    after an ``ErrorEvent``, and ``"cancelled"`` otherwise. This metadata is never sent. If an approved tool was still
-    running, its call gets an error as its result, because the tool may already have acted.
+    kept if they have results. A message without text, files or tool calls is left out. The partial message's
+    ``metadata["partial"]`` is ``"error"`` after an ``ErrorEvent``, and ``"cancelled"`` otherwise. This metadata is
+    never sent. If an approved tool was still running, its call gets an error as its result, because the tool may
+    already have acted.
 
     >>> from reactivex import operators as rx
     >>> story = stream_reply(Fake(["Once ", "upon ", "a time"]), Session(), "A story!").pipe(rx.take(4))

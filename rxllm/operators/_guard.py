@@ -19,7 +19,8 @@ late      It has no verdict after `max_lag` seconds.              With ``on_late
 A trip disposes the source, even if earlier parts are still being checked. With ``on_late="release"``, it also ends the
 stream at once. A late check is stopped when its response ends.
 
-Only `_drain` calls outside code. It makes one call at a time, and does not hold the lock while it does so.
+Only `_drain` calls outside code, such as the check and the subscriber. It makes one call at a time, and does not hold
+the lock while it does so.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ def guard(
 
     ``check(text)`` is called once for each part of the answer. A part is a sentence of at most 1,024 characters. If
     `every` is a number, a part has that many characters. The end of a block also ends a part. A check with two
-    parameters also receives up to 2,048 characters before the part. It may be ``async``. It returns a verdict, or a
-    stream that ends with one, such as a small model's answer.
+    parameters also receives the text before the part, up to 2,048 characters. A check may be ``async``. It returns a
+    verdict, or a stream whose last item is the verdict, such as a small model's answer.
 
     ===========================  ======================================================================================
     verdict                      effect
@@ -107,10 +108,10 @@ def guard(
     ===========================  ======================================================================================
 
     All other events wait for the text before them, so the result's text is exactly what was shown. Up to four checks
-    run at once. Their verdicts apply in the order of the text. When a check trips, the source is disposed, and an
-    ``ErrorEvent`` ends the stream. If no event has been emitted yet, the stream ends with ``on_error`` instead. The
-    error's metadata holds the guard's name (`guard`), the `reason` if any, and the rejected `text`. The text is cut to
-    80 characters. Do not show it to the user.
+    run at once. Their verdicts apply in the order of the text. When a check rejects a part (a trip), the source is
+    disposed, and an ``ErrorEvent`` ends the stream. If no event has been emitted yet, the stream ends with ``on_error``
+    instead. The error's metadata holds the guard's name (`guard`), the `reason` if any, and the rejected `text`. The
+    text is cut to 80 characters. Do not show it to the user.
 
     After a trip, none of the step's tools run. Text that an engine's guard has stopped is never sent back to the model.
     After ``stream``, put the guard before operators that hold events back, such as `smooth` and `gate`. Otherwise,
@@ -118,8 +119,8 @@ def guard(
     events are dropped.
 
     With ``on_late="fail"``, unchecked text is never shown. Without a `max_lag`, give the check its own timeout. With
-    ``on_late="release"``, no event waits longer than `max_lag` seconds. A late check can still end the stream. It stops
-    once its response is complete or four newer checks need to run.
+    ``on_late="release"``, no event waits longer than `max_lag` seconds. A late check can still end the stream. The
+    check is stopped once its response is complete or four newer checks need to run.
 
     Thinking is checked too, unless `thinking` is False. Raw frames are dropped, because they repeat unchecked text.
     White space always passes. Tool calls and their results are not checked. Use ``approve`` for them. Each agent's text

@@ -83,7 +83,10 @@ class GuardParts:
         self._before: dict[type[Event], str] = {TextDelta: "", ThinkingDelta: ""}
 
     def feed(self, event: Event) -> Iterable[tuple[Event, int]]:
-        """Cut `event` where parts end. Return each piece with the number of the last part that must pass before it."""
+        """Cut `event` where parts end.
+
+        Return each piece with the number of the last part that must pass before the piece is released.
+        """
         if type(event) not in EVENTS:
             raise not_an_event("guard", event)
         match event:

@@ -49,10 +49,10 @@ def partials(type: Any, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]
     done Lima done 12 None
     done Lima done 12 City(name='Lima', size=12)
 
-    `type` is a dataclass, a TypedDict, a pydantic model, ``list[City]`` and so on. A partial is emitted for each
-    delta that adds to the value. The last partial is complete. Every part of the value has a state (see `Partial`).
-    ``partials(object)`` accepts any JSON. Its `so_far` is plain data. The cost of a partial does not depend on the
-    length of the text.
+    `type` is a dataclass, a TypedDict, a pydantic model, ``list[City]`` and so on. A partial is emitted for each delta
+    that adds to the value. The last partial is complete. Every part of the value has a state (see `Partial`).
+    ``partials(object)`` accepts any JSON, and the `so_far` of its partials is plain data. The cost of a partial does
+    not depend on the length of the text.
 
     At the end, the whole answer is parsed as in `parsed`. If that fails, the stream ends with
     ``ValidationError("invalid_output")``. Partials do not show anything that follows a syntax error. A Markdown fence

@@ -23,7 +23,7 @@ def tap(fn: Callable[[E], object], type: type[E], /, *types: type[E]) -> Callabl
 @overload
 def tap(fn: Callable[[T], object], /) -> Callable[[Observable[T]], Stream[T]]: ...
 def tap(fn: Callable[[Any], object], /, *types: type[Any]) -> Callable[[Observable[Any]], Stream[Any]]:
-    """Call ``fn(item)`` for each item, or each instance of `types`.
+    """Call ``fn(item)`` for each item, or only for the instances of `types`.
 
     ::
 
@@ -144,10 +144,11 @@ def timed() -> Callable[[Observable[T]], Stream[Timed[T]]]:
     notebook. The times are not part of the result's fields or its JSON.
 
     Upstream retries, fallbacks and races are in the answer's metadata, under ``"retry"``, ``"fallback"``, ``"race"`` or
-    ``"hedge"``. ``"began"`` is the seconds between the first attempt and the attempt that answered. ``"lost"`` lists
-    the other attempts. Each has a `name`, an `error`, and the times at which it `began` and `ended`. The `error` of a
-    disposed attempt is None. An answer that continued over another connection has ``"reattached"``. Each gap has its
-    `seconds`, the seconds `before` the end of the answer, and an `error`.
+    ``"hedge"``. ``"began"`` is the number of seconds from the start of the first attempt to the start of the attempt
+    that answered. ``"lost"`` lists the other attempts. Each has a `name`, an `error`, and the times at which it `began`
+    and `ended`. The `error` of a disposed attempt is None. An answer that continued over another connection has
+    ``"reattached"``, which lists the gaps. Each gap has its length (`seconds`), the number of seconds from its start to
+    the end of the answer (`before`), and an `error`.
     """
 
     def start(
@@ -196,7 +197,7 @@ def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
     stream runs again, recorded requests and completed tool calls are replayed. Answers are recorded before operators
     change them. Operators receive replayed answers too, so guards and budgets still work.
 
-    An interrupted tool call runs again if its tool is ``@tool(idempotent=True)``. Otherwise it stays in
+    An interrupted tool call runs again if its tool is ``@tool(idempotent=True)``. Otherwise, the call stays in
     ``pending_tool_calls``. Its ``metadata["interrupted"]`` gives the reason.
 
     ``rxllm.durable`` has a journal that writes to a database. To write your own, see `rxllm.runtime.Journal`.

@@ -97,9 +97,10 @@ def rate_limited(
     once.
 
     A call reserves tokens for its messages and tools, as estimated by ``rxllm.count_tokens``. It also reserves its
-    `max_tokens`, or 1,000. Reported usage replaces the reservation when the call ends. Usage beyond the reservation
-    counts from the end of the call. A call that reserves more than the whole limit waits until no other tokens count.
-    `tokens_per_minute` works only in ``Engine(operators=[...])``. In a pipe, it raises ``EngineError``.
+    `max_tokens`, or 1,000 tokens if that is not set. Reported usage replaces the reservation when the call ends. Usage
+    beyond the reservation counts from the end of the call. A call that reserves more than the whole limit waits until
+    no tokens of other calls count. `tokens_per_minute` works only in ``Engine(operators=[...])``. In a pipe, it raises
+    ``EngineError``.
 
     If a call fails with a Retry-After, all calls wait that long, up to 600 seconds. In an engine, retried failures have
     the same effect. After a ``rate_limited`` failure without a Retry-After, all calls wait for the retry policy's
@@ -152,7 +153,7 @@ def _operator(make: Callable[..., _Call], needs_call: bool) -> Operator:
 
 
 class _Call:
-    """One subscription to a rate-limited source. Its tokens are counted only if an engine made the call."""
+    """One subscription to a rate-limited source. Tokens are counted only if an engine made the call."""
 
     def __init__(
         self,
@@ -262,7 +263,7 @@ class _QueuedCall(_Call):
         self._queue = queue
         self.entry: Entry | None = None  # the tokens that the call has reserved, or None before it begins
         self._clock = clock(self.scheduler)
-        self._context = contextvars.copy_context()  # needed because this call may be started by the end of another
+        self._context = contextvars.copy_context()  # needed because the end of another call may start this one
         self._is_virtual = isinstance(self.scheduler, VirtualTimeScheduler)
         # Call times are compared with one another, so all calls must use the same clock.
         self.now = stopwatch(self.scheduler if self._is_virtual else None)
@@ -327,7 +328,7 @@ class _Queue:
     def enter(self, call: _QueuedCall) -> bool:
         """Append `call` to the queue, unless it could never start.
 
-        It could never start if its subscriber is blocking the loops of enough earlier calls to fill all slots.
+        It could never start if its subscriber blocks the loops of earlier calls that together fill all slots.
         """
         blocked = current_place.get().blocked_loops
         with self._guard:

@@ -106,9 +106,8 @@ def retry_before_content(
 
     `policy` is a `RetryPolicy`, a mapping with its fields, or False for no retries. An attempt's events are held back
     until content or the ``MessageCompleted`` arrives. Text, thinking, a tool call, a source or a file counts as
-    content. If the attempt fails before then, a new request is sent if the policy allows it. The last failure is passed
-    on unchanged.
-    Before each wait, ``on_retry(attempt, delay, error)`` is called. `delay` is in seconds.
+    content. If the attempt fails before then and the policy allows it, a new request is sent. The last failure is
+    passed on unchanged. Before each wait, ``on_retry(attempt, delay, error)`` is called. `delay` is in seconds.
 
     ``rxllm.stream_generate`` and the other functions of ``rxllm`` already apply this operator, before the engine's own
     ``operators``. If you apply it again, its attempts repeat those operators, such as a fallback or a budget. It then
@@ -144,8 +143,8 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
 
     A restart sends a new request. Two events precede the new attempt's content.
     ``Custom("step_abandoned", {"response": ...})`` preserves the abandoned response. ``StepRestarted`` makes folds
-    discard everything earlier in the step, including usage. If the new attempt produces no content, neither is emitted,
-    and the earlier content is kept.
+    discard everything earlier in the step, including usage. If the new attempt produces no content, neither event is
+    emitted, and the earlier content is kept.
 
     `policy` is a `RetryPolicy` or a mapping with its fields. A first attempt without content is left to the engine's
     own retry. The last failure is passed on.

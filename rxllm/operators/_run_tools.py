@@ -86,15 +86,15 @@ def run_tools(
     ``idempotent`` tools start early too, but agents do not. If `eager` is False, no tool starts early. Tools that need
     an approval, ``manual`` tools and tools whose source emits on another thread wait for the end of the response.
 
-    A tool with ``Stream`` parameters starts while the model is still writing them. If it fails or halts before they are
-    complete, the response ends there, and the source is disposed::
+    A tool with ``Stream`` parameters starts while the model is still writing them. If the tool fails or halts before
+    its arguments are complete, the response ends there, and the source is disposed::
 
         source          --start--call--{"path": "/etc", "text": "a--b
         run_tools()     --start--call--{"path": "/etc", "text": "a--b-(incomplete)(failed)(end)(encoded)(step)|
 
     If given, ``executor(tool, arguments, context)`` is called instead of each tool's handler, and ``encoder(result)``
     returns the text for the model. Tools receive `context`, `engine`, `session_id` and `request_id` in their
-    `ToolContext`. `request_id` defaults to the chat's id, or else to a new one; the model call uses the same id.
+    `ToolContext`. `request_id` defaults to the chat's request id, or else to a new id; the model call uses the same id.
 
     Raises ``ValidationError("invalid_option")`` for invalid options or if `thread` is missing.
     """

@@ -76,7 +76,7 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
 def filter_deltas(
     text: bool = True, tool: bool = True, thinking: bool = True
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Drop the deltas whose flag is False.
+    """Drop each kind of delta whose flag is False.
 
     ::
 

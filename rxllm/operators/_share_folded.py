@@ -77,8 +77,8 @@ def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Ev
 
     The call runs on the event loop of its first watcher. All watchers are called on that loop. A watcher delays the
     others only if its functions block the loop. A slow iterator (``for``, ``async for``) receives adjacent deltas
-    joined. When more than a thousand events are waiting, it misses the same events as a late watcher. An exception
-    raised by a watcher goes only to that watcher's ``on_error``.
+    joined into one. When more than a thousand events are waiting, it misses the same events as a late watcher. An
+    exception raised by a watcher goes only to that watcher's ``on_error``.
 
     A blocking ``run()``, ``for`` or ``show`` on the loop's own thread raises ``EngineError("wrong_loop")``. In a
     notebook, write ``await`` instead.

@@ -65,7 +65,7 @@ class Steering(abc.DisposableBase):
             except Exception as error:
                 on_error(error)
 
-        # A slow consumer must not delay messages. If model calls produce the messages, they need a scope of their own.
+        # A slow consumer must not delay messages. Model calls that produce messages need their own scope.
         messages = scoped(paced(self._steer, None), current_scope.get().below_model())
         self._messages.disposable = messages.subscribe(on_next, on_error, scheduler=unpaced(scheduler))
 
@@ -117,7 +117,7 @@ def until_sentence(
     needs it whole. A response with a tool call is never cut off either.
 
     ``keep(events)`` is called with the events of a response that has been cut off. If ``recall()`` returns events that
-    an earlier run kept, those are emitted instead.
+    an earlier run kept, those are emitted instead of the source's events.
     """
     return Stream(
         lambda observer, scheduler=None: _UntilSentence(is_steered, recall, keep, observer).start(source, scheduler)
@@ -147,7 +147,7 @@ class _UntilSentence:
     def _begin(self) -> None:
         self._seen: list[Event] = []  # the events before the first tool call
         self._has_calls = False
-        self._is_after_text = False  # Whether the last block to end was text.
+        self._is_after_text = False  # Whether the block that ended last was text.
         self._sentences: Segmenter | None = None  # Splits the open block into sentences.
         self._rest = 0  # The length of the unfinished sentence.
 
@@ -212,7 +212,7 @@ class _UntilSentence:
         self._seen += last
         closing = self._unfinished().close()
         end = MessageCompleted(fold_message([*self._seen, *closing]), "stop", STEERED)
-        self._keep([*self._seen, *closing, end])  # before disposal, because a journal records that too
+        self._keep([*self._seen, *closing, end])  # kept before disposal, because a journal also records a disposal
         self._end([*last, *closing, end])
 
     def _end(self, events: Sequence[Event]) -> None:

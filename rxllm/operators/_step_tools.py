@@ -6,8 +6,8 @@ A tool's events are emitted as follows:
 event                    before the response has ended (an early start)    after the response has ended
 =======================  ================================================  =============================================
 start, progress, end,    at once; if the model is still writing the        at once
-an agent's events        call's arguments, the end waits for them, but
-                         an error or a halt ends the response
+an agent's events        call's arguments, the tool's end waits for them,
+                         but an error or a halt ends the response
 any other outcome        when the response has ended, in the order of      at once
                          the calls
 a halt                   when all tools have ended, in the order of the    when all tools have ended, in the order of
@@ -89,7 +89,8 @@ class StepTools(abc.DisposableBase):
     def add(self, tool: Tool, call: ToolCall, feed: ArgumentFeed | None = None) -> bool:
         """Add a call for `start` to run. Return False if the call was added before.
 
-        `feed` supplies arguments that the model is still writing. Such a call is incomplete until `complete` is called.
+        `feed` supplies arguments that the model is still writing. A call with a `feed` is incomplete until `complete`
+        is called for it.
         """
         if call.id in self._known:
             return False
@@ -106,7 +107,10 @@ class StepTools(abc.DisposableBase):
         return events if feed is None else Deferred(lambda: empty() if call.id in self._stopped else events)
 
     def complete(self, id: str) -> None:
-        """Note that the model has finished writing the call `id`. If the tool has already ended, emit its end."""
+        """Note that the model has finished writing the call `id`.
+
+        If the tool has already ended, emit the event that ends it.
+        """
         self._incomplete.discard(id)
         outcomes = self._outcomes.get(id, [])
         if outcomes and isinstance(outcomes[0], ToolExecutionCompleted):
@@ -128,7 +132,7 @@ class StepTools(abc.DisposableBase):
     def cut(self, vetoed: ToolCall, message: str) -> list[Event]:
         """After a veto, stop the other tools whose calls are incomplete, and discard their results.
 
-        Returns the events that end the vetoed tool and the other tools that were running.
+        Returns an event that ends the vetoed tool, and one for each stopped tool that was running.
         """
         self._incomplete.discard(vetoed.id)
         self._running.pop(vetoed.id, None)
@@ -217,7 +221,7 @@ class EarlyRecord:
 
     A response is recorded when it ends. If the process dies before that, the response is lost, and the model would call
     the same tools again, with different ids. Therefore, before a tool starts early, the response so far is kept. A
-    later run emits it in place of the lost response. Tools that had finished do not run again. A tool that was
+    later run emits this part in place of the lost response. Tools that had finished do not run again. A tool that was
     interrupted waits for the caller's decision or, if it is idempotent, runs again, as always.
 
     Once the response itself has been recorded, the kept part is no longer used. The calls of a discarded response are
@@ -231,7 +235,10 @@ class EarlyRecord:
         self._discarded: list[str] = []
         self._is_kept = False
         self.is_possible = scope.journal is None or self._journal is not None
-        """Whether tools may start early. False if the journal cannot record it, or if an earlier run started some."""
+        """Whether tools may start early.
+
+        False if the journal cannot record early starts, or if an earlier run has already started tools early.
+        """
 
     def recall(self) -> Observable[Event] | None:
         """Return the last response that an earlier run kept, or None if it kept none or the response was recorded."""

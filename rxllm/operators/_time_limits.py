@@ -122,7 +122,7 @@ class _Watch:
     def see(self, event: Event) -> None: ...
 
     def due(self) -> float | None:
-        """Return when to call `act`, or None if that depends on the next event."""
+        """Return the time at which to call `act`, or None if that depends on the next event."""
         raise NotImplementedError
 
     def act(self) -> Iterable[Event] | BaseException | None:

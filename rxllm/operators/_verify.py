@@ -35,7 +35,7 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     Apply this operator to the events of an adapter, ``stream_generate``, ``stream_step``, ``stream`` or
     ``stream_resume``. Put it before operators that drop events. A broken rule ends the stream with
     ``StreamError("malformed_event")``. The error's ``event_index`` is the event's position. ``metadata["event"]`` is
-    its tag, and ``metadata["rule"]`` is the name of the rule:
+    the event's tag, and ``metadata["rule"]`` is the name of the rule:
 
     ======================  =========================================================================================
     rule                    requirement

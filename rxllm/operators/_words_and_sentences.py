@@ -151,7 +151,7 @@ _CONTEXT = 40  # no abbreviation is longer than this, even with its closing mark
 
 
 def _context_of(text: str) -> str:
-    """Return the end of `text`, as much of it as can affect where the next cut is made."""
+    """Return as much of the end of `text` as can affect where the next cut is made."""
     words = text.rstrip()
     gap = text[len(words) :]
     words = words if len(words) <= _CONTEXT else "x" + words[-_CONTEXT:]  # "x" stands for earlier words
