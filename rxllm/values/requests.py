@@ -82,7 +82,7 @@ class Call:
     * `trace_headers`: a `Tracer`'s headers for this attempt. The other headers override them.
     * `retry`: the retry policy, which also applies when the adapter reconnects. The adapter then calls
       ``on_reattached(seconds, error)``.
-    * `on_lost`: called with an error before a request is sent again because an earlier process's answer has been lost.
+    * `on_lost`: if an earlier process's answer has been lost, called with an error before the request is sent again.
 
     The repr omits the API key and all headers.
     """

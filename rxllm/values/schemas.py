@@ -19,7 +19,7 @@ Providers require an object at the root. Any other type becomes the field `value
 https://platform.openai.com/docs/guides/structured-outputs#root-objects-must-not-be-anyof-and-must-be-an-object.
 
 A strict schema requires all properties and allows no others. It has no ``default``, ``title``, ``oneOf`` or
-``discriminator``. A ``$ref`` in it stands alone.
+``discriminator``. An object in it that has a ``$ref`` has no other keys.
 """
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ def _msgspec_decoder(hint: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _decode_other(cls: Any, value: Any) -> Any:
-    """Convert `value` to `cls` if `cls` is a pydantic model. For any other class, msgspec then rejects `value`."""
+    """Convert `value` to `cls` if `cls` is a pydantic model. Otherwise, return `value`, which msgspec then rejects."""
     validate = getattr(cls, "model_validate_json", None)
     return value if validate is None else validate(msgspec.json.encode(value))
 
