@@ -47,7 +47,7 @@ _META = "io.modelcontextprotocol/"
 _REASONS = {METHOD_NOT_FOUND: "unsupported_feature", -32602: "invalid_request", -32600: "invalid_request"}
 
 _PROBE = 1 / 3
-"""The share of the timeout that ``server/discover`` may use up, because some older servers never answer that."""
+"""The share of the timeout that may be spent on ``server/discover``, which some older servers never answer."""
 
 _OLD_TRANSPORT = (
     "the MCP server does not accept POST at this URL; it may use the 2024 HTTP+SSE transport, which rxllm does not "

@@ -47,8 +47,8 @@ def tools(
     `prefix` is added to the start of each tool's name. Characters that providers do not allow become "_".
     ``metadata["mcp"]`` holds a tool's original name and annotations.
 
-    If `server` is a command, its process ends after the last tool is garbage-collected. To close the connection
-    earlier, pass a `Stdio` or `HTTP` object, and close that object.
+    If `server` is a command, its process ends after the last tool is garbage-collected. To end the process or the
+    connection earlier, pass a `Stdio` or `HTTP` object, and close that object.
 
     A tool that has changed since its first listing is left out with a warning, because you have not reviewed the
     change. Pass `allow_changes=True` to accept changes.

@@ -32,8 +32,8 @@ MAX_DEPTH = 100
 """The maximum nesting depth of JSON data. Recursive functions might fail on deeper data."""
 
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""Constants that Python allows in JSON text. NaN is always the same object, so that parsing
-the same text twice gives equal data."""
+"""Constants that Python allows in JSON text. NaN is always the same object, so that parsing the same text twice gives
+equal data."""
 
 
 def json_text(value: Any) -> str:

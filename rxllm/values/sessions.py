@@ -338,7 +338,7 @@ def _with_agents(message: Message, agents: Mapping[str, Thread]) -> Message:
 
 
 def open_calls(thread: Thread) -> Iterator[ToolCall]:
-    """Yield the unanswered calls. A call to a halted agent is replaced with the unanswered calls inside it."""
+    """Yield the unanswered calls. A call to a halted agent is replaced with the unanswered calls inside that agent."""
     agents = open_agents(thread)
     for call in unanswered(thread):
         if call.id in agents:
