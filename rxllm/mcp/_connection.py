@@ -8,7 +8,7 @@ handshake             2024-11-05 to 2025-11-25  It sends ``initialize``. Over HT
 ====================  ========================  ======================================================================
 
 A connection can be used from any loop or thread. Its first request finds out which era the server belongs to, and all
-other requests wait until then. If a request is disposed, it is also cancelled on the server.
+other requests wait until that is known. If a request is disposed, it is also cancelled on the server.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def _format_of(hint: Any) -> dict[str, Any]:
 def _own_schema(hint: Any) -> dict[str, Any]:
     try:
         return _inline_root(_schema_of(hint))
-    except Exception as error:  # raised by msgspec or pydantic, or a NameError
+    except Exception as error:  # an error that msgspec or pydantic raises, or a NameError
         fault = f"{hint!r} has no JSON schema: {str(error).splitlines()[-1]}"
         remedy = "write a @dataclass, a TypedDict or a pydantic model, with fields that JSON can express"
         raise invalid_option("response_format", f"{fault}; {remedy}") from None
@@ -333,6 +333,6 @@ def _is_union_of_objects(hint: Any, parts: list[Any]) -> bool:
         return False
     try:
         _msgspec_decoder(hint)
-    except Exception:  # raised by msgspec, or a NameError
+    except Exception:  # an error that msgspec raises, or a NameError
         return True
     return False
