@@ -2,7 +2,7 @@
 
 * An ``async def`` function runs on the call's event loop. A timeout or disposal cancels it.
 * A plain function runs in a daemon thread, in a copy of the context. At most `THREADS` of them run at once.
-* A timeout or disposal cannot stop a plain function, but it sets ``ToolContext.cancelled``, and the result is discarded.
+* A timeout or disposal cannot stop a plain function, but sets ``ToolContext.cancelled`` and discards the result.
 * While `THREADS_LEFT` plain functions are still running after their timeout or disposal, no new one starts.
 * Under virtual time, a plain function is called directly, and an ``async def`` function fails.
 * A function may return an awaitable, an Observable or a generator. Each emitted item becomes a ``ToolProgress``, and

@@ -51,8 +51,8 @@ class Session(Value):
     """The state of a conversation, which can be stored as JSON.
 
     A session is immutable: its methods return a new session. Tools receive `id` as the session id. They also receive
-    `context`, which overrides the engine's context. The `context` option of a call overrides both. `metadata` collects the
-    metadata of all turns. If the status is ``error``, ``metadata["error"]`` is the reason.
+    `context`, which overrides the engine's context. The `context` option of a call overrides both. `metadata` collects
+    the metadata of all turns. If the status is ``error``, ``metadata["error"]`` is the reason.
     """
 
     id: str | None = None
