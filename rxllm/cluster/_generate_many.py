@@ -76,8 +76,8 @@ def generate_many(
     """Send many requests from the workers of `client`.
 
     The arguments and results are the same as for ``rxllm.generate_many``. Each worker sends up to `concurrency`
-    requests at a time. A `journal` is a file on this machine. It also works with ``rxllm.generate_many``. Neither
-    function repeats a request that the other has answered.
+    requests at a time. A `journal` is a file on this machine. The same journal also works with
+    ``rxllm.generate_many``. Neither of the two functions repeats a request that the other one has answered.
 
     Without a `client`, each subscription starts one worker process per CPU of this machine. A script then needs
     ``if __name__ == "__main__":``.
@@ -93,12 +93,13 @@ def generate_many(
 
     Responses are emitted one by one. Disposing the subscription, or ending this process, closes the connections of all
     workers. If a worker dies, other workers repeat its unfinished requests. A request fails once three workers have
-    died while running it. Workers added later take part too, up to 32, or the initial number if it is larger.
+    died while running it. Workers added later take part too, up to a total of 32, or the initial number if that is
+    larger.
 
     The engine is pickled without its clients and keys. A worker reads its key from its own environment. Keys from
     ``rxllm.keys.put`` and ``load_dotenv`` are not sent. Functions must create locks, files and connections on the
-    worker. State that they change there stays there. This process writes the `journal`, and calls `on_progress` and
-    `on_event`. When a response is complete, `on_event` receives its events, except for deltas.
+    worker. State that a function changes there stays there. This process writes the `journal`, and calls `on_progress`
+    and `on_event`. When a response is complete, `on_event` receives its events, except for deltas.
 
     Observers run on the workers. ``rxllm.otel.traces()`` writes to the worker's global providers. Set them up in the
     ``setup`` of a ``distributed.WorkerPlugin``, with ``trace.set_tracer_provider``. Then call

@@ -29,7 +29,7 @@ from rxllm.cluster._worker import Outcome, pack
 __all__ = ["Lanes", "open_lanes", "pack"]
 
 _PATIENCE = 60.0
-"""The maximum number of seconds that a run waits for a worker before it fails."""
+"""The maximum number of seconds that a run waits for a worker before the run fails."""
 
 _LOOK = 0.5
 """The number of seconds between refreshes of the worker list."""

@@ -15,7 +15,7 @@ import rxllm
 from rxllm import Engine, EngineError, Event, LLMError, Request
 
 Job = tuple[int, bytes | None]
-"""A request's number, with the pickled request to start it, or with None to stop it."""
+"""A request's number, with the pickled request if it must start, or with None if it must stop."""
 
 Outcome = tuple[list[Event], Exception | None]
 
@@ -35,7 +35,7 @@ def pack(value: Any) -> bytes:
 
 
 async def serve(key: str, setup: bytes) -> None:
-    """Serve a run as a Dask task, until the future is released."""
+    """Serve a run as a Dask task, until the task's future is released."""
     engine, options = pickle.loads(setup)
     worker, lane = get_worker(), Lane(engine, options)
     # Dask's cancellation notifies plugins, but does not stop the coroutine.

@@ -8,7 +8,7 @@ handshake             2024-11-05 to 2025-11-25  It sends ``initialize``. Over HT
 ====================  ========================  ======================================================================
 
 A connection can be used from any loop or thread. Its first request finds out which era the server belongs to, and all
-other requests wait until then. If a request is disposed, it is also cancelled on the server.
+other requests wait until that is known. If a request is disposed, it is also cancelled on the server.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _META = "io.modelcontextprotocol/"
 _REASONS = {METHOD_NOT_FOUND: "unsupported_feature", -32602: "invalid_request", -32600: "invalid_request"}
 
 _PROBE = 1 / 3
-"""The share of the timeout that ``server/discover`` may use up, because some older servers never answer it."""
+"""The share of the timeout that may be spent on ``server/discover``, which some older servers never answer."""
 
 _OLD_TRANSPORT = (
     "the MCP server does not accept POST at this URL; it may use the 2024 HTTP+SSE transport, which rxllm does not "

@@ -118,7 +118,7 @@ class _Wire(HTTPAdapter):
             fault = "the MCP tools were pickled without the secrets in their headers and URL"
             raise EngineError("missing_key", f"{fault}; list the tools again where they run", provider=PROVIDER)
         method, message = request.options["method"], request.options["message"]
-        path = "/" if self._ends_in_slash else ""  # some servers distinguish the two paths
+        path = "/" if self._ends_in_slash else ""  # some servers distinguish paths with and without a slash
         built = self.post(path, message, call, headers={"accept": "application/json, text/event-stream"})
         if method == "POST":
             return built
@@ -152,7 +152,7 @@ class _Decoder(FrameDecoder):
         for message in messages_in(payload):
             is_answer = self._id is not None and is_response_to(message, self._id)
             if is_answer and not has_result(message):
-                self.fail(error_of(message))  # emitted rather than raised, so that keys in it are redacted
+                self.fail(error_of(message))  # emitted rather than raised, so that API keys in the error are redacted
                 return
             self.blocks.raw("message", message)
             if is_answer:
@@ -184,7 +184,7 @@ Path = tuple[str, ...]
 
 
 def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
-    """Return the header names of the parameters that are also sent as headers, by each parameter's path.
+    """Return the header name of each parameter that is also sent as a header, by the parameter's path.
 
     Raises ``ValueError`` if `schema` declares an invalid header.
     """

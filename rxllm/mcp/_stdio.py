@@ -33,7 +33,7 @@ from rxllm.wire import NDJSONDecoder
 GRACE_SECONDS = 1.0
 """The number of seconds that a server has to exit before it is killed."""
 MAX_WAITING = 1_000
-"""The maximum number of notifications that can be waiting. Any more are dropped."""
+"""The maximum number of notifications that can be waiting. Further notifications are dropped."""
 MAX_UNREAD = 32 * 2**20
 """The maximum number of bytes that may be waiting for the server to read them."""
 STDERR_SHOWN = 2_000
@@ -55,7 +55,7 @@ It does so when it reads a line of input, or soon after this process has ended.
 """
 
 _of_parent: list[Process] = []
-"""The parent process's server processes. They are kept, because garbage-collecting them would break their pipes."""
+"""Server processes that belong to this process's parent. Garbage-collecting them would break their pipes."""
 
 
 class Stdio(Connection):
@@ -128,7 +128,7 @@ class Stdio(Connection):
         raise pickle.PicklingError("a Stdio cannot be pickled; list its tools in the process that calls them")
 
     def __repr__(self) -> str:
-        program, *arguments = self._command  # other arguments may be secrets
+        program, *arguments = self._command  # arguments that are not file names may be secrets
         files = [part for part in arguments if os.path.isfile(os.path.join(self._cwd or "", part))]
         return f"Stdio({', '.join(map(repr, (program, *files[:1])))})"
 
@@ -305,7 +305,7 @@ class Process(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         self._has_exited.set()
-        # Allow time to read earlier output. Do not wait until it ends, because a descendant may keep the pipe open.
+        # Allow time to read earlier output. Do not wait for its end, because a descendant may keep the pipe open.
         code = self._transport.get_returncode()
         self._loop.call_later(0.05, self._fail, "has ended" if code is None else f"has ended with exit code {code}")
 
@@ -324,7 +324,7 @@ class Process(asyncio.SubprocessProtocol):
             inbox = self._inboxes.get(key) if "method" in message else self._inboxes.pop(key, None)
             return [] if inbox is None else [inbox]
         calls = [inbox for key, inbox in self._inboxes.items() if isinstance(key, int)]
-        # A server's request does not name the call that it belongs to, so it needs exactly one running call.
+        # A server's request does not name its tool call, so it can be delivered only if exactly one call is running.
         if "id" in message:
             return calls if len(calls) == 1 else []
         return [inbox for inbox in self._inboxes.values() if inbox not in calls]

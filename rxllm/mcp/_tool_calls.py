@@ -173,7 +173,7 @@ class Questions(msgspec.Struct):
     def required(cls, result: Json, known: Questions) -> Questions:
         """Return the questions that `result` contains.
 
-        An answer in `known` is kept if its question is the same.
+        An answer in `known` is kept if `result` contains the same question.
         """
         found, state = result.get("inputRequests"), result.get("requestState")
         requests = {key: object_of(request) for key, request in object_of(found).items()}

@@ -47,8 +47,8 @@ def tools(
     `prefix` is added to the start of each tool's name. Characters that providers do not allow become "_".
     ``metadata["mcp"]`` holds a tool's original name and annotations.
 
-    A command's process ends after its last tool is garbage-collected. To end it earlier, pass a `Stdio` or `HTTP` and
-    close it.
+    If `server` is a command, its process ends after the last tool is garbage-collected. To end the process or the
+    connection earlier, pass a `Stdio` or `HTTP` object, and close that object.
 
     A tool that has changed since its first listing is left out with a warning, because you have not reviewed the
     change. Pass `allow_changes=True` to accept changes.

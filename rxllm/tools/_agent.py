@@ -1,7 +1,7 @@
 """`AgentTool`, a tool that runs a chat.
 
-This module cannot import the layer that runs chats, because it is a higher one. Therefore, ``rxllm`` registers that
-layer with `run_with`. It cannot be passed as an argument instead, because users call ``ops.run_tools`` and
+This module cannot import the layer that runs chats, because that layer is higher. Therefore, ``rxllm`` registers the
+layer with `run_with`. The layer cannot be passed as an argument instead, because users call ``ops.run_tools`` and
 ``Engine.as_tool`` directly.
 """
 
@@ -48,7 +48,7 @@ class AgentTool(Tool):
 
 
 class AgentCall(msgspec.Struct, frozen=True):
-    """One run of an agent. `settings` are the settings of the step that calls it.
+    """One run of an agent. `settings` are the settings of the step that calls the agent.
 
     To continue an earlier run, pass its thread as `halted`, along with the caller's `answers`.
     """

@@ -1,6 +1,6 @@
 """Functions that handle approvers' answers, and the questions that tools ask the user.
 
-* A tool that asks a question is handled like a halted agent. Its "chat" consists of the question and the answer.
+* A tool that asks a question is handled like a halted agent. The tool's "chat" consists of the question and the answer.
 * Several tools in a step may ask questions. All of these questions are stored in the thread's JSON.
 """
 
@@ -116,7 +116,7 @@ class WaitingCalls:
             self._notes.pop(event.id, None)
 
     def of(self, calls: Iterable[ToolCall]) -> dict[str, Any]:
-        """Return step metadata that lists the `calls` that are waiting for approval."""
+        """Return metadata for the step. It lists those of the `calls` that are waiting for approval."""
         notes = self._notes
         waiting = tuple(
             replace(call, metadata={**call.metadata, **notes[call.id]}) for call in calls if call.id in notes

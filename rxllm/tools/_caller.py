@@ -2,8 +2,8 @@
 
 * An ``async def`` function runs on the call's event loop. A timeout or disposal cancels it.
 * A plain function runs in a daemon thread, in a copy of the context. At most `THREADS` of them run at once.
-* A timeout or disposal cannot stop a plain function. It sets ``ToolContext.cancelled`` and discards the result.
-* While `THREADS_LEFT` functions that should have stopped are still running, no new plain function starts.
+* A timeout or disposal cannot stop a plain function, but sets ``ToolContext.cancelled`` and discards the result.
+* While `THREADS_LEFT` plain functions are still running after their timeout or disposal, no new one starts.
 * Under virtual time, a plain function is called directly, and an ``async def`` function fails.
 * A function may return an awaitable, an Observable or a generator. Each emitted item becomes a ``ToolProgress``, and
   the last item is the result.
@@ -112,7 +112,7 @@ class Caller(abc.DisposableBase):
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
         """Pass each item of `source` to `on_item`. When `source` completes, pass the last item to `done`."""
-        if self._running.is_disposed:  # another thread may have disposed of it already
+        if self._running.is_disposed:  # another thread may have disposed this `Caller` already
             return
         last: Any = None if self.is_approved else NO_ANSWER
         subscription = self._running.disposable = SingleAssignmentDisposable()
@@ -191,7 +191,7 @@ def idempotency_key(
 ) -> str:
     """Return 32 hexadecimal digits that stay the same each time this call is rerun.
 
-    Metadata does not affect the key, because it can contain the call's progress.
+    Metadata does not affect the key, because metadata can contain the call's progress.
     """
     around = enclosing_key() if enclosing_key is not None else None
     head = f"[{json.dumps(around)}, {json.dumps(session_id)}, ["

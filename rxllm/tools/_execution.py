@@ -77,7 +77,7 @@ def execution(
     * The stream fails only if the caller's code is at fault. See the module's docstring.
     * `thread` contains the messages before the call.
     * `scope` is the step's scope.
-    * `edited_call` replaces the model's arguments.
+    * `edited_call` is `call` with new arguments in place of the model's arguments.
     * `resumed` continues an agent, or a tool that asked a question. It contains the thread and the caller's answers.
     * `feed` is for arguments that the model is still writing.
 

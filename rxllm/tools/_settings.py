@@ -30,7 +30,8 @@ Approve = Callable[[ToolCall], Any]
 Approval = bool | str | Mapping[str, Any]
 """A decision about a tool call.
 
-True approves it. A mapping approves it with new arguments. False or a reason denies it.
+True approves the call. A mapping approves it with new arguments. False denies it, and so does text, which is the
+reason.
 """
 
 TOO_DEEP = "nested too deeply"
@@ -106,7 +107,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
         return self.tool_timeout if tool.timeout == "default" else tool.timeout
 
     def bind(self, tool: Tool, context: ToolContext, streams: Mapping[str, Any] | None = None) -> Callable[[], Any]:
-        """Return a function that runs the tool call in `context`.
+        """Return a function that runs ``context.tool_call``.
 
         Raises ``ToolError("invalid_arguments")`` if the tool rejects the arguments.
         """

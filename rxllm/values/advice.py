@@ -283,7 +283,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "tokens deltas to_texts": "`text()`",
         "merge_labelled merge_labeled": "`rxllm.merge_labelled(...)`",
     },
-    # If the advice is a single name, that is rxllm's own name for the option.
+    # An entry that is a single name is rxllm's own name for the option.
     "call": {
         "openai_api_key anthropic_api_key google_api_key": "api_key",
         "extra_headers": "headers",

@@ -39,7 +39,7 @@ def must_be(expected: str, value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """Return the repr of `value`, with secrets masked and truncated to `SHOWN` characters."""
+    """Return the repr of `value`. Secrets are masked, and the text is truncated to `SHOWN` characters."""
     try:
         text = repr(masked(value))
     except Exception as error:  # raised for a huge int, or by a user's own ``__repr__``

@@ -31,7 +31,7 @@ T = TypeVar("T", bound="Value")
 class Value(DataClassJsonMixin):
     """The base class of all values, which are frozen dataclasses.
 
-    If a list is passed for a tuple field, it becomes a tuple. The repr omits fields that have their default value.
+    A list that is passed for a tuple field becomes a tuple. The repr omits fields that have their default value.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]

@@ -70,7 +70,7 @@ _OWN_TAGS = ("tuple", "map", "float", "bytes")
 def encode(item: Any, is_result: bool = False) -> Any:
     """Return JSON data for `item`.
 
-    If `is_result` is True, models, datetimes and sets are accepted too. Any other object raises
+    If `is_result` is True, models, datetimes and sets are accepted too. An object that has no JSON form raises
     ``ValidationError("not_serializable")``.
     """
     match item:  # only values have `_written_fields`
@@ -301,7 +301,7 @@ def _decode_tagged(data: dict[str, Any]) -> Any:
         case {"$": "map", "items": list()}:
             return _decode_map(data["items"])
         case {"$": "float", "value": "nan" | "inf" | "-inf" as text}:
-            # Always return the same NaN object, so that data read twice compares equal.
+            # Always return the same NaN object, so that reading the same data twice gives equal values.
             return math.nan if text == "nan" else float(text)
         case {"$": "bytes", "base64": str(text)}:
             return _decode_bytes(text)
@@ -333,8 +333,8 @@ def _decode_bytes(text: str) -> bytes:
 def _reader(hint: Any) -> Reader:
     """Return a function that reads JSON data as the type `hint`.
 
-    An object without ``"$"`` becomes an instance of the annotated class. If the type is a tuple, an array becomes a
-    tuple.
+    A JSON object without ``"$"`` becomes an instance of the annotated class. A JSON array becomes a tuple if the type
+    is a tuple.
     """
     options = _options(hint)
     bases = tuple(_base(option) for option in options)
@@ -381,7 +381,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _base(option: Any) -> type:
-    """Return the class that data must have to match a type, or ``object`` if any class can match."""
+    """Return the class that decoded data must have to match the type `option`, or ``object`` if any class matches."""
     base = get_origin(option) or option
     if base is Literal:
         return EllipsisType

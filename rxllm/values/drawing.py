@@ -2,7 +2,7 @@
 
 * The hook is needed because values cannot import `rxllm.display`, which is a higher layer.
 * The drawing function imports `rxllm.display` when it draws the first value.
-* Values have a ``_repr_html_`` method because marimo calls it. IPython's formatter registry works only in IPython.
+* Values have a ``_repr_html_`` method, which marimo calls too. IPython's formatter registry works only in IPython.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """Functions that read and write JSON text.
 
-msgspec tries to read the text first, because it is fast. Python's ``json`` then reads any text that msgspec rejects
-because it contains NaN, infinities, huge numbers or lone surrogates.
+msgspec tries to read the text first, because msgspec is fast. If msgspec rejects the text, Python's ``json`` reads it,
+because Python also accepts NaN, infinities, huge numbers and lone surrogates.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ MAX_DEPTH = 100
 """The maximum nesting depth of JSON data. Recursive functions might fail on deeper data."""
 
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""Constants that Python allows in JSON text. NaN is always the same object, so that equal texts give equal data."""
+"""Constants that Python allows in JSON text. NaN is always the same object, so that parsing the same text twice gives
+equal data."""
 
 
 def json_text(value: Any) -> str:
@@ -137,7 +138,7 @@ def _items(data: Any) -> Iterable[Any]:
 
 
 def unescaped(raw: str) -> str:
-    """Decode the escapes in part of a JSON string.
+    """Decode the escapes in `raw`, which is a part of a JSON string.
 
     >>> unescaped("caf\\\\u00e9")
     'café'

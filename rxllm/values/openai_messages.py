@@ -239,7 +239,7 @@ def _write_text(part: Part) -> dict[str, Any]:
 
 
 def write_part(part: Part) -> dict[str, Any]:
-    """Return a part of a user message in OpenAI's format."""
+    """Convert `part`, a part of a user message, to OpenAI's format."""
     match part:
         case TextPart():
             return _write_text(part)

@@ -46,12 +46,12 @@ class Partial(Generic[T]):
     ``operators.partials(T)`` emits these immutable values.
 
     * ``partial["name"]`` is the partial value of a field or key.
-    * ``partial[0]`` is an array element, and ``partial[-1]`` is the newest one. Both can be chained.
+    * ``partial[0]`` is an array element, and ``partial[-1]`` is the newest one. Lookups can be chained.
     * A value is missing until its first character arrives. A missing value is falsy.
     * Iteration yields an array's elements. ``keys()`` returns the names in an object. ``len(...)`` counts the elements
       or the names.
     * Numbers, true, false and null are missing until they are complete. So are Literals, Enums and dates.
-    * In a union of classes, the partial value has the fields of all the classes.
+    * If `T` is a union of classes, the partial value has the fields of all the classes.
     """
 
     __slots__ = ("_at", "_node", "_shape", "_state", "_text", "_value")
@@ -94,7 +94,7 @@ class Partial(Generic[T]):
 
     @property
     def so_far(self) -> Any:
-        """The value so far as JSON data, with the keys that the model wrote."""
+        """The part of the value that has arrived, as JSON data with the keys that the model wrote."""
         node, shape = self._node, self._shape
         if node is None or not self:
             return None
@@ -207,7 +207,7 @@ class Pieces:
 class Node:
     """The position of a JSON value in the text.
 
-    Nodes only grow. A `Partial` ignores everything after its own position.
+    Nodes only grow. A `Partial` ignores everything after the position at which its visible text ends.
     """
 
     __slots__ = ("_positions", "children", "end", "keys", "kind", "start")
@@ -216,7 +216,7 @@ class Node:
         self.kind = kind  # the opening bracket or quote, or "" for other values
         self.start = start
         self.end = sys.maxsize
-        # Strings and numbers share these objects, to save memory.
+        # All strings and numbers share the same empty containers, to save memory.
         self.children: list[Node] = [] if kind in _CONTAINERS else _NO_CHILDREN
         self.keys: list[str] = [] if kind == "{" else _NO_KEYS
         self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # the children's indexes, by name

@@ -24,7 +24,7 @@ def request_key(request: Request, provider: str = "") -> str:
     '3636991165173c05f0c1eac875802dc2'
 
     Equal requests have equal keys on every machine and in later versions of rxllm. `request` must already include the
-    engine's options, model and tools, as the requests that operators and adapters receive do.
+    engine's options, model and tools. The requests that operators and adapters receive include them.
 
     The key depends on:
 
@@ -35,7 +35,7 @@ def request_key(request: Request, provider: str = "") -> str:
 
     The key does not depend on:
 
-    * the metadata of the request, its messages, and their parts and tool calls;
+    * metadata, whether it belongs to the request, a message, a part or a tool call;
     * a tool's code, and the options that control how it runs;
     * API keys, headers and the server's address;
     * changes that the engine's `prepare` functions and operators make later.
@@ -105,7 +105,7 @@ def plain_message(message: Message) -> Message:
 
 
 def plain_call(call: ToolCall) -> ToolCall:
-    """Return `call` without metadata. Arguments that could not be parsed are kept."""
+    """Return `call` without metadata. The text of arguments that could not be parsed is kept."""
     raw = call.raw_arguments if call.metadata.get("error") else None
     return replace(call, raw_arguments=raw, metadata={})
 

@@ -79,10 +79,10 @@ class Call:
     * `raw`: whether to also emit ``RawChunk`` events.
     * `timeout`: the maximum time between two reads, in seconds.
     * `observers`: the functions that receive telemetry.
-    * `trace_headers`: a `Tracer`'s headers for this attempt. The other headers override them.
-    * `retry`: the retry policy, which also applies when the adapter reconnects. The adapter then calls
-      ``on_reattached(seconds, error)``.
-    * `on_lost`: called with an error before a request is sent again because an earlier process's answer has been lost.
+    * `trace_headers`: a `Tracer`'s headers for this attempt. All other headers override these.
+    * `retry`: the retry policy, which also applies when the adapter reconnects. After a reconnection, the adapter
+      calls ``on_reattached(seconds, error)``.
+    * `on_lost`: if an earlier process's answer has been lost, called with an error before the request is sent again.
 
     The repr omits the API key and all headers.
     """

@@ -37,8 +37,8 @@ class Response(Value, Generic[T]):
     A stream that fails also produces a Response. Its `finish_reason` is ``"error"``, and `error` is the exception. The
     other fields contain the data received so far.
 
-    `parsed` is the answer in the call's `response_format`, or the result of the operator's `parse`. It is None if the
-    response calls tools or has failed, but type checkers assume that it is present. In JSON, it is plain data;
+    `parsed` is the answer in the call's `response_format`, or the result of an operator's `parse` argument. It is None
+    if the response calls tools or has failed, but type checkers assume that it is present. In JSON, it is plain data;
     ``serializer.from_json(text, response_format=...)`` restores the object.
 
     `metadata` is everything else that the provider reports. Its keys are the same for every provider:
@@ -142,7 +142,7 @@ class Trace(msgspec.Struct, frozen=True):
     """A signal that passed a traced point in a pipe.
 
     `at` is in seconds since the subscription. `count` is the number of items before this signal. `item` is the item or
-    the error, or None for any other signal.
+    the error, or None if the signal has neither.
     """
 
     kind: Literal["subscribe", "next", "error", "end", "dispose"]

@@ -134,10 +134,11 @@ def rows(results: Iterable[Response[Any] | StepResult[Any] | ChatResult[Any]]) -
 
     All rows have the same columns in the same order. Unknown values are None.
 
-    * ``request`` is the request's id in `generate_many`. If there are no ids and ``ordered=False``, it is the index.
+    * ``request`` is the request's id in `generate_many`, or the request's index if there are no ids and
+      ``ordered=False``.
     * ``text`` is the `output_text`.
     * ``parsed.city`` and the like hold the fields of a parsed object, in order of first occurrence. Lists and objects
-      in them are JSON text. Any other parsed value is in ``parsed``.
+      in them are JSON text. A parsed value that is not an object is in ``parsed``.
     * ``finish_reason`` is the `halted_reason` for a chat.
     * ``provider`` is known if the response or an error names it.
     * ``input_tokens``, ``output_tokens``, ``total_tokens`` and ``cost`` are taken from `usage`.

@@ -220,7 +220,7 @@ class _Document:
     def count_applied(self, levels: int) -> int:
         """Count the subschemas that may apply to data that is `levels` levels deep.
 
-        A result above `MAX_APPLIED` is not exact. It only means that there are too many.
+        A result above `MAX_APPLIED` is not exact. It only means that there are too many subschemas.
         """
         try:
             return self._count(self.root, levels, {})
@@ -265,7 +265,7 @@ class _Document:
 
 
 def _parts(keyword: str, value: Any) -> Iterator[Schema]:
-    """Yield the subschemas in the value of `keyword`, which can be an unknown keyword."""
+    """Yield the subschemas in `value`, the value of `keyword`. The keyword can be unknown."""
     if keyword in _DATA:
         return
     items: Any = [value]

@@ -19,7 +19,7 @@ Providers require an object at the root. Any other type becomes the field `value
 https://platform.openai.com/docs/guides/structured-outputs#root-objects-must-not-be-anyof-and-must-be-an-object.
 
 A strict schema requires all properties and allows no others. It has no ``default``, ``title``, ``oneOf`` or
-``discriminator``. A ``$ref`` in it stands alone.
+``discriminator``. An object in it that has a ``$ref`` has no other keys.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _format_of(hint: Any) -> dict[str, Any]:
 def _own_schema(hint: Any) -> dict[str, Any]:
     try:
         return _inline_root(_schema_of(hint))
-    except Exception as error:  # raised by msgspec or pydantic, or a NameError
+    except Exception as error:  # an error that msgspec or pydantic raises, or a NameError
         fault = f"{hint!r} has no JSON schema: {str(error).splitlines()[-1]}"
         remedy = "write a @dataclass, a TypedDict or a pydantic model, with fields that JSON can express"
         raise invalid_option("response_format", f"{fault}; {remedy}") from None
@@ -308,7 +308,7 @@ def _msgspec_decoder(hint: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _decode_other(cls: Any, value: Any) -> Any:
-    """Convert `value` to `cls` if `cls` is a pydantic model. For any other class, msgspec then rejects `value`."""
+    """Convert `value` to `cls` if `cls` is a pydantic model. Otherwise, return `value`, which msgspec then rejects."""
     validate = getattr(cls, "model_validate_json", None)
     return value if validate is None else validate(msgspec.json.encode(value))
 
@@ -333,6 +333,6 @@ def _is_union_of_objects(hint: Any, parts: list[Any]) -> bool:
         return False
     try:
         _msgspec_decoder(hint)
-    except Exception:  # raised by msgspec, or a NameError
+    except Exception:  # an error that msgspec raises, or a NameError
         return True
     return False

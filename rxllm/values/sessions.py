@@ -51,8 +51,8 @@ class Session(Value):
     """The state of a conversation, which can be stored as JSON.
 
     A session is immutable: its methods return a new session. Tools receive `id` as the session id. They also receive
-    `context`, which overrides the engine's context. A call's own context overrides both. `metadata` collects the
-    metadata of all turns. If the status is ``error``, ``metadata["error"]`` is the reason.
+    `context`, which overrides the engine's context. The `context` option of a call overrides both. `metadata` collects
+    the metadata of all turns. If the status is ``error``, ``metadata["error"]`` is the reason.
     """
 
     id: str | None = None
@@ -308,7 +308,7 @@ def nested_id(id: str, inner: str) -> str:
 
 
 def nested_call(id: str, call: ToolCall) -> ToolCall:
-    """Return an agent's `call` with the enclosing call's `id` put at the start of its id."""
+    """Return an agent's `call`, with `id` put before the call's own id. `id` is the id of the enclosing call."""
     return replace(call, id=nested_id(id, call.id))
 
 
@@ -338,7 +338,7 @@ def _with_agents(message: Message, agents: Mapping[str, Thread]) -> Message:
 
 
 def open_calls(thread: Thread) -> Iterator[ToolCall]:
-    """Yield the unanswered calls. A halted agent's call is replaced with the unanswered calls inside the agent."""
+    """Yield the unanswered calls. A call to a halted agent is replaced with the unanswered calls inside that agent."""
     agents = open_agents(thread)
     for call in unanswered(thread):
         if call.id in agents:

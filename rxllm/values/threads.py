@@ -69,7 +69,7 @@ class Thread(Value):
         Thread(2 messages, last=Message('user', 'Hi'))
 
         The messages can be dicts, SDK objects or `Message` objects. The role ``developer`` becomes ``system``, and a
-        refusal becomes text. Every function that takes a thread also accepts such a list.
+        refusal becomes text. Every function that takes a thread also accepts a list of such messages.
 
         Raises ``ValidationError("invalid_thread")`` if a field or the type of a part is unknown. It is also raised for
         ``function_call``, OpenAI's old format for tool calls.
@@ -197,7 +197,7 @@ def with_results(thread: Thread, results: Mapping[str, Message]) -> Thread:
     """Return `thread` with these tool results inserted. The keys of `results` are call ids.
 
     The results follow the message that contains their calls, as providers require. Results whose call is not in the
-    thread are appended. Once an agent's call has a result, the agent's stored thread is removed.
+    thread are appended. Once a call to an agent has a result, the agent's stored thread is removed.
     """
     remaining = dict(results)
     messages: list[Message] = []

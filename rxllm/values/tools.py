@@ -102,14 +102,14 @@ class ToolCall(Value):
 class ToolContext:
     """The context of a tool call.
 
-    A parameter annotated with this class receives it.
+    A parameter annotated with this class receives the context.
 
     * `progress` emits a ``ToolProgress`` event immediately.
     * `cancelled` is set as soon as no subscriber is waiting for the result.
     * `tool_call` contains the arguments, including any changes that the approver made.
     * `reply` is the user's answer to the tool's question.
     * `tool_state` is the state saved with the question; see `ask_user`.
-    * `make_key` makes the `idempotency_key` when it is first read.
+    * `make_key` makes the `idempotency_key` when that key is first read.
     """
 
     tool_call: ToolCall
@@ -275,8 +275,8 @@ def from_function(
 ) -> FunctionTool[P, R]:
     """Make a tool from `function`.
 
-    `name` and `description` replace the function's own. Raises ``TypeError`` if the signature has no JSON schema.
-    Raises ``ValidationError("invalid_tool")`` for a lambda without `name`.
+    `name` and `description` replace the function's own name and description. Raises ``TypeError`` if the signature has
+    no JSON schema. Raises ``ValidationError("invalid_tool")`` for a lambda without `name`.
     """
     name = _name_of(function) if name is None else name
     signature = signature_of(name, function)
@@ -318,8 +318,8 @@ class Halt(Value):
 def halt(reason: str, result: Any = None) -> Halt:
     """Return the object that a tool returns to end the chat.
 
-    The step's other tools finish first. `reason` becomes the chat's `halted_reason`, and `result` the tool's result. An
-    approver can return ``halt("approval")`` to leave the decision to the caller.
+    The step's other tools finish first. `reason` becomes the chat's `halted_reason`, and `result` becomes the tool's
+    result. An approver can return ``halt("approval")`` to leave the decision to the caller.
     """
     return Halt(reason, result)
 

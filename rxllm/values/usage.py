@@ -152,14 +152,14 @@ class ModelInfo(Value):
     A field is None if its value is unknown. `name` is ``"provider:model"``, or just the provider if its model has no
     name. The flags are:
 
-    * `tools`: it can call tools;
+    * `tools`: the model can call tools;
     * `json_schema`: its answers can be constrained by a JSON schema;
     * `vision`: it can read images in the request;
     * `images`: it can generate images;
     * `tools_with_schema`: a request can have both tools and a schema.
 
-    Limits are in tokens. Prices are per million tokens, in the currency of `Usage`. The input price also applies to
-    cached tokens that have no price of their own.
+    Limits are in tokens. Prices are per million tokens, in the same currency as the costs in `Usage`. The input price
+    also applies to cached tokens that have no price of their own.
 
     Raises ``ValidationError("invalid_option")`` if a value is invalid.
     """
@@ -200,8 +200,8 @@ class ModelInfo(Value):
         >>> usage.input_cost, usage.output_cost, usage.total_cost
         (1.0, 1.0, 2.0)
 
-        The total is filled in only if the other two costs are known. This method does not price the iterations of other
-        models; ``rxllm.models.priced`` does.
+        The total is filled in only if the input and output costs are known. This method does not price the iterations
+        of other models; ``rxllm.models.priced`` does.
         """
         return by_iteration(usage, lambda model, part: part if model else self._fill_costs(part))
 
