@@ -115,7 +115,7 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
     shares = current_scope.get().shares
     operators = [operator for operator in engine.operators if not isinstance(operator, HoldsBudget)]
     if shares and operators:
-        # Calls that another operator makes itself do not count as part of this answer.
+        # A model call that an operator itself makes does not count as part of this answer.
         yield "scope", scoped
     for share in shares:
         share.is_taken = True
