@@ -62,7 +62,7 @@ def model_events(setup: Setup, request: Request) -> Stream[Event]:
         scope, call = current_scope.get(), setup.call(request_id(setup.options))
         chat = {} if scope.chat is None else scope.chat
         below = scope.below_model().under(setup.engine.operators, chat)
-        if scope.counted:  # the adapter that uses this engine has already counted its call
+        if scope.counted:  # the outer call, whose adapter uses this engine, has already been counted
             below = msgspec.structs.replace(below, counted=scope.counted)
 
         def answer(sent: Request) -> Stream[Event]:

@@ -107,8 +107,8 @@ def generate_many(
     ``response.metadata["request_id"]``.
 
     `journal` is the path of a file. Each answer is appended to this file before the answer is emitted. A second run
-    with the same file emits the stored answers, and sends only the remaining requests. Failed requests are not stored. A
-    request is recognized by its id or, if there are no ids, by its `request_key`, which covers all options. The file
+    with the same file emits the stored answers, and sends only the remaining requests. Failed requests are not stored.
+    A request is recognized by its id or, if there are no ids, by its `request_key`, which covers all options. The file
     is synced to disk every second, and at the end.
 
     ``on_progress(progress)`` is called with a `Progress` whenever a request ends. For a progress bar, pass

@@ -5,7 +5,7 @@ request                                      answer
 ===========================================  ==========================================================================
 ``POST path``                                the next turn's events; the request's body contains a message, approvals or
                                              results
-``GET path/ID/stream`` or ``GET path/ID``    the open turn's events from its beginning, or 204 if no turn is open
+``GET path/ID/stream`` or ``GET path/ID``    the open turn's events, including past events, or 204 if no turn is open
 ``DELETE path/ID``                           204, after any open turn has been stopped and saved
 ``OPTIONS`` from a site in `origins`         204, with CORS headers
 ===========================================  ==========================================================================
@@ -323,7 +323,7 @@ class _Chat:
             session = session.with_thread(Thread().add_system(self.system))
         _, read = _READERS[self.protocol]
         incoming = await asyncio.to_thread(read, data, session, client_tools=self.client_tools)
-        is_message = data["messages"] and data["messages"][-1]["role"] == "user"  # the answer is shown in a new message
+        is_message = data["messages"] and data["messages"][-1]["role"] == "user"  # then the page adds a new message
         before = events_of_open_calls(incoming.thread) if is_message and self.protocol == "ui" else []
         thread = without_refused(session, incoming.thread)
         session, encoder, tools = session.with_thread(thread), self.protocol, dict[str, Tool]()

@@ -3,7 +3,7 @@
 ============================================  ==========================================================================
 event                                         frames
 ============================================  ==========================================================================
-``MessageStarted``                            ``finish-step`` if a step is open, ``start-step``
+``MessageStarted``                            ``finish-step`` if a step is open; then ``start-step``
 ``TextDelta``, ``TextCompleted``              ``text-start``, ``text-delta``, ``text-end``
 ``ThinkingDelta``, ``ThinkingCompleted``      ``reasoning-start``, ``-delta``, ``-end``, with the signature
 ``ToolCallStarted``, ``-Delta``               ``tool-input-start``, ``tool-input-delta``; tools are always ``dynamic``
