@@ -1,9 +1,9 @@
 """The journal of a batch: a file with one line for each answered request, so that the batch can be resumed.
 
 Each line is ``{"request_key": "...", "id": ..., "response": {...}}``, followed by a newline. The key is the request's
-``rxllm.values.request_key``, which includes all its options. The id is the caller's id for the request. If there
-are no ids, the line of a repeated request also contains ``"nth"``, the number of identical requests before it. The
-response is written by ``rxllm.serializer`` without `parsed`; a later run parses the text again.
+``rxllm.values.request_key``, which covers all options of the request. The id is the caller's id for the request. If
+there are no ids, the line of a repeated request also contains ``"nth"``, the number of identical requests before it.
+The response is written by ``rxllm.serializer`` without `parsed`; a later run parses the text again.
 
 ==============================  ======================================================================================
 event                           effect on the file
@@ -114,7 +114,7 @@ class Journal:
 
         Raises ``EngineError("journal_in_use")`` if another stream is writing to the file,
         ``EngineError("journal_failed")`` if the file cannot be read or written, and a ``ValidationError`` if the file
-        is not a journal, or stores a different request under the same id.
+        is not a journal, or if it stores a different request under the id of one of the `requests`.
         """
         await _in_thread(self._open)
 

@@ -62,7 +62,7 @@ def model_events(setup: Setup, request: Request) -> Stream[Event]:
         scope, call = current_scope.get(), setup.call(request_id(setup.options))
         chat = {} if scope.chat is None else scope.chat
         below = scope.below_model().under(setup.engine.operators, chat)
-        if scope.counted:  # the adapter that uses this engine has already counted its call
+        if scope.counted:  # the outer call, whose adapter uses this engine, has already been counted
             below = msgspec.structs.replace(below, counted=scope.counted)
 
         def answer(sent: Request) -> Stream[Event]:
@@ -115,7 +115,7 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
     shares = current_scope.get().shares
     operators = [operator for operator in engine.operators if not isinstance(operator, HoldsBudget)]
     if shares and operators:
-        # Calls that another operator makes itself do not count as part of this answer.
+        # A model call that an operator itself makes does not count as part of this answer.
         yield "scope", scoped
     for share in shares:
         share.is_taken = True

@@ -106,10 +106,10 @@ def generate_many(
     `requests` can also be a mapping from ids (strings or integers) to requests. The id is then in
     ``response.metadata["request_id"]``.
 
-    `journal` is the path of a file. Each answer is appended to it before it is emitted. A second run with the same file
-    emits the stored answers, and sends only the remaining requests. Failed requests are not stored. A request is
-    recognized by its id, or else by its `request_key`, which includes all options. The file is synced to disk every
-    second, and at the end.
+    `journal` is the path of a file. Each answer is appended to this file before the answer is emitted. A second run
+    with the same file emits the stored answers, and sends only the remaining requests. Failed requests are not stored.
+    A request is recognized by its id or, if there are no ids, by its `request_key`, which covers all options. The file
+    is synced to disk every second, and at the end.
 
     ``on_progress(progress)`` is called with a `Progress` whenever a request ends. For a progress bar, pass
     ``rxllm.display.progress_bar()``.
@@ -120,8 +120,8 @@ def generate_many(
     unknown also fails without being sent.
 
     If an id in the journal belongs to a different request, the stream fails with ``ValidationError`` before anything is
-    sent. If another stream is writing to the file, it fails with ``EngineError("journal_in_use")``. If the file cannot
-    be read or written, it fails with ``EngineError("journal_failed")``.
+    sent. The stream fails with ``EngineError("journal_in_use")`` if another stream is writing to the file, and with
+    ``EngineError("journal_failed")`` if the file cannot be read or written.
     """
     check_count("concurrency", concurrency)
     check_instance("ordered", ordered, bool, "True or False")

@@ -1,8 +1,8 @@
 """Keep a long conversation within the context window.
 
-A summary is stored as ``metadata["summary"]`` of the answer's message, so it is part of the thread's JSON. It contains
-the summary's `text`, the number of `messages` that it replaces, and their `digest`. System messages are not counted.
-Later calls use the last summary whose messages have not changed.
+A summary is stored as ``metadata["summary"]`` of the answer's message, so it is part of the thread's JSON. This entry
+contains the summary's `text`, the number of `messages` that the summary replaces, and the `digest` of these messages.
+System messages are not counted. Later calls use the last summary that replaces messages which have not changed.
 """
 
 from __future__ import annotations
@@ -164,9 +164,9 @@ def compact_thread(
     it while the messages that it replaces stay the same. When a request exceeds `at` again, the old summary and the
     messages after it are summarized together.
 
-    The summary is a separate call, with the options `opts` and the system message `instructions`. Its usage is added to
-    the answer's. Right after it starts, the answer emits
-    ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})``. If the call fails, the
+    A separate call generates the summary, with the options `opts` and the system message `instructions`. The usage of
+    this call is added to the answer's usage. Right after the answer starts, it emits
+    ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})``. If the summary fails, the
     answer fails with the same error. With ``on_error="continue"``, the whole thread is sent instead, and a warning is
     logged. The answer then emits ``Custom("thread_compaction_failed", {"error"})``.
 
@@ -285,7 +285,7 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
 
     Messages before the first user message also form an exchange, unless they are system messages. No exchange starts
     between a tool call and its result. If a call has no result, no exchange starts after it, because trimming must not
-    hide the fault.
+    hide the unanswered call.
     """
     starts: list[int] = []
     reach = _last_results(messages)

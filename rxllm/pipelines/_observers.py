@@ -2,7 +2,7 @@
 
 * Each call, step, chat and image call has a span.
 * A span begins once, finishes once, and never changes events.
-* It finishes before the subscriber is notified that the stream has ended.
+* A span finishes before the subscriber is notified that the stream has ended.
 * A stream that is disposed after its last event does not count as cancelled.
 """
 
@@ -274,7 +274,7 @@ class Span:
 
 
 class _SpanWithAttempts(Span):
-    """The span of an adapter call, with the number of attempts and the times of its chunks."""
+    """The span of an adapter call, with the number of attempts and the times of the latest attempt's chunks."""
 
     def __init__(
         self, observers: Observers, now: Clock, ids: Ids, adapter: Any, request: Request | ImageRequest

@@ -160,7 +160,7 @@ class _HeldBack:
         self._lock = threading.Lock()
         self._waiting: deque[Event] | None = deque()  # None once all events have been released
         self._gate = Hold(is_full=self._is_full)
-        self._end: Callable[[], None] | None = None  # ends the subscription; set if the answer ends first
+        self._end: Callable[[], None] | None = None  # ends the subscription; set if the answer ends before the check
         self._answer = SingleAssignmentDisposable()
 
     def start(

@@ -222,7 +222,7 @@ def request(input: Input | Request, **fields: Any) -> Request:
     >>> request("Hi", temperature=0.0).temperature
     0.0
 
-    Keyword arguments set its other fields. The request is not checked until it is sent.
+    Keyword arguments set the request's other fields. The request is not checked until it is sent.
     """
     return replace(as_request(input), **fields)
 

@@ -144,7 +144,7 @@ class Answers(msgspec.Struct, frozen=True):
                 answers._edited_call(answers._approved_tool(call, settings, outer.id), call, outer.id)
 
     def replied(self, thread: Thread) -> tuple[Thread, Answers]:
-        """Add the replies to questions to `thread`, even inside agents. Return it and the remaining answers."""
+        """Return `thread` with the replies to its questions (even those inside agents), and the remaining answers."""
         replies = {id: self.results[id] for id in open_questions(thread) if id in self.results}
         known = Counter(open_ids(thread))
         for id, reply in replies.items():
@@ -230,7 +230,10 @@ class Answers(msgspec.Struct, frozen=True):
         return execution(tool, call, settings, thread, scope, self._edited_call(tool, call, call.id))
 
     def _edited_call(self, tool: Tool, call: ToolCall, id: str) -> ToolCall | None:
-        """Return `call` with the arguments in its approval, if it has any. `id` is the id that the caller sees."""
+        """Return `call` with the arguments in its approval, or None if the approval contains no arguments.
+
+        `id` is the call's id as the caller sees it.
+        """
         verdict = self.approvals.get(call.id)
         return edited(tool, call, verdict, "approvals", id) if isinstance(verdict, Mapping) else None
 

@@ -2,7 +2,7 @@
 
 * The call's options override the request's, and the request's override the engine's.
 * None is the same as not setting an option, except for the options in `UNLIMITED`.
-* ``help(...)`` and signatures read each field's docstring from this file.
+* ``help(...)`` and the signatures are built from each field's docstring in this file.
 * A default in double backticks becomes the default in the signature.
 """
 

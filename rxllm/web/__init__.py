@@ -10,12 +10,12 @@ protocol                  frames
 
 `streaming_response` returns a response for your web framework. It applies `for_client`, `encode` and `sse`.
 `for_client` removes everything that clients must not see. `encode` turns events into frames, which are JSON objects.
-`sse` writes a frame as a server-sent event. `Runs` keeps streams running while no browser is connected. At the other
-end, `from_sse` reads frames, and `decode` turns them back into events.
+`sse` writes a frame as a server-sent event. `Runs` keeps streams running while no browser is connected. In a Python
+client, `from_sse` reads frames, and `decode` turns them back into events.
 
 `chat` is a complete chat endpoint. `from_ui` and `from_ag_ui` parse client requests. `AGUIEncoder` encodes the
-answer for an AG-UI client. The `AGUI` adapter calls an AG-UI agent like a model. `openai_app` serves engines over
-OpenAI's Chat Completions API.
+answer for an AG-UI client. With the `AGUI` adapter, an engine can use an AG-UI agent as its model. `openai_app` serves
+engines over OpenAI's Chat Completions API.
 """
 
 from rxllm.web._ag_ui_adapter import AGUI

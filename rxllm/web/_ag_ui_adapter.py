@@ -76,7 +76,8 @@ class AGUIDecoder(FrameDecoder):
         self._chunks = Chunks()
         self._agents = Decoder()  # decodes the frames of the inner agents
         self._calls: dict[str, int] = {}
-        # Calls to client tools. If a result arrives, the agent has run a tool of its own with the same name.
+        # The ids of calls to client tools. If the agent sends a result for such a call, it has run a tool of its own
+        # with the same name.
         self._undecided: set[str] = set()
         self._thinking: str | None = None  # the message id of the latest thinking block
 
@@ -144,7 +145,7 @@ class AGUIDecoder(FrameDecoder):
                 self.blocks.nested(Nested((self.blocks.calls.id_of(self._calls[id]), *inside), event.event))
 
     def _begin_agent(self, id: str, name: str) -> None:
-        """Add a tool call for an agent that was not started by one.
+        """Add a tool call for an agent that no tool call has started.
 
         ``Nested`` paths consist of call ids, so every agent needs a call.
         """
@@ -197,7 +198,7 @@ class AGUIDecoder(FrameDecoder):
 
 
 def _without(usage: Usage, agents: Usage) -> Usage:
-    """Subtract what the inner `agents` used from a run's `usage`."""
+    """Return a run's `usage` minus the usage of its inner `agents`."""
     counts = {name: (getattr(usage, name), getattr(agents, name) or 0) for name in COUNTS.values()}
     return replace(usage, **{name: max(0, all - own) for name, (all, own) in counts.items() if all is not None and own})
 

@@ -23,7 +23,7 @@ MOST_NESTED = 32
 """The maximum nesting depth of agents. It is limited because each level also folds the events of all levels below."""
 
 OWN = "rxllm"
-"""The name of rxllm's own ``CUSTOM`` frames. The decoder emits no events for frames that have it as ``rawEvent``."""
+"""The name of rxllm's own ``CUSTOM`` frames. The decoder emits no events for frames whose ``rawEvent`` is this name."""
 
 COUNTS = {
     "inputTokens": "input_tokens",

@@ -17,10 +17,10 @@ the end of the stream                         ``RUN_FINISHED`` with the usage, p
                                               ``RUN_ERROR`` if the run failed or was cut off
 ============================================  ==========================================================================
 
-Some events do not map fully onto these frames. For other clients, the encoder sends what does map, in frames marked
-``"rawEvent": "rxllm"``. They are followed by a ``CUSTOM`` frame named ``rxllm``, whose ``value["event"]`` is the whole
-event as JSON. rxllm's decoder emits nothing for the marked frames. Only raw chunks and provider-specific parts are
-lost.
+Only a part of some events fits into these frames. The encoder sends this part for clients other than rxllm's own, in
+frames marked ``"rawEvent": "rxllm"``. The marked frames are followed by a ``CUSTOM`` frame named ``rxllm``, whose
+``value["event"]`` is the whole event as JSON. rxllm's decoder emits nothing for the marked frames. Only raw chunks and
+provider-specific parts are lost.
 
 If a tool call needs approval or asks a question, the run ends with an interrupt that carries the call's id. If an inner
 agent made the call, the id is prefixed with the ids of the enclosing calls, joined by ``/``. Calls to the client's own
@@ -47,8 +47,8 @@ class Encoder:
 
     `thread_id` and `run_id` are random by default. `messages` are the messages that the client already has. When a step
     restarts, they are sent in a ``MESSAGES_SNAPSHOT``, so that the client deletes the messages of the abandoned step.
-    Without `messages`, the client keeps those. With `edits`, users who approve a call may change its arguments.
-    ``from_ag_ui(...).encoder()`` passes all of these for you.
+    Without `messages`, the client keeps the messages of the abandoned step. With `edits`, users who approve a call may
+    change its arguments. ``from_ag_ui(...).encoder()`` passes all of these arguments for you.
     """
 
     END: ClassVar[bytes] = b""
@@ -293,7 +293,7 @@ def _arguments(wire_id: str, delta: str) -> Frame:
 
 
 def _tag(lane: Lane, frame: Frame) -> Frame:
-    """Add the agent's id to `frame`, unless it is a snapshot, which covers the whole conversation."""
+    """Add the agent's id to `frame`, unless `frame` is a snapshot, which covers the whole conversation."""
     if lane.run is None or "subagentRunId" in frame or frame["type"] == "MESSAGES_SNAPSHOT":
         return frame
     return {**frame, "subagentRunId": lane.run}

@@ -3,8 +3,9 @@
 ===========================================  ==========================================================================
 request                                      answer
 ===========================================  ==========================================================================
-``POST path``                                the next turn's events; the body contains a message, approvals or results
-``GET path/ID/stream`` or ``GET path/ID``    the open turn's events from its beginning, or 204 if no turn is open
+``POST path``                                the next turn's events; the request's body contains a message, approvals or
+                                             results
+``GET path/ID/stream`` or ``GET path/ID``    the open turn's events, including past events, or 204 if no turn is open
 ``DELETE path/ID``                           204, after any open turn has been stopped and saved
 ``OPTIONS`` from a site in `origins`         204, with CORS headers
 ===========================================  ==========================================================================
@@ -54,7 +55,7 @@ log = logging.getLogger("rxllm")
 PATIENCE = {"refuse": 1.0, "wait": 30.0}
 """The number of seconds that a request waits for an open turn to end.
 
-Even with "refuse", it waits briefly, because a turn that was just stopped will soon be saved.
+Even with "refuse", a request waits briefly, because a turn that was just stopped will soon be saved.
 """
 
 MAX_SESSION = 16_000_000
@@ -103,8 +104,8 @@ def chat(
         busy: What happens to a request while another turn is open. With "refuse", it is refused with status 409. With
             "wait", it waits for up to 30 seconds.
         background: Whether a turn continues when its browser disconnects. If not, its partial answer is saved.
-        runs: The runs to use. By default, a new `Runs` keeps them in memory. With ``durable.open_runs(...)``, turns
-            survive their process; in that case, pass ``runs.sessions`` as `store`.
+        runs: The runs to use. By default, a new `Runs` keeps them in memory. With ``durable.open_runs(...)``, another
+            process continues a turn if its own process ends; in that case, pass ``runs.sessions`` as `store`.
         max_body: The maximum length of a request, in bytes.
         max_session: The maximum length of a conversation's JSON, in characters.
         max_per_minute: The maximum number of posts to one conversation per minute.
@@ -203,7 +204,7 @@ class _Chat:
             await (self._get if request.method == "GET" else self._delete)(exchange, id)
 
     def _place(self, scope: Any) -> tuple[str, tuple[str, ...]]:
-        """Return the conversation id in the URL, and the methods that are allowed there."""
+        """Return the conversation id in the URL, and the methods that are allowed for this URL."""
         raw = scope.get("raw_path")  # the full path, even if a framework has mounted this application inside another
         path = quote(scope["path"]) if raw is None else raw.decode("latin-1").partition("?")[0]
         mount, found, rest = path.partition(quote(self.path))
@@ -259,7 +260,7 @@ class _Chat:
         return await in_time(self.runs.sessions.load(id))
 
     def _events(self, run: str, before: list[Event] | None = None) -> Stream[Event]:
-        """Watch a run. While it is being watched, runs that have lost their process are continued."""
+        """Watch a run. Until the subscription ends, also continue any runs whose process has ended."""
         recovering = lambda: self.recovery.subscribe(on_error=_log_recovery)  # noqa: E731
         events = reactivex.using(recovering, lambda _: self.runs.watch(run, folded=True))
         return Stream.of(events.pipe(rx.start_with(*before)) if before else events).pipe(
@@ -322,7 +323,7 @@ class _Chat:
             session = session.with_thread(Thread().add_system(self.system))
         _, read = _READERS[self.protocol]
         incoming = await asyncio.to_thread(read, data, session, client_tools=self.client_tools)
-        is_message = data["messages"] and data["messages"][-1]["role"] == "user"  # the answer is shown in a new message
+        is_message = data["messages"] and data["messages"][-1]["role"] == "user"  # then the page adds a new message
         before = events_of_open_calls(incoming.thread) if is_message and self.protocol == "ui" else []
         thread = without_refused(session, incoming.thread)
         session, encoder, tools = session.with_thread(thread), self.protocol, dict[str, Tool]()

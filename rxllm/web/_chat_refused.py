@@ -1,8 +1,8 @@
-"""Handling of messages that the provider refuses, such as one with a picture that it cannot read.
+"""Handling of messages that the provider refuses, such as a message with a picture that the provider cannot read.
 
 If such a message stayed in the conversation, every later turn would fail too. So when the provider refuses a turn
 before answering, a `REFUSED` event informs the page, and the user's next message replaces the refused ones. To try the
-same message again, the page regenerates it.
+same message again, the page requests a new answer to it.
 """
 
 from __future__ import annotations

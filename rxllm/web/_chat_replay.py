@@ -13,9 +13,9 @@ from rxllm.values import FilePart, Part, SourcePart, TextPart, ThinkingPart, Too
 def events_before(thread: Thread) -> list[Event]:
     """Return the events of the steps that follow the last user message of `thread`.
 
-    A browser that joins a turn receives these events first. If the turn was resumed by an answer to a tool call, they
-    are the steps up to that call. If the turn was started by a new message, there are none. They contain no approval
-    requests, because the turn began with the answers.
+    A browser that joins a turn receives these events first. If an answer to a tool call resumed the turn, these are the
+    events of the steps up to that call. If a new message started the turn, the list is empty. It contains no approval
+    requests, because the turn began with the answers to those requests.
     """
     users = [place for place, message in enumerate(thread) if message.role == "user"]
     events: list[Event] = []
@@ -32,8 +32,8 @@ def events_before(thread: Thread) -> list[Event]:
 def events_of_open_calls(thread: Thread) -> list[Event]:
     """Return the events of a step that makes the calls that are still open in `thread`.
 
-    A turn may begin with the results of these calls. If the user answered them with a new message, the page also shows
-    the turn in a new message, which does not contain these calls yet.
+    A turn may begin with the results of these calls. If the user sent a new message instead of answering the calls, the
+    page shows the turn in a new assistant message, which does not contain the calls yet.
     """
     calls = unanswered(thread)
     return events_before(Thread().add_user("") + Message("assistant", tool_calls=calls)) if calls else []

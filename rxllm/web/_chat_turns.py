@@ -6,7 +6,7 @@ a turn                       in memory                                   durable
 begins                       The session is saved with the new message.  The store begins the turn.
 begins twice                 Only one can save the session. The other fails with ``RunError("conflict")`` in both cases.
 ends, for whatever reason    The session is saved again.                 The store saves the session.
-loses its process            The new message is saved.                   A process that watches the turn continues it.
+loses its process            Only the new message has been saved.        A process that watches the turn continues it.
 ===========================  ==========================================  ==============================================
 """
 

@@ -1,7 +1,7 @@
 """`encode`, `decode`, and rxllm's own protocol.
 
 rxllm's own protocol sends every event as JSON (see ``rxllm.serializer``). The last frame is ``{"type": "end"}``.
-If it is missing, the stream was cut off.
+If this frame is missing, the stream was cut off.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def encode(protocol: str, **options: Any) -> Callable[[Observable[Event]], Strea
     it. The `options` are passed to the protocol's encoder. Raises ``ValidationError("invalid_option")`` for an unknown
     `protocol`. Raises ``TypeError`` for an unknown option.
     """
-    encoder(protocol, **options)  # invalid arguments raise now, not on subscription
+    encoder(protocol, **options)  # an invalid argument raises an error now, not on subscription
 
     def operator(source: Observable[Event]) -> Stream[Frame]:
         return source.pipe(ops.errors_as_events(), ops.lift(lambda: encoder(protocol, **options)))

@@ -172,7 +172,7 @@ class _Client:
     def _missing_requests(self, event: ev.Event) -> Iterable[ev.Event]:
         """Yield the approval requests that the client has not seen by the time a step ends.
 
-        A folded stream keeps the calls that wait for approval, but not the events that requested it.
+        A folded stream keeps the calls that wait for approval, but not the events that requested approval.
         """
         path, inner = (event.path, event.event) if isinstance(event, Nested) else ((), event)
         if isinstance(inner, ev.ToolApprovalRequested):
@@ -212,7 +212,7 @@ class _Client:
 def _kept(event: ev.Event) -> ev.Event | None:
     """Return the part of `event` that clients may see.
 
-    If `event` contains a result, ``ClientFold.filled`` must have built it.
+    If `event` contains a result, it must be a result that ``ClientFold.filled`` has built.
     """
     match event:
         case ev.StepCompleted(result=result):

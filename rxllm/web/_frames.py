@@ -44,7 +44,7 @@ def from_sse(chunks: bytes | Iterable[bytes] | AsyncIterable[bytes]) -> Iterator
 
     An event can span several chunks. ``[DONE]`` is skipped. For asynchronous chunks, such as httpx's
     ``response.aiter_bytes()``, write ``async for frame in from_sse(...)``. Raises ``StreamError("malformed_event")`` if
-    an event is not a JSON object. Raises ``StreamError("oversized_frame")`` if it is too long.
+    an event is not a JSON object. Raises ``StreamError("oversized_frame")`` if an event is too long.
     """
     if isinstance(chunks, AsyncIterable):
         return _async_frames(chunks)
@@ -97,7 +97,7 @@ def event_of(data: Any) -> Event:
 def text_of(frame: Frame, name: str) -> str:
     """Return the text in the field `name`.
 
-    Raises ``LookupError`` or ``TypeError`` if there is none.
+    Raises ``LookupError`` if there is no such field. Raises ``TypeError`` if the field is not text.
     """
     text: Any = frame[name]
     if not isinstance(text, str):
@@ -117,7 +117,7 @@ def all_of(frame: Frame, events: Iterable[Event]) -> list[Event]:
 
 
 class Block(msgspec.Struct):
-    """An open block. Its `name` identifies it in frames."""
+    """An open block. `name` identifies the block in frames."""
 
     kind: str
     id: str | None

@@ -6,8 +6,8 @@ The client sees a single message, however many steps the run takes:
 in the run                          what the client sees
 ==================================  ====================================================================================
 text and thinking                   ``content`` and ``reasoning_content``, with a blank line between steps
-text and thinking, if the answer    only the last step's, so that the content is valid JSON; with tools, nothing is sent
-is structured                       until the answer is complete
+text and thinking, if the answer    only the text and thinking of the last step, so that the content is valid JSON; with
+is structured                       tools, nothing is sent until the answer is complete
 sources with a URL                  ``annotations``
 calls to the client's tools         ``tool_calls``
 calls to the engine's own tools,    nothing
@@ -58,9 +58,9 @@ MOST = 512
 class Memory:
     """Keeps the messages of runs that wait for the client's tools.
 
-    Messages are looked up by the model, the conversation and the calls to the client's tools. Call ids alone are not
-    enough, because some providers number their calls from 0. Any client that sends the same conversation and calls gets
-    the stored messages.
+    The key of a run's messages is a hash of the model's name, the conversation and the calls to the client's tools. Ids
+    alone would not be enough, because some providers number their calls from 0. Any client that sends the same model
+    name, conversation and calls gets the stored messages.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -71,7 +71,7 @@ class Memory:
         return len(self._kept)
 
     def restore(self, model: str, thread: Thread) -> Thread:
-        """Return `thread`, restoring the full messages of earlier runs."""
+        """Return `thread` with the full messages of earlier runs restored."""
         messages: list[Message] = []
         digest = hashlib.sha256(model.encode())
         for message in thread:
@@ -248,7 +248,7 @@ class Answer:
             message = "the model restarted its answer after part of it was sent; retry without stream: true"
             raise RefusedError(502, message, "restarted")
         self._deltas.clear()
-        self._indexes.clear()  # a call to a client tool ends the chat, so all of these belong to this step
+        self._indexes.clear()  # a call to a client tool ends the chat, so all these calls belong to this step
         self._unsent.clear()
         self._open.clear()
         self._has_text = False

@@ -7,9 +7,9 @@ request                                      response
 ``GET /v1/models``, ``GET /v1/models/NAME``  the engines' names, or the entry for the engine ``NAME``
 ===========================================  ===========================================================================
 
-The status and headers of a stream are sent with its first chunk, or after `HEARTBEAT` seconds if there is none yet. An
-error before then is sent with its own status. A later error is sent as a frame with an ``error`` field, and is not
-followed by ``[DONE]``. If a client disconnects, its run ends. If a client reads slowly, the model is slowed down.
+The status and headers of a stream are sent with its first chunk, or after `HEARTBEAT` seconds if there is no chunk
+yet. An error before then is sent with its own status. A later error is sent as a frame with an ``error`` field, and is
+not followed by ``[DONE]``. If a client disconnects, its run ends. If a client reads slowly, the model is slowed down.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class Response(Client):
         await self.send(b"".join(map(sse, frames)) + end, more=not end)
 
     async def fail(self, error: RefusedError) -> None:
-        """Send `error` as the whole response or as its last frame."""
+        """Send `error` as the last frame if the response has begun, or else as the whole response."""
         if self.begun:
             await self.send(sse(error.body), more=False)
         else:

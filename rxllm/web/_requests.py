@@ -12,11 +12,12 @@ earlier messages                       ignored if there is a stored copy, otherw
 a repeated message                     ignored if it repeats an unanswered message at the end of the stored thread;
                                        clients repeat messages when they retry after a failure
 a tool call without a result           ignored
-an answer to an approval request       accepted if the stored call is waiting for one; rejected without a stored copy
+an answer to an approval request       accepted if the stored call is waiting for approval; rejected if there is no
+                                       stored copy
 an answer to an answered call          ignored; a request that contains nothing else is rejected
 a result from a client's tool          accepted if the stored call is waiting and its tool is one of `client_tools`
 a new message instead of an answer     denies the calls that are waiting; if an inner agent has asked a question, the
-                                       message is the answer to it
+                                       message is the answer to that question
 =====================================  ================================================================================
 """
 
@@ -207,7 +208,7 @@ class StoredConversation:
     def reply(self, id: str, text: str) -> None:
         """Accept the user's answer to a question.
 
-        If an inner agent asked the question, it receives the answer as a tool result.
+        If an inner agent asked the question, that agent receives the answer as a tool result.
         """
         self.question = None
         if "/" in id:

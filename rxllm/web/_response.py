@@ -115,7 +115,7 @@ class StreamingResponse:
         await client.send(b"", more=False)
 
     async def _write(self, client: Client) -> None:
-        """Send all chunks. If an exception is raised, send an error frame and re-raise it."""
+        """Send all chunks. If an exception is raised, send an error frame and re-raise the exception."""
         await client.begin()
         try:
             async with to_async_iter(self._chunks, WAITING) as chunks:

@@ -3,12 +3,12 @@
 ============================================  ==========================================================================
 event                                         frames
 ============================================  ==========================================================================
-``MessageStarted``                            ``finish-step`` if a step is open, ``start-step``
+``MessageStarted``                            ``finish-step`` if a step is open; then ``start-step``
 ``TextDelta``, ``TextCompleted``              ``text-start``, ``text-delta``, ``text-end``
 ``ThinkingDelta``, ``ThinkingCompleted``      ``reasoning-start``, ``-delta``, ``-end``, with the signature
 ``ToolCallStarted``, ``-Delta``               ``tool-input-start``, ``tool-input-delta``; tools are always ``dynamic``
 ``ToolCallCompleted``                         ``tool-input-available``, or ``tool-input-error`` if the arguments are not
-                                              a JSON object; a vetoed call is available
+                                              a JSON object; a vetoed call always has ``tool-input-available``
 ``ToolApprovalRequested``                     ``tool-approval-request``; the approval has the same id as the call
 ``ToolProgress``                              ``tool-output-available`` with ``preliminary``
 ``ToolExecutionCompleted``                    ``tool-output-available``, ``tool-output-error`` or ``tool-output-denied``
@@ -18,16 +18,17 @@ event                                         frames
 ``UsageUpdated``                              ``message-metadata`` with ``{"usage": ...}``
 ``Custom(name, data)``                        ``data-NAME``
 ``StepRestarted``                             ``reset-step``
-``ErrorEvent``                                the ends of open parts, then ``error``, or ``abort`` for a cancellation
+``ErrorEvent``                                frames that end the open parts, then ``error``, or ``abort`` if cancelled
 ``StepCompleted``                             ``finish-step``
 the end of the stream                         ``finish`` with the finish reason and the usage
 ============================================  ==========================================================================
 
-Some events do not map fully onto these frames. So the encoder decodes its own frames. If the result is not the original
-event, the encoder puts a ``data-rxllm`` frame before them, which other clients ignore. All fields of this frame are
-optional. ``event`` is the event as JSON. ``folded`` is true if parts of the event are missing because earlier events
-contain them. ``covers`` is the number of following frames for which the decoder emits no events. Raw chunks and
-provider parts are never sent. The decoder cannot read frames from other servers.
+Some events do not fit completely into these frames. So the encoder decodes its own frames. If the result is not the
+original event, the encoder puts a ``data-rxllm`` frame before the event's other frames. Clients other than rxllm's own
+ignore the ``data-rxllm`` frame. All its fields are optional. ``event`` is the event as JSON. ``folded`` is true if
+parts of the event are missing because earlier events contain them. ``covers`` is the number of following frames for
+which the decoder emits no events. Raw chunks and provider parts are never sent. The decoder cannot read frames from
+other servers.
 
 In an approval request from an inner agent, the id is prefixed with the ids of the enclosing calls, joined by ``/``.
 """
@@ -58,7 +59,7 @@ class Encoder:
         self._decoder = Decoder()
         self._minted = 0
         self._is_started = False
-        # "open" if a step is open, "reset" if it was reset and has not started again, or None.
+        # "open" if a step is open, "reset" if the step was reset and has not started again, otherwise None.
         self._step: str | None = None
         self._counters: dict[str, None] = {}  # the usage counters that have been sent so far
 
