@@ -431,7 +431,8 @@ def endless(make: Callable[[int], bytes] | None = None, every: float = 0.0) -> I
     """Yield frames forever, with `every` seconds between them.
 
     If `every` is 0, the client sets the pace. ``make(i)`` returns the next frame. By default, the frames contain the
-    texts ``"0 "``, ``"1 "``, ``"2 "`` and so on. An iterator can be used only once, so call this function for each reply.
+    texts ``"0 "``, ``"1 "``, ``"2 "`` and so on. An iterator can be used only once, so call this function for each
+    reply.
     """
     make = make or (lambda i: chat_chunk(f"{i} "))
     for i in itertools.count():
