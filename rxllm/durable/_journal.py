@@ -20,10 +20,13 @@ from rxllm.events import EVENT_CLASSES, Event, MessageCompleted
 from rxllm.runtime import ToolRecord, current_scope, scoped
 
 LEFT_SECONDS = 30.0
-"""A response that was disposed early must be disposed again within this many extra seconds, or the run fails."""
+"""If a response was disposed early, its replay may stay open this many seconds longer. After that, the run fails."""
 
 QUIET_SECONDS = 5.0
-"""A replay has stopped after this many seconds without progress. Whatever is waiting for recorded tools then fails."""
+"""A replay counts as stopped after this many seconds without progress.
+
+Any request or tool call that is waiting for recorded tools then fails.
+"""
 
 LOOK_SECONDS = 0.01
 """The number of seconds between checks while a request or tool is waiting for recorded tools."""
@@ -35,7 +38,7 @@ DIVERGED = (
 
 
 class Left(msgspec.Struct, frozen=True):
-    """A response that was disposed after `seconds`, before it had ended. `events` are its events so far, as JSON."""
+    """A response that was disposed after `seconds`, before its end. `events` are its events until then, as JSON."""
 
     seconds: float
     events: str
@@ -46,8 +49,8 @@ class StoredJournal:
 
     A response is recorded when it ends, and committed soon afterwards. A tool call's records are committed before
     `begin` or `finish` returns. If the stream disposes a response early, for example because a guard has tripped or a
-    race was won, the events so far are recorded. The replay stays open after these events, so the guard trips again and
-    the same competitor wins the race.
+    competitor has won a race, the response's events until then are recorded. The replay of the response stays open
+    after these events, so the guard trips again and the same competitor wins the race.
 
     If a new request were sent, the model could call tools that have already run. A new request therefore waits until
     all recorded tool calls of its chat have been replayed. A request counts as new if it differs from the recorded one
@@ -56,14 +59,15 @@ class StoredJournal:
     recorded call that has the same id in its chat.
 
     `only_stops` means that the run has been cancelled. The replay then stops the answers that providers are keeping for
-    the run. It sends and records nothing else, and runs only the tools whose calls contain such an answer.
+    the run. It sends nothing else and records nothing. It runs a tool again only if a provider is keeping an
+    answer to a request that the tool sent.
     """
 
     def __init__(self, records: Iterable[Record], writer: Writer, *, only_stops: bool = False) -> None:
         self._writer = writer
         self.only_stops = only_stops
         self._known: defaultdict[tuple[str, str], deque[Any]] = defaultdict(deque)
-        beginnings: dict[str, deque[Any]] = {}  # the responses that were kept when a tool started early, by chat
+        beginnings: dict[str, deque[Any]] = {}  # by chat, what was kept of a response when a tool started early
         records = list(records)
         self._kept = kept_answers(records)
         for record in records:
@@ -116,13 +120,13 @@ class StoredJournal:
     def _is_early(self, path: Sequence[str]) -> bool:
         """Return whether a request in the chat at `path` must wait for recorded tool calls to be replayed.
 
-        It must also wait for the recorded calls of every chat that has had to wait so far. An inner agent may have
-        given up waiting for its calls, and the model may have been told of this failure.
+        The request must also wait for the recorded calls of every chat that has had to wait so far. An inner agent may
+        have given up waiting for its calls, and the model may have been told of this failure.
         """
         return not self.only_stops and any(map(self._has_tools, (path, *self._awaited)))
 
     async def _wait_for_tools(self, path: Sequence[str]) -> AsyncIterator[Event]:
-        """Wait until the chat at `path` may send a request, without yielding any events."""
+        """Wait until the chat at `path` may send a request. This generator yields no events."""
         await self._until(path, lambda: not self._is_early(path))
         for event in ():
             yield event
@@ -185,7 +189,7 @@ class StoredJournal:
 
     @property
     def unread_answers(self) -> Sequence[str]:
-        """The notes that the replay has not reached, about answers that providers are keeping for earlier processes."""
+        """The notes about answers that providers are keeping for earlier processes, except the notes already taken."""
         return [*self._kept.values()]
 
     def _has_answer(self, path: Sequence[str]) -> bool:
@@ -303,7 +307,7 @@ def _read(run_id: str, record: Record) -> Any:
 
 
 def _settle_beginning(kept: deque[Any], outcome: Any) -> None:
-    """Append an empty list to `kept` if the recorded response has all the tool calls of the last beginning.
+    """Append an empty list to `kept` if the recorded response has all the tool calls of `kept`'s last beginning.
 
     The process may have died before it could record the empty list itself. A beginning that was kept twice stays valid,
     because it was used in place of its response.

@@ -1,16 +1,17 @@
 """Read and write a run's event log.
 
 A `StepCompleted` contains the whole thread, and a `ChatCompleted` contains all steps. If the log stored these two
-events in full, it would grow quadratically. It therefore stores only what is new in them. They are called ends here.
+events in full, it would grow quadratically. It therefore stores only what is new in them. These two events are called
+ends here.
 
 ==========  ======================================================================================================
 field       content
 ==========  ======================================================================================================
 ``v``       the version of the format, `VERSION`
-``before``  the event number of the previous end in the same chat or inner agent, or 0
+``before``  the number of the previous end in the same chat or inner agent, or 0 if there is none
 ``kept``    how many messages are omitted from the start of the thread
-``steps``   how many steps are omitted from the end of a chat
-``event``   the rest of the event, encoded by `rxllm.serializer`
+``steps``   how many of a chat's last steps are omitted
+``event``   the event without the omitted messages and steps, encoded by `rxllm.serializer`
 ==========  ======================================================================================================
 
 Other events are stored in full, as all events were in version 1. An entry's ``at`` is its time in seconds since 1970.
@@ -54,7 +55,7 @@ WAIT_SECONDS = 30.0
 
 
 class _End(NamedTuple):
-    """The result of a step or a chat, and the event number of the previous end."""
+    """The result of a step or a chat, and the number of the event that ended the previous one."""
 
     before: int
     result: StepResult | ChatResult
@@ -75,7 +76,7 @@ class Log:
         The page ends before the first event that cannot be decoded. An event that has no time gets the time of the
         previous event.
 
-        Raises ``RunError("unreadable")`` if the first event cannot be decoded.
+        Raises ``RunError("unreadable")`` if event number ``after + 1`` cannot be decoded.
         """
         events: list[Timed[Event]] = []
         for number, data in enumerate(await self._store.events(self._id, after, PAGE), after + 1):
@@ -90,7 +91,7 @@ class Log:
         return events
 
     async def events(self, count: int | None = None) -> AsyncGenerator[Event]:
-        """Yield all events or, if `count` is given, the pages up to the one that contains event number `count`.
+        """Yield all events or, if `count` is given, the events of all pages up to the one with event number `count`.
 
         Raises the same errors as `page`.
         """
@@ -134,7 +135,7 @@ class Log:
         return self._at
 
     async def _find(self, number: int) -> None:
-        """Load the end that is stored as event `number`, and all earlier ones, unless they are already in memory."""
+        """Load the end stored as event `number`, and the earlier ends that it builds on, unless they are in memory."""
         unknown: list[tuple[int, dict[str, Any]]] = []
         while number and number not in self._ends:
             (text,) = await self._store.events(self._id, number - 1, 1)

@@ -31,7 +31,7 @@ from rxllm.values.argument_checks import must_be
 log = logging.getLogger("rxllm")
 
 ALONE_SECONDS = 60.0
-"""The maximum number of seconds that a suspect may run alone while the others wait."""
+"""The maximum number of seconds that a suspect may run alone while the other suspects wait."""
 
 LOOK_SECONDS = 0.05
 
@@ -95,7 +95,7 @@ class Producer:
     def stop(self) -> None:
         """Stop producing the run, and leave it to other processes.
 
-        `ended` is completed once that is done. This method can be called on any thread.
+        The future `ended` is completed once this process has stopped producing. `stop` can be called on any thread.
         """
         self._set(self._stopped)
 
@@ -172,7 +172,7 @@ class Producer:
             if not self._input:  # cancelled before its input was read
                 self._input = (await self._store.load(self._lease.run_id)).input
             await self._stop_answers(ending)
-            if is_turn(self._input):  # settle it first, because an ended run can expire
+            if is_turn(self._input):  # settle the turn first, because an ended run can expire
                 await self._writer.flush()
                 await settle(self._store, self._input, ending.error)
         await self._writer.flush(ending)
@@ -353,10 +353,10 @@ def _error_json(error: Exception) -> bytes:
 
 
 class Suspects:
-    """Lets runs during which several processes have died take turns.
+    """Makes suspects take turns. A suspect is a run during which several processes have died.
 
-    One of these suspects is probably killing the processes. The run with the most deaths goes first. Ties are broken at
-    random, so that a slow run does not always go before the one that kills processes.
+    One of the suspects is probably killing the processes. The suspect with the most deaths goes first. Ties are broken
+    at random, so that a slow run does not always go before the one that kills processes.
 
     A turn ends after `ALONE_SECONDS`, or when ``is_alone()`` returns False.
     """

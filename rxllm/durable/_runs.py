@@ -76,14 +76,15 @@ def open_runs(
     ChatResult('Hello Ada!', completed, 1 steps, 0 tokens)
 
     `store` is the path of a SQLite file, a ``"redis://..."`` URL, or a `Store`. A factory builds a run's whole event
-    stream from its input. A process that continues the run calls its own factory of that name. Both factories must
-    build the same requests from the same input. Requests must not depend on a clock or on random numbers. If the steps
-    of a continued run differ from its committed steps, it fails with ``RunError("diverged")``.
+    stream from its input. If another process continues the run, that process calls the factory with the same name in
+    its own `factories`. Both factories must build the same requests from the same input. Requests must not depend on a
+    clock or on random numbers. If the steps of a continued run differ from its committed steps, the run fails with
+    ``RunError("diverged")``.
 
     Events are committed within `flush_after` seconds, or at once if a response ends or a tool runs. If a process dies,
     others can continue its runs after at most `lease` seconds. If `max_attempts` processes in a row die at the same
-    place, the run fails with ``RunError("too_many_attempts")``. After a third of that number, such runs are continued
-    one at a time.
+    place, the run fails with ``RunError("too_many_attempts")``. Runs during which a third of that number have died
+    are continued one at a time.
 
     Raises ``ValidationError("invalid_option")`` if an argument is invalid.
     """
@@ -192,10 +193,10 @@ class Runs:
     def watch(self, id: str, after: int = 0, *, folded: bool = False, timed: bool = False) -> Stream[Any]:
         """Emit the events of a run after event number `after`.
 
-        Live events follow committed events. Events are numbered from 1. After n events, pass ``after=n`` to get the
-        rest. With `folded`, committed events are condensed to the fewest events that give the same state, and `after`
-        is ignored. With `timed`, each event is wrapped in a `Timed`, in seconds since the run was created.
-        ``rxllm.timeline`` can draw such events.
+        Live events follow committed events. Events are numbered from 1. If you have received n events, pass ``after=n``
+        to get the later ones. With `folded`, committed events are condensed to the fewest events that give the same
+        state, and `after` is ignored. With `timed`, each event is wrapped in a `Timed`, whose time is in seconds since
+        the run was created. ``rxllm.timeline`` can draw such events.
 
         The stream completes or fails as the run does. A cancelled run fails with ``RunError("cancelled")``. The stream
         can also fail with ``RunError("unknown_run")`` or ``RunError("store_unavailable")``.
@@ -234,7 +235,8 @@ class Runs:
     def result(self, id: str, *, response_format: Any = None) -> Stream[ChatResult | StepResult | Response]:
         """Emit the result of a run when it ends.
 
-        For a `parsed` value, pass the call's `response_format`. Fails in the same way as `watch`.
+        To get a `parsed` value, pass the `response_format` that the run's factory used. The stream fails in the same
+        way as `watch`.
         """
         result = self.watch(id, folded=True).reduce(StreamCollector.apply_event, StreamCollector()).map(_result)
         if response_format is None:
@@ -244,8 +246,8 @@ class Runs:
     def cancel(self, id: str) -> Stream[None]:
         """Ask a run's producer to cancel it and close its connections.
 
-        If no process is producing the run, this process stops the answer that a provider is keeping for it. To find the
-        answer, it calls the run's factory, and replays the run from its journal.
+        If no process is producing the run, this process stops the answer that a provider is keeping for the run. To
+        find the answer, this process calls the run's factory, and replays the run from its journal.
 
         A run that has already ended is left unchanged. Fails with ``RunError("unknown_run")`` if there is no such run.
         """
@@ -313,7 +315,7 @@ class Runs:
         return _once(lambda: self._store.load(id))
 
     def list(self, status: Status | None = None, limit: int = 1000) -> Stream[Sequence[Run]]:
-        """Emit up to `limit` runs, newest first, or only those with this `status`."""
+        """Emit up to `limit` runs, newest first. If `status` is given, emit only runs with that status."""
         known = get_args(Status)
         check("status", status, status is None or status in known, f"None or one of {', '.join(known)}")
         check_count("limit", limit)
@@ -329,7 +331,7 @@ class Runs:
 
         Only runs of this object's factories are continued. With `every`, this is repeated at intervals of that many
         seconds until `close` is called or the stream is disposed. A round that finds no runs emits nothing. If the
-        store is unavailable, it is tried again.
+        store is unavailable in one round, the next round tries it again.
         """
         check_count("limit", limit)
         check("every", every, every is None or is_positive(every), "None or a positive number of seconds")

@@ -2,7 +2,7 @@
 
 A session's document contains the session or its open turn. Each document has a version, so if several turns are started
 at once, only one of them can begin. The input of a turn's run is a copy of the document. When the run has ended, the
-session replaces the turn.
+session after the turn replaces the turn in the document.
 """
 
 from __future__ import annotations

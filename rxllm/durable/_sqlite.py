@@ -56,7 +56,7 @@ _RUN = (
 _HELD = "id = ? AND owner = ? AND epoch = ? AND ending IS NULL"
 
 # SQLite would make the file readable by all users, so `_connect` creates it. Closing the file drops all SQLite locks
-# that this process holds on it, so this lock keeps other threads out.
+# that this process holds on it, so `_creating` keeps other threads out.
 _creating = threading.Lock()
 
 _FAULTS = {
@@ -72,7 +72,7 @@ _FAULTS = {
 
 
 class SQLiteStore:
-    """A store in the file at `path`, readable only by its owner."""
+    """A store in the file at `path`. Only the file's owner can read the file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path).absolute()

@@ -76,9 +76,9 @@ class Ending(msgspec.Struct, frozen=True):
 class Store(Protocol):
     """A store for runs.
 
-    Its methods can be called on any event loop, and never block it. If the store is unavailable, any method can raise
-    ``RunError("store_unavailable")``, and must do so within a limited time. The error's ``__cause__`` is the reason. A
-    call that failed or was cancelled may still have taken effect.
+    Its methods can be called on any event loop, and never block the loop. If the store is unavailable, any method can
+    raise ``RunError("store_unavailable")``, and must do so within a limited time. The error's ``__cause__`` is the
+    reason. A call that failed or was cancelled may still have taken effect.
     """
 
     async def create(self, run: Run) -> None:
@@ -96,7 +96,7 @@ class Store(Protocol):
         ...
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
-        """Return up to `limit` runs, newest first, or only those with this `status`."""
+        """Return up to `limit` runs, newest first. If `status` is given, return only runs with that status."""
         ...
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:
@@ -129,7 +129,7 @@ class Store(Protocol):
         ending: Ending | None = None,
         token: str = "",
     ) -> bool:
-        """Commit all the events, records and ending or none of them, and extend the lease.
+        """Commit the events, records and ending, either all or none of them, and extend the lease.
 
         Return whether cancellation was requested. If `token` is the same as in the lease's last append, nothing is
         changed. You can therefore repeat an append that raised ``"store_unavailable"``. Raises
@@ -163,7 +163,8 @@ class Store(Protocol):
         """Ask a run's producer to cancel it.
 
         The producer is notified by its next `append` or `renew`. A run without a valid lease ends as cancelled
-        immediately. A run that has already ended is left unchanged. Raises ``RunError("unknown_run")``.
+        immediately. A run that has already ended is left unchanged. Raises ``RunError("unknown_run")`` if there is
+        no such run.
         """
         ...
 

@@ -31,7 +31,7 @@ CHECKS: dict[str, Check] = {}
 
 
 class Place:
-    """The store under test, and the names that only one check uses."""
+    """The store under test, and names that no other check uses."""
 
     def __init__(self, make_store: MakeStore, store: Store, prefix: str) -> None:
         self.make_store, self.store, self.prefix = make_store, store, prefix

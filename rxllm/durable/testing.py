@@ -1,6 +1,6 @@
 """A test kit for stores and code that uses them.
 
-Pass ``assert_store`` a function that opens the same empty store on every call:
+Pass ``assert_store`` a function that opens the same store on every call. The store must be empty at first:
 
 >>> import functools, pathlib, tempfile
 >>> from rxllm.durable import open_store
@@ -37,14 +37,14 @@ def assert_store(make_store: MakeStore, *, only: Collection[str] | None = None, 
     """Check that a store follows `STORE_RULES`.
 
     Every call to `make_store` must open the same store, which must be empty at first. For the rule ``processes``,
-    `make_store` must be picklable, as a module-level function is. `only` names the rules to check, and `without` the
-    rules to skip. To make each rule a separate test::
+    `make_store` must be picklable, as a module-level function is. `only` names the rules to check, and `without` names
+    the rules to skip. To make each rule a separate test::
 
         @pytest.mark.parametrize("rule", STORE_RULES)
         def test_the_contract(rule, tmp_path):
             assert_store(functools.partial(MyStore, tmp_path / "runs"), only=[rule])
 
-    Raises ``AssertionError`` with the broken rules. Raises ``ValueError`` for an unknown rule.
+    Raises ``AssertionError`` with a list of the broken rules. Raises ``ValueError`` for an unknown rule.
     """
     __tracebackhide__ = True
     if unknown := sorted({*(only or ()), *without} - {*STORE_RULES}):

@@ -41,7 +41,7 @@ JUNK = (
 """Bytes that a decoder might receive from the wrong kind of server."""
 
 SHORTEST_KEY = 8
-"""Shorter keys are not searched for, because they could match by chance."""
+"""The length of the shortest key that is searched for. Shorter keys could match by chance."""
 
 PROMPT = 0.1
 """The maximum number of seconds that `build` may take."""
@@ -68,9 +68,9 @@ def assert_adapter(
     with `request`. `options` are passed to ``stream_generate``. A call that takes longer than `seconds` breaks the
     `answers` rule. ``AdapterConformance`` also tests refusals, timeouts and clean-up, but needs a scripted service.
 
-    `only` names the rules to check, and `without` the rules to omit, as in ``without={"sends_key"}``. The rules from
-    ``sends_system`` onwards apply only to an ``HTTPAdapter``. An adapter may refuse an unsupported setting with an
-    `LLMError`.
+    `only` names the rules to check, and `without` names the rules to omit, as in ``without={"sends_key"}``. The rules
+    from ``sends_system`` onwards apply only to an ``HTTPAdapter``. An adapter may refuse an unsupported setting with
+    an `LLMError`.
 
     ==========================  ==========================================  ==========================================
     rule                        what is checked                             when to omit it
@@ -237,7 +237,7 @@ def _apart(run: AdapterRun) -> None:
 
 @ADAPTER_RULES.rule("left", "a disposed call does not affect the next one")
 def _left(run: AdapterRun) -> None:
-    _ = run.observed  # Make this call first, because a disposed call might affect it.
+    _ = run.observed  # Make the reference call first, because a disposed call might affect it.
     first = run.observe(Stream.of(run.stream().take(1)))
     expect((len(first.events), first.completed) == (1, 1), f"take(1) received {clip(first)}")
     run.expect_as_before("the next call", run.observe(run.stream()))

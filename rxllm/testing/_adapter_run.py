@@ -53,8 +53,8 @@ class Script:
 
     The service sends `thinking` and `texts` piece by piece, then `calls` and `usage`, and then ends the answer.
     `finish_reason` defaults to ``"tool_calls"`` if there are calls, and to ``"stop"`` otherwise. If there is an
-    `error`, it ends the answer, and the adapter must report it. If there are also no texts and no calls, the service
-    refuses the call. If `stalls` is true, the service stops sending but never ends its answer.
+    `error`, this error ends the answer, and the adapter must report it. If there is an `error` but no texts and no
+    calls, the service refuses the call. If `stalls` is true, the service stops sending but never ends its answer.
     """
 
     texts: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ MESSAGES = (
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "string", "description": canary("sends_tool_schema")}}}
 
-# No message contains the second tool's name, so it appears only if the tools are sent.
+# No message contains the second tool's name, so the name appears only if the tools are sent.
 TOOLS = (Tool("f", "A tool."), Tool(canary("sends_tool_name"), canary("sends_tool_description"), SCHEMA))
 
 OPTIONS = {"canary": canary("sends_options")}
@@ -252,7 +252,7 @@ class AdapterRun:
     def sends(self, **changes: Any) -> Sequence[Sent] | None:
         """Return the HTTP requests that are sent for the canary request after `changes` are made to it.
 
-        Return None if they cannot be observed. If the adapter refuses the request, raise its ``LLMError``.
+        Return None if the requests cannot be observed. If the adapter refuses the request, raise its ``LLMError``.
         """
         if not isinstance(self.engine.adapter, HTTPAdapter):
             return None

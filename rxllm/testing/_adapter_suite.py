@@ -111,8 +111,8 @@ class AdapterConformance:
     def serving(self, script: Script) -> AbstractContextManager[Served]:
         """Return a context manager that starts a service and yields a `Served`.
 
-        The service follows `script` in every call. A refusal must include the request id `REQUEST_ID` and the error's
-        ``retry_after``.
+        The service follows `script` in every call. A refusal must include the request id `REQUEST_ID` and the
+        ``retry_after`` of the script's error.
         """
         missing(self, "serving")
 
@@ -161,7 +161,7 @@ class AdapterConformance:
         return {"timeout": self.silence / 5} if reason == "timeout" else {}
 
     def expect_reason(self, error: Exception | None, reason: str) -> AdapterError:
-        """Check that `error` is an ``AdapterError`` with this `reason`, and return it."""
+        """Check that `error` is an ``AdapterError`` with this `reason`, and return the error."""
         assert isinstance(error, AdapterError), f"{error!r} is not an AdapterError"
         assert error.reason == reason, repr(error)
         return error

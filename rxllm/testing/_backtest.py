@@ -52,8 +52,8 @@ class BacktestRow:
     `cut_at`        When the pipeline unsubscribed, if it did so before the recorded answer ended.
     `tokens`        The number of tokens reported, up to the cut if there was one.
     `cost`          The cost reported, up to the cut if there was one.
-    `missing`       The answers that the pipeline needed but that were not recorded, each with its time. Nothing is
-                    emitted in their place.
+    `missing`       The answers that the pipeline needed but that were not recorded, each with the time at which it was
+                    needed. Nothing is emitted in their place.
     ==============  ====================================================================================================
     """
 
@@ -139,11 +139,11 @@ def backtest(
     run in virtual time too. `pipeline` is an operator or a list of operators. On recordings from a cassette, operators
     work as they do in an engine. ``progress(row)`` is called whenever a row is ready.
 
-    Some operators, such as retry and ``hedge``, subscribe more than once. They then receive the next recording of the
-    same request, if the cassette has one. Another engine, such as the one in ``fallback``, answers only if its adapter
-    is a ``Fake`` or a ``Cassette(..., "replay")``. Pass ``speed=1`` to such a cassette to keep the recorded times. A
-    row's `missing` lists the answers that were not recorded. Async functions fail, because there is no event loop in
-    virtual time. Use sync functions, or functions that return a stream.
+    Some operators, such as retry and ``hedge``, subscribe more than once. Each further subscription receives the next
+    recording of the same request, if the cassette has one. Another engine, such as the one in ``fallback``, answers
+    only if its adapter is a ``Fake`` or a ``Cassette(..., "replay")``. Pass ``speed=1`` to such a cassette to keep the
+    recorded times. A row's `missing` lists the answers that were not recorded. Async functions fail, because there is
+    no event loop in virtual time. Use sync functions, or functions that return a stream.
 
     Raises ``ValidationError("invalid_option")`` if `pipeline` is not made of operators. Raises ``FileNotFoundError`` if
     a path does not exist. Errors raised while the pipeline is applied are propagated.

@@ -78,7 +78,8 @@ class Cassette:
     ``"once"``      Plays recorded answers, and calls the model for requests that have none. Only complete answers are
                     recorded. If a call fails or is disposed early, the next equal request calls the model again.
     ``"replay"``    Never calls the model. A request that is not recorded fails with
-                    ``AdapterError("no_scripted_response")``, which shows how it differs from the nearest recording.
+                    ``AdapterError("no_scripted_response")``. Its message shows how the request differs from the nearest
+                    recording.
     ``"record"``    Always calls the model. The first call with a request replaces that request's recordings; later
                     calls add new recordings. Failed calls are recorded too. The recording of a call that is disposed
                     early ends with ``StreamError("cancelled")``.
@@ -91,8 +92,8 @@ class Cassette:
     headers and `metadata` are ignored. Options with names like ``password`` are ignored too. Keys are never written to
     the file. Bytes are written only as hashes.
 
-    A recording starts with a line for the request. The other lines are the same as those that `record` writes. An
-    answer is written in one piece once it is complete. Threads and processes can share the file, but while one process
+    A recording starts with a line for the request. The lines after it have the format that `record` writes. An answer
+    is written in one piece once it is complete. Threads and processes can share the file, but while one process
     replaces recordings, no other process may write to the file. If the file's folder is missing, it is created. Images
     from ``generate_image`` are not recorded.
 
@@ -285,7 +286,7 @@ def _require_bare(engine: Engine) -> Engine:
     return bare
 
 
-def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  # pickled cassettes refer to it by name
+def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  # pickled cassettes name this function
     return Cassette(path, engine, mode, speed=speed)
 
 
@@ -349,7 +350,7 @@ def head_line(description: Mapping[str, Any]) -> str:
 
 
 def nearest_differences(recorded: list[Mapping[str, Any]], description: Mapping[str, Any]) -> list[str]:
-    """Return how the request differs from the most similar recorded one."""
+    """Return how the request differs from the most similar recorded request."""
     text = key_of(description)
 
     def distance(other: Mapping[str, Any]) -> tuple[int, float]:

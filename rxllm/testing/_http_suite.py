@@ -69,7 +69,7 @@ class HTTPAdapterConformance(AdapterConformance):
     def said(self, script: Script) -> list[bytes]:
         """Return the chunks for the script's thinking, texts and calls.
 
-        They include any preamble, but not the chunks that `ended` returns.
+        These chunks include any preamble, but not the chunks that `ended` returns.
         """
         missing(self, "said")
 
@@ -94,7 +94,7 @@ class HTTPAdapterConformance(AdapterConformance):
             with _closed_port() as url:
                 yield Served(self.adapter(url), lambda: 0)
             return
-        with Loopback(self._reply(script)) as server:  # called here so that errors from hooks reach the test
+        with Loopback(self._reply(script)) as server:  # `_reply` runs here, so that errors from hooks reach the test
             connections = server.connections
             yield Served(
                 self.adapter(server.url),
@@ -220,7 +220,7 @@ class ImageConformance:
         """Return a context manager that starts a service and yields a `Served`.
 
         The service answers with ``n`` copies of `PNG`, but never with more than `images` of them. If `images` is None,
-        it refuses every call with the request id `REQUEST_ID`.
+        the service refuses every call with the request id `REQUEST_ID`.
         """
         missing(self, "serving")
 

@@ -59,13 +59,13 @@ def assert_operator(
     >>> assert_operator(lambda: ops.filter_deltas(text=False))
 
     `events` are the items that the source emits. By default, they are the events of a simple response. Pass other items
-    if the operator cannot handle these, or leaves them all unchanged. If the operator works on events,
+    if the operator cannot handle these events, or leaves all of them unchanged. If the operator works on events,
     ``operators.verify`` must accept the items:
 
     >>> from rxllm.testing import events
     >>> assert_operator(ops.include_raw_chunks, events=events("Hi", ("raw_chunk", {"n": 1})))
 
-    `only` names the rules to check, and `without` the rules to omit, as in
+    `only` names the rules to check, and `without` names the rules to omit, as in
     ``assert_operator(lambda: ops.snapshots(), without={"at_once"})``. These are the rules:
 
     =====================  ====================================================  =======================================

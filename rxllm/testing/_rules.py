@@ -100,7 +100,7 @@ def report(broken: Iterable[BrokenRule]) -> None:
 
 
 def _on_a_screen(messages: Sequence[str]) -> str:
-    """Join the messages. If the rest of a message does not fit on the screen, keep only its first line."""
+    """Join the messages. If a message does not fit on the screen as a whole, keep only its first line."""
     lines: list[str] = []
     for index, message in enumerate(messages, 1):
         first, *rest = message.splitlines()
@@ -246,7 +246,7 @@ def observe_all(
         for source, observed in zip(sources, all_observed, strict=True):
             subscriptions.append(observed.subscribe(source, scheduler, on_next))
 
-    _in_thread(subscribe)  # that thread isn't running an event loop, so streams use the portal's loop
+    _in_thread(subscribe)  # the new thread runs no event loop, so streams use the portal's loop
     if not all(observed.ended.wait(max(0.0, deadline - time.monotonic())) for observed in all_observed):
         for subscription in subscriptions:
             subscription.dispose()

@@ -49,7 +49,7 @@ def assert_session_store(make: Callable[[], SessionStore], *, without: Collectio
 
 
 class _Place:
-    """The store under test, and a session id that only one check uses."""
+    """The store under test, and a session id that no other check uses."""
 
     def __init__(self, make: Callable[[], SessionStore]) -> None:
         self.make, self.store, self.id = make, make(), token_hex(8)

@@ -91,7 +91,7 @@ def simulate(
     fails if the app leaves behind a task, a timer, an open connection or a used pool slot. After the app returns, its
     tasks have 30 virtual seconds to finish. An `AdapterError` or `StreamError` after a fault is not a failure. It
     becomes the result's `error`. A failed run is repeated with fewer kinds of fault, and the `SimulationError`
-    describes the failure that needed the fewest. rxllm's warnings are not logged.
+    describes the failure that needed the fewest kinds. rxllm's warnings are not logged.
 
     These are the kinds of `faults`. Each kind is enabled in about a third of all runs:
 
@@ -105,8 +105,8 @@ def simulate(
     ``reorder``  Tasks that wake up at the same time run in a different order, or one turn later.
     ===========  =====================================================================================================
 
-    If `cancel` is given, the app is cancelled before that step. `simulate_cancels` tries every step. `limit` is the
-    maximum virtual time in seconds.
+    If `cancel` is given, the app is cancelled before the step with that number. `simulate_cancels` tries every
+    step. `limit` is the maximum virtual time in seconds.
 
     Sync tools and other blocking functions run on the same thread. If they sleep, their results are delayed. The app
     must not start a thread or call ``run()``. Both raise an error. The simulation does not control ``datetime.now()``,
@@ -132,7 +132,7 @@ def simulate(
 
 
 def _drop_faults(failed: SimulationError, kinds: list[str], run: Callable[..., object]) -> SimulationError:
-    """Repeat a failed run with fewer kinds of fault, and return the failure that needs the fewest."""
+    """Repeat a failed run with fewer kinds of fault, and return the failure that needs the fewest kinds."""
     for kind in list(kinds):
         fewer = [other for other in kinds if other != kind]
         try:
@@ -145,7 +145,7 @@ def _drop_faults(failed: SimulationError, kinds: list[str], run: Callable[..., o
 
 @functools.cache
 def _import_modules(modules: tuple[str, ...]) -> None:
-    # If these were imported during the first run, that run would differ from later ones.
+    # If these modules were imported during the first run, that run would differ from later runs.
     daemon_threads().submit(asyncio.run, prepare(modules)).result()
 
 
@@ -220,7 +220,7 @@ class _Run:
         self.loop.schedule_cancel(None, None)
 
     def _record_error(self, error: BaseException, what: str) -> None:
-        """Record `error` as a problem, unless it is a failed call after a fault."""
+        """Record `error` as a problem, unless it was raised by a call that failed after a fault."""
         if error is self.error:
             return
         self.error = self.error or error
@@ -255,7 +255,7 @@ class _Run:
             await asyncio.sleep(TURN_SECONDS)
             while tasks := self.loop.app_tasks():
                 await asyncio.wait(tasks)
-                await asyncio.sleep(TURN_SECONDS)  # a task may start another one as it ends
+                await asyncio.sleep(TURN_SECONDS)  # a task may start another task as it ends
 
     def _run_outside(self, coro: Any) -> None:
         """Run `coro` in the simulation, but not as part of the app."""

@@ -65,7 +65,7 @@ class Faults:
         return int(10 ** self.random.uniform(0, 3)) if self.strikes("cancel") else None
 
     def on_connection(self) -> Fault | None:
-        """Return a random fault for a new connection, or None if it should have no fault."""
+        """Return a random fault for a new connection, or None if the connection should have no fault."""
         kinds = [kind for kind in ("cut", "stall", "slow") if self.strikes(kind)]
         if not kinds:
             return None
@@ -76,7 +76,7 @@ class Faults:
         return float("inf") if self.random.random() < 0.2 else 10 ** self.random.uniform(-3, 2.5)
 
     def latency(self) -> float:
-        """Return a random number of seconds for a write to take to arrive."""
+        """Return how many seconds a write takes to arrive, chosen at random."""
         return self.random.uniform(0.0002, 0.003)
 
 

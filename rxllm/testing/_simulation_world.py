@@ -58,7 +58,7 @@ class World:
         self._loop.note(task.label if isinstance(task, NumberedTask) else "a callback", what)
 
     async def cancellable(self, work: Awaitable[T]) -> T | None:
-        """Return the result of `work`, or None if it was cancelled.
+        """Return the result of `work`, or None if `work` was cancelled.
 
         The simulation cancels only `work`. The app continues, so it can check what the cancelled work left behind.
         """
@@ -102,7 +102,7 @@ class SimulatedServer(Loopback):
         return [connection for connection in self.connections if connection.closed_at is None]
 
     def __enter__(self) -> Self:
-        return self  # code that was written for a Loopback uses it in a with block
+        return self  # code that was written for a Loopback uses the server in a with block
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -229,7 +229,7 @@ class SimulatedPortal(Portal):
 
 
 class PoolWatch:
-    """Counts the connection pool slots that are taken although no request is using them. A closed pool has none."""
+    """Counts the connection pool slots that are taken although no request is using them. A closed pool has no slots."""
 
     def __init__(self) -> None:
         self.lost = 0

@@ -38,8 +38,8 @@ def cut(data: bytes, *places: int) -> list[bytes]:
     >>> cut(b"hello", 1, 3)
     [b'h', b'el', b'lo']
 
-    A place that is 0, the length of `data`, or a repetition gives an empty chunk. Raises ``ValueError`` if a place is
-    outside `data`.
+    If a place is 0 or the length of `data`, or is given more than once, some chunks are empty. Raises ``ValueError`` if
+    a place is outside `data`.
     """
     if any(not 0 <= place <= len(data) for place in places):
         raise ValueError(f"places must be from 0 to {len(data)}: got {sorted(places)}")
@@ -76,7 +76,7 @@ _WRONG: tuple[Any, ...] = (None, 7, "x", [1], {"x": 1})
 
 
 def malformed(frame: bytes) -> Iterator[bytes]:
-    """Yield the first half of `frame`, then whole copies of it in which one value is wrong or missing."""
+    """Yield the first half of `frame`, then complete copies of `frame` in which one value is wrong or missing."""
     yield frame[: len(frame) // 2]
     begin, end = frame.find(b"{"), frame.rfind(b"}") + 1
     with contextlib.suppress(msgspec.DecodeError):
@@ -116,8 +116,8 @@ def events(
     MessageCompleted(message=Message('assistant', 'Hello'), finish_reason='stop', raw_finish_reason=None, metadata={})
 
     `pieces` are one turn of a `Fake` script, in any order. Delays take no time. `thinking` precedes the pieces.
-    `tool_calls`, `usage` and `finish_reason` follow them. A `thinking` string becomes a single delta. If the first
-    piece is an exception, it is raised. Any later exception becomes an ``ErrorEvent``.
+    `tool_calls`, `usage` and `finish_reason` follow the pieces. A `thinking` string becomes a single delta. If the
+    first piece is an exception, it is raised. Any later exception becomes an ``ErrorEvent``.
 
     Raises ``ValidationError("invalid_option")`` if `Fake` does not accept a piece.
     """
@@ -164,7 +164,10 @@ def fold(events: Iterable[Event]) -> Response[Any]:
 
 
 def inconsistency(events: Iterable[Event]) -> str | None:
-    """Describe the first event that contradicts earlier ones, or return None. A missing event is no contradiction."""
+    """Describe the first event that contradicts earlier events, or return None.
+
+    A missing event is no contradiction.
+    """
     checkers: dict[tuple[str, ...], _ChatChecker] = {}  # one checker for the chat, and one for each agent
     for event in events:
         path, inner = (event.path, event.event) if isinstance(event, ev.Nested) else ((), event)
@@ -220,7 +223,7 @@ class _ChatChecker:
         self._open.setdefault(key, []).append(piece)
 
     def _close_block(self, kind: type[Event], id: str | None, text: str) -> list[str]:
-        """Close the block, and return its deltas. If it had no deltas, return `text` as the only one."""
+        """Close the block, and return its deltas. If the block had no deltas, return `text` as its only delta."""
         key = block_key(kind, id, self._open)
         if key[1] is not None:
             self._closed.add(key)

@@ -363,7 +363,7 @@ async def _pause(pause: float | Pause) -> None:
 
 
 def _take_request(received: bytearray) -> Request | None:
-    """Remove the first request from `received`, and return it. Return None if it is still incomplete."""
+    """Remove the first request from `received`, and return it. Return None if that request is incomplete."""
     head, blank_line, rest = bytes(received).partition(b"\r\n\r\n")
     if not blank_line:
         return None
@@ -430,8 +430,9 @@ def chat(*texts: str) -> list[bytes]:
 def endless(make: Callable[[int], bytes] | None = None, every: float = 0.0) -> Iterator[bytes | Pause]:
     """Yield frames forever, with `every` seconds between them.
 
-    If `every` is 0, the client sets the pace. ``make(i)`` returns the next frame. By default, the texts are
-    ``"0 "``, ``"1 "``, ``"2 "`` and so on. An iterator can be used only once, so call this function for each reply.
+    If `every` is 0, the client sets the pace. ``make(i)`` returns the next frame. By default, the frames contain the
+    texts ``"0 "``, ``"1 "``, ``"2 "`` and so on. An iterator can be used only once, so call this function for each
+    reply.
     """
     make = make or (lambda i: chat_chunk(f"{i} "))
     for i in itertools.count():

@@ -80,7 +80,10 @@ def parse(marbles: str, values: Mapping[str, Any]) -> Iterator[Note]:
 
 
 def cold(scheduler: TestScheduler, marbles: str, values: Mapping[str, Any]) -> Any:
-    """Return a cold Observable that plays `marbles`. It records when each of its `subscriptions` began and ended."""
+    """Return a cold Observable that plays `marbles`.
+
+    The Observable records when each of its `subscriptions` began and ended.
+    """
     makers = {"next": ReactiveTest.on_next, "error": ReactiveTest.on_error}
     notes = [
         makers[kind](tick, value) if kind in makers else ReactiveTest.on_completed(tick)
@@ -109,7 +112,7 @@ def check(
     """Check that `operator` turns `source` into `expected`.
 
     `subscribed` is a diagram like ``^---!``. The operator must unsubscribe from `source` at the ``!``. If `expected`
-    has no end, the check itself unsubscribes there. By default, a second subscription must give the same result.
+    has no end, the check itself unsubscribes at the ``!``. By default, a second subscription must give the same result.
 
     Raises ``AssertionError`` if the check fails. Raises ``ValueError`` if a diagram is malformed, and ``TypeError`` if
     `operator` is not an operator.

@@ -134,9 +134,9 @@ class Source(Observable[Any]):
 class OperatorRun:
     """One subscription to `stream`.
 
-    `notes` lists the notifications, with their times in ticks since the start. `late` lists those after disposal.
-    `left_over` describes the timers and threads that remained at the end. `escaped` is an error that did not reach
-    ``on_error``. ``on_item(run, number)`` is called for each item.
+    `notes` lists the notifications, with their times in ticks since the start. `late` lists the notifications that
+    followed disposal. `left_over` describes the timers and threads that remained at the end. `escaped` is an error that
+    did not reach ``on_error``. ``on_item(run, number)`` is called for each item.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class OperatorRun:
     def _pass_time(self) -> None:
         try:
             self._clock.advance_to(float(self._start + LIMIT))
-        except Exception as error:  # raised by a timer, which would end a Stream too
+        except Exception as error:  # raised by a timer; such an error would end a Stream too
             if self.ends or self._before_dispose is not None:
                 raise
             self._clock.stop()
