@@ -93,7 +93,7 @@ class Producer:
         return self._task
 
     def stop(self) -> None:
-        """Stop producing the run, and leave it to other processes.
+        """Stop executing the run, and leave it to other processes.
 
         `ended` is completed once that is done. This method can be called on any thread.
         """

@@ -262,7 +262,7 @@ class _QueuedCall(_Call):
         self._queue = queue
         self.entry: Entry | None = None  # the tokens that the call has reserved, or None before it begins
         self._clock = clock(self.scheduler)
-        self._context = contextvars.copy_context()  # needed because this call may be started by the end of another
+        self._context = contextvars.copy_context()  # needed because this call may be started when another call ends
         self._is_virtual = isinstance(self.scheduler, VirtualTimeScheduler)
         # Call times are compared with one another, so all calls must use the same clock.
         self.now = stopwatch(self.scheduler if self._is_virtual else None)

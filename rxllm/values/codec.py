@@ -381,7 +381,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _base(option: Any) -> type:
-    """Return the class that data must have to match a type, or ``object`` if any class can match."""
+    """Return the class that data must be an instance of to match a type, or ``object`` if any class can match."""
     base = get_origin(option) or option
     if base is Literal:
         return EllipsisType
