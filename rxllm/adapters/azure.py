@@ -91,7 +91,7 @@ class AzureResponses(AzureKeys, OpenAIResponses):
 def entra_token() -> str:
     """Return an Entra ID token from azure-identity.
 
-    Raises ``EngineError("missing_key")`` if azure-identity is not installed or cannot find a login.
+    Raises ``EngineError("missing_key")`` if azure-identity is not installed or cannot find credentials.
     """
     try:
         return _token_provider()()

@@ -93,7 +93,7 @@ class Producer:
         return self._task
 
     def stop(self) -> None:
-        """Stop producing the run, and leave it to other processes.
+        """Stop executing the run, and leave it to other processes.
 
         The future `ended` is completed once this process has stopped producing. `stop` can be called on any thread.
         """
