@@ -44,7 +44,7 @@ def connect(provider: str, model: str = "", **options: Any) -> Any:
         raise EngineError(reason, unknown_provider(provider, model), provider=provider) from None
 
 
-@lru_cache  # not unbounded, because each local model adds an entry
+@lru_cache  # limited in size, because each local model adds an entry
 def _shared(provider: str, model: str, settings: tuple[Any, ...]) -> Any:
     return _make(provider, model, {})
 

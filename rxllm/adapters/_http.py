@@ -57,7 +57,7 @@ class HTTPAdapter(HTTPBase):
 
     @abstractmethod
     def decoder(self, request: Request, *, raw: bool = False) -> Decoder:
-        """Return a new decoder. If `raw` is true, it also emits ``RawChunk`` events."""
+        """Return a new decoder. If `raw` is true, the decoder also emits ``RawChunk`` events."""
 
     async def prepare(self, request: Request, call: Call) -> None:
         """Do asynchronous work before `build`. The default does nothing."""
@@ -68,7 +68,7 @@ class HTTPAdapter(HTTPBase):
     def kept_answer(self, sent: httpx.Request, decoder: Decoder) -> KeptAnswer | None:
         """Return the answer that the provider keeps, or None if it keeps none. The default returns None.
 
-        If the connection is lost, the rest of such an answer can be read over a new one.
+        If the connection is lost, the rest of such an answer can be read over a new connection.
         """
         return None
 
@@ -245,7 +245,7 @@ class _KeptDecoder:
     def _with_gaps(self, event: MessageCompleted) -> MessageCompleted:
         """Add the gaps between connections to the event's metadata.
 
-        ``before`` is how many seconds before this event the gap began.
+        ``before`` is the number of seconds from the start of a gap to this event.
         """
         now = time.monotonic()
         gaps = [
@@ -282,7 +282,7 @@ _NO_SUCH_PATH = (404, 405, 501)
 def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> Stream[TokenCount]:
     """Emit the token count in the response's `field`.
 
-    If a server other than the provider's own has no such endpoint, emit an estimate.
+    If the server is not the provider's own and cannot count tokens, emit an estimate.
     """
     counts: Any = http_stream(lambda: _Counting(adapter, request, call, build, field))
 
@@ -302,7 +302,7 @@ def _count_or_raise(item: Any) -> TokenCount:
 
 
 class _Counting(HTTPExchange):
-    """Requests a token count. It decodes the response itself, because the adapter's decoder cannot."""
+    """Requests a token count. It decodes the response itself, because the adapter's decoder cannot read counts."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> None:
         super().__init__(adapter, request, call, build)

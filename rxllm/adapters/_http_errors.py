@@ -5,7 +5,7 @@ Providers use different codes and statuses for the same error. The first match d
 1. A code or message that means that the context is too long or that content was filtered.
 2. A message that means that the key was rejected. Some servers send it with status 400.
 3. If the status is 400 or unknown, the first code that has a reason other than ``invalid_request``.
-4. The status or, if it has no reason, the last code that has one.
+4. The status or, if the status has no reason, the last code that has one.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def provider_error(
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return how many seconds the provider asks the client to wait, or None if it does not ask.
 
-    If the provider sends a date, the wait starts at the time in the ``date`` header.
+    If the provider asks the client to wait until a date, the wait starts at the time in the ``date`` header.
     """
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:

@@ -17,7 +17,7 @@ kind                                       part
 ``reasoning details``                      `ThinkingPart` with ``reasoning_details``, as OpenRouter sends them
 ``own part``                               `ProviderPart` from the provider that receives the request
 ``another's part``                         `ProviderPart` from another provider
-``source url_citation``, ...               `SourcePart`; the second word is the source's type, if any
+``source url_citation``, ...               `SourcePart`; the second word of the kind is the source's type, if any
 ``tool call``                              `ToolCallPart`
 =========================================  =============================================================================
 

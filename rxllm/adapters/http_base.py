@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 File = tuple[str, tuple[str, bytes, str]]
-"""A file in a form: ``(field name, (file name, bytes, MIME type))``."""
+"""A file to send in a form: ``(field name, (file name, bytes, MIME type))``."""
 
 _TEXT = re.compile(r"[!-~]+([ \t]+[!-~]+)*|")
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
@@ -181,7 +181,7 @@ class HTTPBase(ABC):
 
     def _check_model(self, model: str | None) -> None:
         """Raise ``ValidationError`` if `model` begins with a provider's name, as an engine does."""
-        # Only check calls to the provider's own server. Others can have such models, like Ollama's "mistral:7b".
+        # Only check calls to the provider's own server. Other servers can have such models, like Ollama's "mistral:7b".
         prefix, colon, _ = (model or "").partition(":")
         if colon and self.needs_key and self.base_url == self.default_base_url and prefix in providers():
             fault = f"{model!r} also names a provider; pass it as the engine: generate({model!r}, ...)"

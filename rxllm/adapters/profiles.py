@@ -19,7 +19,7 @@ class Profile:
 
     `key_variable` is None if the server does not use keys. `options` are merged into the body; the caller's options
     override them, and None removes a field. `names` maps request fields to the server's own names for them. If
-    `call_id` is set, every tool call id must match this pattern. `thoughts_field` is the message field in which
+    `call_id` is set, it is a pattern that every tool call id must match. `thoughts_field` is the message field in which
     thoughts are sent back, or None if the server does not need them.
     """
 

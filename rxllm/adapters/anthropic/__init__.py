@@ -49,7 +49,7 @@ class Anthropic(HTTPAdapter):
     If a tool has ``metadata["strict"]``, its schema is enforced. ``metadata["anthropic"]`` sets other fields, such as
     ``{"eager_input_streaming": True}``. To use a tool that the server runs, set its type, as in
     ``{"type": "web_search_20250305"}``; the tool's description and schema are then not sent. If a part, a message or a
-    tool has ``metadata["cache"]``, the prefix up to it can be cached. The value is True, ``"5m"`` or ``"1h"``.
+    tool has ``metadata["cache"]``, the prefix that ends there can be cached. The value is True, ``"5m"`` or ``"1h"``.
     """
 
     provider = "anthropic"
@@ -59,7 +59,7 @@ class Anthropic(HTTPAdapter):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Append the API version to the base URL. Anthropic's SDK adds it to each path instead."""
+        """Append the API version to the base URL. Anthropic's SDK adds the version to each path instead."""
         return versioned(text, "v1")
 
     def build(self, request: Request, call: Call) -> httpx.Request:

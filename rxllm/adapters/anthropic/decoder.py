@@ -57,7 +57,7 @@ _FRAME = msgspec.json.Decoder(Frame)
 
 
 class MessagesDecoder(FrameDecoder):
-    """Decodes one response. If `raw` is true, it also emits ``RawChunk`` events."""
+    """Decodes one response. If `raw` is true, the decoder also emits ``RawChunk`` events."""
 
     def __init__(self, *, provider: str = "anthropic", messages: Iterable[Message] = (), raw: bool = False) -> None:
         super().__init__(SSEDecoder(), Blocks(CallTracker.after(messages)), _FRAME, provider=provider, raw=raw)
@@ -150,7 +150,7 @@ class MessagesDecoder(FrameDecoder):
 
 
 def use_type_as_code(error: AdapterError) -> AdapterError:
-    """Use the error's Anthropic type as its code, if it has no code.
+    """If the error has no code, use its Anthropic type as the code.
 
     See https://platform.claude.com/docs/en/api/errors.
     """

@@ -54,8 +54,8 @@ def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool
     """Return the JSON body for `request`.
 
     Opaque parts from other providers are left out. The option ``system_entries`` decides whether system messages after
-    the start of the thread keep their role. By default, it depends on the model, and on `is_own`: whether the server is
-    Anthropic's own.
+    the start of the thread keep their role. By default, this depends on the model and on `is_own`, which is true if the
+    server is Anthropic's own.
     """
     request = select_parts(request, f"the Messages API of {provider}", provider, CARRIES)
     model = request.model or ""
@@ -100,7 +100,7 @@ def count_body(request: Request, *, provider: str = "anthropic", is_own: bool = 
 
 
 def default_max_tokens(model: str) -> int:
-    """Return the default for ``max_tokens``, because the API requires this field.
+    """Return the default for ``max_tokens``, a field that the API requires.
 
     No default exceeds the limit of its model: https://platform.claude.com/docs/en/about-claude/models/overview.
     """
@@ -363,7 +363,7 @@ def _tool_call(call: ToolCall, provider: str) -> list[Block]:
 
 
 def _call_arguments(call: ToolCall) -> dict[str, Any]:
-    # The API requires an object. For invalid JSON, its docs suggest this one.
+    # The API requires an object. Its docs suggest this object for invalid JSON.
     if call.metadata.get("error") and not call.arguments and call.raw_arguments:
         return {"INVALID_JSON": call.raw_arguments}
     return call.arguments

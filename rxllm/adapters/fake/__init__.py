@@ -72,7 +72,7 @@ class Fake:
     an event                                           the event itself
     =================================================  =================================================================
 
-    The function can be async. A plain function must not sleep, because that would block the event loop. Use
+    A function that you pass can be async. A plain function must not sleep, because that would block the event loop. Use
     ``("delay", seconds)`` instead. If there is no event loop, turns run on the caller's thread. `requests` lists all
     the requests that were made.
 

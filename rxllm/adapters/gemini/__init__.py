@@ -40,7 +40,7 @@ class GoogleKeys(HTTPBase):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Append the API version to the base URL. Google's SDK adds it to each path instead."""
+        """Append the API version to the base URL. Google's SDK adds the version to each path instead."""
         return versioned(text, "v1beta")
 
     @property

@@ -62,7 +62,7 @@ _KNOWN = {"candidates", "usageMetadata", "promptFeedback", "modelVersion", "resp
 
 
 class GeminiDecoder(FrameDecoder):
-    """Decodes one response. If `raw` is true, it also emits ``RawChunk`` events."""
+    """Decodes one response. If `raw` is true, the decoder also emits ``RawChunk`` events."""
 
     def __init__(self, *, messages: Iterable[Message] = (), raw: bool = False) -> None:
         self._frames = GeminiFrames()
@@ -157,7 +157,7 @@ class GeminiDecoder(FrameDecoder):
 
 
 def use_status_as_code(error: AdapterError) -> AdapterError:
-    """Use Google's name for the error as its code, instead of the HTTP status."""
+    """Use Google's name for the error as the error's code, instead of the HTTP status."""
     name = error.metadata.get("status")
     if isinstance(name, str) and (error.code is None or error.code.isdigit()):
         error.code = name

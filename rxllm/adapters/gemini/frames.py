@@ -130,7 +130,7 @@ def _flatten(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
 class GeminiFrames:
     """Splits an event stream (``?alt=sse``) or a JSON array into frames.
 
-    Some servers ignore ``alt``, so the first byte decides which of the two it is.
+    Some servers ignore ``alt``, so the response's first byte decides which of the two formats is read.
     """
 
     def __init__(self) -> None:

@@ -7,8 +7,8 @@ See https://ai.google.dev/api/caching#Part and https://ai.google.dev/gemini-api/
   run the call itself. Otherwise, the client must run it.
 * A ``thoughtSignature`` is kept, so that it can be sent back with its part. Signed text and unsigned text are never
   joined.
-* A tool that Gemini runs becomes a call with the metadata ``{"server": True}``. Its parts are kept as
-  ``ProviderPart``s.
+* A tool that Gemini runs becomes a call with the metadata ``{"server": True}``. Gemini's own parts for that call are
+  kept as ``ProviderPart``s.
 * A part of an unknown kind becomes a ``RawChunk``.
 """
 
@@ -36,7 +36,7 @@ class PartReader:
     def __init__(self, blocks: Blocks, *, raw: bool) -> None:
         self.raw = raw
         self._blocks = blocks
-        self._calls = 0  # also the index of the next call
+        self._calls = 0  # the number of calls, which is also the index of the next one
         self._partial: tuple[int, PartialArguments] | None = None
         self._waiting: list[tuple[FunctionCall, str | None]] = []
         self._reported: bytes | None = None  # the last frame that became a RawChunk

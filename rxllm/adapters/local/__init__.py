@@ -55,7 +55,7 @@ class Local(OpenAIChat):
     results with text. For both kinds of replies, the default temperature and seed are 0.
 
     If you pass ``options={"background": True}``, the server keeps the answer. If the connection drops, the rest of the
-    answer is read over a new one, after the delays of the call's `retry` policy.
+    answer is read over a new connection, after the delays of the call's `retry` policy.
     """
 
     provider = "local"
@@ -145,5 +145,5 @@ def _client() -> httpx.AsyncClient:
     import httpx
 
     timeout = httpx.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS, write=WRITE_SECONDS, pool=None)
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)  # the server closes them soon
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)  # the server closes idle ones soon
     return httpx.AsyncClient(trust_env=False, verify=False, timeout=timeout, limits=limits)

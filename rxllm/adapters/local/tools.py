@@ -16,8 +16,8 @@ It ends in any other way.                               The prompt is the text o
 ======================================================  ===========================================================
 
 SmolLM2-135M is good at choosing a tool from examples, but bad at choosing one from a list. It cannot decide whether to
-call a tool or to answer, so it always calls a tool if the tool choice is ``"auto"``. If it is ``"none"``, the model
-never calls one.
+call a tool or to answer, so it always calls a tool if the tool choice is ``"auto"``. If the tool choice is ``"none"``,
+the model never calls one.
 
 The JSON is ``{"name": "add", "arguments": {...}}``, in this order. Closing braces are held back, because the last one
 closes the outer object rather than the arguments. A reply that is not a call is emitted as text.

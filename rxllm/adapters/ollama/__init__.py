@@ -67,7 +67,7 @@ _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 def host_url(host: str) -> str:
     """Return the URL that the value of ``OLLAMA_HOST`` stands for.
 
-    It is read in the same way as in Ollama's own envconfig/config.go (https://github.com/ollama/ollama). Raises
+    The value is read in the same way as in Ollama's own envconfig/config.go (https://github.com/ollama/ollama). Raises
     ``ValueError`` if the port is not a number.
 
     >>> host_url("my-gpu"), host_url("0.0.0.0:11500"), host_url("https://ollama.example/proxy/")

@@ -5,7 +5,7 @@ See https://docs.ollama.com/api/chat. Each line is a JSON object. The rules are:
 * Text and thinking arrive in pieces. ``/api/generate`` sends them as top-level fields.
 * Each tool call arrives as a whole. Each entry in ``tool_calls`` is treated as a new call, because old versions send no
   ids, or give every call the same ``index``.
-* The last line has ``done``. If ``done_reason`` is missing, it is ``stop``.
+* The last line has ``done``. If ``done_reason`` is missing, the finish reason is ``stop``.
 * Log-probabilities become metadata.
 * An ``error`` ends the stream.
 * A line of an unknown kind becomes a ``RawChunk``.
@@ -34,7 +34,7 @@ _LINE = msgspec.json.Decoder(Line)
 
 
 class OllamaDecoder(FrameDecoder):
-    """Decodes one response. If `raw` is true, it also emits ``RawChunk`` events."""
+    """Decodes one response. If `raw` is true, the decoder also emits ``RawChunk`` events."""
 
     def __init__(self, *, messages: Iterable[Message] = (), raw: bool = False) -> None:
         super().__init__(NDJSONFraming(), Blocks(CallTracker.after(messages)), _FIRST, provider=PROVIDER, raw=raw)

@@ -79,7 +79,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "insufficient_system_resource": "error",
 }
 _FAILURES = {"network_error": "network_error", "insufficient_system_resource": "provider_unavailable"}
-"""Maps finish reasons that mean failure to the reason of the ``AdapterError``. The default is ``unknown``."""
+"""The reason of the ``AdapterError`` for each finish reason that means failure. The default is ``unknown``."""
 
 _FIRST = msgspec.json.Decoder(FirstChunk)
 _CHUNK = msgspec.json.Decoder(Chunk)
@@ -89,7 +89,7 @@ _EXECUTED = 1 << 20
 
 
 class ChatDecoder(FrameDecoder):
-    """Decodes one response. If `raw` is true, it also emits ``RawChunk`` events."""
+    """Decodes one response. If `raw` is true, the decoder also emits ``RawChunk`` events."""
 
     def __init__(self, *, provider: str = "openai", messages: Iterable[Message] = (), raw: bool = False) -> None:
         self._sse = SSEDecoder()

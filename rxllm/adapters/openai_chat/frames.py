@@ -148,7 +148,7 @@ def file_of(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def audio_of(fields: Mapping[str, list[Any]]) -> dict[str, Any]:
-    # The API streams only 16-bit PCM. Each piece is base64 of its own.
+    # The API streams only 16-bit PCM. Each piece is encoded as base64 separately.
     audio = {name: values[-1] for name, values in fields.items()}
     audio["data"] = b"".join(decode_base64(str(piece)) for piece in fields.get("data", ()))
     audio["transcript"] = "".join(str(piece) for piece in fields.get("transcript", ()))

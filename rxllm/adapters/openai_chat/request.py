@@ -158,7 +158,7 @@ def _reasoning_details(message: Message) -> Iterable[dict[str, Any]]:
 
 
 def _custom(tool: Tool, provider: str) -> dict[str, Any] | None:
-    """Return the fields of a custom tool, or None if the tool is not one.
+    """Return the fields of a custom tool, or None if `tool` is not a custom tool.
 
     The tool's metadata has the format of the Responses API.
     """

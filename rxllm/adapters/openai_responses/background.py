@@ -80,7 +80,7 @@ class BackgroundDecoder(ResponsesDecoder):
         super().read_whole(response)
 
     def feed(self, data: bytes) -> list[Event]:
-        """Return the events in `data`. Empty `data` means that the connection has ended, and with it its last frame."""
+        """Return the events in `data`. Empty `data` means that the connection, and so its last frame, has ended."""
         if data:
             return super().feed(data)
         try:

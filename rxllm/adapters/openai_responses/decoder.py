@@ -74,7 +74,7 @@ _SILENT = frozenset(
 class ResponsesDecoder(FrameDecoder):
     """Decodes one response. `offered` contains the names of the request's tools.
 
-    If `raw` is true, it also emits ``RawChunk`` events.
+    If `raw` is true, the decoder also emits ``RawChunk`` events.
     """
 
     typed: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Frame)

@@ -1,7 +1,7 @@
 """Convert the output items of a response to events, in order.
 
-1. A frame belongs to the item that has the frame's id or, if there is none, to the latest item that has its index. Some
-   servers invent a new id for each frame. Others send index 0 for everything.
+1. A frame belongs to the item that has the frame's id or, if there is no such item, to the latest item that has the
+   frame's index. Some servers invent a new id for each frame. Others send index 0 for everything.
 2. ``response.output_item.done`` contains the final item. Ciphertext is read only from this frame, because it differs
    from frame to frame. Any text that was missing from the deltas is emitted here or at the end of the response.
 3. Each text or thought is a block. If a block is interrupted, the rest becomes a new block. A part that was not
@@ -57,7 +57,7 @@ class Output:
         """End all `items` of the final response that were not already ended by a frame."""
         slots = [self._slot_of(item) for item in items]
         known = {*slots}
-        # If an item's id has changed, it belongs to the next unmatched slot of the same kind.
+        # If an item's id has changed, the item belongs to the next unmatched slot of the same kind.
         others: defaultdict[str, deque[Slot]] = defaultdict(deque)
         for slot in self._slots:
             if slot not in known:
