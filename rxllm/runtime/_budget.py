@@ -97,7 +97,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
         spent: Spending | None = None,
     ) -> None:
         if tokens is None and usd is None:
-            fault = "is required if usd is None"
+            fault = "is required if usd is None; pass one of them, or both"
             raise invalid_option("tokens", fault)
         if tokens is not None:
             check_count("tokens", tokens)

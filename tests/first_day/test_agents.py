@@ -60,5 +60,5 @@ def test_a_budget_is_an_operator() -> None:
 def test_a_budget_of_dollars_is_usd() -> None:
     with pytest.raises(EngineError, match=r"Budget has no option 'dollars'; write usd=\.\.\."):
         Budget(dollars=3)  # type: ignore[call-arg]
-    with pytest.raises(ValidationError, match="if usd is None, but both are None"):
+    with pytest.raises(ValidationError, match="tokens is required if usd is None"):
         Budget()
