@@ -33,16 +33,16 @@ CALLS = 4
 If it were smaller, the additional clients would cost more than they save.
 """
 IDLE_SECONDS = 5.0
-"""After how many idle seconds a pool is closed."""
+"""The number of idle seconds after which a pool is closed."""
 KEEPALIVE_SECONDS = 4.0
-"""After how many idle seconds a connection is closed.
+"""The number of idle seconds after which a connection is closed.
 
 Many servers close idle connections after 5 s. A call that began at that moment would fail.
 """
 
 
 class Load:
-    """The number of calls that are running on a client, and the time at which it last became idle."""
+    """The number of calls that are running on a client, and the time at which the client last became idle."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -1,7 +1,7 @@
 """Read the rest of an answer over a new connection, after the first one has dropped.
 
-The provider must keep the answer while it is writing it. The call's retry policy decides whether and when to reconnect.
-A connection that brings no new event counts as an attempt:
+The provider must keep the answer while the model is writing it. The call's retry policy decides whether and when to
+reconnect. A connection that brings no new event counts as an attempt:
 
 =================================================  ====================================================================
 the connection                                     effect

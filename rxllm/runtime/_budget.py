@@ -77,8 +77,8 @@ class Budget:
 request is not sent; raise the budget, or pass a smaller max_tokens
 
     `spent` can be stored as JSON. After a restart, continue with ``Budget(tokens=5_000, spent=spending)``. Any amounts
-    that were still reserved then count as spent. Copying a Budget returns the same Budget. Pickling one raises
-    ``TypeError``.
+    that were still reserved at the restart count as spent. Copying a Budget returns the same Budget. Pickling one
+    raises ``TypeError``.
 
     Raises ``ValidationError("invalid_option")`` if no limit is given, or if a limit is not a positive number.
     """
@@ -154,7 +154,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return usd or (self._tokens is not None and self._committed() > self._tokens)
 
     def catch_up(self, usage: Usage) -> None:
-        """Raise the spent amounts to those in `usage`, if those are higher."""
+        """Raise the spent amounts to the amounts in `usage`, if the latter are higher."""
         with self._lock:
             if usage.total > self._settled.tokens:
                 self._settled = replace(self._settled, tokens=usage.total)

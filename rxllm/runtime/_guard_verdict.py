@@ -9,8 +9,8 @@ non-empty text             the guard trips, and the text is the reason
 any other value            the stream ends with ``guard_failed``
 =========================  ===========================================
 
-A check returns its verdict, or an awaitable or an Observable that produces it. If it is an Observable, only the last
-item counts. An empty Observable counts as None.
+A check returns its verdict, or an awaitable or an Observable that produces it. Only the last item of an Observable
+counts. An empty Observable counts as None.
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ the subscription is         the waiting items are dropped, and the source and th
 disposed
 ==========================  =========================================================================================
 
-If an operator has a queue of its own, its docstring describes how it differs.
+If an operator has a queue of its own, its docstring describes how the queue differs from a `Backlog`.
 
-A `Hold` makes a source wait; see `paced`. The source waits for both the operator's gate and the reader's gate. Calls
-that the subscriber makes wait only for the reader.
+A `Hold` makes a source wait; see `paced`. The source waits for both the operator's gate and the reader's gate. A call
+that the subscriber makes waits only for the reader.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ delivering to the subscriber  the task is not cancelled; `emit` returns False, a
 held while closing            the task is not cancelled, because the body is already ending
 ============================  =======================================================================================
 
-A pump can be disposed from any thread, which returns at once. Nothing is delivered afterwards.
+A pump can be disposed from any thread. `dispose` returns at once, and nothing is delivered afterwards.
 
 The body closes its resources before it returns. If the subscriber raises an exception, the exception terminates the
 body, and is delivered once to the subscriber's own ``on_error``. If the subscriber has none, ``_unhandled`` handles

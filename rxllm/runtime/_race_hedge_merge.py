@@ -290,8 +290,8 @@ def merge_labelled(
     >>> [(answer.label, answer.item) for answer in merge_labelled(answers)]
     [('ann', 'ANN'), ('bob', 'BOB')]
 
-    At most `concurrency` streams run at a time. By default, all of them do. If a stream fails, the failure becomes an
-    ``ErrorEvent``, and the other streams continue. Items that have the same label keep their order.
+    At most `concurrency` streams run at a time. By default, all streams run at the same time. If a stream fails, the
+    failure becomes an ``ErrorEvent``, and the other streams continue. Items that have the same label keep their order.
 
     Raises ``ValidationError("invalid_option")`` if `streams` is empty, if a stream is not an Observable, or if
     `concurrency` is less than 1.

@@ -1,4 +1,4 @@
-"""Retry calls that fail before their first content.
+"""Retry calls that fail before they have emitted content.
 
 The events of an attempt are held back until its first content arrives.
 
@@ -151,7 +151,7 @@ class _Attempt:
         self._releasing = False
         self._failed = False
         self._delivering = False  # stays True if the subscriber raises an exception
-        self._end: Callable[[], None] | None = None  # set if the end arrives during the release
+        self._end: Callable[[], None] | None = None  # set if the stream ends during the release
 
     def on_next(self, event: Event) -> None:
         if self._pending is None:
@@ -264,7 +264,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
             raise invalid_option(("retry", "retry_on"), _unknown_reasons(unknown))
 
     def delay(self, error: LLMError, attempt: int) -> float:
-        """Return how many seconds to wait after attempt number `attempt`. The first one is number 1."""
+        """Return how many seconds to wait after attempt number `attempt`. The first attempt is number 1."""
         backoff = min(self.max_delay, self.base_delay * 2.0 ** min(attempt - 1, 64))
         return max(self._retry_after(error), backoff) + random.uniform(0.0, self.jitter)
 
@@ -355,7 +355,7 @@ _NEVER = RetryPolicy(max_attempts=1)
 def retrying(
     make: Callable[[], Observable[Event]], rules: RetryPolicy, on_retry: OnRetry | None = None
 ) -> Stream[Event]:
-    """Emit the events of ``make()``. If they fail, call ``make()`` again.
+    """Emit the events of ``make()``. If the stream fails, call ``make()`` again.
 
     ``on_retry(attempt, delay, error)`` is called before each wait.
     """

@@ -105,7 +105,7 @@ class RecallingJournal(Journal, Protocol):
         ...
 
     def keep(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
-        """Record `events`. They must be stored before anything that is recorded after them."""
+        """Record `events`. They must be stored before anything that is recorded later."""
         ...
 
 
@@ -318,7 +318,7 @@ def scoped(source: Observable[Any], scope: Scope | None = None) -> Stream[Any]:
 
 
 def tool_id(step_id: str | None, tool_call_id: str) -> str:
-    """Return the id of a tool call in telemetry."""
+    """Return the id that a tool call has in telemetry."""
     return f"{step_id or ''}/{tool_call_id}"
 
 

@@ -160,7 +160,7 @@ class Stream(StreamMethods[T]):
 
     @staticmethod
     def _of_argument(argument: Any) -> Stream[Any]:
-        """Return a stream that emits the whole argument of a tool. It can be read only once.
+        """Return a stream that emits the whole argument of a tool. The stream can be read only once.
 
         `values` recognizes the class of such streams by this method.
         """

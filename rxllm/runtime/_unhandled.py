@@ -68,7 +68,7 @@ def fail(observer: abc.ObserverBase[Any], error: BaseException) -> None:
 
 
 def report_unheard(error: BaseException) -> None:
-    """Pass an unhandled error to the caller that is waiting. If there is none, log the error."""
+    """Pass an unhandled error to the caller that is waiting. If no caller is waiting, log the error."""
     if not _pass_to_caller(error):
         _log(error)
 

@@ -97,7 +97,7 @@ class Gate:
         self._sleepers: list[Callable[[], None]] = []
         self._idlers: list[Callable[[], None]] = []
         self._suppliers: list[Callable[[], None]] = []
-        self._requested = True  # a reader that subscribes already wants its first item
+        self._requested = True  # a reader wants its first item as soon as it subscribes
         self._guard = threading.Lock()
 
     @property

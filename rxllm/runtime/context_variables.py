@@ -1,4 +1,4 @@
-"""Context variables that carry the place and the reader of a call to its source.
+"""Context variables from which the source of a call reads the call's place and reader.
 
 A scheduler could not do this, because retry, merge and concat resubscribe on other threads.
 

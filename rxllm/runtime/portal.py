@@ -1,6 +1,6 @@
 """Choose the event loop for a call.
 
-The portal is a daemon thread that runs a loop. It is for programs that do not run one themselves.
+The portal is a daemon thread that runs a loop. It is for programs that do not run a loop themselves.
 
 =============================================  ===================================================================
 how the stream is used                         event loop of its call
@@ -234,7 +234,7 @@ def on_portal() -> Generator[Portal]:
 def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:
     """Warn if the caller is about to block this thread's running loop.
 
-    `what` is the start of the warning, and `instead` is the code that it recommends.
+    `what` is the start of the warning, and `instead` is the code that the warning recommends.
     """
     if running_loop() is not None and not _in_notebook():
         message = f"{what} this thread's event loop until the stream ends; in a coroutine, write: {instead}"
@@ -242,7 +242,7 @@ def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:
 
 
 def _in_notebook() -> bool:
-    # It is not enough that a module has been imported: both may be imported outside notebooks too.
+    # It is not enough that a module has been imported: both modules may be imported outside notebooks too.
     ipython: Any = sys.modules.get("IPython")
     marimo: Any = sys.modules.get("marimo")
     in_ipython = ipython is not None and ipython.get_ipython() is not None

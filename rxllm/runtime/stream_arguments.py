@@ -41,7 +41,7 @@ def check_operators(operators: Iterable[Any]) -> None:
 
 
 class OperatorMaker:
-    """Wraps a function from another package that makes an operator.
+    """Wraps another package's function that makes an operator.
 
     If it is called with wrong arguments, the ``TypeError`` contains ``about()``, which describes the package.
     """
@@ -81,7 +81,8 @@ def _hint(name: str) -> str:
 class Origin(NamedTuple):
     """The call that returned a Stream.
 
-    `items` describes what the Stream emits. It is a word such as ``"events"`` or, if there is only one item, its class.
+    `items` describes what the Stream emits. It is a word such as ``"events"`` or, if there is only one item, the item's
+    class.
     """
 
     function: str = ""

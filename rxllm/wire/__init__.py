@@ -1,4 +1,4 @@
-"""Building blocks for adapters, which use no I/O, no Rx and no clock.
+"""Building blocks for adapters. They use no I/O, no Rx and no clock.
 
 ===============  ==========================================================================================
 module           purpose

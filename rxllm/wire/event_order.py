@@ -116,7 +116,7 @@ class Blocks:
         self._waiting: list[Event] = []  # to be emitted once the open block is complete
         self._usage: Usage | None = None
         self._finish: tuple[FinishReason | None, str | None] | None = None
-        self._failure: LLMError | None = None  # the error that the finish reason means
+        self._failure: LLMError | None = None  # the error to end with, if the finish reason means failure
         self._identity: dict[str, Any] = {}
         self._metadata: dict[str, Any] = {}
         self._refused = False
