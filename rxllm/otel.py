@@ -68,7 +68,7 @@ OUTCOME, ATTEMPTS, RETRY, COST = "rxllm.outcome", "rxllm.attempts", "rxllm.retry
 REATTACHED = "rxllm.reattached"
 STEP_INDEX, STEPS, HALTED = "rxllm.step.index", "rxllm.chat.steps", "rxllm.chat.halted_reason"
 METADATA, REQUEST_ID, QUEUED = "rxllm.metadata", "rxllm.request.id", "rxllm.queued"
-# The names above, which begin with "rxllm.", are rxllm's own and not in the conventions.
+# The names above that begin with "rxllm." are rxllm's own. They are not part of the conventions.
 
 _SAME = ("temperature", "top_p", "top_k", "max_tokens", "seed", "frequency_penalty", "presence_penalty")
 PARAMETERS = {name: f"gen_ai.request.{name}" for name in _SAME} | {

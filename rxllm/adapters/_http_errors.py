@@ -160,7 +160,7 @@ def provider_error(
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return how many seconds the provider asks the client to wait, or None if it does not ask.
 
-    If the provider asks the client to wait until a date, the wait starts at the time in the ``date`` header.
+    If the provider asks the client to wait until a date, the wait is measured from the time in the ``date`` header.
     """
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:

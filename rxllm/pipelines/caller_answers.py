@@ -136,7 +136,7 @@ class Answers(msgspec.Struct, frozen=True):
         missing = [outer for outer, call, answers, settings in waiting if not answers._covers(call, settings)]
         if missing:
             names = [call.name for call in missing]
-            remedy = "pass a result for each or, if its tool runs here, an approval"
+            remedy = "pass a result for each call, or an approval if its tool runs here"
             raise unanswered_calls(missing, remedy, tool_names=names)
         for outer, call, answers, settings in waiting:
             verdict = answers.approvals.get(call.id)

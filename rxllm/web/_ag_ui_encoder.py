@@ -17,10 +17,10 @@ the end of the stream                         ``RUN_FINISHED`` with the usage, p
                                               ``RUN_ERROR`` if the run failed or was cut off
 ============================================  ==========================================================================
 
-Only a part of some events fits into these frames. The encoder sends this part for clients other than rxllm's own, in
-frames marked ``"rawEvent": "rxllm"``. The marked frames are followed by a ``CUSTOM`` frame named ``rxllm``, whose
-``value["event"]`` is the whole event as JSON. rxllm's decoder emits nothing for the marked frames. Only raw chunks and
-provider-specific parts are lost.
+Some events do not fit entirely into these frames. The encoder sends the part that fits, for clients other than rxllm's
+own, in frames marked ``"rawEvent": "rxllm"``. The marked frames are followed by a ``CUSTOM`` frame named ``rxllm``,
+whose ``value["event"]`` is the whole event as JSON. rxllm's decoder emits nothing for the marked frames. Only raw
+chunks and provider-specific parts are lost.
 
 If a tool call needs approval or asks a question, the run ends with an interrupt that carries the call's id. If an inner
 agent made the call, the id is prefixed with the ids of the enclosing calls, joined by ``/``. Calls to the client's own

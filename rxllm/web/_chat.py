@@ -105,7 +105,7 @@ def chat(
             "wait", it waits for up to 30 seconds.
         background: Whether a turn continues when its browser disconnects. If not, its partial answer is saved.
         runs: The runs to use. By default, a new `Runs` keeps them in memory. With ``durable.open_runs(...)``, another
-            process continues a turn if its own process ends; in that case, pass ``runs.sessions`` as `store`.
+            process continues a turn whose process has died; in that case, pass ``runs.sessions`` as `store`.
         max_body: The maximum length of a request, in bytes.
         max_session: The maximum length of a conversation's JSON, in characters.
         max_per_minute: The maximum number of posts to one conversation per minute.
@@ -332,7 +332,7 @@ class _Chat:
             tools = {tool.name: tool for tool in incoming.tools if tool.name not in own}
             encoder = incoming.encoder()
         if len(await asyncio.to_thread(serializer.to_json, session)) > self.max_session:
-            raise RefusedError(413, "this conversation is too long; begin another one", "conversation_too_long")
+            raise RefusedError(413, "this conversation is too long; start a new one", "conversation_too_long")
         answers: dict[str, Any] = {"approvals": incoming.approvals, "results": incoming.results}
         rxllm.stream_resume(self.engine.with_tools(*tools.values()), session.thread, **answers)  # checks the answers
         input = {**answers, "tools": [*tools.values()]}
