@@ -7,9 +7,10 @@ The dialect defines these metadata keys:
 
 * In a ``thinking`` chunk: ``signature`` ends the thinking block. All keys are sent back to the provider. If
   ``stream_only?`` is True, the thinking is shown but does not become part of the message.
-* In a ``tool_call`` chunk: ``id``, and ``index`` (default 0), which fragments refer to. ``raw_arguments`` is the first
-  fragment. ``start``, ``expects_arg_fragments`` or ``args_fragment_expected?`` announces fragments. If ``builtin?``
-  is True, the provider runs the tool. All other keys are kept with the call.
+* In a ``tool_call`` chunk: ``id``; and ``index`` (default 0), by which later fragments refer to the call.
+  ``raw_arguments`` is the first fragment. If ``start``, ``expects_arg_fragments`` or ``args_fragment_expected?`` is
+  True, fragments will follow. If ``builtin?`` is True, the provider runs the tool. All other keys are kept with the
+  call.
 * In a ``meta`` chunk: ``tool_call_args``, such as ``{"index": 0, "fragment": '{"a"'}``; ``tool_call_metadata``, such as
   ``{"index": 0, "metadata": {...}}``; the lists ``reasoning_details``, ``logprobs`` and ``annotations``;
   ``finish_reason``, ``usage`` (cumulative counters), ``error``, ``response_id`` and ``model``.

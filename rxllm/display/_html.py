@@ -20,7 +20,7 @@ SHOWN = 2_000
 """The maximum number of characters to show of a detail, such as a call's arguments, its progress or its result."""
 
 LINE, INDENTED = 60, 100_000
-"""The maximum length of arguments shown on a tool's line, and of JSON that is indented, in characters."""
+"""The maximum lengths, in characters, of the arguments shown on a tool's line and of JSON that is indented."""
 
 
 def cards_html(cards: Mapping[str | None, Card], now: float) -> str:

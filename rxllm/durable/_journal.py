@@ -38,7 +38,7 @@ DIVERGED = (
 
 
 class Left(msgspec.Struct, frozen=True):
-    """A response that was disposed after `seconds`, before its end. `events` are its events until then, as JSON."""
+    """A response that was disposed early, after `seconds`. `events` holds its events up to that point, as JSON."""
 
     seconds: float
     events: str

@@ -9,10 +9,10 @@ in an engine's operators        in its engine; see               The model sourc
                                 ``Scope.under``                  budget.
 in a pipe, after a stream       in ``Scope.shares``, to which    The model source counts it. ``ops.budget`` itself
                                 ``ops.budget`` adds a `Share`    counts the events if there is no model source, or if
-                                                                 it was given only a token limit.
-in a pipe, after a batch, or    in its engine or in              The model source counts it.
-in its engine's operators       ``Scope.shares``                 ``Budget.count_journaled`` counts answers from the
-                                                                 journal.
+                                                                 ``ops.budget`` was given only a token limit.
+in a pipe after a batch, or     in its engine or in              The model source counts it.
+in the operators of a batch's   ``Scope.shares``                 ``Budget.count_journaled`` counts answers from the
+engine                                                           journal.
 around a chat in which a tool   in ``Scope.shares``, which the   The model source of the agent's engine counts it.
 runs an agent                   tool sets
 around a ``fallback`` that      in ``Scope.shares``              The model source of that engine counts it.

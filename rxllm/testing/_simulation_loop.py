@@ -211,7 +211,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return super().call_at(when, callback, *args, **options)
 
     def sleep(self, seconds: float) -> None:
-        """Stand in for ``time.sleep``. In a blocking function, only the function's result is delayed."""
+        """Stand in for ``time.sleep``.
+
+        On the loop, the clock advances. If a blocking function sleeps, only the arrival of its result is delayed.
+        """
         if asyncio.events._get_running_loop() is None:
             self.slept += seconds
         else:
