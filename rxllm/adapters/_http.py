@@ -130,7 +130,7 @@ class HTTPExchange:
         return saved["id"]
 
     def note_loss(self, id: str, error: LLMError) -> None:
-        log.warning("request %s: sent again, as its answer %s is lost: %s", self.request_id, id, error)
+        log.warning("request %s: sent again, because its answer %s is lost: %s", self.request_id, id, error)
         if self._call.on_lost is not None:
             self._call.on_lost(error)
 
@@ -322,7 +322,7 @@ class _Counting(HTTPExchange):
     def close(self) -> list[Any]:
         try:
             answer = read_json(bytes(self._body))
-        except UNREADABLE:  # the HTTP source replaces this after a connection error
+        except UNREADABLE:  # after a connection error, the HTTP source replaces the error below
             message = "the token-count response ended early"
             return [ErrorEvent(StreamError("truncated", message, provider=self.provider))]
         tokens = cast(dict[str, Any], answer).get(self._field) if isinstance(answer, dict) else None

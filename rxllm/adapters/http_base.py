@@ -130,7 +130,7 @@ class HTTPBase(ABC):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Return the base URL for `text`, the value of the environment variable."""
+        """Return the base URL. `text` is the value of the environment variable."""
         return text
 
     def _environment_url(self) -> str | None:
@@ -237,7 +237,8 @@ class HTTPBase(ABC):
     ) -> LLMError:
         """Return the adapter's error for a rejected request.
 
-        The URL, or the provider and model, that rejected the request is added to the message.
+        If the error depends on the URL, the URL is added to the message. If it depends on the key, a rate limit or the
+        provider's state, the provider and the model are added.
         """
         try:
             error = self.error(status, headers, body)
