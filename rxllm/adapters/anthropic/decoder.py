@@ -13,7 +13,7 @@ Each block begins with a start frame and ends with a stop frame. The start frame
 =====================  ==============================================================================================
 block                  events
 =====================  ==============================================================================================
-``text``               text, then a ``SourceAdded`` for each citation, even if the citation was sent first
+``text``               text, then a ``SourceAdded`` for each citation, even if the citation was sent before the text
 ``thinking``,          thinking; its signature or ciphertext is kept, so that the thinking can be sent back
 ``redacted_thinking``
 ``tool_use``           a tool call; if no delta contains arguments, those in the start frame are used
