@@ -188,7 +188,10 @@ def _result_text(result: Message) -> str:
 
 
 def _as_text(messages: tuple[Message, ...], *, calls: bool) -> Iterator[Message]:
-    """Yield the thread as text-only messages. If `calls` is true, tool calls are written as JSON."""
+    """Yield the thread's messages as text, without tool results.
+
+    If `calls` is true, an assistant message that has tool calls becomes the JSON of the first call.
+    """
     after_assistant = False
     for message in messages:
         if message.role == "tool":
