@@ -124,7 +124,7 @@ class HTTPExchange:
             return None
         saved = cast(dict[str, str], read_json(note))
         if saved["place"] != self._kept_answer.place:
-            fault = f"it is kept at {saved['place']}, but the base_url is now {self._kept_answer.place}"
+            fault = f"the answer is kept at {saved['place']}, but the base_url is now {self._kept_answer.place}"
             self.note_loss(saved["id"], AdapterError("invalid_request", fault, provider=self.provider))
             return None
         return saved["id"]
@@ -280,7 +280,7 @@ _NO_SUCH_PATH = (404, 405, 501)
 
 
 def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> Stream[TokenCount]:
-    """Emit the token count in the response's `field`.
+    """Ask the server for a token count, and emit the count that is in the response's `field`.
 
     If the server is not the provider's own and cannot count tokens, emit an estimate.
     """

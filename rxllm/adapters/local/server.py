@@ -196,7 +196,7 @@ def _check_weights(path: Path, source: str) -> Path:
         raise EngineError("invalid_engine", f"{source}: {path} is not a file; expected a GGUF file", provider="local")
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
-            raise EngineError("invalid_engine", f"{source}: {path} is not a GGUF file; use another", provider="local")
+            raise EngineError("invalid_engine", f"{source}: {path} is not a GGUF file; use one", provider="local")
     return path.resolve()
 
 
