@@ -124,13 +124,13 @@ class HTTPExchange:
             return None
         saved = cast(dict[str, str], read_json(note))
         if saved["place"] != self._kept_answer.place:
-            fault = f"it is kept at {saved['place']}, but the base_url is now {self._kept_answer.place}"
+            fault = f"the answer is kept at {saved['place']}, but the base_url is now {self._kept_answer.place}"
             self.note_loss(saved["id"], AdapterError("invalid_request", fault, provider=self.provider))
             return None
         return saved["id"]
 
     def note_loss(self, id: str, error: LLMError) -> None:
-        log.warning("request %s: sent again, as its answer %s is lost: %s", self.request_id, id, error)
+        log.warning("request %s: sent again, because its answer %s is lost: %s", self.request_id, id, error)
         if self._call.on_lost is not None:
             self._call.on_lost(error)
 
@@ -280,7 +280,7 @@ _NO_SUCH_PATH = (404, 405, 501)
 
 
 def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> Stream[TokenCount]:
-    """Emit the token count in the response's `field`.
+    """Ask the server for a token count, and emit the count that is in the response's `field`.
 
     If the server is not the provider's own and cannot count tokens, emit an estimate.
     """
@@ -322,7 +322,7 @@ class _Counting(HTTPExchange):
     def close(self) -> list[Any]:
         try:
             answer = read_json(bytes(self._body))
-        except UNREADABLE:  # the HTTP source replaces this after a connection error
+        except UNREADABLE:  # after a connection error, the HTTP source replaces the error below
             message = "the token-count response ended early"
             return [ErrorEvent(StreamError("truncated", message, provider=self.provider))]
         tokens = cast(dict[str, Any], answer).get(self._field) if isinstance(answer, dict) else None

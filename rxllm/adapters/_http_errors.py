@@ -160,7 +160,8 @@ def provider_error(
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return how many seconds the provider asks the client to wait, or None if it does not ask.
 
-    If the provider asks the client to wait until a date, the wait is measured from the time in the ``date`` header.
+    If the provider asks the client to wait until a date, the wait is measured from the time in the ``date`` header or,
+    if there is no such header, from the current time.
     """
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:
@@ -170,7 +171,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     try:
         due = parsedate_to_datetime(headers["retry-after"]).timestamp()
         now = parsedate_to_datetime(headers["date"]).timestamp() if "date" in headers else time.time()
-    except (KeyError, ValueError, TypeError, OverflowError):  # raised for malformed dates
+    except (KeyError, ValueError, TypeError, OverflowError):  # a date is missing or malformed
         return None
     return max(0.0, due - now)
 

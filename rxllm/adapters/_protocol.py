@@ -48,9 +48,9 @@ def as_adapter(adapter: Any) -> Adapter:
     """Return an object whose ``stream`` returns an Observable.
 
     `adapter` can be an adapter, an async generator function, or an object whose ``stream`` is an async generator
-    function. The generator may leave out ``MessageStarted``, completions and ``MessageCompleted``. Instead of events,
-    it may yield `StreamChunk`s, mappings with the same fields, or `CompletionChunk`s; see ``rxllm.chunks``. A block
-    that has no id is given one.
+    function. The generator may leave out ``MessageStarted``, ``TextCompleted``, ``ThinkingCompleted`` and
+    ``MessageCompleted``. Instead of events, it may yield `StreamChunk`s, mappings with the same fields as a
+    `StreamChunk`, or `CompletionChunk`s; see ``rxllm.chunks``. A block that has no id is given one.
 
     Raises ``EngineError("missing_adapter")`` if `adapter` is None, and ``EngineError("missing_stream_adapter")`` if it
     cannot stream.
@@ -115,14 +115,14 @@ def _check_events(source: Observable[Event]) -> Stream[Event]:
 
 
 class _EventCheck:
-    """Checks events against the rules in ``rxllm.collector.event_rules``."""
+    """Checks the fields of each event, gives an id to each block that has none, and converts obsolete events."""
 
     def __init__(self) -> None:
         self._ids = BlockIds()
         self._usage: Usage | None = None
 
     def read(self, event: Event, open_blocks: Reversible[BlockKey]) -> Event | None:
-        """Check `event` and return it. Return None if it only repeats the latest usage.
+        """Check `event` and return it, in its current form. Return None for an obsolete event that repeats the usage.
 
         Raises ``StreamError`` if the event is malformed.
         """
@@ -196,7 +196,7 @@ async def _events(items: AsyncIterator[Any], request: Request) -> AsyncIterator[
 
 
 class _Bookends:
-    """Adds the events that a generator may leave out, such as ``MessageStarted`` and completions."""
+    """Adds the events that a generator may leave out, such as ``MessageStarted`` and ``TextCompleted``."""
 
     def __init__(self) -> None:
         self._emitted: list[Event] = []

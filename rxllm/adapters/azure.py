@@ -98,7 +98,7 @@ def entra_token() -> str:
     except ImportError as error:
         raise _no_login("to log in with Entra ID, run pip install 'rxllm[azure]'") from error
     except Exception as error:
-        raise _no_login("azure-identity found no login (try az login); see the cause of this error") from error
+        raise _no_login("azure-identity found no credentials (try az login); see the cause of this error") from error
 
 
 @cache

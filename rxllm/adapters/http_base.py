@@ -130,7 +130,7 @@ class HTTPBase(ABC):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Return the base URL for `text`, the value of the environment variable."""
+        """Return the base URL. `text` is the value of the environment variable."""
         return text
 
     def _environment_url(self) -> str | None:
@@ -180,8 +180,8 @@ class HTTPBase(ABC):
         return call if key is None else replace(call, api_key=await keys.resolved(self.provider, key))
 
     def _check_model(self, model: str | None) -> None:
-        """Raise ``ValidationError`` if `model` begins with a provider's name, as an engine does."""
-        # Only check calls to the provider's own server. Other servers can have such models, like Ollama's "mistral:7b".
+        """Raise ``ValidationError`` if `model` begins with a provider's name, as in ``"openai:gpt-5"``."""
+        # Only check calls to the provider's own server. On other servers, models can have such names: "mistral:7b".
         prefix, colon, _ = (model or "").partition(":")
         if colon and self.needs_key and self.base_url == self.default_base_url and prefix in providers():
             fault = f"{model!r} also names a provider; pass it as the engine: generate({model!r}, ...)"
@@ -237,7 +237,8 @@ class HTTPBase(ABC):
     ) -> LLMError:
         """Return the adapter's error for a rejected request.
 
-        The URL, or the provider and model, that rejected the request is added to the message.
+        If the error depends on the URL, the URL is added to the message. If it depends on the key, a rate limit or the
+        provider's state, the provider and the model are added.
         """
         try:
             error = self.error(status, headers, body)

@@ -13,8 +13,8 @@ Each block begins with a start frame and ends with a stop frame. The start frame
 =====================  ==============================================================================================
 block                  events
 =====================  ==============================================================================================
-``text``               text, then a ``SourceAdded`` for each citation, even if the citation was sent first
-``thinking``,          thinking; its signature or ciphertext is kept in `provider_data`, so that it can be sent back
+``text``               text, then a ``SourceAdded`` for each citation, even if the citation was sent before the text
+``thinking``,          thinking; its signature or ciphertext is kept, so that the thinking can be sent back
 ``redacted_thinking``
 ``tool_use``           a tool call; if no delta contains arguments, those in the start frame are used
 ``server_tool_use``,   a tool call with the metadata ``{"server": True}``

@@ -2,7 +2,7 @@
 
 1. System messages at the start of the thread become ``system``. Later ones are not added to it, because that would
    invalidate the cached prefix. They go before the next assistant turn, or at the end.
-2. Consecutive messages that have the same role become one turn. Within a user turn, tool results are first.
+2. Consecutive messages that have the same role become one turn. Tool results are moved to the start of a user turn.
 3. The API rejects blank text, and whitespace at the end of the thread if the last turn is the assistant's. Both are
    removed.
 4. Parts from other providers are left out. Anthropic's own parts are sent back unchanged, except for unsigned thinking
@@ -102,7 +102,7 @@ def count_body(request: Request, *, provider: str = "anthropic", is_own: bool = 
 def default_max_tokens(model: str) -> int:
     """Return the default for ``max_tokens``, a field that the API requires.
 
-    No default exceeds the limit of its model: https://platform.claude.com/docs/en/about-claude/models/overview.
+    The default is within the model's limit: https://platform.claude.com/docs/en/about-claude/models/overview.
     """
     return 32_000 if "claude" in model and not re.search(r"claude-(3|instant|v?2)", model) else 4096
 
@@ -363,7 +363,7 @@ def _tool_call(call: ToolCall, provider: str) -> list[Block]:
 
 
 def _call_arguments(call: ToolCall) -> dict[str, Any]:
-    # The API requires an object. Its docs suggest this object for invalid JSON.
+    # The API requires an object. For invalid JSON, its docs suggest the object that is returned here.
     if call.metadata.get("error") and not call.arguments and call.raw_arguments:
         return {"INVALID_JSON": call.raw_arguments}
     return call.arguments

@@ -205,7 +205,7 @@ class _Play:
             self._observer.on_completed()
 
 
-# The following functions read scripts. The docstring of `Fake` describes their language.
+# The following functions read scripts. The docstring of `Fake` describes the format of a script.
 
 
 def pieces_of(turn: Any) -> list[Piece]:

@@ -26,7 +26,7 @@ __all__ = ["Gemini"]
 GOOGLE = "https://generativelanguage.googleapis.com/v1beta"
 
 API_KEYS = ("AIza", "AQ.")
-"""The prefixes of API keys. A key that has none of them is an access token."""
+"""The prefixes of API keys. On Vertex AI, a key that begins with none of them is sent as an access token."""
 
 _IS_VERTEX = re.compile(r"https://([\w-]+-)?aiplatform\.((us|eu)\.rep\.)?googleapis\.com(:\d+)?([/?]|$)")
 

@@ -97,8 +97,8 @@ COUNTERS = {
 def to_usage(counters: Mapping[str, Any]) -> Usage:
     """Convert a ``usageMetadata`` object to `Usage`.
 
-    ``promptTokenCount`` does not include the tokens of tools, and ``candidatesTokenCount`` does not include thoughts,
-    so they are added. All other counters go into `extra`.
+    ``promptTokenCount`` does not include the tokens of tools, so they are added to the input. ``candidatesTokenCount``
+    does not include thoughts, so they are added to the output. All other counters go into `extra`.
     """
     prompt, tools = whole(counters.get("promptTokenCount")), whole(counters.get("toolUsePromptTokenCount"))
     thoughts = whole(counters.get("thoughtsTokenCount"))

@@ -48,11 +48,13 @@ class Local(OpenAIChat):
     Further calls wait. Only text is supported.
 
     SmolLM2 might never end an answer by itself. If you do not set `max_tokens`, the answer is cut off after 200 tokens,
-    and its finish reason is ``length``. Other models have no such default.
+    and its finish reason is ``length``. Other models have no such default, except for the replies to tool results that
+    are described below.
 
     If the model's chat template supports tools, the model calls them in its own format. Other models, such as SmolLM2,
     answer each user message with exactly one tool call, even if you pass ``tool_choice="auto"``. They answer tool
-    results with text. For both kinds of replies, the default temperature and seed are 0.
+    results with text, which is cut off after 200 tokens by default. For both kinds of replies, the default temperature
+    and seed are 0.
 
     If you pass ``options={"background": True}``, the server keeps the answer. If the connection drops, the rest of the
     answer is read over a new connection, after the delays of the call's `retry` policy.

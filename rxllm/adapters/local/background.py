@@ -1,4 +1,4 @@
-"""Read answers that llama.cpp's server keeps, because the request had ``"background": True``.
+"""Read the answers that llama.cpp's server keeps for requests that have ``"background": True``.
 
 The server keeps the bytes of the answer, even if the connection closes. If the rest of the bytes is requested later, it
 may begin in the middle of a frame.

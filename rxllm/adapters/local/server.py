@@ -193,10 +193,10 @@ def _in_notebook() -> bool:
 
 def _check_weights(path: Path, source: str) -> Path:
     if not path.is_file():
-        raise EngineError("invalid_engine", f"{source}: no file {path}; expected a GGUF file", provider="local")
+        raise EngineError("invalid_engine", f"{source}: {path} is not a file; expected a GGUF file", provider="local")
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
-            raise EngineError("invalid_engine", f"{source}: {path} is not a GGUF file; use another", provider="local")
+            raise EngineError("invalid_engine", f"{source}: {path} is not a GGUF file; use one", provider="local")
     return path.resolve()
 
 

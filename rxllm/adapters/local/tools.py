@@ -1,18 +1,18 @@
 """Tool calls for models whose chat template does not support tools.
 
-The tools are written as examples in the prompt, and the model replies with JSON. The prompt depends on how the thread
-ends:
+The tools are written as examples in the prompt, and the model replies with JSON. The prompt depends on what follows the
+last user message:
 
 ======================================================  ===========================================================
 thread                                                  prompt and reply
 ======================================================  ===========================================================
-It ends with a user message, and tools can be called.   The prompt contains one example for each tool: the tool's
+Tool results follow.                                    The prompt contains the question, and the results as facts.
+                                                        The reply is text.
+No tool results follow, and tools can be called.        The prompt contains one example for each tool: the tool's
                                                         description is the question, and a call to it is the
                                                         answer. The thread follows. The reply is the JSON of one
                                                         call.
-It ends with tool results.                              The prompt contains the question, and the results as facts.
-                                                        The reply is text.
-It ends in any other way.                               The prompt is the text of the thread. The reply is text.
+No tool results follow, and no tools can be called.     The prompt is the text of the thread. The reply is text.
 ======================================================  ===========================================================
 
 SmolLM2-135M is good at choosing a tool from examples, but bad at choosing one from a list. It cannot decide whether to
@@ -188,7 +188,10 @@ def _result_text(result: Message) -> str:
 
 
 def _as_text(messages: tuple[Message, ...], *, calls: bool) -> Iterator[Message]:
-    """Yield the thread as text-only messages. If `calls` is true, tool calls are written as JSON."""
+    """Yield the thread's messages as text, without tool results.
+
+    If `calls` is true, an assistant message that has tool calls becomes the JSON of the first call.
+    """
     after_assistant = False
     for message in messages:
         if message.role == "tool":

@@ -61,7 +61,7 @@ class Ollama(HTTPAdapter):
 
 
 _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Maps each wildcard address that a server can listen on to the address to connect to."""
+"""The address to connect to for each wildcard address that a server can listen on."""
 
 
 def host_url(host: str) -> str:

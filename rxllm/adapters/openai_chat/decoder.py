@@ -8,8 +8,8 @@ See https://platform.openai.com/docs/api-reference/chat-streaming. The rules are
 * Opaque ``reasoning_details``, such as signatures, are kept so that they can be sent back.
 * A refusal becomes text, and the finish reason becomes ``content_filter``.
 * Log-probabilities and other details become metadata.
-* ``message`` is read only if there is no ``delta``. If a stream has both, ``message`` repeats all the text so far.
-  Azure's older "On Your Data" answers have ``messages`` instead.
+* If a chunk in a stream has both ``delta`` and ``message``, only ``delta`` is read, because ``message`` repeats all the
+  text so far. Azure's older "On Your Data" answers have ``messages`` instead.
 * The text that is sent to a custom tool becomes ``{"input": ...}``.
 * A tool that Groq runs (``executed_tools``) becomes a call with the metadata ``{"server": True}``.
 * The stream ends at an error, at ``[DONE]``, or at a finish reason that means failure.

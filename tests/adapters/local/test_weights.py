@@ -57,7 +57,7 @@ def test_the_weights_are_fetched_when_they_are_nowhere(places: Path, monkeypatch
 
 
 def test_a_file_that_is_not_there_or_is_no_model(places: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"model: no file .*nowhere"):
+    with pytest.raises(EngineError, match=r"model: .*nowhere.gguf is not a file"):
         server.find_weights(tmp_path / "nowhere.gguf")
     (tmp_path / "text.gguf").write_text("Hello")
     monkeypatch.setenv(server.VARIABLE, str(tmp_path / "text.gguf"))
