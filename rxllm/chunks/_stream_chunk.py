@@ -97,7 +97,7 @@ def tool_call(
     >>> tool_call("add", {"a": 1}, {"id": "c1"})
     StreamChunk(tool_call, name='add', arguments={'a': 1}, metadata={'id': 'c1'})
 
-    Fragments in later chunks can complete the arguments.
+    If later chunks contain fragments of the arguments, the fragments replace `arguments`.
     """
     return StreamChunk("tool_call", name=name, arguments=arguments, metadata=metadata or {})
 
@@ -216,7 +216,7 @@ class CallRecord(msgspec.Struct, frozen=True):
 
 
 def read_call(chunk: StreamChunk) -> CallRecord | None:
-    """Return the tool call in `chunk`, or None if it does not name a tool."""
+    """Return the tool call in `chunk`, or None if the chunk does not name a tool."""
     metadata = mapping(chunk.metadata)
     name, id, raw = chunk.name or metadata.get("name"), metadata.get("id"), metadata.get("raw_arguments")
     if not isinstance(name, str) or not name:

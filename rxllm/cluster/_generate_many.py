@@ -188,7 +188,7 @@ def _is_shared(operator: Any) -> bool:
 
 
 def _retries_here(engine: Engine) -> bool:
-    """Whether this process retries failed calls, so that a shared limit counts every attempt.
+    """Return whether this process retries failed calls, so that a shared limit counts every attempt.
 
     If there are other operators, such as ``fallback``, they must see all attempts, so the worker retries instead.
     """

@@ -1,7 +1,7 @@
 """Fold the events of one response into its message.
 
-`fold_message` folds the log. `Blocks` keeps the parts in order. `Summary` holds the steps, the usage and
-everything else that is not in the log.
+`fold_message` folds the log. `Blocks` keeps the parts in order. `Summary` holds what is not in the log, such as the
+completed steps and the usage.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ class Summary(msgspec.Struct, frozen=True):
     chat_result: ChatResult | None = None
     earlier: tuple[LLMError | None, Mapping[str, Any]] = (None, {})
     past: tuple[tuple[Event, ...], ...] = ()
-    fresh: bool = False  # True if no event has arrived since the last StepCompleted
+    fresh: bool = False  # True from StepCompleted until the next step begins
 
 
 def apply_to_summary(summary: Summary, event: Event) -> Summary:

@@ -101,7 +101,7 @@ class ToolRow(msgspec.Struct, frozen=True):
 
     @property
     def description(self) -> str:
-        """The state of the call and how long it has been running, such as ``running 1.5 s``."""
+        """The state of the call and how long the tool has run, such as ``running 1.5 s``."""
         states = {"arguments": "…", "waiting": "waits for approval", "needed": "needs a result"}
         state = states.get(self.state, self.state)
         return state if self.seconds is None else f"{state} {duration(self.seconds)}"

@@ -292,7 +292,7 @@ class Lane:
         self._agents.clear()
 
     def fail(self, at: float, error: Exception) -> None:
-        """End the open bars with an error."""
+        """End the step's open bar, and add a ``failed`` bar for `error`."""
         step = self._open_step()
         self._end_bar(at)
         step.end = step.end or at

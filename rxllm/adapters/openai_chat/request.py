@@ -166,7 +166,7 @@ def _custom(tool: Tool, provider: str) -> dict[str, Any] | None:
     if own.get("type") != "custom":
         return None
     match own.get("format"):
-        case {"type": "grammar", "syntax": syntax, "definition": definition}:  # flat in the Responses API
+        case {"type": "grammar", "syntax": syntax, "definition": definition}:  # the Responses API does not nest these
             form = {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}
         case form:
             pass
