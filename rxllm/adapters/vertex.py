@@ -1,6 +1,6 @@
 """The adapter for Gemini and Claude on Vertex AI: https://docs.cloud.google.com/vertex-ai/generative-ai/docs.
 
-The request bodies are nearly the same as those of `Gemini` and `Anthropic`.
+The request bodies are nearly the same as in `Gemini` and `Anthropic`.
 """
 
 from __future__ import annotations

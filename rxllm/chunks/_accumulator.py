@@ -292,7 +292,7 @@ class _AssembledCall(msgspec.Struct):
         if self.text is not None:
             details["json_bytes"] = len(self.text.encode(errors="replace"))
         listed = " ".join(f"{name}={value}" for name, value in details.items())
-        log.warning("a tool call has lost its arguments: %s", listed, extra={"lost": details})
+        log.warning("a tool call lost its arguments: %s", listed, extra={"lost": details})
 
 
 def _assemble_calls(chunks: Iterable[StreamChunk]) -> list[_AssembledCall]:

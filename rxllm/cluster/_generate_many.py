@@ -149,7 +149,7 @@ def _are_several(requests: Any) -> bool:
 def _check_has_no_key(adapter: Any) -> None:
     for argument in getattr(adapter, "secret_arguments", ()):
         variable = getattr(adapter, "key_variable", None) or rxllm.keys.variable_for(adapter.provider)
-        fault = f"of the adapter {type(adapter).__name__} has a key, which stays in this process; leave it out and set"
+        fault = f"of the adapter {type(adapter).__name__} has a key, which stays in this process; pass no key and set"
         raise invalid_option(argument, f"{fault} {variable} in the environment of the workers")
 
 

@@ -22,6 +22,7 @@ phase      event                                               next phase
 =========  ==================================================  ==========
 start      ``MessageStarted``                                  message
 start      a tool's event, in a resumed chat                   tools
+start      ``StepCompleted``, if a question is still open      step
 message    content                                             message
 message    an event of an early tool, but not its result       message
 message    ``MessageCompleted``                                over
@@ -35,7 +36,7 @@ tools      ``ChatCompleted``, for a tool that asks the user    chat
 failed     ``StepCompleted``                                   step
 step       ``MessageStarted``                                  message
 step       ``ErrorEvent``                                      lost
-step       ``Steered``                                         step
+step       ``Steered``, ``Custom``                             step
 step       ``ChatCompleted``                                   chat
 lost       ``Steered``, if it arrived too late                 lost
 lost       ``ChatCompleted``                                   chat

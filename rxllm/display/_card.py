@@ -357,7 +357,7 @@ def _status(card: Card, responses: list[Response[Any]], now: float) -> list[str]
 
 
 def _seconds(card: Card, now: float) -> float:
-    """Return how long the stream has been running."""
+    """Return how many seconds the stream has run."""
     end = now if card.ticks else card.ended if card.end in ("stopped", "failed") else card.latest
     return (end or card.ended or card.begun) - card.begun
 

@@ -128,7 +128,7 @@ class ChatPanel(abc.DisposableBase):
         self._end()
 
     def _end(self) -> None:
-        """Enable the controls after the second call: one call is for the session, and one for the card."""
+        """Enable the controls on the second call. The turn and the card each make one call when they end."""
         with self._lock:
             self._ends += 1
             ended = self._ends == 2

@@ -28,8 +28,9 @@ MAX_SECONDS = 1e9
 class Timeline:
     """The rows of a run. ``str(timeline)`` draws them as text.
 
-    `rows` are the steps, with their tools and agents. If the function `timeline` ran a stream, `result` is what
-    ``show`` would have returned. Notebooks show an SVG picture and a table.
+    `rows` are the steps, with their tools and agents. If the streams have labels, `rows` are the streams. If the
+    function `timeline` ran a stream, `result` is what ``show`` would have returned. Notebooks show an SVG picture and a
+    table.
     """
 
     def __init__(self, title: str = "", labels: Iterable[str] = ()) -> None:

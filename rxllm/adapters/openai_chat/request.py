@@ -54,7 +54,7 @@ def chat_body(
     carries: Carries = CARRIES if is_openai else OTHERS_CARRY
     if thoughts_field:
         carries = {**carries, "assistant": {*carries["assistant"], "thinking"}}
-    request = select_parts(request, f"Chat Completions of {provider}", provider, carries)
+    request = select_parts(request, f"the Chat Completions API of {provider}", provider, carries)
     body = {
         "model": request.model,
         "messages": [
@@ -142,7 +142,7 @@ def _tool_call(call: ToolCall, provider: str, *, with_details: bool) -> dict[str
 
 
 def _thoughts(message: Message) -> str:
-    # If a thought has a signature or data, it is from another API.
+    # A thought that has a signature or data is from another API.
     thoughts = (part for part in message.parts if isinstance(part, ThinkingPart))
     return "".join(part.text for part in thoughts if part.signature is None and not part.provider_data)
 

@@ -173,7 +173,7 @@ class BackgroundAnswer:
         self._decoder.reopen(id)
 
     def refuse(self) -> None:
-        """Do nothing, because an answer for which the provider has sent no id cannot be stopped."""
+        """Do nothing. A provider that refuses the request sends no id, so there is no answer to stop."""
 
     def drop_partial(self) -> None:
         self._decoder.drop_partial()

@@ -6,8 +6,8 @@
    a final item, because it differs from frame to frame. Any text that was missing from the deltas is then emitted.
 3. Each text or thought is a block. If a block is interrupted, the rest becomes a new block. A part that was not
    announced continues the open block.
-4. A tool that the provider runs becomes a call with the metadata ``{"server": True}``. The whole item becomes a part of
-   the message.
+4. A call to a tool that the provider runs has the metadata ``{"server": True}``. The whole item becomes a part of the
+   message.
 """
 
 from __future__ import annotations
