@@ -321,7 +321,7 @@ class _LiveCalls:
         return True
 
     def settle(self) -> None:
-        """Add the arguments of any call that sent no fragments.
+        """Add the arguments of any call that received no fragments.
 
         A fragment or update that belongs to no call becomes a raw event.
         """

@@ -7,7 +7,7 @@ The dialect defines these metadata keys:
 
 * In a ``thinking`` chunk: ``signature`` ends the thinking block. All keys are sent back to the provider. If
   ``stream_only?`` is True, the thinking is shown but does not become part of the message.
-* In a ``tool_call`` chunk: ``id``; and ``index`` (default 0), by which later fragments refer to the call.
+* In a ``tool_call`` chunk: ``id`` is the call's id. Later fragments refer to the call by its ``index`` (default 0).
   ``raw_arguments`` is the first fragment. If ``start``, ``expects_arg_fragments`` or ``args_fragment_expected?`` is
   True, fragments will follow. If ``builtin?`` is True, the provider runs the tool. All other keys are kept with the
   call.
@@ -16,7 +16,7 @@ The dialect defines these metadata keys:
   ``finish_reason``, ``usage`` (cumulative counters), ``error``, ``response_id`` and ``model``.
 * In a ``content_part`` chunk: ``stream_only?``, as for thinking.
 
-Functions that read metadata never raise.
+The functions that read metadata never raise an error.
 """
 
 from __future__ import annotations

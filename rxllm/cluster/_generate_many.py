@@ -97,9 +97,9 @@ def generate_many(
     larger.
 
     The engine is pickled without its clients and keys. A worker reads its key from its own environment. Keys from
-    ``rxllm.keys.put`` and ``load_dotenv`` are not sent. Functions must create locks, files and connections on the
-    worker. State that a function changes there stays there. This process writes the `journal`, and calls `on_progress`
-    and `on_event`. When a response is complete, `on_event` receives its events, except for deltas.
+    ``rxllm.keys.put`` and ``load_dotenv`` are not sent. Your functions must create their locks, files and connections
+    on the worker. State that a function changes there stays there. This process writes the `journal`, and calls
+    `on_progress` and `on_event`. When a response is complete, `on_event` receives its events, except for deltas.
 
     Observers run on the workers. ``rxllm.otel.traces()`` writes to the worker's global providers. Set them up in the
     ``setup`` of a ``distributed.WorkerPlugin``, with ``trace.set_tracer_provider``. Then call

@@ -17,7 +17,7 @@ from rxllm.display._words import error_text
 from rxllm.values import FilePart, ImagePart, LLMError, SourcePart, TextPart, ThinkingPart
 
 SHOWN = 2_000
-"""The maximum number of characters to show of a detail, such as a call's arguments, its progress or its result."""
+"""The maximum number of characters shown for a detail, such as a call's arguments, its progress or its result."""
 
 LINE, INDENTED = 60, 100_000
 """The maximum number of characters of arguments to show on a tool's line, and of JSON to indent."""

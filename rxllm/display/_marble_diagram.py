@@ -33,7 +33,7 @@ Streams = Observable[Any] | Sequence[Observable[Any]] | Mapping[str, Observable[
 REDRAW_SECONDS = 0.25
 
 VIRTUAL_SECONDS = 86_400.0
-"""The longest that a run in virtual time may last, in seconds."""
+"""The maximum length of a run in virtual time, in seconds."""
 
 
 class MarbleDiagram:

@@ -38,13 +38,13 @@ T = TypeVar("T")
 
 
 REFRESH_SECONDS = 0.05
-"""The minimum pause between draws. With shorter pauses, the output would flicker."""
+"""The minimum pause between draws, in seconds. With shorter pauses, the output would flicker."""
 
 SHARE = 150
 """The pause after a draw is at least this many times as long as the CPU time of the draw."""
 
 TICK_SECONDS = 0.1
-"""The pause before a draw that updates only the running time."""
+"""The pause, in seconds, before a draw that updates only the running time."""
 
 WAKE_SECONDS = 0.1
 

@@ -10,7 +10,7 @@ content                  ends the bar, and begins a ``thinking``, ``text`` or ``
 `ErrorEvent`             ends the bar, and sets the step's `error`
 `StepRestarted`          makes all bars of the step ``lost``; the next event adds a new step
 approval is requested    adds a tool with an ``approval`` bar
-a tool starts or ends    ends the ``approval`` bar; begins and ends a ``tool`` or ``failed`` bar
+a tool starts or ends    ends the ``approval`` bar; begins or ends a ``tool`` or ``failed`` bar
 an agent's event         has the same effects on the rows below the agent's tool
 =======================  =========================================================================================
 

@@ -40,7 +40,7 @@ OTHERS_CARRY: Carries = {
     "assistant": {"text", "tool call", "reasoning details"},
     "tool": _CONTENT,
 }
-"""The kinds of parts to send to servers other than OpenAI's. Many accept more than OpenAI does."""
+"""The kinds of parts to send to servers other than OpenAI's. Many of them accept more than OpenAI does."""
 
 
 def chat_body(
@@ -148,7 +148,7 @@ def _thoughts(message: Message) -> str:
 
 
 def _reasoning_details(message: Message) -> Iterable[dict[str, Any]]:
-    # The decoder keeps only the opaque fields, so put the text back.
+    # The decoder keeps reasoning details without their text, so put the text back.
     for part in message.parts:
         if not isinstance(part, ThinkingPart) or not part.provider_data:
             continue

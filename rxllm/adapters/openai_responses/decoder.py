@@ -1,6 +1,6 @@
 """The decoder for the Responses API, which streams typed deltas.
 
-Sequence numbers are ignored, because some servers repeat or omit them.
+`ResponsesDecoder` itself ignores sequence numbers, because some servers repeat or omit them.
 """
 
 from __future__ import annotations
