@@ -168,7 +168,7 @@ def _ipywidgets() -> Any:
 
 
 def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
-    """Emit the value of `widget` now and whenever the value changes.
+    """Emit the value of `widget` on subscription and whenever the value changes.
 
     If `widget` is a button, the stream emits the button itself on every click. In this example, moving the slider
     starts a new call and cancels the previous call::
