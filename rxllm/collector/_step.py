@@ -154,7 +154,7 @@ def with_answers_so_far(thread: Thread, state: StreamCollector) -> Thread:
 
 
 def with_agents(step: StepResult, executions: Executions) -> StepResult:
-    """Add the usage of the step's agents, the tool calls that they are waiting for, and their first question."""
+    """Return `step` with its agents' usage, the tool calls that they are waiting for, and their first question."""
     if not executions:
         return step
     step = replace(step, agent_usage=agent_usage(executions))

@@ -31,7 +31,7 @@ from rxllm.values.threads import unanswered
 
 
 class Unfinished:
-    """Tracks a stream's open blocks and tool calls, its running tools and their agents.
+    """Tracks the blocks, tool calls, tools and agents of a stream that are not finished.
 
     Pass each event to `see`. `close` returns the completions that are missing.
     """
