@@ -168,7 +168,9 @@ def _sources() -> list[Path]:
 def provider_name(name: str) -> str:
     """Return `name` if it is valid and not taken; otherwise, raise ``ArgumentTypeError``."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
-        raise ArgumentTypeError(f"{name!r} must begin with a letter and contain only a-z, 0-9 and single hyphens, as in acme-ai")
+        raise ArgumentTypeError(
+            f"{name!r} must begin with a letter and contain only a-z, 0-9 and single hyphens, as in acme-ai"
+        )
     if name in rxllm.adapters.providers():
         raise ArgumentTypeError(f"there is already a provider named {name}; choose another name")
     adapter = renamed("Cohere", name)
