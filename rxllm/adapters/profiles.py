@@ -98,7 +98,7 @@ _MODEL_PATTERNS = {
     "xai": "grok-",
     "ollama": r"(llama|qwen|gemma|phi)[-\d]",
 }
-"""The patterns of each provider's model names. They are used to suggest the provider if the caller left it out."""
+"""A pattern for each provider's model names, used to suggest the provider if the caller left it out."""
 
 
 def unknown_provider(provider: str, model: str) -> str:

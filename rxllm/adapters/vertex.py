@@ -1,6 +1,6 @@
 """The adapter for Gemini and Claude on Vertex AI: https://docs.cloud.google.com/vertex-ai/generative-ai/docs.
 
-The request bodies are the same as in `Gemini` and `Anthropic`.
+The request bodies are nearly the same as in `Gemini` and `Anthropic`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CLAUDE_VERSION = "vertex-2023-10-16"
 
 
 class GoogleToken:
-    """Returns an access token for `credentials`, which are created with google-auth.
+    """Returns an access token for `credentials`, which must be an object that google-auth created.
 
     If `credentials` is None, the application default credentials are loaded on first use.
     """

@@ -141,7 +141,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
 
         Each call has ``id``, ``name`` and ``arguments``. Some calls also have ``builtin?`` and ``metadata``.
         ``arguments`` is the JSON value, of any type, parsed from the fragments. If there are no fragments,
-        ``arguments`` is the value given in the call itself. A missing id becomes ``call_<position>``.
+        ``arguments`` is the value given in the call itself. A call without an id gets ``call_<number>``.
 
         If fragments are not JSON or never arrived, the call keeps its own arguments. Its ``metadata["error"]`` is then
         ``("args_lost", reason)``. The logger ``"rxllm"`` logs the number of lost bytes.
@@ -162,7 +162,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return Message("assistant", "".join(texts) if len(texts) == len(parts) else parts, tool_calls=calls)
 
     def finalize_usage(self) -> dict[str, Any] | None:
-        """Return the largest value of each counter, if there are any.
+        """Return the largest value of each counter, or None if there are no counters.
 
         ``input`` and ``output`` repeat ``input_tokens`` and ``output_tokens``. ``total_tokens`` is their sum.
         """
@@ -292,7 +292,7 @@ class _AssembledCall(msgspec.Struct):
         if self.text is not None:
             details["json_bytes"] = len(self.text.encode(errors="replace"))
         listed = " ".join(f"{name}={value}" for name, value in details.items())
-        log.warning("a tool call has lost its arguments: %s", listed, extra={"lost": details})
+        log.warning("a tool call lost its arguments: %s", listed, extra={"lost": details})
 
 
 def _assemble_calls(chunks: Iterable[StreamChunk]) -> list[_AssembledCall]:

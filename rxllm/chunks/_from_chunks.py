@@ -101,7 +101,7 @@ class ChunkFeeder:
     >>> [type(event).__name__ for event in feeder.close()]
     ['TextCompleted', 'MessageCompleted']
 
-    The ids that it gives to calls do not occur in `messages`.
+    If a call has no id, the feeder gives it one that does not occur in `messages`.
     """
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
@@ -265,7 +265,7 @@ class _LiveCall:
 
 
 class _LiveCalls:
-    """The tool calls in one response. `before` is how many calls the thread already contains."""
+    """The tool calls in one response. `before` is the number of calls that the thread already contains."""
 
     def __init__(self, blocks: Blocks, before: int) -> None:
         self._blocks = blocks
@@ -321,7 +321,7 @@ class _LiveCalls:
         return True
 
     def settle(self) -> None:
-        """Add the arguments of any call that sent no fragments.
+        """Add the arguments of any call that received no fragments.
 
         A fragment or update that belongs to no call becomes a raw event.
         """

@@ -7,7 +7,7 @@ The dialect defines these metadata keys:
 
 * In a ``thinking`` chunk: ``signature`` ends the thinking block. All keys are sent back to the provider. If
   ``stream_only?`` is True, the thinking is shown but does not become part of the message.
-* In a ``tool_call`` chunk: ``id``; and ``index`` (default 0), by which later fragments refer to the call.
+* In a ``tool_call`` chunk: ``id`` is the call's id. Later fragments refer to the call by its ``index`` (default 0).
   ``raw_arguments`` is the first fragment. If ``start``, ``expects_arg_fragments`` or ``args_fragment_expected?`` is
   True, fragments will follow. If ``builtin?`` is True, the provider runs the tool. All other keys are kept with the
   call.
@@ -16,7 +16,7 @@ The dialect defines these metadata keys:
   ``finish_reason``, ``usage`` (cumulative counters), ``error``, ``response_id`` and ``model``.
 * In a ``content_part`` chunk: ``stream_only?``, as for thinking.
 
-Functions that read metadata never raise.
+The functions that read metadata never raise an error.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def tool_call(
     >>> tool_call("add", {"a": 1}, {"id": "c1"})
     StreamChunk(tool_call, name='add', arguments={'a': 1}, metadata={'id': 'c1'})
 
-    Fragments in later chunks can complete the arguments.
+    If later chunks contain fragments of the arguments, the fragments replace `arguments`.
     """
     return StreamChunk("tool_call", name=name, arguments=arguments, metadata=metadata or {})
 
@@ -140,7 +140,7 @@ def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
 
 
 def not_a_chunk(item: Any) -> str:
-    remedy = f"use chunks.text(...), or a mapping with a type and only the keys {', '.join(FIELDS)}"
+    remedy = f"use chunks.text(...), or a mapping with a type, and with only these keys: {', '.join(FIELDS)}"
     return f"{shown(item)} is not a StreamChunk; {remedy}"
 
 
@@ -216,7 +216,7 @@ class CallRecord(msgspec.Struct, frozen=True):
 
 
 def read_call(chunk: StreamChunk) -> CallRecord | None:
-    """Return the tool call in `chunk`, or None if it does not name a tool."""
+    """Return the tool call in `chunk`, or None if the chunk does not name a tool."""
     metadata = mapping(chunk.metadata)
     name, id, raw = chunk.name or metadata.get("name"), metadata.get("id"), metadata.get("raw_arguments")
     if not isinstance(name, str) or not name:

@@ -24,7 +24,7 @@ _USAGE: tuple[type, ...] = (Usage, type(None))
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """A piece of the tool call at `index`, which counts from 0.
+    """A piece of the tool call at position `index`. The first call is at 0.
 
     Usually only the first piece has an `id` and a `name`. `arguments_delta` is a piece of JSON text. Raises
     ``ValueError`` if `index` is negative.
@@ -41,7 +41,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 class CompletionChunk(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """A chunk of text and pieces of tool calls.
+    """A chunk that contains text, pieces of tool calls, or both.
 
     >>> CompletionChunk.text("Hi")
     CompletionChunk(delta='Hi')
@@ -149,8 +149,8 @@ def collect_completion() -> Callable[[Observable[CompletionChunk]], Stream[Compl
     >>> of(CompletionChunk.text("H"), CompletionChunk.text("i"), final).pipe(collect_completion()).run()
     CompletionResponse(content='Hi', usage=Usage(input_tokens=2, output_tokens=1))
 
-    For each call, the arguments are joined, and the latest id and name are kept. The usage and
-    the finish reason are taken from the last final chunk. By default, all counts are zero and the reason is ``"stop"``.
+    For each call, the arguments are joined, and the latest id and name are kept. The usage and the finish reason are
+    taken from the last final chunk. If there is no usage, all counts are zero. If there is no reason, it is ``"stop"``.
 
     If the source fails with an ``LLMError``, the error keeps its class and reason. Any other error becomes the cause of
     a ``StreamError("adapter_error")``. An invalid item causes a ``StreamError("malformed_event")``. The error's

@@ -81,7 +81,7 @@ class Screen:
             case ThinkingDelta(delta=text):
                 dim = "\x1b[2m{}\x1b[0m" if sys.stderr.isatty() and not os.environ.get("NO_COLOR") else "{}"
                 self._write(sys.stderr, dim.format(text.translate(_CONTROLS)))
-            case ToolCallCompleted():  # for example, a search
+            case ToolCallCompleted():  # such as a call to a search tool
                 self._note(f"{event.tool_call!r}")
             case FileAdded(file=file):
                 self._note(f"a file has arrived but is not shown: {file.get('mime_type')}")
@@ -109,7 +109,7 @@ class Screen:
         for other in [other for other in self._unfinished if other is not stream and other.isatty()]:
             print(file=other, flush=True)
             self._unfinished.discard(other)
-        if text:  # updated before printing, because Ctrl-C may interrupt the printing
+        if text:  # update the set before printing, because Ctrl-C may interrupt `print`
             (self._unfinished.discard if text.endswith("\n") else self._unfinished.add)(stream)
         print(text, end="", file=stream, flush=True)
 

@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         temperature = "from 0 to 2; the default depends on the model"
         added.add_argument("-t", "--temperature", type=float, metavar="NUMBER", help=temperature)
         added.add_argument("-f", "--file", action="append", default=[], help="attach a file or a URL; can be repeated")
-        tools = "let the model use tools, such as app:tools; you approve the calls that need it"
+        tools = "let the model use tools, such as app:tools; you are asked about calls that need approval"
         added.add_argument("--tools", metavar="MODULE:NAME", type=_tools, default=(), help=tools)
         added.add_argument("--json", metavar="SCHEMA", type=_schema, help="answer in JSON that matches the schema file")
         added.add_argument("--events", action="store_true", help="print each event as a line of JSON")
@@ -168,7 +168,9 @@ def _sources() -> list[Path]:
 def provider_name(name: str) -> str:
     """Return `name` if it is valid and not taken; otherwise, raise ``ArgumentTypeError``."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
-        raise ArgumentTypeError(f"{name!r} must consist of lower-case letters, digits and hyphens, such as acme-ai")
+        raise ArgumentTypeError(
+            f"{name!r} must begin with a letter and contain only a-z, 0-9 and single hyphens, as in acme-ai"
+        )
     if name in rxllm.adapters.providers():
         raise ArgumentTypeError(f"there is already a provider named {name}; choose another name")
     adapter = renamed("Cohere", name)

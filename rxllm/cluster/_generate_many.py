@@ -97,9 +97,9 @@ def generate_many(
     larger.
 
     The engine is pickled without its clients and keys. A worker reads its key from its own environment. Keys from
-    ``rxllm.keys.put`` and ``load_dotenv`` are not sent. Functions must create locks, files and connections on the
-    worker. State that a function changes there stays there. This process writes the `journal`, and calls `on_progress`
-    and `on_event`. When a response is complete, `on_event` receives its events, except for deltas.
+    ``rxllm.keys.put`` and ``load_dotenv`` are not sent. Your functions must create their locks, files and connections
+    on the worker. State that a function changes there stays there. This process writes the `journal`, and calls
+    `on_progress` and `on_event`. When a response is complete, `on_event` receives its events, except for deltas.
 
     Observers run on the workers. ``rxllm.otel.traces()`` writes to the worker's global providers. Set them up in the
     ``setup`` of a ``distributed.WorkerPlugin``, with ``trace.set_tracer_provider``. Then call
@@ -149,7 +149,7 @@ def _are_several(requests: Any) -> bool:
 def _check_has_no_key(adapter: Any) -> None:
     for argument in getattr(adapter, "secret_arguments", ()):
         variable = getattr(adapter, "key_variable", None) or rxllm.keys.variable_for(adapter.provider)
-        fault = f"of the adapter {type(adapter).__name__} has a key, which stays in this process; leave it out and set"
+        fault = f"of the adapter {type(adapter).__name__} has a key, which stays in this process; pass no key and set"
         raise invalid_option(argument, f"{fault} {variable} in the environment of the workers")
 
 
@@ -188,7 +188,7 @@ def _is_shared(operator: Any) -> bool:
 
 
 def _retries_here(engine: Engine) -> bool:
-    """Whether this process retries failed calls, so that a shared limit counts every attempt.
+    """Return whether this process retries failed calls, so that a shared limit counts every attempt.
 
     If there are other operators, such as ``fallback``, they must see all attempts, so the worker retries instead.
     """

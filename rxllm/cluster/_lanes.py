@@ -40,7 +40,7 @@ _GRACE = 3.0
 """The maximum number of seconds to wait for pending calls when a run ends."""
 
 _DEATHS = 3
-"""The number of workers that must die while running a request before the request fails."""
+"""If this many workers die while running a request, the request fails."""
 
 
 @asynccontextmanager

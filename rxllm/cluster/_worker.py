@@ -15,7 +15,7 @@ import rxllm
 from rxllm import Engine, EngineError, Event, LLMError, Request
 
 Job = tuple[int, bytes | None]
-"""A request's number, with the pickled request if it must start, or with None if it must stop."""
+"""A request's number, and the pickled request if the request must start, or None if it must stop."""
 
 Outcome = tuple[list[Event], Exception | None]
 
@@ -140,7 +140,7 @@ def _request(data: bytes) -> tuple[Request, str]:
     try:
         return pickle.loads(data)
     except Exception as error:
-        message = f"the request cannot be read on the worker: {error}; install the modules it needs there"
+        message = f"the request cannot be read on the worker: {error}; install the request's modules there"
         raise EngineError("invalid_engine", message) from error
 
 

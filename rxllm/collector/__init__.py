@@ -16,7 +16,8 @@ file                   contents
 * A `StreamCollector` is immutable, and applying an event takes O(1) time.
 * Successive states share a log of the message's events. Each state stores the number of events that it includes.
 * Applying a second event to the same state copies the log.
-* `executions` holds running tools and the states of agents. `summary` holds everything else.
+* `executions` holds running tools and the states of agents. `summary` holds everything else, apart from the thread and
+  the log.
 * `fold_message` builds the message only when it is read.
 * If there are complete calls that the client must run, the finish reasons ``stop``, ``other`` and None become
   ``tool_calls``.

@@ -1,7 +1,7 @@
 """Fold the events of one response into its message.
 
-`fold_message` folds the log. `Blocks` keeps the parts in order. `Summary` holds the steps, the usage and
-everything else that is not in the log.
+`fold_message` folds the log. `Blocks` keeps the parts in order. `Summary` holds what is not in the log, such as the
+completed steps and the usage.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ T = TypeVar("T")
 def fold_message(events: Iterable[Event]) -> Message:
     """Return one response's message, with the parts in order.
 
-    A single text that is followed only by tool calls becomes plain text. If there are no parts, the message of
+    A single text part that is followed only by tool calls becomes a plain string. If there are no parts, the message of
     ``MessageCompleted`` is returned. Malformed events are omitted.
     """
     return without_faults(_fold_message, events if isinstance(events, list) else list(events))
@@ -200,7 +200,7 @@ def _part(kind: type[Event], pieces: list[str]) -> Part:
 
 
 def content_of(parts: tuple[Part, ...]) -> str | tuple[Part, ...]:
-    """Return `parts` as message content. A single text that is followed only by tool calls becomes a plain string."""
+    """Return `parts` as message content. A text part that is followed only by tool calls becomes a plain string."""
     match parts:
         case (TextPart(text=text, metadata=metadata), *marks) if not metadata and _only_marks(marks):
             return text
@@ -270,7 +270,7 @@ class Summary(msgspec.Struct, frozen=True):
     chat_result: ChatResult | None = None
     earlier: tuple[LLMError | None, Mapping[str, Any]] = (None, {})
     past: tuple[tuple[Event, ...], ...] = ()
-    fresh: bool = False  # True if no event has arrived since the last StepCompleted
+    fresh: bool = False  # True from StepCompleted until the next step begins
 
 
 def apply_to_summary(summary: Summary, event: Event) -> Summary:

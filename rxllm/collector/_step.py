@@ -136,7 +136,7 @@ def agent_usage(executions: Executions) -> Usage:
 
 
 def with_answers_so_far(thread: Thread, state: StreamCollector) -> Thread:
-    """Return `thread`, adding the results that have arrived for its open calls.
+    """Return `thread` with the results that have arrived for its open calls.
 
     The steps that an open agent has completed are added to that agent's thread. A tool that was stopped may already
     have acted. Its call gets a result too, so that an approval cannot run the tool a second time.
@@ -154,7 +154,7 @@ def with_answers_so_far(thread: Thread, state: StreamCollector) -> Thread:
 
 
 def with_agents(step: StepResult, executions: Executions) -> StepResult:
-    """Add the usage of the step's agents, the tool calls that they are waiting for, and their first question."""
+    """Return `step` with its agents' usage, the tool calls that they are waiting for, and their first question."""
     if not executions:
         return step
     step = replace(step, agent_usage=agent_usage(executions))

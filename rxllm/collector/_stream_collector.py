@@ -116,7 +116,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     def apply_event(self, event: Event) -> StreamCollector:
         """Return the state after `event`. A malformed event changes nothing.
 
-        The only error it raises is ``TypeError``, if raw usage has unknown keys.
+        Raises ``TypeError`` if raw usage has unknown keys. It raises no other error.
         """
         summary = self.summary
         if type(event) not in DELTAS or summary.fresh:
@@ -245,7 +245,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return self.summary.chat_result is not None
 
     def to_response(self) -> Response[Any]:
-        """Return the response so far, or the last step's response if no event has arrived since that step."""
+        """Return the response so far, or the last step's response if the next step has not begun."""
         summary = self.summary
         if summary.fresh:
             return summary.steps[-1].response
@@ -293,8 +293,9 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     def to_chat_result(self) -> ChatResult:
         """Return the chat's result, or the result so far.
 
-        A partial result is marked ``cancelled`` or ``error``. If there is no initial thread, the result's thread is
-        empty until a step completes. Raises ``StreamError("truncated")`` if there is neither a thread nor an event.
+        A partial result is ``cancelled``, unless an error or an operator gives another `halted_reason`. If there is no
+        initial thread, the result's thread is empty until a step completes. Raises ``StreamError("truncated")`` if
+        there is neither a thread nor an event.
         """
         if self.chat_result is not None:
             return self.chat_result

@@ -22,8 +22,9 @@ phase      event                                               next phase
 =========  ==================================================  ==========
 start      ``MessageStarted``                                  message
 start      a tool's event, in a resumed chat                   tools
+start      ``StepCompleted``, if a question is still open      step
 message    content                                             message
-message    an early tool's event, but not its outcome          message
+message    an event of an early tool, but not its result       message
 message    ``MessageCompleted``                                over
 message    ``ErrorEvent``                                      failed
 over       a tool's event, ``ErrorEvent`` for an unknown tool  tools
@@ -35,7 +36,7 @@ tools      ``ChatCompleted``, for a tool that asks the user    chat
 failed     ``StepCompleted``                                   step
 step       ``MessageStarted``                                  message
 step       ``ErrorEvent``                                      lost
-step       ``Steered``                                         step
+step       ``Steered``, ``Custom``                             step
 step       ``ChatCompleted``                                   chat
 lost       ``Steered``, if it arrived too late                 lost
 lost       ``ChatCompleted``                                   chat
@@ -129,7 +130,7 @@ class EventRules:
         match event:
             case ev.ToolExecutionStarted(id=id):
                 if id in self._started:
-                    raise BrokenRule("tool_started", f"tool call {id!r} has run before in this step")
+                    raise BrokenRule("tool_started", f"tool call {id!r} has already run in this step")
                 self._started.add(id)
                 self._agents[id] = EventRules()
             case ev.Nested():

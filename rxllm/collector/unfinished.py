@@ -31,7 +31,7 @@ from rxllm.values.threads import unanswered
 
 
 class Unfinished:
-    """Tracks a stream's open blocks and tool calls, its running tools and their agents.
+    """Tracks the blocks, tool calls, tools and agents of a stream that are not finished.
 
     Pass each event to `see`. `close` returns the completions that are missing.
     """
@@ -40,7 +40,7 @@ class Unfinished:
         self.blocks: dict[BlockKey, list[str]] = {}
         self._calls: dict[str, tuple[str, Mapping[str, Any], list[str]]] = {}
         self._agents: dict[str, Unfinished] = {}
-        self._running: dict[str, str] = {}  # the name of the tool that each running call uses, by call id
+        self._running: dict[str, str] = {}  # the name of the running tool, by call id
         self._kind: type[Event] | None = None  # the type of the last delta
         self._id: str | None = None
         self._append: Callable[[str], None] = list[str]().append

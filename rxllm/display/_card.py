@@ -101,7 +101,7 @@ class ToolRow(msgspec.Struct, frozen=True):
 
     @property
     def description(self) -> str:
-        """The state of the call and how long it has been running, such as ``running 1.5 s``."""
+        """The state of the call and how long the tool has run, such as ``running 1.5 s``."""
         states = {"arguments": "…", "waiting": "waits for approval", "needed": "needs a result"}
         state = states.get(self.state, self.state)
         return state if self.seconds is None else f"{state} {duration(self.seconds)}"
@@ -357,7 +357,7 @@ def _status(card: Card, responses: list[Response[Any]], now: float) -> list[str]
 
 
 def _seconds(card: Card, now: float) -> float:
-    """Return how long the stream has been running."""
+    """Return how many seconds the stream has run."""
     end = now if card.ticks else card.ended if card.end in ("stopped", "failed") else card.latest
     return (end or card.ended or card.begun) - card.begun
 

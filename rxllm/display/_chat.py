@@ -128,7 +128,7 @@ class ChatPanel(abc.DisposableBase):
         self._end()
 
     def _end(self) -> None:
-        """Enable the controls once this method has been called twice: for the session, and for the card."""
+        """Enable the controls on the second call. The turn and the card each make one call when they end."""
         with self._lock:
             self._ends += 1
             ended = self._ends == 2
@@ -168,7 +168,7 @@ def _ipywidgets() -> Any:
 
 
 def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
-    """Emit the value of `widget` now and whenever the value changes.
+    """Emit the value of `widget` on subscription and whenever the value changes.
 
     If `widget` is a button, the stream emits the button itself on every click. In this example, moving the slider
     starts a new call and cancels the previous call::

@@ -17,10 +17,10 @@ from rxllm.display._words import error_text
 from rxllm.values import FilePart, ImagePart, LLMError, SourcePart, TextPart, ThinkingPart
 
 SHOWN = 2_000
-"""The maximum number of characters to show of a detail, such as a call's arguments, its progress or its result."""
+"""The maximum number of characters shown for a detail, such as a call's arguments, its progress or its result."""
 
 LINE, INDENTED = 60, 100_000
-"""The maximum lengths, in characters, of the arguments shown on a tool's line and of JSON that is indented."""
+"""The maximum number of characters of arguments to show on a tool's line, and of JSON to indent."""
 
 
 def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
@@ -267,7 +267,8 @@ $ figure{display:inline-block;margin:0 8px 8px 0;max-width:100%;vertical-align:t
 """.strip().replace("\n", "")
 
 _SCOPE = f"rxllm-{crc32(_RULES.encode()):08x}"
-"""The CSS class of all HTML drawn here. It is derived from the style sheet, so two versions never share rules."""
+"""The CSS class of all HTML drawn here. It is derived from the style sheet, so two versions of rxllm never
+share rules."""
 
 # Doubling the class makes these rules override the rules of the surrounding page.
 STYLE = _RULES.replace("$", f".{_SCOPE}.{_SCOPE}")

@@ -33,7 +33,7 @@ Streams = Observable[Any] | Sequence[Observable[Any]] | Mapping[str, Observable[
 REDRAW_SECONDS = 0.25
 
 VIRTUAL_SECONDS = 86_400.0
-"""The longest that a run in virtual time may last, in seconds."""
+"""The maximum length of a run in virtual time, in seconds."""
 
 
 class MarbleDiagram:
@@ -167,7 +167,7 @@ def marble_diagram(
     at most one virtual day. To draw a recording, write
     ``marble_diagram(rxllm.testing.replay_file("hello.jsonl"), virtual=True)``. Network calls need real time.
 
-    `labels` are the names of the lanes. By default, they are the source code of the arguments.
+    `labels` are the names of the lanes. By default, they are the source code of the arguments, or the keys of a dict.
 
     Raises ``ValidationError("invalid_option")`` if an argument is invalid.
     """
@@ -207,7 +207,10 @@ def _sources(streams: Any) -> dict[Any, Observable[Any]]:
 
 
 def _names(streams: Any, keys: Sequence[Any], count: int, frame: FrameType | None) -> list[str]:
-    """Return the source code of each of the caller's arguments, or numbers if the source code cannot be read."""
+    """Return names for the lanes: the source code of the caller's arguments, or the keys of a dict of streams.
+
+    If the source code cannot be read, the names are numbers.
+    """
     caller = cast(FrameType, cast(FrameType, frame).f_back)
     first, last, left, right = list(caller.f_code.co_positions())[caller.f_lasti // 2]
     place = ast.Pass(lineno=first or 0, end_lineno=last, col_offset=left or 0, end_col_offset=right)

@@ -53,7 +53,7 @@ class Mark(NamedTuple):
     """The mark for one item, or for `size` items that arrived between the times `at` and `until`.
 
     Equal items have the same `key`. `content` is the label without agent and stream names, and determines the
-    mark's colour. `detail` is the item's repr.
+    mark's colour. `detail` is the item's repr, cut to `MAX_LABEL`.
     """
 
     at: float
@@ -139,7 +139,7 @@ def rows_of(lanes: Sequence[Lane]) -> list[Row]:
 
 
 def join_marks(marks: Iterable[Mark], gap: float, most: int) -> list[Mark]:
-    """Join marks of the same kind that are at most `gap` apart. If more than `most` remain, join all kinds of marks."""
+    """Join marks of one kind that are at most `gap` apart. If more than `most` remain, also join different kinds."""
     result: list[Mark] = []
     for mark in marks:
         last = result[-1] if result else mark

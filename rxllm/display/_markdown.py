@@ -169,7 +169,7 @@ def _set_attributes(state: Any) -> None:
             token.attrSet("dir", "auto")
         for child in token.children or ():
             if child.type == "link_open":
-                if not is_link(child.attrs.get("href", "")):  # "[]()"
+                if not is_link(child.attrs.get("href", "")):  # for example, "[]()"
                     child.attrs.pop("href", None)
                 child.attrSet("rel", "noopener noreferrer")
                 child.attrSet("target", "_blank")

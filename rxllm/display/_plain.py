@@ -76,7 +76,7 @@ class Plain(Screen):
     """A screen that prints events as they arrive.
 
     An agent's events are indented below the name of its tool. With `text_only`, only the chat's own text and any
-    questions are printed. Errors are printed to standard error.
+    questions are printed. The chat's own errors are printed to standard error.
     """
 
     def __init__(self, *, text_only: bool) -> None:

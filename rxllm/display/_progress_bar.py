@@ -35,7 +35,7 @@ def progress_bar(label: str = "") -> Callable[[Progress], None]:
 
     In a notebook, the bar appears below the cell. On a terminal, it is drawn on standard error, below the program's
     output. If standard error is a file, a line is written at most every ten seconds, and once at the end. The bar is
-    redrawn only when a response arrives. Answers from a journal do not count towards the rate and the remaining time.
+    redrawn only when a response arrives. Answers from a journal do not count towards the rate or the remaining time.
 
     >>> from rxllm import Fake, generate_many
     >>> responses = list(generate_many(Fake("Hi"), ["a", "b"], on_progress=progress_bar("greetings")))

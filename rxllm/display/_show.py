@@ -38,13 +38,13 @@ T = TypeVar("T")
 
 
 REFRESH_SECONDS = 0.05
-"""The minimum pause between draws. With shorter pauses, the output would flicker."""
+"""The minimum pause between draws, in seconds. With shorter pauses, the output would flicker."""
 
 SHARE = 150
 """The pause after a draw is at least this many times as long as the CPU time of the draw."""
 
 TICK_SECONDS = 0.1
-"""The pause before a draw that updates only the running time."""
+"""The pause, in seconds, before a draw that updates only the running time."""
 
 WAKE_SECONDS = 0.1
 
@@ -154,7 +154,8 @@ class Showing(abc.DisposableBase, Generic[T]):
         self._stopped = False
         self._ended = self._begun
         self._future: Future[T] = Future()
-        # A running future cannot be cancelled. Cancelling a task that awaits this object disposes the stream instead.
+        # Mark the future as running, so that it cannot be cancelled. Cancelling a task that awaits this object disposes
+        # the stream instead.
         self._future.set_running_or_notify_cancel()
 
     def run(self) -> T:
@@ -354,7 +355,7 @@ class _MarimoCell(Screen):
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
         html = self._html(cards, min(card.begun for card in cards.values()))
-        # marimo only accepts indexes up to the one that follows the cell's existing outputs, so try them from the top.
+        # marimo only accepts indexes up to the one that follows the cell's existing outputs, so try the highest first.
         for index in range(_OUTPUTS, -1, -1):
             with contextlib.suppress(IndexError):
                 self._put(html, index)

@@ -28,8 +28,9 @@ MAX_SECONDS = 1e9
 class Timeline:
     """The rows of a run. ``str(timeline)`` draws them as text.
 
-    `rows` are the steps, with their tools and agents. If the function `timeline` ran a stream, `result` is what
-    ``show`` would have returned. Notebooks show an SVG picture and a table.
+    `rows` are the steps, with their tools and agents. If the streams have labels, `rows` are the streams. If the
+    function `timeline` ran a stream, `result` is what ``show`` would have returned. Notebooks show an SVG picture and a
+    table.
     """
 
     def __init__(self, title: str = "", labels: Iterable[str] = ()) -> None:
@@ -127,7 +128,7 @@ class Timeline:
         return drawn
 
     def html(self) -> str:
-        """Return the picture and a table of its figures as HTML. Both take their colours from the surrounding page."""
+        """Return the picture and a table of its figures as HTML. Their text has the colour of the surrounding page."""
         drawn = self._drawn()
         folded = f'<details style="margin-inline-start:24px"><summary>Figures</summary>{table_of(drawn)}</details>'
         return f'<div style="overflow-x:auto;font:13px system-ui,sans-serif">{svg_of(drawn)}{folded}</div>'
@@ -166,7 +167,7 @@ def timeline(source: Any, *, title: str = "") -> Timeline:
     a stream of events                  The run. Its times are measured as it runs. In a notebook, the picture grows
                                         in its cell; elsewhere, the timeline is printed at the end. The stop button
                                         or Ctrl-C cancels the call, as in ``show``.
-    a mapping of labels to streams,     All streams, one below the other. They run concurrently.
+    a mapping of labels to streams,     All streams, one below another. They run concurrently.
     or a stream of `Labelled` events
     a stream or an iterable of `Timed`  A run whose events have times, such as one from ``ops.timed()``, a recording
                                         (``testing.timed_file``) or a durable run (``watch(id, timed=True)``).

@@ -141,7 +141,7 @@ def _axis(seconds: float, scale: float, top: float, bottom: float) -> Iterator[s
 
 
 def tick_step(seconds: float) -> float:
-    """Return how many seconds apart the lines of an axis are, so that it has four to eight lines.
+    """Return the distance in seconds between the lines of an axis. The axis then has four to eight lines.
 
     >>> [tick_step(seconds) for seconds in (0.03, 4.8, 60, 500)]
     [0.005, 1, 10, 100]

@@ -10,7 +10,7 @@ content                  ends the bar, and begins a ``thinking``, ``text`` or ``
 `ErrorEvent`             ends the bar, and sets the step's `error`
 `StepRestarted`          makes all bars of the step ``lost``; the next event adds a new step
 approval is requested    adds a tool with an ``approval`` bar
-a tool starts or ends    ends the ``approval`` bar; begins and ends a ``tool`` or ``failed`` bar
+a tool starts or ends    ends the ``approval`` bar; begins or ends a ``tool`` or ``failed`` bar
 an agent's event         has the same effects on the rows below the agent's tool
 =======================  =========================================================================================
 
@@ -292,7 +292,7 @@ class Lane:
         self._agents.clear()
 
     def fail(self, at: float, error: Exception) -> None:
-        """End the open bars with an error."""
+        """End the step's open bar, and add a ``failed`` bar for `error`."""
         step = self._open_step()
         self._end_bar(at)
         step.end = step.end or at

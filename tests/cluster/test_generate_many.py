@@ -589,7 +589,7 @@ def test_keys_do_not_travel(client: Any) -> None:
         assert "canary" not in str(caught.value)
     for name, value in secrets.items():
         engine = Engine(OpenAIChat(base_url="http://127.0.0.1:1", **{name: value}), model="m")
-        remedy = "leave it out and set OPENAI_API_KEY in the environment of the workers"
+        remedy = "pass no key and set OPENAI_API_KEY in the environment of the workers"
         with pytest.raises(ValidationError, match=f"{name} of the adapter OpenAIChat .*; {remedy}") as caught:
             generate_many(engine, ["Hi"], client=client)
         assert "canary" not in str(caught.value)

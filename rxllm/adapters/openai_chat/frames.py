@@ -32,7 +32,7 @@ class CallDelta(msgspec.Struct, gc=False):
     id: str | None = None
     function: Function | None = None
     custom: Custom | None = None
-    extra_content: Any = None  # Gemini's signature
+    extra_content: Any = None  # contains Gemini's thought signature
 
 
 class Delta(msgspec.Struct, gc=False):

@@ -69,7 +69,10 @@ class OpenAIImages(HTTPImageAdapter):
             raise ImageAdapterError("invalid_request", message, provider=self.provider)
 
     def build(self, request: ImageRequest, call: Call) -> httpx.Request:
-        """Return the HTTP request. Raises ``ValidationError`` if an input image is given as a URL."""
+        """Return the HTTP request.
+
+        Input images that were given as URLs must already have been fetched. Raises ``ValidationError`` if one has not.
+        """
         self.refuse(request)
         headers = bearer(self, call)
         path, body = _PATHS[request.operation], image_body(request)

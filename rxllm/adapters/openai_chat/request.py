@@ -40,7 +40,7 @@ OTHERS_CARRY: Carries = {
     "assistant": {"text", "tool call", "reasoning details"},
     "tool": _CONTENT,
 }
-"""The kinds of parts to send to servers other than OpenAI's. Many accept more than OpenAI does."""
+"""The kinds of parts to send to servers other than OpenAI's. Many of them accept more than OpenAI does."""
 
 
 def chat_body(
@@ -54,7 +54,7 @@ def chat_body(
     carries: Carries = CARRIES if is_openai else OTHERS_CARRY
     if thoughts_field:
         carries = {**carries, "assistant": {*carries["assistant"], "thinking"}}
-    request = select_parts(request, f"Chat Completions of {provider}", provider, carries)
+    request = select_parts(request, f"the Chat Completions API of {provider}", provider, carries)
     body = {
         "model": request.model,
         "messages": [
@@ -142,13 +142,13 @@ def _tool_call(call: ToolCall, provider: str, *, with_details: bool) -> dict[str
 
 
 def _thoughts(message: Message) -> str:
-    # If a thought has a signature or data, it is from another API.
+    # A thought that has a signature or data is from another API.
     thoughts = (part for part in message.parts if isinstance(part, ThinkingPart))
     return "".join(part.text for part in thoughts if part.signature is None and not part.provider_data)
 
 
 def _reasoning_details(message: Message) -> Iterable[dict[str, Any]]:
-    # The decoder keeps only the opaque fields, so put the text back.
+    # The decoder keeps reasoning details without their text, so put the text back.
     for part in message.parts:
         if not isinstance(part, ThinkingPart) or not part.provider_data:
             continue
@@ -166,7 +166,7 @@ def _custom(tool: Tool, provider: str) -> dict[str, Any] | None:
     if own.get("type") != "custom":
         return None
     match own.get("format"):
-        case {"type": "grammar", "syntax": syntax, "definition": definition}:  # flat in the Responses API
+        case {"type": "grammar", "syntax": syntax, "definition": definition}:  # the Responses API does not nest these
             form = {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}
         case form:
             pass

@@ -41,13 +41,13 @@ class OpenAIResponses(HTTPAdapter):
     ``Response.metadata["logprobs"]``.
 
     If you pass ``{"background": True}``, OpenAI stores the answer while the model is writing it. If the connection
-    drops, the rest of the answer is read over a new connection, after the delays of the call's `retry` policy. Nothing
+    drops, the rest of the answer is read over a new connection, after a delay from the call's `retry` policy. Nothing
     is lost or repeated. Disposing of the call asks OpenAI to stop writing the answer. Servers that ignore the option
     answer as usual. See ``docs/errors.md``.
 
     To use one of the provider's own tools, pass the option ``{"tools": [{"type": "web_search"}]}`` or the tool
-    ``Tool("web_search", metadata={"openai": {"type": "web_search"}})``. Only ``apply_patch``, ``local_shell`` and
-    ``computer`` need a handler, because they run on your machine.
+    ``Tool("web_search", metadata={"openai": {"type": "web_search"}})``. Such a tool needs a handler only if it runs on
+    your machine, as ``apply_patch``, ``local_shell`` and ``computer`` do.
     """
 
     provider = "openai"

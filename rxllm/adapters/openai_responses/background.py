@@ -1,7 +1,8 @@
 """Read the answer to a request with ``"background": True``, even if the connection drops.
 
-The provider numbers the frames. The first connection reads every frame. If a number is missing there, the answer cannot
-be resumed. A later connection compares each number with `last`, which is the number of the last frame that was read:
+The provider numbers the frames. The first connection reads every frame. If it receives a number that is not one more
+than the previous number, the answer cannot be resumed. A later connection compares each number with `last`, which is
+the number of the last frame that was read:
 
 =======================  ==============================================================================================
 number of the frame      action
@@ -80,7 +81,7 @@ class BackgroundDecoder(ResponsesDecoder):
         super().read_whole(response)
 
     def feed(self, data: bytes) -> list[Event]:
-        """Return the events in `data`. Empty `data` means that the connection, and so its last frame, has ended."""
+        """Return the events in `data`. If `data` is empty, the connection has ended, which also ends its last frame."""
         if data:
             return super().feed(data)
         try:
@@ -172,7 +173,7 @@ class BackgroundAnswer:
         self._decoder.reopen(id)
 
     def refuse(self) -> None:
-        """Do nothing. If the provider has sent no id, there is no answer to stop."""
+        """Do nothing. A provider that refuses the request sends no id, so there is no answer to stop."""
 
     def drop_partial(self) -> None:
         self._decoder.drop_partial()

@@ -1,6 +1,6 @@
 """The decoder for the Responses API, which streams typed deltas.
 
-Sequence numbers are ignored, because some servers repeat or omit them.
+`ResponsesDecoder` itself ignores sequence numbers, because some servers repeat or omit them.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class ResponsesDecoder(FrameDecoder):
             self.blocks.usage(replace(usage, tool_usage=as_item(response.get("tool_usage"))))
         status = str(response.get("status") or "completed")
         if status in ("failed", "cancelled") or response.get("error"):
-            self._fail_on({"error": response.get("error") or {"message": f"the response was {status}", "code": status}})
+            self._fail_on({"error": response.get("error") or {"message": f"response status: {status}", "code": status}})
             return
         reason = str(as_item(response.get("incomplete_details")).get("reason") or status)
         self.blocks.finish(FINISH_REASONS.get(reason, "other"), reason)

@@ -59,7 +59,7 @@ def is_call(item: Item) -> bool:
 def is_server(item: Item, offered: Collection[str]) -> bool:
     """Return whether the provider itself runs the call.
 
-    xAI reports its own searches as calls to custom tools. The request has not offered these tools.
+    xAI reports its own searches as calls to custom tools that the request did not offer.
     """
     match item:
         case {"type": "function_call" | "computer_call" | "local_shell_call" | "apply_patch_call"}:

@@ -2,12 +2,12 @@
 
 1. A frame belongs to the item that has the frame's id or, if there is no such item, to the latest item that has the
    frame's index. Some servers invent a new id for each frame. Others send index 0 for everything.
-2. ``response.output_item.done`` contains the final item. Ciphertext is read only from this frame, because it differs
-   from frame to frame. Any text that was missing from the deltas is emitted here or at the end of the response.
+2. ``response.output_item.done`` contains the final item. The last frame contains all final items again. Ciphertext is
+   read only from a final item, because it differs from frame to frame. The text that the deltas lacked is then emitted.
 3. Each text or thought is a block. If a block is interrupted, the rest becomes a new block. A part that was not
    announced continues the open block.
-4. A tool that the provider runs becomes a call with the metadata ``{"server": True}``. The whole item becomes a part of
-   the message.
+4. A call to a tool that the provider runs has the metadata ``{"server": True}``. The whole item becomes a part of the
+   message.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Output:
         self._calls: dict[str, Slot] = {}  # the slot of each call, by `wire_id`
         self._open: tuple[str, int, int] | None = None  # the kind, slot and part of the last delta
         self._open_id = ""
-        self._begun: Counter[str] = Counter()  # how many blocks share each id, apart from the suffix
+        self._begun: Counter[str] = Counter()  # how many blocks have had each id, ignoring suffixes
         self._sources: set[str] = set()
 
     def finish(self, items: Sequence[Item]) -> None:
@@ -163,7 +163,7 @@ class Output:
             self._blocks.call(slot.number, None, None, delta)
 
     def _add_free_text(self, argument: str, slot: Slot | None, delta: str | Item | None) -> None:
-        # Stream the free text as a JSON object with one field, `argument`.
+        # Stream the free text as a JSON object with one field, whose name is `argument`.
         if slot is not None and isinstance(delta, str) and delta:
             escaped = json_text(delta)[1:-1]
             self._add_arguments(slot, escaped if slot.open_argument else f'{{"{argument}":"{escaped}')
@@ -271,7 +271,8 @@ class Slot:
 
     `pieces` contains the deltas of each kind. `parts` contains the indices of the parts that were announced. If the
     item is a tool call, `tool` is the tool's name and `call_id` is the call's id in events. `open_argument` is the
-    argument that receives free text. `call` is the slot itself or, if the item is a result, the slot of its call.
+    argument that receives free text. `call` is the slot itself if the item is a call. If the item is a call's result,
+    `call` is the slot of that call.
     """
 
     def __init__(self, number: int, item: Item) -> None:
@@ -289,14 +290,14 @@ class Slot:
         self.open_argument = ""
 
     def missing_arguments(self, item: Item) -> str:
-        """Return the rest of a finished call's arguments, which the deltas did not contain."""
+        """Return the part of a finished call's arguments that the deltas did not contain."""
         streamed, whole = "".join(self.pieces["arguments"]), call_arguments(item)
         if whole.startswith(streamed):
             return whole[len(streamed) :]
         return '"}' if self.open_argument else ""
 
     def missing(self, kind: str, texts: Sequence[str]) -> list[str]:
-        """Return the rest of each final text, which the deltas did not contain.
+        """Return the part of each final text that the deltas did not contain.
 
         The texts themselves are compared, because some servers send wrong indices.
 

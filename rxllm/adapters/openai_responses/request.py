@@ -56,7 +56,7 @@ _CACHE = {"prompt_cache_breakpoint": {"mode": "explicit"}}
 def responses_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
     """Return the JSON body for `request`.
 
-    It contains ``stop`` and ``seed`` if they are set, although OpenAI's own server rejects them. Other servers accept
+    If ``stop`` and ``seed`` are set, the body contains them. OpenAI's own server rejects them, but other servers accept
     them.
     """
     request = select_parts(request, f"the Responses API of {provider}", provider, CARRIES)

@@ -85,7 +85,7 @@ def test_every_code_of_a_failed_response_has_its_reason():
 def test_a_response_that_failed_without_a_word():
     error = said(CREATED + HI + response("failed"))[1].error
     assert isinstance(error, AdapterError)
-    assert (error.reason, error.message) == ("unknown", "the response was failed")
+    assert (error.reason, error.message) == ("unknown", "response status: failed")
 
 
 def model(server: Loopback) -> Engine:
