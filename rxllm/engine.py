@@ -134,7 +134,8 @@ class Engine:
     ('small', {'temperature': 0.0})
 
     Lists are converted to tuples. A copy has its own HTTP clients. A pickle contains neither clients nor keys. Raises
-    ``EngineError("invalid_engine")`` if a tool, operator, `prepare` function or observer is invalid.
+    ``EngineError("invalid_engine")`` if `params` contains an ``api_key``, or if `errors`, a tool, an operator, a
+    `prepare` function or an observer is invalid.
     """
 
     adapter: Any = None
@@ -277,7 +278,7 @@ class Engine:
     def from_model(cls, name: str, **options: Any) -> Engine:
         """Return the engine for ``"provider:model"`` or ``"local"``.
 
-        The provider can be built in or provided by a plugin. `options` that are fields of an engine are passed to the
+        The provider can be built in or installed as a plugin. `options` that are fields of an engine are passed to the
         engine, and all others are passed to its adapter. HTTP adapters accept `api_key`, `base_url`, `headers`,
         `timeout` and `client`.
 

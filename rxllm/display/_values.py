@@ -1,7 +1,7 @@
 """Draw values, messages and threads for notebooks.
 
-All sizes are limited to keep notebooks usable. A long thread shows its first message and its latest messages. Of the
-messages in between, the later ones can be expanded, and the earlier ones are only counted.
+The size of everything is limited, so that notebooks stay usable. A long thread shows its first message and its latest
+messages. Of the messages in between, the later ones can be expanded, and the earlier ones are only counted.
 """
 
 from __future__ import annotations
@@ -53,10 +53,13 @@ from rxllm.values import (
 )
 
 OPEN, FOLDED = 8, 100
-"""The number of a thread's latest messages to show, and the number of earlier messages to make expandable."""
+"""The number of a thread's latest messages to show, and the number of earlier messages to make expandable.
+
+A message counts as one together with the results of its tool calls.
+"""
 
 ROOM = 300_000
-"""The maximum length of a thread's HTML, in characters."""
+"""The length of a thread's HTML, in characters, beyond which no earlier messages are drawn."""
 
 LONG = 50_000
 """The maximum length of a text, in characters."""
@@ -315,5 +318,5 @@ def _cut_all(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fold(title: str, body: str) -> str:
-    """Collapse `body` below a title that expands it."""
+    """Return the HTML of `body`, collapsed below a title that expands it."""
     return f'<details class="rxllm-folded"><summary>{isolate(clip(title))}</summary>{body}</details>'

@@ -85,4 +85,4 @@ _REMEDIES = {
     "content_filter": "change the request",
     "budget_exceeded": "pass a larger budget",
 }
-"""Maps error reasons to remedies. A message that already contains a semicolon gets no remedy."""
+"""Maps error reasons to remedies. A message that contains a semicolon or a line break gets no remedy."""

@@ -33,7 +33,7 @@ CONNECTIONS = 32
 """The maximum number of connections per event loop."""
 
 IDLE_SECONDS = 1.0
-"""A connection for notifications is closed after being idle for this many seconds."""
+"""A connection for notifications is closed after this many seconds without a message, unless calls are waiting."""
 
 ALIVE_SECONDS = 15.0
 """Ping the server after this many seconds of silence. It must reply within the same interval."""
@@ -41,7 +41,7 @@ ALIVE_SECONDS = 15.0
 PAGE = 500
 
 GAP = -2
-"""The append script returns this if the store has lost commits that were made under the lease."""
+"""The value that the append script returns if the store has lost commits that were made under the lease."""
 
 _FIELDS = ("id", "factory", "input", "ending", "events", "created_at", "ended_at", "is_cancelled", "error")
 

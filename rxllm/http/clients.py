@@ -134,7 +134,7 @@ _prepared: set[str] = set()
 async def prepare(modules: tuple[str, ...]) -> None:
     """Import `modules` and load the certificates in a background thread."""
     if not _prepared.issuperset(modules):
-        await asyncio.shield(asyncio.wrap_future(_preparing(modules)))  # other calls wait for it too
+        await asyncio.shield(asyncio.wrap_future(_preparing(modules)))  # shielded, because other calls may wait too
 
 
 @functools.cache

@@ -186,9 +186,9 @@ class Process(asyncio.SubprocessProtocol):
 
     @contextlib.contextmanager
     def sent(self, message: Json | None) -> Generator[Inbox | None]:
-        """Send `message`, and yield the inbox that will receive its answer.
+        """Send `message`, and yield the inbox that will receive its answer, or None if no answer is expected.
 
-        Without a `message`, the inbox receives notifications.
+        If `message` is None, nothing is sent, and the inbox receives notifications.
         """
         inbox = Inbox() if message is None or {"id", "method"} <= message.keys() else None
         key = message["id"] if message is not None and inbox is not None else inbox

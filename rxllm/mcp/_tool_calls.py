@@ -64,7 +64,7 @@ async def call_tool(
                 return call.output(result)
             questions = Questions.required(result, known)
             known = Questions()
-        raise malformed(f"it asked to be called again more than {MAX_ROUNDS} times")
+        raise malformed(f"it asked to be called again {MAX_ROUNDS} times")
     except ToolError:
         raise
     except LLMError as error:
@@ -124,7 +124,7 @@ class _Call:
         try:
             binary = base64.b64decode(data, validate=True)
         except ValueError as error:
-            raise malformed(f"it sent {kind[:80]} that is not base64") from error
+            raise malformed(f"it sent {kind[:80]} data that is not base64") from error
         is_image = kind.startswith("image/")
         file = {"mime_type": kind, "data": binary}
         self._context.progress(ImagePart(Image.from_binary(binary, kind)) if is_image else FilePart(file))
@@ -231,7 +231,7 @@ def _check_page(params: Json) -> Json:
 
 
 def _response(reply: str, params: Json) -> Json | None:
-    """Convert the user's `reply` to the response to a question, or return None if it does not answer the question."""
+    """Return the response that the user's `reply` gives to a question, or None if it does not answer the question."""
     try:
         data: Json | None = msgspec.json.decode(reply, type=Json)
     except (ValueError, RecursionError):
