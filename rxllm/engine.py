@@ -255,9 +255,9 @@ class Engine:
 
         The tool's result is the text of the agent's answer or, with a `response_format`, the parsed value. `options`
         are options of ``rxllm.chat``, and `system` is the agent's system prompt. The agent's user message is the
-        ``prompt`` argument, or all arguments as JSON if you pass a `schema`. An agent has no timeout, and it is never
-        run by a ``tool_executor``. It uses the outer chat's `approve` unless it has its own. Its tools receive the
-        outer chat's context, updated with the agent's own context.
+        ``prompt`` argument or, if there are other arguments, all arguments as JSON. An agent has no timeout, and it is
+        never run by a ``tool_executor``. It uses the outer chat's `approve` unless it has its own. Its tools receive
+        the outer chat's context, updated with the agent's own context.
 
         The outer chat's stream emits the agent's events as ``Nested`` events. The agent's usage is included in the
         step's `agent_usage`. If the agent's chat fails, the outer model receives the error. If the agent's chat stops

@@ -1,6 +1,6 @@
 """The events of a stream: a closed union of 28 frozen classes.
 
-A ``match`` over `Event` is exhaustive, so adding a class is a breaking change. Adding a field is not. All adapters
+A ``match`` over `Event` can be exhaustive, so adding a class is a breaking change. Adding a field is not. All adapters
 follow these rules:
 
 1. A response begins with `MessageStarted` and ends with one `MessageCompleted` or one `ErrorEvent`.
@@ -308,7 +308,7 @@ class StepRestarted(_Event, frozen=True, tag="step_restarted"):
 
 
 class Custom(_Event, frozen=True, tag="custom"):
-    """An event that an operator or a tool defines for itself."""
+    """A custom event, defined by an operator or a tool."""
 
     name: str
     data: Any = None

@@ -62,7 +62,7 @@ ROOM = 300_000
 """The length of a thread's HTML, in characters, beyond which no earlier messages are drawn."""
 
 LONG = 50_000
-"""The maximum length of a text, in characters."""
+"""The maximum length of a piece of text, in characters."""
 
 MANY = 200
 """The maximum number of parts, images or table rows to show."""
@@ -309,7 +309,7 @@ def cut(text: str) -> str:
 
 
 def clip(text: str) -> str:
-    """Truncate a secondary text, such as a name."""
+    """Truncate secondary text, such as a name."""
     return truncate(text, SHOWN)
 
 

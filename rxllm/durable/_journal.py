@@ -55,11 +55,11 @@ class StoredJournal:
     competitor has won a race, the response's events until then are recorded. The replay of the response stays open
     after these events, so the guard trips again and the same competitor wins the race.
 
-    If a new request were sent, the model could call tools that have already run. A new request therefore waits until
-    all recorded tool calls of its chat have been replayed. A request counts as new if it differs from the recorded one
-    or if a tool runs two chats at once. If the replay stops too early, the request fails without being sent. The run
-    fails too, unless something else, such as `fallback`, replays the tool calls. Similarly, a new tool call waits for a
-    recorded call that has the same id in its chat.
+    A request that is not recorded waits until all recorded tool calls of its chat have been replayed. Perhaps a tool
+    runs two chats at once, and the other chat will replay the calls. Otherwise, the factory now builds a different
+    request, and the model could call tools that have already run. If the replay stops too early, the request fails
+    without being sent. The run fails too, unless something else, such as `fallback`, replays the tool calls. Similarly,
+    a new tool call waits for a recorded call that has the same id in its chat.
 
     `only_stops` means that the run has been cancelled. The replay then stops the answers that providers are keeping for
     the run. It sends nothing else and records nothing. It runs a tool again only if a provider is keeping an
@@ -70,7 +70,7 @@ class StoredJournal:
         self._writer = writer
         self.only_stops = only_stops
         self._known: defaultdict[tuple[str, str], deque[Any]] = defaultdict(deque)
-        beginnings: dict[str, deque[Any]] = {}  # by chat, what was kept of a response when a tool started early
+        beginnings: dict[str, deque[Any]] = {}  # for each chat, what was kept of a response when a tool started early
         records = list(records)
         self._kept = kept_answers(records)
         for record in records:
@@ -334,7 +334,7 @@ def _events(items: Any) -> Sequence[Event]:
 def _replay_left(seconds: float, events: Sequence[Event]) -> Observable[Event]:
     async def wait() -> None:
         await asyncio.sleep(seconds + LEFT_SECONDS)
-        message = "the stream differs from an earlier attempt, which disposed this response early"
+        message = "an earlier attempt disposed this response early; a factory must build the same stream every time"
         raise RunError("diverged", message)
 
     return _emit(events, wait)

@@ -43,7 +43,7 @@ class HTTP(Connection):
 
     `headers`, such as ``{"authorization": "Bearer ..."}``, are sent with every request. `client` is the same as for
     ``rxllm.adapters.HTTPAdapter``. `timeout` is in seconds, and does not apply to tool calls. ``version="2025-11-25"``
-    uses that version, even if the server supports a later one. Closing the connection also ends its session. Only
+    asks for that version, even if the server supports a later one. Closing the connection also ends its session. Only
     servers from before 2026 have sessions.
     """
 
