@@ -133,8 +133,9 @@ class Engine:
     >>> engine.model, engine.params
     ('small', {'temperature': 0.0})
 
-    Lists are converted to tuples. A copy has its own HTTP clients. A pickle contains neither clients nor keys. Raises
-    ``EngineError("invalid_engine")`` if `params` contains an ``api_key``, or if `errors`, a tool, an operator, a
+    Lists are converted to tuples. A deep copy has its own HTTP clients. A pickle contains neither clients nor keys.
+
+    Raises ``EngineError("invalid_engine")`` if `params` contains an ``api_key``, or if `errors`, a tool, an operator, a
     `prepare` function or an observer is invalid.
     """
 

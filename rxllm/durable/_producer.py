@@ -194,7 +194,9 @@ class Producer:
                 async with asyncio.timeout(STOP_SECONDS):
                     await self._build(run, _arguments(run.input)).pipe(ops.journaled(journal)).to_list()
         if journal is not None and (unread := journal.unread_answers):
-            log.warning("run %s ends without stopping %s, which may cost money", self._lease.run_id, ", ".join(unread))
+            log.warning(
+                "run %s ends without stopping answers, which may cost money: %s", self._lease.run_id, ", ".join(unread)
+            )
 
     async def _read(self) -> Ending:
         run = await self._store.load(self._lease.run_id)

@@ -260,7 +260,9 @@ class Runs:
             if answers and factory is not None and await self._here.take(id, factory, cancels=True):
                 return
             if answers:
-                log.warning("run %s ends without stopping %s, which may cost money", id, ", ".join(answers.values()))
+                log.warning(
+                    "run %s ends without stopping answers, which may cost money: %s", id, ", ".join(answers.values())
+                )
             if await cancel_turn(self._store, run, self._here.owner, self._here.lease_seconds):
                 return
             await self._store.cancel(id)

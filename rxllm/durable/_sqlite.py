@@ -65,7 +65,7 @@ _FAULTS = {
     sqlite3.SQLITE_LOCKED: "it is locked; stop the process that is using it",
     sqlite3.SQLITE_READONLY: "it cannot be written to; change the permissions of the file or its folder",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check its folder and permissions",
-    sqlite3.SQLITE_IOERR: "the disk failed or you reached a limit; check the disk and your quota",
+    sqlite3.SQLITE_IOERR: "the disk failed, or a quota was reached; check the disk and your quota",
     sqlite3.SQLITE_NOTADB: "it is not a SQLite database; use another path",
     sqlite3.SQLITE_CORRUPT: "it is damaged; restore it from a backup",
 }

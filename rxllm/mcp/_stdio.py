@@ -33,7 +33,7 @@ from rxllm.wire import NDJSONDecoder
 GRACE_SECONDS = 1.0
 """The number of seconds to wait for a server to exit before killing it."""
 MAX_WAITING = 1_000
-"""The maximum number of notifications that can be waiting. Further notifications are dropped."""
+"""The maximum number of unread messages in an inbox. A full inbox accepts only responses and errors."""
 MAX_UNREAD = 32 * 2**20
 """The maximum number of bytes of its input that the server may leave unread."""
 STDERR_SHOWN = 2_000

@@ -178,10 +178,10 @@ class Questions(msgspec.Struct):
         found, state = result.get("inputRequests"), result.get("requestState")
         requests = {key: object_of(request) for key, request in object_of(found).items()}
         if not requests and (found or state is None):
-            raise malformed("it asks for input without a question")
+            raise malformed("it asked for input without a question")
         for request in requests.values():
             if request.get("method") != "elicitation/create":
-                raise AdapterError("unsupported_feature", f"it asks for {str(request)[:80]}", provider=PROVIDER)
+                raise AdapterError("unsupported_feature", f"it asked for {str(request)[:80]}", provider=PROVIDER)
         params_by_key = {key: _check_page(object_of(request.get("params"))) for key, request in requests.items()}
         same = (key for key, params in params_by_key.items() if known.requests.get(key) == params)
         return cls(params_by_key, {key: known.responses[key] for key in same if key in known.responses}, state)
@@ -225,7 +225,7 @@ def _check_page(params: Json) -> Json:
     url = params.get("url")
     is_page = isinstance(url, str) and _PAGE.fullmatch(url)
     if not is_page and (url is not None or params.get("mode") == "url"):
-        message = f"it sends the user to {str(url)[:80]!r}; the address must begin with https:// or http://"
+        message = f"it sent the user to {str(url)[:80]!r}; the address must begin with https:// or http://"
         raise ValidationError("invalid_request", message)
     return params
 
