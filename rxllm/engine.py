@@ -133,8 +133,10 @@ class Engine:
     >>> engine.model, engine.params
     ('small', {'temperature': 0.0})
 
-    Lists are converted to tuples. A copy has its own HTTP clients. A pickle contains neither clients nor keys. Raises
-    ``EngineError("invalid_engine")`` if a tool, operator, `prepare` function or observer is invalid.
+    Lists are converted to tuples. A deep copy has its own HTTP clients. A pickle contains neither clients nor keys.
+
+    Raises ``EngineError("invalid_engine")`` if `params` contains an ``api_key``, or if `errors`, a tool, an operator, a
+    `prepare` function or an observer is invalid.
     """
 
     adapter: Any = None
@@ -254,9 +256,9 @@ class Engine:
 
         The tool's result is the text of the agent's answer or, with a `response_format`, the parsed value. `options`
         are options of ``rxllm.chat``, and `system` is the agent's system prompt. The agent's user message is the
-        ``prompt`` argument, or all arguments as JSON if you pass a `schema`. An agent has no timeout, and it is never
-        run by a ``tool_executor``. It uses the outer chat's `approve` unless it has its own. Its tools receive the
-        outer chat's context, updated with the agent's own context.
+        ``prompt`` argument or, if there are other arguments, all arguments as JSON. An agent has no timeout, and it is
+        never run by a ``tool_executor``. It uses the outer chat's `approve` unless it has its own. Its tools receive
+        the outer chat's context, updated with the agent's own context.
 
         The outer chat's stream emits the agent's events as ``Nested`` events. The agent's usage is included in the
         step's `agent_usage`. If the agent's chat fails, the outer model receives the error. If the agent's chat stops
@@ -277,7 +279,7 @@ class Engine:
     def from_model(cls, name: str, **options: Any) -> Engine:
         """Return the engine for ``"provider:model"`` or ``"local"``.
 
-        The provider can be built in or provided by a plugin. `options` that are fields of an engine are passed to the
+        The provider can be built in or installed as a plugin. `options` that are fields of an engine are passed to the
         engine, and all others are passed to its adapter. HTTP adapters accept `api_key`, `base_url`, `headers`,
         `timeout` and `client`.
 

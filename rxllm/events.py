@@ -1,10 +1,10 @@
 """The events of a stream: a closed union of 28 frozen classes.
 
-A ``match`` over `Event` is exhaustive, so adding a class is a breaking change. Adding a field is not. All adapters
+A ``match`` over `Event` can be exhaustive, so adding a class is a breaking change. Adding a field is not. All adapters
 follow these rules:
 
 1. A response begins with `MessageStarted` and ends with one `MessageCompleted` or one `ErrorEvent`.
-2. A tool call is a `ToolCallStarted`, its deltas and a `ToolCallCompleted`. Its id is unique in the thread.
+2. A tool call consists of a `ToolCallStarted`, deltas and a `ToolCallCompleted`. Its id is unique in the thread.
 3. A text or thinking block ends with a completion event before the next block or call begins. The completion event
    contains the whole text, so you can ignore the deltas.
 4. Every open block is closed before an `ErrorEvent`. An unfinished call is completed with the ``metadata``
@@ -197,7 +197,7 @@ class AskUserRequested(_Event, frozen=True, tag="ask_user_requested"):
 
 
 class ToolHalt(_Event, frozen=True, tag="tool_halt"):
-    """A tool has ended the chat. `content` is the text of `result` that the model would see."""
+    """A tool has ended the chat. `content` is the text that the model would see for `result`."""
 
     tool_call_id: str
     reason: str
@@ -232,7 +232,7 @@ class StepCompleted(_Event, frozen=True, tag="step_completed"):
 
 
 class ChatCompleted(_Event, frozen=True, tag="chat_completed"):
-    """The chat has halted.
+    """The chat has ended.
 
     The event contains the whole thread, including the system prompt. Do not send it to clients unfiltered.
     """
@@ -308,7 +308,7 @@ class StepRestarted(_Event, frozen=True, tag="step_restarted"):
 
 
 class Custom(_Event, frozen=True, tag="custom"):
-    """An event that an operator or a tool defines for itself."""
+    """A custom event, defined by an operator or a tool."""
 
     name: str
     data: Any = None

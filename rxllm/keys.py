@@ -188,8 +188,8 @@ def find(
 async def resolved(provider: str, key: ApiKey) -> str:
     """Return `key` or, if it is a function, the key that it returns.
 
-    Adapters call this function. Raises ``EngineError("missing_key")`` if `key` fails or does not return a key. If `key`
-    raises an `LLMError`, that error is raised unchanged, so that the call can be retried.
+    Adapters call this function. Raises ``EngineError("missing_key")`` if `key` raises an error or does not return a
+    key. An `LLMError`, however, is raised unchanged, so that the call can be retried.
     """
     if isinstance(key, str):
         return key

@@ -1,7 +1,7 @@
 """Draw values, messages and threads for notebooks.
 
-All sizes are limited to keep notebooks usable. A long thread shows its first message and its latest messages. Of the
-messages in between, the later ones can be expanded, and the earlier ones are only counted.
+The size of everything is limited, so that notebooks stay usable. A long thread shows its first message and its latest
+messages. Of the messages in between, the later ones can be expanded, and the earlier ones are only counted.
 """
 
 from __future__ import annotations
@@ -53,13 +53,16 @@ from rxllm.values import (
 )
 
 OPEN, FOLDED = 8, 100
-"""The number of a thread's latest messages to show, and the number of earlier messages to make expandable."""
+"""The number of a thread's latest messages to show, and the number of earlier messages to make expandable.
+
+A message counts as one together with the results of its tool calls.
+"""
 
 ROOM = 300_000
-"""The maximum length of a thread's HTML, in characters."""
+"""The length of a thread's HTML, in characters, beyond which no earlier messages are drawn."""
 
 LONG = 50_000
-"""The maximum length of a text, in characters."""
+"""The maximum length of a piece of text, in characters."""
 
 MANY = 200
 """The maximum number of parts, images or table rows to show."""
@@ -306,7 +309,7 @@ def cut(text: str) -> str:
 
 
 def clip(text: str) -> str:
-    """Truncate a secondary text, such as a name."""
+    """Truncate secondary text, such as a name."""
     return truncate(text, SHOWN)
 
 
@@ -315,5 +318,5 @@ def _cut_all(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fold(title: str, body: str) -> str:
-    """Collapse `body` below a title that expands it."""
+    """Return the HTML of `body`, collapsed below a title that expands it."""
     return f'<details class="rxllm-folded"><summary>{isolate(clip(title))}</summary>{body}</details>'

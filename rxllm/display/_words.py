@@ -1,4 +1,4 @@
-"""Texts that displays show to people: how a run ended, durations, counts, and remedies for errors."""
+"""The words that displays show to people: how a run ended, durations, counts, and remedies for errors."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ _REMEDIES = {
     "context_length_exceeded": "shorten the conversation, or use a model with a larger context",
     "timeout": "pass a larger timeout, or ask another model with ops.fallback",
     "network_error": "check the base_url and the network",
-    "truncated": "ask again, or let ops.restart ask again",
+    "truncated": "ask again, or use ops.restart to do so automatically",
     "content_filter": "change the request",
     "budget_exceeded": "pass a larger budget",
 }
-"""Maps error reasons to remedies. A message that already contains a semicolon gets no remedy."""
+"""Maps error reasons to remedies. A message that contains a semicolon or a line break gets no remedy."""

@@ -20,16 +20,19 @@ from rxllm.events import EVENT_CLASSES, Event, MessageCompleted
 from rxllm.runtime import ToolRecord, current_scope, scoped
 
 LEFT_SECONDS = 30.0
-"""If a response was disposed early, its replay may stay open this many seconds longer. After that, the run fails."""
+"""The number of seconds by which the replay of a response that was disposed early may last longer than the original.
+
+After that, the run fails.
+"""
 
 QUIET_SECONDS = 5.0
-"""A replay counts as stopped after this many seconds without progress.
+"""The number of seconds without progress after which a replay counts as stopped.
 
-Any request or tool call that is waiting for recorded tools then fails.
+Any request or tool call that is waiting for recorded tool calls then fails.
 """
 
 LOOK_SECONDS = 0.01
-"""The number of seconds between checks while a request or tool is waiting for recorded tools."""
+"""The number of seconds between checks while a request or tool call is waiting for recorded tool calls."""
 
 DIVERGED = (
     "the run cannot continue: its factory now builds a different request or tool call, so tools would run twice; "
@@ -52,11 +55,11 @@ class StoredJournal:
     competitor has won a race, the response's events until then are recorded. The replay of the response stays open
     after these events, so the guard trips again and the same competitor wins the race.
 
-    If a new request were sent, the model could call tools that have already run. A new request therefore waits until
-    all recorded tool calls of its chat have been replayed. A request counts as new if it differs from the recorded one
-    or if a tool runs two chats at once. If the replay stops too early, the request fails without being sent. The run
-    fails too, unless something else, such as `fallback`, replays the tools. Similarly, a new tool call waits for a
-    recorded call that has the same id in its chat.
+    A request that is not recorded waits until all recorded tool calls of its chat have been replayed. Perhaps a tool
+    runs two chats at once, and the other chat will replay the calls. Otherwise, the factory now builds a different
+    request, and the model could call tools that have already run. If the replay stops too early, the request fails
+    without being sent. The run fails too, unless something else, such as `fallback`, replays the tool calls. Similarly,
+    a new tool call waits for a recorded call that has the same id in its chat.
 
     `only_stops` means that the run has been cancelled. The replay then stops the answers that providers are keeping for
     the run. It sends nothing else and records nothing. It runs a tool again only if a provider is keeping an
@@ -67,7 +70,7 @@ class StoredJournal:
         self._writer = writer
         self.only_stops = only_stops
         self._known: defaultdict[tuple[str, str], deque[Any]] = defaultdict(deque)
-        beginnings: dict[str, deque[Any]] = {}  # by chat, what was kept of a response when a tool started early
+        beginnings: dict[str, deque[Any]] = {}  # for each chat, what was kept of a response when a tool started early
         records = list(records)
         self._kept = kept_answers(records)
         for record in records:
@@ -113,7 +116,7 @@ class StoredJournal:
         return concat(from_async_iter(lambda: self._wait_for_tools(path)), noted)
 
     def check(self) -> None:
-        """Raise an error if any chat has had to wait for recorded tools that still have not been replayed."""
+        """Raise an error if any chat has had to wait for recorded tool calls that still have not been replayed."""
         if any(map(self._has_tools, tuple(self._awaited))):
             raise RunError("diverged", DIVERGED)
 
@@ -307,10 +310,10 @@ def _read(run_id: str, record: Record) -> Any:
 
 
 def _settle_beginning(kept: deque[Any], outcome: Any) -> None:
-    """Append an empty list to `kept` if the recorded response has all the tool calls of `kept`'s last beginning.
+    """Append an empty list to `kept` if the recorded response contains all tool calls of the last beginning in `kept`.
 
-    The process may have died before it could record the empty list itself. A beginning that was kept twice stays valid,
-    because it was used in place of its response.
+    The empty list marks this beginning as settled. The process may have died before it could record the list. A
+    beginning that was kept twice stays valid, because it was used in place of its response.
     """
     if kept and kept[-1] and not (len(kept) > 1 and kept[-1] == kept[-2]) and not isinstance(outcome, LLMError):
         calls = _calls_of(outcome)
@@ -331,7 +334,7 @@ def _events(items: Any) -> Sequence[Event]:
 def _replay_left(seconds: float, events: Sequence[Event]) -> Observable[Event]:
     async def wait() -> None:
         await asyncio.sleep(seconds + LEFT_SECONDS)
-        message = "the stream differs from an earlier attempt, which disposed this response early"
+        message = "an earlier attempt disposed this response early; a factory must build the same stream every time"
         raise RunError("diverged", message)
 
     return _emit(events, wait)

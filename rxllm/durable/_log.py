@@ -91,7 +91,7 @@ class Log:
         return events
 
     async def events(self, count: int | None = None) -> AsyncGenerator[Event]:
-        """Yield all events or, if `count` is given, the events of all pages up to the one with event number `count`.
+        """Yield all events or, if `count` is given, all pages up to and including the page with event number `count`.
 
         Raises the same errors as `page`.
         """
@@ -232,7 +232,10 @@ class Tail:
         self._reading: asyncio.Task[None] | None = None
 
     async def after(self, number: int) -> Sequence[Timed[Event]]:
-        """Wait for events after event `number`, and return them. If the run has ended, return an empty sequence."""
+        """Wait for events after event `number`, and return them.
+
+        Once the run has ended and has no more events, return an empty sequence.
+        """
         while True:
             if self._start <= number < self._end:
                 return self._events[number - self._start : number - self._start + PAGE]

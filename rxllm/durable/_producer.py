@@ -100,7 +100,7 @@ class Producer:
         self._set(self._stopped)
 
     def abandon(self) -> None:
-        """Stop without using the store, which is not responding. This method can be called on any thread."""
+        """Stop without committing anything, because the store is not responding. This can be called on any thread."""
         if not self.ended.done():
             log.warning("this process has stopped producing run %s: its store is not responding", self._lease.run_id)
             with suppress(RuntimeError):  # the loop is closed
@@ -194,7 +194,9 @@ class Producer:
                 async with asyncio.timeout(STOP_SECONDS):
                     await self._build(run, _arguments(run.input)).pipe(ops.journaled(journal)).to_list()
         if journal is not None and (unread := journal.unread_answers):
-            log.warning("run %s ends without stopping %s, which may cost money", self._lease.run_id, ", ".join(unread))
+            log.warning(
+                "run %s ends without stopping answers, which may cost money: %s", self._lease.run_id, ", ".join(unread)
+            )
 
     async def _read(self) -> Ending:
         run = await self._store.load(self._lease.run_id)
@@ -353,7 +355,7 @@ def _error_json(error: Exception) -> bytes:
 
 
 class Suspects:
-    """Makes suspects take turns. A suspect is a run during which several processes have died.
+    """Makes suspects take turns. A suspect is a run during which at least ``max_attempts // 3`` processes have died.
 
     One of the suspects is probably killing the processes. The suspect with the most deaths goes first. Ties are broken
     at random, so that a slow run does not always go before the one that kills processes.

@@ -4,7 +4,7 @@
 situation                                reaction
 =======================================  ===============================================================================
 a run is taken                           Claim it, and produce it here until it ends.
-the taker is cancelled during the claim  Let the claim finish, then release the lease at once.
+`take` is cancelled during the claim     Let the claim finish, then release the lease at once.
 `close` is called during the claim       Let the claim finish, then release the lease at once.
 `close` is called                        Stop all producers. For at most `lease_seconds`, wait for them and all claims.
 =======================================  ===============================================================================

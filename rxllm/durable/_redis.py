@@ -33,15 +33,15 @@ CONNECTIONS = 32
 """The maximum number of connections per event loop."""
 
 IDLE_SECONDS = 1.0
-"""A connection for notifications is closed after being idle for this many seconds."""
+"""The number of silent seconds after which a connection for notifications is closed, unless calls are waiting."""
 
 ALIVE_SECONDS = 15.0
-"""Ping the server after this many seconds of silence. It must reply within the same interval."""
+"""The number of silent seconds after which the server is pinged. It must reply within the same number of seconds."""
 
 PAGE = 500
 
 GAP = -2
-"""The append script returns this if the store has lost commits that were made under the lease."""
+"""The value that the append script returns if the store has lost commits that were made under the lease."""
 
 _FIELDS = ("id", "factory", "input", "ending", "events", "created_at", "ended_at", "is_cancelled", "error")
 
@@ -337,7 +337,7 @@ class _Connections:
                 is_subscribed.set()
                 received = pinged = time.monotonic()
                 while message is not None or self._waiting:
-                    # The socket's own timeout would close a silent connection.
+                    # Without this timeout, the socket's own timeout would close a silent connection.
                     message = await pubsub.get_message(timeout=IDLE_SECONDS)
                     if message is not None:
                         received = time.monotonic()

@@ -91,5 +91,5 @@ return version
 """,
     }.items()
 }
-"""The scripts by name. KEYS holds the keys of a run or document and of the indexes. ARGV starts with the id and the
-channel for changes."""
+"""The scripts by name. KEYS holds the keys of a run or a document, then the keys of the indexes. ARGV starts with the
+id and the channel for changes."""

@@ -75,16 +75,16 @@ def open_runs(
     ...     runs.result(id).run()
     ChatResult('Hello Ada!', completed, 1 steps, 0 tokens)
 
-    `store` is the path of a SQLite file, a ``"redis://..."`` URL, or a `Store`. A factory builds a run's whole event
-    stream from its input. If another process continues the run, that process calls the factory with the same name in
-    its own `factories`. Both factories must build the same requests from the same input. Requests must not depend on a
-    clock or on random numbers. If the steps of a continued run differ from its committed steps, the run fails with
-    ``RunError("diverged")``.
+    `store` is the path of a SQLite file, a ``"redis://..."`` URL, or a `Store`. A factory takes a run's input, and
+    builds the run's whole event stream. If another process continues the run, that process calls the factory with the
+    same name in its own `factories`. Both factories must build the same requests from the same input. Requests must not
+    depend on a clock or on random numbers. If the steps of a continued run differ from its committed steps, the run
+    fails with ``RunError("diverged")``.
 
     Events are committed within `flush_after` seconds, or at once if a response ends or a tool runs. If a process dies,
     others can continue its runs after at most `lease` seconds. If `max_attempts` processes in a row die at the same
-    place, the run fails with ``RunError("too_many_attempts")``. Runs during which a third of that number have died
-    are continued one at a time.
+    place, the run fails with ``RunError("too_many_attempts")``. Runs during which at least a third of
+    that many processes have died are continued one at a time.
 
     Raises ``ValidationError("invalid_option")`` if an argument is invalid.
     """
@@ -113,7 +113,7 @@ class Runs:
     `session`              Load a conversation. To begin its next turn, call `start`.
     `save_session`         Store a session that was created or changed outside these runs.
     `delete_session`       Delete a session.
-    `sessions`             A property: a ``rxllm.session.SessionStore`` with the three methods above.
+    `sessions`             A property. It offers the three methods above as a ``rxllm.session.SessionStore``.
     `add_factory`          Register another factory, as ``web.chat`` does.
     `get`                  Load a run with its status.
     `list`                 Load the newest runs.
@@ -159,8 +159,8 @@ class Runs:
         its second argument. The run's events are saved in the session, even if the run fails.
 
         Raises ``RunError("unknown_factory")`` or ``ValidationError`` immediately. If the id is taken, the stream fails
-        with ``RunError("exists")``. If the session has changed or has an open turn, it fails with
-        ``RunError("conflict")``. In these cases, no request is sent.
+        with ``RunError("exists")``. If the session has changed or has an open turn, the stream
+        fails with ``RunError("conflict")``. In these cases, no request is sent.
         """
         check_instance("id", id, str | None, "a non-empty string, or None for a new id")
         check("id", id, id is None or is_name(id), "a non-empty string, or None for a new id")
@@ -244,7 +244,7 @@ class Runs:
         return result.map(lambda value: from_data(to_data(value), response_format=response_format))
 
     def cancel(self, id: str) -> Stream[None]:
-        """Ask a run's producer to cancel it and close its connections.
+        """Ask a run's producer to cancel the run and close its connections.
 
         If no process is producing the run, this process stops the answer that a provider is keeping for the run. To
         find the answer, this process calls the run's factory, and replays the run from its journal.
@@ -260,7 +260,9 @@ class Runs:
             if answers and factory is not None and await self._here.take(id, factory, cancels=True):
                 return
             if answers:
-                log.warning("run %s ends without stopping %s, which may cost money", id, ", ".join(answers.values()))
+                log.warning(
+                    "run %s ends without stopping answers, which may cost money: %s", id, ", ".join(answers.values())
+                )
             if await cancel_turn(self._store, run, self._here.owner, self._here.lease_seconds):
                 return
             await self._store.cancel(id)
@@ -331,7 +333,7 @@ class Runs:
 
         Only runs of this object's factories are continued. With `every`, this is repeated at intervals of that many
         seconds until `close` is called or the stream is disposed. A round that finds no runs emits nothing. If the
-        store is unavailable in one round, the next round tries it again.
+        store is unavailable in one round, the next round tries again.
         """
         check_count("limit", limit)
         check("every", every, every is None or is_positive(every), "None or a positive number of seconds")

@@ -1,8 +1,8 @@
 """Sessions in a store.
 
 A session's document contains the session or its open turn. Each document has a version, so if several turns are started
-at once, only one of them can begin. The input of a turn's run is a copy of the document. When the run has ended, the
-session after the turn replaces the turn in the document.
+at once, only one of them can begin. The input of a turn's run is a copy of the document. Once the run has stopped, the
+turn in the document is replaced with the session as it is after the turn.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class OpenTurn(msgspec.Struct, frozen=True):
 
 
 _HEAD = serializer.to_json(Custom("turn")).removesuffix(', "v": 1}').encode()
-"""The JSON of every turn starts with this, so even a damaged turn can be recognized."""
+"""The start of every turn's JSON, by which even a damaged turn can be recognized."""
 
 
 def is_turn(data: bytes) -> bool:

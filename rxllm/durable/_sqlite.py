@@ -63,16 +63,16 @@ _FAULTS = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space",
     sqlite3.SQLITE_BUSY: f"another process has kept it locked for more than {BUSY_SECONDS:g} s; stop that process",
     sqlite3.SQLITE_LOCKED: "it is locked; stop the process that is using it",
-    sqlite3.SQLITE_READONLY: "it cannot be written; change the permissions of the file or its folder",
+    sqlite3.SQLITE_READONLY: "it cannot be written to; change the permissions of the file or its folder",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check its folder and permissions",
-    sqlite3.SQLITE_IOERR: "the disk failed or you reached a limit; check the disk and your quota",
+    sqlite3.SQLITE_IOERR: "the disk failed, or a quota was reached; check the disk and your quota",
     sqlite3.SQLITE_NOTADB: "it is not a SQLite database; use another path",
     sqlite3.SQLITE_CORRUPT: "it is damaged; restore it from a backup",
 }
 
 
 class SQLiteStore:
-    """A store in the file at `path`. Only the file's owner can read the file."""
+    """A store in the file at `path`. A new file can be read only by its owner."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path).absolute()

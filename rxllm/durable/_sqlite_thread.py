@@ -80,7 +80,7 @@ class SQLiteThread:
             timer.cancel()
 
     async def close(self) -> None:
-        """Finish pending calls, then close the connection and the thread."""
+        """Finish the pending calls, close the connection, and end the thread."""
         with self._guard:
             if not self._is_closed:
                 self._is_closed = True

@@ -27,7 +27,7 @@ Status = Literal["waiting", "running", "completed", "halted", "failed", "cancell
 
 
 class Record(msgspec.Struct, frozen=True):
-    """An entry in a run's journal. Its `data` is JSON.
+    """An entry in a run's journal. Its `data` is JSON or empty.
 
     An entry whose `kind` is ``"begin"`` means that the tool call `key` has started.
     """
@@ -42,8 +42,9 @@ class Run(msgspec.Struct, frozen=True):
 
     `factory` names the function that builds the run's stream from the JSON `input`. `status` is ``"running"`` while a
     process holds a valid lease, and ``"waiting"`` without one. An ended run's `status` shows how it ended. ``"halted"``
-    means that the chat is waiting for a person. `events` is the number of the last event. `created_at` and `ended_at`
-    are in seconds since 1970. `is_cancelled` is True after a cancel request. `error` is a failed run's error as JSON.
+    means that a tool call or a question in the chat has not been answered yet. `events` is the number of the last
+    event. `created_at` and `ended_at` are in seconds since 1970. `is_cancelled` is True after a cancel request. `error`
+    is a failed run's error as JSON.
     """
 
     id: str
@@ -58,7 +59,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right to append to a run. It expires `seconds` after its last renewal."""
+    """The right to append to a run. It expires `seconds` after it was created or last extended."""
 
     run_id: str
     owner: str
@@ -104,9 +105,9 @@ class Store(Protocol):
         ...
 
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
-        """Return the ids of the claimable runs of `factories`.
+        """Return the ids of the claimable runs of `factories`, longest-waiting first.
 
-        The runs that have waited longest are first. A run is claimable if it has not ended and has no valid lease.
+        A run is claimable if it has not ended and has no valid lease.
         """
         ...
 
@@ -160,7 +161,7 @@ class Store(Protocol):
         ...
 
     async def cancel(self, id: str) -> None:
-        """Ask a run's producer to cancel it.
+        """Ask a run's producer to cancel the run.
 
         The producer is notified by its next `append` or `renew`. A run without a valid lease ends as cancelled
         immediately. A run that has already ended is left unchanged. Raises ``RunError("unknown_run")`` if there is

@@ -19,7 +19,7 @@ MakeStore = Callable[[], Store]
 Check = Callable[["Place"], Coroutine[Any, Any, None]]
 
 SOON = 3.0
-"""A store must wake a waiting call within this many seconds."""
+"""The number of seconds within which a store must wake a waiting call."""
 
 LONG = 60.0
 BRIEF = 0.05
@@ -122,7 +122,7 @@ async def in_threads(mains: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) ->
 # Runs
 
 
-@rule("create", "a new run has its factory, its input, the store's time and no events, and its id cannot be used again")
+@rule("create", "a new run has the given factory and input, the store's time and no events; its id cannot be reused")
 async def _create(place: Place) -> None:
     run = Run(place.id(), place.factory, b'"in\\u0000put"', "running", 7, 1.0, 2.0, True, b"1")
     await place.store.create(run)
@@ -249,14 +249,14 @@ async def _claimable(place: Place) -> None:
     await store.cancel(await place.create("ended"))
     await store.create(Run(place.id("foreign"), f"{place.factory} 2", b"1"))
     expect_same(await store.claimable([place.factory]), ids, "the list of claimable runs")
-    expect_same(await store.claimable([place.factory, "no such factory"], limit=2), ids[:2], "the first two runs")
+    expect_same(await store.claimable([place.factory, "no such factory"], limit=2), ids[:2], "the list of two runs")
     both = [*ids, place.id("foreign")]
-    expect_same(await store.claimable([place.factory, f"{place.factory} 2"]), both, "the runs of both factories")
-    expect_same(await store.claimable([]), [], "the runs of no factories")
+    expect_same(await store.claimable([place.factory, f"{place.factory} 2"]), both, "the list for both factories")
+    expect_same(await store.claimable([]), [], "the list for no factories")
     lease = present(await store.claim(ids[0], "owner", LONG), "the first run could not be claimed")
-    expect_same(await store.claimable([place.factory]), ids[1:], "the claimable runs after a claim")
+    expect_same(await store.claimable([place.factory]), ids[1:], "the list after a claim")
     await store.release(lease)
-    expect_same(await store.claimable([place.factory]), [*ids[1:], ids[0]], "the claimable runs after the release")
+    expect_same(await store.claimable([place.factory]), [*ids[1:], ids[0]], "the list after the release")
 
 
 # The log
@@ -273,9 +273,9 @@ async def _log(place: Place) -> None:
     expect_same(await store.events(lease.run_id), [b"1", b"2", b"3", b"4"], "the log")
     expect_same([record.data for record in await store.records(lease.run_id)], [b"1", b"2", b"3", b"4"], "the journal")
     expect_same((await store.load(lease.run_id)).events, 4, "the number of the last event")
-    expect_same(await store.events(lease.run_id, after=1, limit=2), [b"2", b"3"], "two events after the first")
-    expect_same(await store.events(lease.run_id, after=4), [], "the events after the last one")
-    expect_same(await store.events(lease.run_id, after=99), [], "the events after number 99")
+    expect_same(await store.events(lease.run_id, after=1, limit=2), [b"2", b"3"], "the page of two events")
+    expect_same(await store.events(lease.run_id, after=4), [], "the page after the last event")
+    expect_same(await store.events(lease.run_id, after=99), [], "the page after event number 99")
 
 
 @rule("token", "an append with the same token as the lease's last append changes nothing, even after the run has ended")

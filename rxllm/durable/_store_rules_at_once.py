@@ -139,7 +139,7 @@ async def _processes(place: Place) -> None:
             after = (await place.store.load(id)).events
         loop = asyncio.get_running_loop()
         won = [await loop.run_in_executor(None, results.get, True, LONG) for _ in owners]
-        expect_same(sorted(won), [False, True], "the sorted results of the processes' claims")
+        expect_same(sorted(won), [False, True], "the sorted list of the processes' claim results")
         expect_same(await place.store.events(id), [b"1", b"2", b"3"], "the log")
         expect_same((await place.store.load(id)).status, "completed", "the status of the ended run")
     finally:

@@ -22,7 +22,7 @@ MOST = 1024
 """The number of events that may queue up for a slow store before the stream is paused."""
 
 APPENDING_SECONDS = 0.25
-"""An append delays the next renewal by this many seconds. The append itself has checked for cancel requests."""
+"""The number of seconds by which an append delays the next renewal. The append itself checks for cancel requests."""
 
 FOREVER = 2**53
 """An event number that no run ever reaches."""
@@ -116,7 +116,8 @@ class Writer:
             # Start waiting before renewing, so that no cancel request is missed. The renewal reports earlier requests.
             batches = self._batches
             waiting = asyncio.create_task(self._store.wait(self._lease.run_id, FOREVER, self._lease.seconds / 3))
-            waiting.add_done_callback(lambda task: task.cancelled() or task.exception())  # ignore failures
+            # Read the exception, because asyncio could log it otherwise.
+            waiting.add_done_callback(lambda task: task.cancelled() or task.exception())
             try:
                 await asyncio.sleep(0)
                 self._note(await self._retry(partial(self._store.renew, self._lease)))

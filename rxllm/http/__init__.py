@@ -8,7 +8,7 @@ file                              contents
 ``reattach``                      reads the rest of an answer over a new connection, after the first one has dropped
 ``timeouts``                      the timeouts for connecting, for the response and for idle periods
 ``redirects``                     follows redirects, without sending secrets to another host
-``transport_errors``              converts connection errors, for example if a server cannot be reached
+``transport_errors``              converts connection errors, such as a refused connection, to ``AdapterError``
 ``decompression``                 decompresses response bodies slice by slice
 ``secrets``, ``request_log``      remove keys from errors, URLs and logs; log each request
 ================================  =====================================================================================

@@ -134,7 +134,7 @@ _prepared: set[str] = set()
 async def prepare(modules: tuple[str, ...]) -> None:
     """Import `modules` and load the certificates in a background thread."""
     if not _prepared.issuperset(modules):
-        await asyncio.shield(asyncio.wrap_future(_preparing(modules)))  # other calls wait for it too
+        await asyncio.shield(asyncio.wrap_future(_preparing(modules)))  # shielded, because other calls may wait too
 
 
 @functools.cache
@@ -189,7 +189,7 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
     The default is the value of ``RXLLM_TRANSPORT`` or, if that is not set, httpx.
 
     The choice applies to rxllm's own clients, except for those of ``"local"``. Engines that are given by name, such as
-    ``"provider:model"``, use it at once. An existing adapter uses it on each event loop on which the adapter has not
+    ``"provider:model"``, use it at once. An existing adapter uses it only on event loops on which the adapter has not
     made a call yet. Adapters that were given a `client` are not affected.
 
     =============  ========================  ===========================================================================
@@ -197,11 +197,12 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
     =============  ========================  ===========================================================================
     ``"httpx"``    nothing                   If a call is disposed while it is connecting, it ends once it is connected.
     ``"httpx2"``   ``rxllm[httpx2]``         If a call is disposed while it is connecting, it ends once it is connected.
-    ``"aiohttp"``  ``rxllm[aiohttp]``        A good choice for services: it uses about half as much CPU time if events
-                                             arrive one by one, and concurrent streams delay each other less. Disposed
-                                             calls end at once. A SOCKS proxy raises ``EngineError("invalid_engine")``.
-                                             Errors have the same classes and reasons, but their messages are aiohttp's.
-                                             Mocks of httpx's transport do not see the requests.
+    ``"aiohttp"``  ``rxllm[aiohttp]``        A good choice for services: it uses about half as much CPU time as httpx if
+                                             events arrive one by one, and concurrent streams delay each other less.
+                                             Disposed calls end at once. A SOCKS proxy raises
+                                             ``EngineError("invalid_engine")``. Errors have the same classes and
+                                             reasons, but their messages are aiohttp's. Mocks of httpx's transport do
+                                             not see the requests.
     =============  ========================  ===========================================================================
 
     Raises ``ValidationError("invalid_option")`` if `name` is anything else, and ``EngineError("missing_dependency")``
@@ -284,5 +285,5 @@ class Clients:
             self._owner = weakref.ref(loop)
         # Even if the owner's loop no longer exists, the client still holds connections that belong to it.
         elif self._owner() is not loop:
-            message = "this client belongs to another event loop; pass a factory instead, client=lambda: ..."
+            message = "this client belongs to another event loop; pass a factory instead, such as client=lambda: ..."
             raise EngineError("wrong_loop", message)

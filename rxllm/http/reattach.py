@@ -15,7 +15,8 @@ is disposed                                        Ask the provider to stop the 
                                                    arrived yet, wait up to `ID_SECONDS` for it.
 =================================================  ====================================================================
 
-If the stream ends early for any other reason, the provider is also asked to stop the answer.
+If the stream ends early for any other reason, the provider is also asked to stop the answer. The provider is never
+asked if a later process will read the answer.
 """
 
 from __future__ import annotations

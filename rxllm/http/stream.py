@@ -6,7 +6,8 @@
                │
                └──> bytes ──> decoder.feed ──> events ──> ... ──> close ──> decoder.close ──> events ──> on_completed
 
-If an error occurs before the status has arrived, it goes to ``on_error``. A later error becomes an ``ErrorEvent``.
+If the connection fails before a success status has arrived, the error goes to ``on_error``. If it fails later, the
+error becomes an ``ErrorEvent``.
 
 httpcore 1.0.9 cannot safely cancel a call in every state, so `_send` holds the pump:
 
@@ -92,9 +93,9 @@ class Exchange(Protocol):
 
     The other methods are about answers that the provider keeps. `kept_answer` returns the answer, and `saved_id`
     returns the id that an earlier process saved for it. ``rebuild(build)`` builds a further request about the answer.
-    `hands_over` returns whether a later process will read the answer. `is_cancelled` returns whether the answer must
-    only be stopped. `note_drop` is called before each wait for the rest of the answer. `note_loss` is called before the
-    original request is sent again.
+    `hands_over` returns whether a later process will read the answer. `is_cancelled` returns whether the answer must be
+    stopped instead of read. `note_drop` is called before each wait for the rest of the answer. `note_loss` is called
+    before the original request is sent again.
     """
 
     provider: str
@@ -190,7 +191,7 @@ async def _read(
 ) -> AdapterError | None:
     """Send `request` and emit the events of the response.
 
-    If a failure occurs after the response has begun, return it instead of raising it.
+    If the connection fails after the response has begun, return the error instead of raising it.
     """
     began = time.monotonic()
     streaming = False
@@ -346,7 +347,7 @@ async def _drain(reads: AsyncGenerator[bytes, None], pump: Pump[Any]) -> None:
 
 
 async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
-    """Return as much of the error body as arrives within `ERROR_BODY_SECONDS`."""
+    """Return as much of the error body as arrives within `ERROR_BODY_SECONDS`, but not much over `ERROR_BODY_BYTES`."""
     body = b""
     with contextlib.suppress(Exception):  # the status matters more than a complete body
         async with IdleTimeout(pump, ERROR_BODY_SECONDS):

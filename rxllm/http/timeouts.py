@@ -27,7 +27,7 @@ from rxllm.values.argument_checks import is_positive, must_be
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 600.0
-"""The default limit, in seconds, on how long a response may be silent. It is high, as models can think for minutes."""
+"""The default limit, in seconds, on how long a response may be silent. Models can think for minutes, so it is high."""
 WRITE_SECONDS = 60.0
 ERROR_BODY_SECONDS = 5.0
 """The number of seconds to wait for the body of an error response."""

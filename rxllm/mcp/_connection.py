@@ -63,8 +63,9 @@ OnMessage = Callable[[Json], Json | None]
 class Connection(ABC):
     """A connection to a server.
 
-    `timeout` is in seconds, and does not apply to tool calls. If `version` is given, it is used without asking the
-    server. ``with`` and ``async with`` close the connection. A closed connection reconnects when it is used again.
+    `timeout` is in seconds, and does not apply to tool calls. If `version` is given, rxllm does not ask
+    whether the server supports a later one. ``with`` and ``async with`` close the connection. A closed connection
+    reconnects when it is used again.
     """
 
     session: str | None = None
@@ -91,7 +92,7 @@ class Connection(ABC):
 
     @abstractmethod
     def needs_cancel(self, version: str) -> bool:
-        """Whether the server must be notified when a request is disposed."""
+        """Return whether the server must be notified when a request is disposed."""
 
     async def aclose(self) -> None:
         """Close the connection. The next request reopens it."""
@@ -263,7 +264,7 @@ class Connection(ABC):
 
 
 def _may_be_older(error: LLMError) -> bool:
-    """Whether the server may be from the handshake era."""
+    """Return whether the server may be from the handshake era."""
     if not isinstance(error, AdapterError):
         return True
     if error.code is not None or error.reason in ("timeout", "malformed_response"):
@@ -303,7 +304,9 @@ def messages_in(data: Any) -> Iterator[Json]:
     """
     for message in cast(list[Any], data) if isinstance(data, list) else [data]:
         if not isinstance(message, dict) or _is_too_deep(message):
-            fault = f"is nested over {DEPTH} levels deep" if isinstance(message, dict) else f"is {str(message)[:80]!r}"
+            fault = (
+                f"is nested more than {DEPTH} levels deep" if isinstance(message, dict) else f"is {str(message)[:80]!r}"
+            )
             raise StreamError("malformed_event", f"a message from the MCP server {fault}", provider=PROVIDER)
         yield cast(Json, message)
 
@@ -355,7 +358,7 @@ def has_modern(versions: Any) -> bool:
 
 
 def is_modern(error: LLMError) -> bool:
-    """Whether `error` asks for the version `MODERN`."""
+    """Return whether `error` asks for the version `MODERN`."""
     if not isinstance(error, AdapterError) or error.code != UNSUPPORTED_VERSION:
         return False
     return has_modern(object_of(error.metadata.get("data")).get("supported"))

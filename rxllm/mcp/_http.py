@@ -1,6 +1,6 @@
 """`HTTP`, a connection to a server over HTTP.
 
-Each request is a POST. Some of a tool call's arguments are also sent as headers.
+Each message is sent in a POST. Some of a tool call's arguments are also sent as headers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class HTTP(Connection):
 
     `headers`, such as ``{"authorization": "Bearer ..."}``, are sent with every request. `client` is the same as for
     ``rxllm.adapters.HTTPAdapter``. `timeout` is in seconds, and does not apply to tool calls. ``version="2025-11-25"``
-    uses that version, even if the server supports a later one. Closing the connection also ends its session. Only
+    asks for that version, even if the server supports a later one. Closing the connection also ends its session. Only
     servers from before 2026 have sessions.
     """
 
@@ -192,7 +192,7 @@ def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
     for path, place in _places(schema, ()):
         token = place[KEY]
         if not path or not isinstance(token, str) or not _TOKEN.fullmatch(token) or place.get("type") not in _TYPES:
-            message = f"{KEY} must be a valid header name, and its property must be a string, an integer or a boolean"
+            message = f"{KEY} must be a valid header name, given for a string, integer or boolean property"
             raise ValueError(f"{message}: got {str(token)[:80]!r}")
         if (name := f"mcp-param-{token.lower()}") in headers.values():
             raise ValueError(f"{KEY} {token[:80]!r} is used by two parameters")

@@ -31,11 +31,11 @@ from rxllm.values.argument_checks import check
 from rxllm.wire import NDJSONDecoder
 
 GRACE_SECONDS = 1.0
-"""The number of seconds that a server has to exit before it is killed."""
+"""The number of seconds to wait for a server to exit before killing it."""
 MAX_WAITING = 1_000
-"""The maximum number of notifications that can be waiting. Further notifications are dropped."""
+"""The maximum number of unread messages in an inbox. A full inbox accepts only responses and errors."""
 MAX_UNREAD = 32 * 2**20
-"""The maximum number of bytes that may be waiting for the server to read them."""
+"""The maximum number of bytes of its input that the server may leave unread."""
 STDERR_SHOWN = 2_000
 
 _INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "SYSTEMROOT", "APPDATA", "TEMP")
@@ -64,7 +64,7 @@ class Stdio(Connection):
     The first call starts ``command *arguments``. If the server ends, the next call starts it again. The server inherits
     only `PATH`, `HOME` and similar variables, so it does not see any keys. To add variables, pass `env`. `timeout`, in
     seconds, limits how long the server may take to start or to answer a request. It does not apply to tool calls.
-    ``version="2025-11-25"`` uses that version, even if the server supports a later one.
+    ``version="2025-11-25"`` asks for that version, even if the server supports a later one.
     """
 
     def __init__(
@@ -186,9 +186,9 @@ class Process(asyncio.SubprocessProtocol):
 
     @contextlib.contextmanager
     def sent(self, message: Json | None) -> Generator[Inbox | None]:
-        """Send `message`, and yield the inbox that will receive its answer.
+        """Send `message`, and yield the inbox that will receive its answer, or None if no answer is expected.
 
-        Without a `message`, the inbox receives notifications.
+        If `message` is None, nothing is sent, and the inbox receives notifications.
         """
         inbox = Inbox() if message is None or {"id", "method"} <= message.keys() else None
         key = message["id"] if message is not None and inbox is not None else inbox

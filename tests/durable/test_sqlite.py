@@ -133,10 +133,10 @@ def test_a_file_that_cannot_be_written_is_an_error(path: Path) -> None:
     with_store(path, lambda store: store.create(RUN))
     path.chmod(0o444)
     if os.getuid():
-        assert "it cannot be written; change the permissions" in refusal(path).message
+        assert "it cannot be written to; change the permissions" in refusal(path).message
     else:  # root may write everything but what is sealed, so the database itself is told to be read only
         error = SQLiteStore(path)._unavailable(_error_of(path))
-        assert "it cannot be written; change the permissions" in error.message
+        assert "it cannot be written to; change the permissions" in error.message
 
 
 def _error_of(path: Path) -> sqlite3.Error:
