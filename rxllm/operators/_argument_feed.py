@@ -38,7 +38,7 @@ MOST = 64
 
 
 class ArgumentFeed:
-    """The arguments of one call that have arrived so far. ``on_room()`` is called when a full stream has room again."""
+    """The arguments of one call that have arrived so far. ``on_room()`` is called when `is_full` may become False."""
 
     def __init__(self, tool: FunctionTool[..., Any], id: str, on_room: Callable[[], None]) -> None:
         self.tool, self._id = tool, id
@@ -57,7 +57,7 @@ class ArgumentFeed:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the tool can start, because a stream has begun and all plain arguments are complete."""
+        """Whether the tool can start: a stream has begun, and all plain arguments are complete."""
         return self._has_stream and not self._is_over and self._missing <= self._items.keys()
 
     @property

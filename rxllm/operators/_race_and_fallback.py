@@ -228,8 +228,8 @@ def circuit_breaker(
 
     During a trial call, the circuit is ``half_open``. It closes when the trial receives content. It opens again if the
     trial fails. If the trial is disposed, the next call becomes the trial. An error counts as a failure if it would be
-    retried by default. Any other error shows that the provider works. ``on_change(state)`` is called for each change.
-    Its exceptions are logged.
+    retried by default. Any other ``AdapterError`` or ``StreamError`` shows that the provider works. Errors of other
+    classes are ignored. ``on_change(state)`` is called for each change. Its exceptions are logged.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """

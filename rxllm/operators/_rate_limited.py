@@ -99,8 +99,8 @@ def rate_limited(
     A call reserves tokens for its messages and tools, as estimated by ``rxllm.count_tokens``. It also reserves its
     `max_tokens`, or 1,000 tokens if that is not set. Reported usage replaces the reservation when the call ends. Usage
     beyond the reservation counts from the end of the call. A call that reserves more than the whole limit waits until
-    no tokens of other calls count. `tokens_per_minute` works only in ``Engine(operators=[...])``. In a pipe, it raises
-    ``EngineError``.
+    the last 60 seconds contain no tokens of other calls. `tokens_per_minute` works only in
+    ``Engine(operators=[...])``. In a pipe, it raises ``EngineError``.
 
     If a call fails with a Retry-After, all calls wait that long, up to 600 seconds. In an engine, retried failures have
     the same effect. After a ``rate_limited`` failure without a Retry-After, all calls wait for the retry policy's
