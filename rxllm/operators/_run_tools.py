@@ -72,9 +72,9 @@ def run_tools(
     denies the call. With ``halt("approval")``, or without `approve`, the caller decides later. `approve` may return an
     awaitable, or an Observable that ends with the answer. An unanswered call is denied after `approve_timeout` seconds.
 
-    Three outcomes of `approve` are bugs in the caller's code: an exception, an answer of any other type
-    (``TypeError``), and arguments that the tool does not accept (``ValidationError("invalid_option")``). They end the
-    stream through ``on_error`` and are not sent to the model.
+    Three outcomes of `approve` are bugs in the caller's code: an exception, an answer that is none of
+    these (``TypeError``), and arguments that the tool does not accept (``ValidationError("invalid_option")``). They end
+    the stream through ``on_error`` and are not sent to the model.
 
     A tool with ``eager=True`` starts as soon as its call is complete, while the model is still writing::
 

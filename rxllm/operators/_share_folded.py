@@ -153,7 +153,7 @@ class _Shared:
                 watchers = tuple(self._watchers)
                 for watcher in watchers:
                     watcher.add(event)
-        except Exception as error:  # raised if the event's raw usage has unknown keys
+        except Exception as error:  # raised if the item is not an event, or if raw usage has unknown keys
             self._end(error)
             self._subscription.dispose()
         else:
@@ -339,7 +339,7 @@ class _Entry(msgspec.Struct):
 
 
 def _join(latest: list[_Entry], event: Event, text: str) -> bool:
-    # Providers may send usage updates between deltas. Folding does not depend on their order.
+    # Providers may send usage updates between deltas. The result of a fold does not depend on where they are.
     for entry in reversed(latest):
         if continues(entry.event, event):
             entry.texts.append(text)

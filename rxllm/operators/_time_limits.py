@@ -36,7 +36,7 @@ BUSY_SECONDS = 0.01
 def time_limits(
     first: float | None = None, idle: float | None = None, total: float | None = None
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Limit how long a stream may be silent or run.
+    """Limit how long a stream may run, and how long it may be silent.
 
     ::
 
