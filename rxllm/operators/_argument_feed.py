@@ -8,7 +8,7 @@ the beginning of a stream's argument       The tool can start once all its other
                                            optional argument is missing, the tool waits for the end of the call.
 a piece of a string                        The ``Stream[str]`` emits it.
 an element of an array                     The ``Stream[T]`` emits it as a T.
-the end of an argument                     Its stream completes when the next argument begins or the call ends, so that
+the end of a stream's argument             The stream completes when the next argument begins or the call ends, so that
                                            a fault after the last argument still reaches the tool.
 an invalid element                         Every open stream fails with ``ToolError("invalid_arguments")``.
 the end of the call                        A stream that is still open or has no argument fails in the same way.

@@ -408,7 +408,7 @@ class _Meter:
             self._settle(path)
 
     def _leave(self) -> None:
-        """Settle the running responses. The request of each one counts even if no event has arrived."""
+        """Settle the running responses. Each response's request counts, even if no event has arrived."""
         for response in list(self._running.values()):
             response.count.begin()
         self._settle_all()

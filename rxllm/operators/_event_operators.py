@@ -283,7 +283,7 @@ _EVENTS_OF: dict[type[Any], str] = {
 
 
 def shared(operator: Callable[[Observable[T]], Stream[R]]) -> Callable[[Observable[T]], Stream[R]]:
-    """Mark `operator` as having state that all calls share. ``rxllm.cluster`` cannot send such state."""
+    """Mark `operator` as having state that all its calls share. ``rxllm.cluster`` cannot send such an operator."""
     vars(operator)["is_shared"] = True
     return operator
 

@@ -416,7 +416,7 @@ Entry = list[float]
 
 
 class _RateWindow:
-    """Limits the total in any 60 seconds. An amount above the limit is allowed if nothing else was used then."""
+    """Limits the total in any 60 seconds. An amount above the limit is allowed if nothing else is used in that time."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit

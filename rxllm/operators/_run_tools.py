@@ -82,9 +82,10 @@ def run_tools(
         run_tools()     --start--call--end-(started)-text-(completed)-|(encoded)(step)|
 
     Its events are emitted at once, except for the result, which follows the response. If the response then fails, is
-    restarted or does not run its calls, the tool is stopped, and its result is dropped. If `eager` is True,
+    restarted or its calls do not run, the tool is stopped, and its result is dropped. If `eager` is True,
     ``idempotent`` tools start early too, but agents do not. If `eager` is False, no tool starts early. Tools that need
-    an approval, ``manual`` tools and tools whose source emits on another thread wait for the end of the response.
+    an approval and ``manual`` tools wait for the end of the response. If the source emits on another thread, all tools
+    wait.
 
     A tool with ``Stream`` parameters starts while the model is still writing them. If the tool fails or halts before
     its arguments are complete, the response ends there, and the source is disposed::

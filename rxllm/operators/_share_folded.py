@@ -104,7 +104,7 @@ class _Shared:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscription = SingleAssignmentDisposable()
         self._timer = SerialDisposable()  # The timer for the grace period, which begins when the last watcher leaves.
-        self._has_failed = False  # Watchers often leave after an ErrorEvent.
+        self._has_failed = False  # Whether the last event was an ErrorEvent. Watchers often leave after one.
         self._has_ended = False
         self._error: Exception | None = None
 

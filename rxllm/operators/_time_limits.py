@@ -1,7 +1,7 @@
 """Time limits and warnings for silent streams.
 
 * Pings do not extend a limit.
-* Most events only record the time, which is cheap. The timer is usually set again only when it fires.
+* For most events, only the time is recorded, which is cheap. The timer is usually set again only when it fires.
 * Time spent waiting for the consumer does not count as silence.
 """
 

@@ -164,7 +164,7 @@ class ToolStep(abc.DisposableBase):
             feed.end(ToolCall(event.id, event.name, dict(event.arguments), event.raw_arguments, dict(event.metadata)))
             self._step_tools().complete(event.id)
         else:
-            if feed is not None:  # all arguments have arrived, so the tool gets them at once
+            if feed is not None:  # all arguments have arrived, so the tool receives them together
                 self._eager.pop(event.id, None)
             self._start_early(event)
 
