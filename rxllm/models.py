@@ -175,7 +175,7 @@ def _canonical(provider: str) -> str:
 
 
 _PROVIDERS = {**_ALIASES, "moonshot": "moonshotai", "vertex": ""}
-"""Maps a provider to its name in genai-prices, where the names differ. If it is "", only the model is looked up."""
+"""Maps a provider to its name in genai-prices, where they differ. If that name is "", only the model is looked up."""
 
 _EXTRA = {
     "cache_write_1h_tokens": ("cache_creation.ephemeral_1h_input_tokens",),

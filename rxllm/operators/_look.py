@@ -198,7 +198,7 @@ def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
     change them. Operators receive replayed answers too, so guards and budgets still work.
 
     An interrupted tool call runs again if its tool is ``@tool(idempotent=True)``. Otherwise, the call stays in
-    ``pending_tool_calls``. Its ``metadata["interrupted"]`` gives the reason.
+    ``pending_tool_calls``, and ``metadata["interrupted"]`` of the call is True.
 
     ``rxllm.durable`` has a journal that writes to a database. To write your own, see `rxllm.runtime.Journal`.
 

@@ -106,7 +106,8 @@ def rate_limited(
     the same effect. After a ``rate_limited`` failure without a Retry-After, all calls wait for the retry policy's
     delay. Each attempt counts towards `requests_per_minute`.
 
-    A `Limiter` passed as `per_second` decides when each call starts. Several machines can share one.
+    A `Limiter` passed as `per_second` decides when each call starts. Several machines can share a `Limiter`. Like
+    `tokens_per_minute`, it works only in an engine's operators.
 
     Each operator has one first-in, first-out queue for all threads. All calls of an engine share it. A retry keeps its
     call's slot. A disposed subscription leaves the queue. A blocking ``run()`` or ``for`` raises

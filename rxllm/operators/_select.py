@@ -183,8 +183,8 @@ def tool_calls() -> Callable[[Observable[Event]], Stream[ToolCall]]:
     >>> list(stream_generate(Fake(ToolCall("c1", "add", {"a": 1})), "Hi").pipe(tool_calls()))
     [add(a=1)]
 
-    An ``ErrorEvent`` becomes an ``on_error``. Calls that were cut off are left out. So are agents' calls, because
-    agents answer these themselves.
+    An ``ErrorEvent`` becomes an ``on_error``. Calls that were cut off are left out. So are agents' calls, which the
+    agents answer themselves.
     """
 
     def read(event: Event) -> Iterable[ToolCall]:
