@@ -143,9 +143,9 @@ def traces(
     providers. The call's span is a child of the span that is current when the call is subscribed to. If `propagate` is
     True, each attempt sends a ``traceparent`` header, unless the caller sets that header.
 
-    If `content` is True, the spans include messages, tools, arguments and results, but not the model's reasoning. By
-    default, they include these if the environment variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` is
-    ``span_only``, ``span_and_event`` or ``true``. If `cost` is True, costs from the provider, ``rxllm.models`` or
+    If `content` is True, the spans include messages, tools, arguments and results, but not the model's reasoning. If it
+    is None, the environment variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` decides: ``span_only``,
+    ``span_and_event`` and ``true`` stand for True. If `cost` is True, costs from the provider, ``rxllm.models`` or
     genai-prices are added.
 
     Raises ``ValidationError("invalid_option")`` if an option is invalid. Raises ``EngineError("missing_dependency")``

@@ -81,7 +81,7 @@ class ArgumentFeed:
         self._scanner.feed(delta)
 
     def when_complete(self, use: Callable[[ToolCall], None]) -> None:
-        """Call ``use(call)`` with the whole call as soon as it is complete."""
+        """Pass the whole tool call to `use` as soon as the model has finished it."""
         self._use = use
         if self._call is not None:
             use(self._call)
