@@ -175,7 +175,7 @@ def _canonical(provider: str) -> str:
 
 
 _PROVIDERS = {**_ALIASES, "moonshot": "moonshotai", "vertex": ""}
-"""Maps providers to their names in genai-prices, if the two differ. If the name is "", only the model is looked up."""
+"""Maps a provider to its name in genai-prices, where they differ. If that name is "", only the model is looked up."""
 
 _EXTRA = {
     "cache_write_1h_tokens": ("cache_creation.ephemeral_1h_input_tokens",),

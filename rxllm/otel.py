@@ -95,7 +95,7 @@ PROVIDERS = {
     "vertex": "gcp.vertex_ai",
     "xai": "x_ai",
 }
-"""Maps a provider's name in rxllm to its name in the conventions, if the two differ."""
+"""Maps a provider's name in rxllm to its name in the conventions, where the names differ."""
 
 _ABSENT = {"input_tokens": 0, "output_tokens": 0}
 RELEASED, NEWEST = "gen_ai.client.operation", "gen_ai.client.inference"
@@ -143,9 +143,9 @@ def traces(
     providers. The call's span is a child of the span that is current when the call is subscribed to. If `propagate` is
     True, each attempt sends a ``traceparent`` header, unless the caller sets that header.
 
-    If `content` is True, the spans include messages, tools, arguments and results, but not the model's reasoning. By
-    default, they include these if the environment variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` is
-    ``span_only``, ``span_and_event`` or ``true``. If `cost` is True, costs from the provider, ``rxllm.models`` or
+    If `content` is True, the spans include messages, tools, arguments and results, but not the model's reasoning. If it
+    is None, the environment variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` decides: ``span_only``,
+    ``span_and_event`` and ``true`` stand for True. If `cost` is True, costs from the provider, ``rxllm.models`` or
     genai-prices are added.
 
     Raises ``ValidationError("invalid_option")`` if an option is invalid. Raises ``EngineError("missing_dependency")``
@@ -289,7 +289,7 @@ class Traces(rxllm.telemetry.Tracer):
         }
         opened = self._start(value, f"execute_tool {value.tool}", attributes, (TOOL, TOOL_TYPE))
         opened.agent = value.tool if value.is_agent else None
-        # The current context is the tool's own copy, so it is never detached.
+        # The current context is the tool's own copy, so nothing has to be detached later.
         body = _Body(self, value.id, len(value.path) + 1, _around(value))
         context.attach(context.set_value(_BODY, body, opened.context))
 
@@ -336,7 +336,7 @@ class Traces(rxllm.telemetry.Tracer):
         if body is not None and body.tool_id == value.parent_id and body.owner is self:
             return here  # includes spans that the tool's function has opened
         id = value.parent_id or ""
-        for parent_id in (id, id.partition("/")[0]):  # a tool may be disposed before it begins
+        for parent_id in (id, id.partition("/")[0]):  # a tool that was disposed before it began has no span
             opened = self._open.get(parent_id)
             parent = self._ended.get(parent_id) if opened is None else opened.context
             if parent is not None:
@@ -468,7 +468,7 @@ def _attribute(value: Any) -> Any:
 
 
 def _fits_otlp(entry: Any) -> bool:
-    # Exporters drop text that is not UTF-8, and integers of more than 64 bits.
+    # Exporters drop text that UTF-8 cannot encode, and integers of more than 64 bits.
     if isinstance(entry, str):
         return entry.isascii() or entry.encode("utf-8", "replace").decode() == entry
     return entry is None or isinstance(entry, float) or (isinstance(entry, int) and -(2**63) <= entry < 2**63)

@@ -8,7 +8,7 @@ the beginning of a stream's argument       The tool can start once all its other
                                            optional argument is missing, the tool waits for the end of the call.
 a piece of a string                        The ``Stream[str]`` emits it.
 an element of an array                     The ``Stream[T]`` emits it as a T.
-the end of an argument                     Its stream completes when the next argument begins or the call ends, so that
+the end of a stream's argument             The stream completes when the next argument begins or the call ends, so that
                                            a fault after the last argument still reaches the tool.
 an invalid element                         Every open stream fails with ``ToolError("invalid_arguments")``.
 the end of the call                        A stream that is still open or has no argument fails in the same way.
@@ -38,7 +38,7 @@ MOST = 64
 
 
 class ArgumentFeed:
-    """The arguments of one call that have arrived so far. ``on_room()`` is called when a full stream has room again."""
+    """The arguments of one call that have arrived so far. ``on_room()`` is called when `is_full` may become False."""
 
     def __init__(self, tool: FunctionTool[..., Any], id: str, on_room: Callable[[], None]) -> None:
         self.tool, self._id = tool, id
@@ -57,7 +57,7 @@ class ArgumentFeed:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the tool can start, because a stream has begun and all plain arguments are complete."""
+        """Whether the tool can start: a stream has begun, and all plain arguments are complete."""
         return self._has_stream and not self._is_over and self._missing <= self._items.keys()
 
     @property
@@ -81,7 +81,7 @@ class ArgumentFeed:
         self._scanner.feed(delta)
 
     def when_complete(self, use: Callable[[ToolCall], None]) -> None:
-        """Call ``use(call)`` with the whole call as soon as it is complete."""
+        """Pass the whole tool call to `use` as soon as the model has finished it."""
         self._use = use
         if self._call is not None:
             use(self._call)

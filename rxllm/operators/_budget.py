@@ -100,7 +100,7 @@ def budget(
 
     ======================  ============================================================================================
     before a request        The request reserves tokens for its messages and tools, as estimated by
-                            ``rxllm.count_tokens``, and for its answer: its `max_tokens`, or else the model's
+                            ``rxllm.count_tokens``, and for the answer: the request's `max_tokens`, or else the model's
                             `max_output_tokens` in ``rxllm.models``, or else 1,000. It also reserves the tokens' cost.
     if too little is left   The request fails with ``StreamError("budget_exceeded")`` and is not sent. A chat that
                             has already completed a step halts with the `halted_reason` ``"budget"``.
@@ -116,8 +116,8 @@ def budget(
     ======================  ============================================================================================
 
     To stay within the limit, set `max_tokens` on every request. Input beyond the estimate can still exceed the limit.
-    Without `max_tokens`, each call can exceed it by 32 tokens or one delta of text. Hidden thinking beyond 1,000 tokens
-    can exceed it too. Searches and other tools billed per use are only counted at the end.
+    Without `max_tokens`, each call can exceed it by 32 tokens or one delta of text, whichever is more. Hidden thinking
+    beyond 1,000 tokens can exceed it too. Searches and other tools billed per use are only counted at the end.
 
     In an engine, the budget applies to all calls, wherever the operator is in the engine's list. Each attempt by
     ``hedge``, ``fallback``, ``restart`` and ``retry_before_content`` counts, even if it is cancelled. Calls made by
@@ -237,8 +237,8 @@ class _Meter:
     ==================  ==============================================================================================
     event               effect
     ==================  ==============================================================================================
-    MessageStarted      A response begins. In a pipe, it gets its own budget unless it continues a chat. It is cut off
-                        if the budget is already exceeded or a price is missing.
+    MessageStarted      A response begins. With a plain token limit in a pipe, it gets its own budget unless it
+                        continues a chat. It is cut off if the budget is already exceeded or a price is missing.
     a delta             The response is cut off if it needs more than the budget has left.
     MessageCompleted    The actual usage replaces the reservation. A chat that is over its limit halts.
     ErrorEvent or end   Running responses are settled. The event or end is then delivered in the subscriber's scope,
@@ -408,7 +408,7 @@ class _Meter:
             self._settle(path)
 
     def _leave(self) -> None:
-        """Settle the running responses. The request of each one counts even if no event has arrived."""
+        """Settle the running responses. Each response's request counts, even if no event has arrived."""
         for response in list(self._running.values()):
             response.count.begin()
         self._settle_all()

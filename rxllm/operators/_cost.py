@@ -55,8 +55,9 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
     stay None for a model that is not in the genai-prices list. Non-zero costs reported by the provider are kept.
 
     Searches, audio, images, one-hour caches and service tiers are priced separately. So is each model that Anthropic
-    uses for compactions, advisors and fallbacks. An agent's costs are added by its own engine. Put your own contract's
-    prices in an ``rxllm.models`` entry. To price a `Usage` without a stream, call ``rxllm.models.priced``.
+    uses for compactions, advisors and fallbacks. An agent's costs are added by its own engine. If your contract has
+    its own prices, put them in an ``rxllm.models`` entry. To price a `Usage` without a stream, call
+    ``rxllm.models.priced``.
 
     Or pass `price`, a function that adds costs to a `Usage`:
 
@@ -198,7 +199,7 @@ def _answering_model(metadata: Mapping[str, Any]) -> str | None:
 CHARACTERS_PER_TOKEN = 4
 
 OUTPUT_TOKENS = 1_000
-"""The number of tokens to reserve for an answer whose limit is unknown."""
+"""The number of tokens to reserve for an answer whose maximum length is unknown."""
 
 
 class Estimate(msgspec.Struct, frozen=True):

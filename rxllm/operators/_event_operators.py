@@ -220,7 +220,7 @@ def fold_events(
                 return
             try:
                 fold.add(event)
-            except Exception as error:  # raised if the event's raw usage has unknown keys
+            except Exception as error:  # raised if the item is not an event, or if raw usage has unknown keys
                 observer.on_error(error)
 
         def on_completed() -> None:
@@ -279,11 +279,11 @@ _EVENTS_OF: dict[type[Any], str] = {
     ChatResult: "stream",
     Turn: "session.stream_start",
 }
-"""Maps each class of result to the function that emits events instead."""
+"""Maps each result class to the function that emits events instead."""
 
 
 def shared(operator: Callable[[Observable[T]], Stream[R]]) -> Callable[[Observable[T]], Stream[R]]:
-    """Mark `operator` as having state that all calls share. ``rxllm.cluster`` cannot send such state."""
+    """Mark `operator` as having state that all its calls share. ``rxllm.cluster`` cannot send such an operator."""
     vars(operator)["is_shared"] = True
     return operator
 

@@ -204,7 +204,7 @@ class _Ending:
             self._call_soon("failed" if self._has_failed else "cancelled", lambda: None)
 
     def _take_end(self) -> bool:
-        """Return True for the first end only. From then on, the reader waits until `fn` is done."""
+        """Return True only for the first end. From then on, the reader waits until `fn` is done."""
         is_first = self._ended.acquire(blocking=False)
         if is_first and self._endings is not None:
             self._release_reader = self._endings.begin()

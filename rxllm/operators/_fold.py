@@ -375,7 +375,7 @@ def parse_json(text: str) -> Any:
     """
     try:
         return decode_json(unfenced(text))
-    except Exception as error:  # a lone surrogate does not raise DecodeError
+    except Exception as error:  # for a lone surrogate, the error is not a DecodeError
         raise invalid_output(f"the answer is not JSON: {error}", text) from error
 
 

@@ -108,10 +108,10 @@ def guard(
     ===========================  ======================================================================================
 
     All other events wait for the text before them, so the result's text is exactly what was shown. Up to four checks
-    run at once. Their verdicts apply in the order of the text. When a check rejects a part (a trip), the source is
-    disposed, and an ``ErrorEvent`` ends the stream. If no event has been emitted yet, the stream ends with ``on_error``
-    instead. The error's metadata holds the guard's name (`guard`), the `reason` if any, and the rejected `text`. The
-    text is cut to 80 characters. Do not show it to the user.
+    run at once. Their verdicts are applied in the order of the text. When a check rejects a part (a trip), the source
+    is disposed, and an ``ErrorEvent`` ends the stream. If no event has been emitted yet, the stream ends with
+    ``on_error`` instead. The error's metadata holds the guard's name (`guard`), the `reason` if any, and the rejected
+    `text`. The text is cut to 80 characters. Do not show it to the user.
 
     After a trip, none of the step's tools run. Text that an engine's guard has stopped is never sent back to the model.
     After ``stream``, put the guard before operators that hold events back, such as `smooth` and `gate`. Otherwise,

@@ -25,8 +25,8 @@ after a value  ``}`` or ``]``                      after a value
 White space between these characters is skipped. The end of the outermost value and any syntax error lead to `ended`.
 The rest of the text is then skipped.
 
-Each character is scanned once. The scanner does not check the whole grammar, because a parser reads the elements and
-the whole text later.
+Each character is scanned once. The scanner does not check the whole grammar, because the elements and the whole text
+are parsed later.
 """
 
 from __future__ import annotations

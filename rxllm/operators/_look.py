@@ -140,15 +140,15 @@ def timed() -> Callable[[Observable[T]], Stream[Timed[T]]]:
     ChatResult('Hi', completed, 1 steps, 0 tokens)
 
     Times are in seconds. Put `timed` directly before an operator that folds the stream, such as `to_chat_result`. Other
-    event operators do not accept `Timed` items. ``rxllm.timeline(result)`` draws the result's timeline. So does a
-    notebook. The times are not part of the result's fields or its JSON.
+    event operators do not accept `Timed` items. ``rxllm.timeline(result)`` draws the result's timeline. A notebook
+    draws it too. The times are not part of the result's fields or its JSON.
 
-    Upstream retries, fallbacks and races are in the answer's metadata, under ``"retry"``, ``"fallback"``, ``"race"`` or
-    ``"hedge"``. ``"began"`` is the number of seconds from the start of the first attempt to the start of the attempt
-    that answered. ``"lost"`` lists the other attempts. Each has a `name`, an `error`, and the times at which it `began`
-    and `ended`. The `error` of a disposed attempt is None. An answer that continued over another connection has
-    ``"reattached"``, which lists the gaps. Each gap has its length (`seconds`), the number of seconds from its start to
-    the end of the answer (`before`), and an `error`.
+    Upstream retries, fallbacks and races are recorded in the answer's metadata, under ``"retry"``, ``"fallback"``,
+    ``"race"`` or ``"hedge"``. ``"began"`` is the number of seconds from the start of the first attempt to the start of
+    the attempt that answered. ``"lost"`` lists the other attempts. Each has a `name`, an `error`, and the times at
+    which it `began` and `ended`. The `error` of a disposed attempt is None. An answer that continued over another
+    connection has ``"reattached"``, which lists the gaps. Each gap has its length (`seconds`), the number of seconds
+    from its start to the end of the answer (`before`), and an `error`.
     """
 
     def start(
@@ -198,7 +198,7 @@ def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
     change them. Operators receive replayed answers too, so guards and budgets still work.
 
     An interrupted tool call runs again if its tool is ``@tool(idempotent=True)``. Otherwise, the call stays in
-    ``pending_tool_calls``. Its ``metadata["interrupted"]`` gives the reason.
+    ``pending_tool_calls``, and ``metadata["interrupted"]`` of the call is True.
 
     ``rxllm.durable`` has a journal that writes to a database. To write your own, see `rxllm.runtime.Journal`.
 

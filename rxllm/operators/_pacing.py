@@ -82,7 +82,7 @@ class _Smoother(Backlog[Event, Event]):
         self._waiting: deque[tuple[Event, float]] = deque()
         self._pieces = 0  # The number of pieces of text in `_waiting`.
         self._armed = False  # Whether the timer is running.
-        self._share = 0.0  # How many pieces are due, including a fraction of one.
+        self._share = 0.0  # The number of pieces that are due, which may be a fraction.
         self._gap = lag  # The expected number of seconds between bursts.
         self._burst = -math.inf  # When the last burst began.
         self._clock_time = self._set_back = 0.0
@@ -175,7 +175,7 @@ def _start_of(event: TextDelta | ThinkingDelta, last: Event) -> str | None:
 
 
 def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Response[Any]]]:
-    """Emit the `Response` so far, every `every` seconds.
+    """Emit a snapshot of the `Response` every `every` seconds.
 
     ::
 
@@ -216,7 +216,7 @@ class _Snapshots(Backlog[Event, Response[Any]]):
                 if type(event) not in EVENTS:
                     raise not_an_event("snapshots", event)
                 self._state = self._state.apply_event(event)
-            except Exception as error:  # raised if the event's raw usage has unknown keys
+            except Exception as error:  # raised if the item is not an event, or if raw usage has unknown keys
                 self._observer.on_error(error)
                 return
             if not self._armed:
@@ -261,7 +261,7 @@ def gate(
 
     While `maxsize` items are waiting, the source is paused. A source that cannot be paused, such as a `Subject`, may
     send more. More than `limit` waiting items (65,536 by default) end the stream with ``StreamError("overflow")``.
-    Before a closed gate, `keep_latest` keeps only the newest item, and `conflate` joins items.
+    Put `keep_latest` before the gate to keep only the newest waiting item, or `conflate` to join the waiting items.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """

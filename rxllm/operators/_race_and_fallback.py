@@ -221,15 +221,15 @@ def circuit_breaker(
     >>> len(down.requests)
     1
 
-    The circuit opens after `failures` failures in a row within `within` seconds. After `cooldown` seconds, a trial call
-    is allowed. All of the operator's subscriptions share one circuit, on any thread. An engine and its copies share it
-    too. A refused call does not subscribe to its source. It fails with ``AdapterError("provider_unavailable")``. The
-    error's `retry_after` is the number of seconds until the next trial.
+    The circuit opens when `failures` calls in a row have failed within `within` seconds. After `cooldown` seconds, a
+    trial call is allowed. All of the operator's subscriptions share one circuit, on any thread. An engine and its
+    copies share it too. A refused call does not subscribe to its source. It fails with
+    ``AdapterError("provider_unavailable")``. The error's `retry_after` is the number of seconds until the next trial.
 
     During a trial call, the circuit is ``half_open``. It closes when the trial receives content. It opens again if the
     trial fails. If the trial is disposed, the next call becomes the trial. An error counts as a failure if it would be
-    retried by default. Any other error shows that the provider works. ``on_change(state)`` is called for each change.
-    Its exceptions are logged.
+    retried by default. Any other ``AdapterError`` or ``StreamError`` shows that the provider works. Errors of other
+    classes are ignored. ``on_change(state)`` is called for each change. Its exceptions are logged.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """

@@ -99,14 +99,15 @@ def rate_limited(
     A call reserves tokens for its messages and tools, as estimated by ``rxllm.count_tokens``. It also reserves its
     `max_tokens`, or 1,000 tokens if that is not set. Reported usage replaces the reservation when the call ends. Usage
     beyond the reservation counts from the end of the call. A call that reserves more than the whole limit waits until
-    no tokens of other calls count. `tokens_per_minute` works only in ``Engine(operators=[...])``. In a pipe, it raises
-    ``EngineError``.
+    the last 60 seconds contain no tokens of other calls. `tokens_per_minute` works only in
+    ``Engine(operators=[...])``. In a pipe, it raises ``EngineError``.
 
     If a call fails with a Retry-After, all calls wait that long, up to 600 seconds. In an engine, retried failures have
     the same effect. After a ``rate_limited`` failure without a Retry-After, all calls wait for the retry policy's
     delay. Each attempt counts towards `requests_per_minute`.
 
-    A `Limiter` passed as `per_second` decides when each call starts. Several machines can share one.
+    A `Limiter` passed as `per_second` decides when each call starts. Several machines can share a `Limiter`. Like
+    `tokens_per_minute`, it works only in an engine's operators.
 
     Each operator has one first-in, first-out queue for all threads. All calls of an engine share it. A retry keeps its
     call's slot. A disposed subscription leaves the queue. A blocking ``run()`` or ``for`` raises
@@ -416,7 +417,7 @@ Entry = list[float]
 
 
 class _RateWindow:
-    """Limits the total in any 60 seconds. An amount above the limit is allowed if nothing else was used then."""
+    """Limits the total in any 60 seconds. An amount above the limit is allowed if nothing else is used in that time."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit

@@ -88,9 +88,9 @@ def redact(
     `replacement` is inserted literally. A match may span several deltas.
 
     Text that might become part of a match is held back, up to `max_match` characters. A longer match is replaced only
-    if its first `max_match` characters contain a match too. The same applies to a match whose look-ahead reaches
-    further. If the pattern contains ``$`` or ``\\B``, `max_match` characters are always held back. Held-back text is
-    emitted at the end of a block, but not after an ``on_error``.
+    if its first `max_match` characters contain a match too. The same applies to a match whose look-ahead reaches beyond
+    these characters. If the pattern contains ``$`` or ``\\B``, `max_match` characters are always held back. Held-back
+    text is emitted at the end of a block, but not after an ``on_error``.
 
     Deltas, completed text, messages, ``StepCompleted`` and ``ChatCompleted`` are redacted. Redacted thinking loses its
     signature and provider data, which are no longer valid. Tool calls and their results, user messages and a response's

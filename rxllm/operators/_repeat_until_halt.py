@@ -271,7 +271,7 @@ class _Chat:
 
     def _end(self, result: ChatResult) -> list[Event]:
         self._steering.dispose()
-        # The messages that were chosen for this step, followed by later messages.
+        # First the messages that `settle` has chosen, then all later messages.
         unused = (*self._steering.take(), *self._steering.take())
         if unused:
             result = dataclasses.replace(result, metadata={**result.metadata, "unused_steering": unused})

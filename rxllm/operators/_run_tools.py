@@ -72,9 +72,9 @@ def run_tools(
     denies the call. With ``halt("approval")``, or without `approve`, the caller decides later. `approve` may return an
     awaitable, or an Observable that ends with the answer. An unanswered call is denied after `approve_timeout` seconds.
 
-    Three results of `approve` are bugs in the caller's code: an exception, any other answer (``TypeError``), and
-    arguments that the tool does not accept (``ValidationError("invalid_option")``). They end the stream through
-    ``on_error`` and are not sent to the model.
+    Three outcomes of `approve` are bugs in the caller's code: an exception, an answer other than those above
+    (``TypeError``), and arguments that the tool does not accept (``ValidationError("invalid_option")``). They end the
+    stream through ``on_error`` and are not sent to the model.
 
     A tool with ``eager=True`` starts as soon as its call is complete, while the model is still writing::
 
@@ -82,9 +82,10 @@ def run_tools(
         run_tools()     --start--call--end-(started)-text-(completed)-|(encoded)(step)|
 
     Its events are emitted at once, except for the result, which follows the response. If the response then fails, is
-    restarted or does not run its calls, the tool is stopped, and its result is dropped. If `eager` is True,
+    restarted or its calls do not run, the tool is stopped, and its result is dropped. If `eager` is True,
     ``idempotent`` tools start early too, but agents do not. If `eager` is False, no tool starts early. Tools that need
-    an approval, ``manual`` tools and tools whose source emits on another thread wait for the end of the response.
+    an approval and ``manual`` tools wait for the end of the response. If the source emits on another thread, no tool
+    starts early.
 
     A tool with ``Stream`` parameters starts while the model is still writing them. If the tool fails or halts before
     its arguments are complete, the response ends there, and the source is disposed::

@@ -47,8 +47,8 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
     >>> list(stream_generate(Fake("Hi"), "Hello").pipe(only(TextDelta)))
     [TextDelta(delta='Hi', id='block_0')]
 
-    ``only(TextDelta)`` keeps only the chat's own text. An agent's events are wrapped in `Nested`. To get its text,
-    unwrap them:
+    ``only(TextDelta)`` keeps only the chat's own text. An agent's events are wrapped in `Nested`. To get the agent's
+    text, unwrap these events:
 
     >>> from reactivex import from_iterable
     >>> from rxllm import operators as ops
@@ -183,7 +183,8 @@ def tool_calls() -> Callable[[Observable[Event]], Stream[ToolCall]]:
     >>> list(stream_generate(Fake(ToolCall("c1", "add", {"a": 1})), "Hi").pipe(tool_calls()))
     [add(a=1)]
 
-    An ``ErrorEvent`` becomes an ``on_error``. Agents answer their own calls, so those are left out.
+    An ``ErrorEvent`` becomes an ``on_error``. Calls that were cut off are left out. So are agents' calls, which the
+    agents answer themselves.
     """
 
     def read(event: Event) -> Iterable[ToolCall]:

@@ -104,7 +104,7 @@ class _Shared:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscription = SingleAssignmentDisposable()
         self._timer = SerialDisposable()  # The timer for the grace period, which begins when the last watcher leaves.
-        self._has_failed = False  # Watchers often leave after an ErrorEvent.
+        self._has_failed = False  # Whether the last event was an ErrorEvent. Watchers often leave after one.
         self._has_ended = False
         self._error: Exception | None = None
 
@@ -153,7 +153,7 @@ class _Shared:
                 watchers = tuple(self._watchers)
                 for watcher in watchers:
                     watcher.add(event)
-        except Exception as error:  # raised if the event's raw usage has unknown keys
+        except Exception as error:  # raised if the item is not an event, or if raw usage has unknown keys
             self._end(error)
             self._subscription.dispose()
         else:
@@ -339,7 +339,7 @@ class _Entry(msgspec.Struct):
 
 
 def _join(latest: list[_Entry], event: Event, text: str) -> bool:
-    # Providers may send usage updates between deltas. Folding does not depend on their order.
+    # Providers may send usage updates between deltas. The result of a fold does not depend on where they are.
     for entry in reversed(latest):
         if continues(entry.event, event):
             entry.texts.append(text)

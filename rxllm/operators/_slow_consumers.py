@@ -103,7 +103,8 @@ def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
 class _WhileBusy(Backlog[T, T]):
     """Base class that holds items while the consumer is busy.
 
-    `_count` is the number of waiting items. When it reaches `_most`, they are emitted even if the consumer is busy.
+    `_count` is the number of waiting items. When this number reaches `_most`, the items are emitted even if the
+    consumer is busy.
     """
 
     _most: float = HELD_BACK

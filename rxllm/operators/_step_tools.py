@@ -87,7 +87,7 @@ class StepTools(abc.DisposableBase):
         self._bounded.is_open = True
 
     def add(self, tool: Tool, call: ToolCall, feed: ArgumentFeed | None = None) -> bool:
-        """Add a call for `start` to run. Return False if the call was added before.
+        """Add a call for `start` to run. Return False if the call has already been added.
 
         `feed` supplies arguments that the model is still writing. A call with a `feed` is incomplete until `complete`
         is called for it.
@@ -237,7 +237,7 @@ class EarlyRecord:
         self.is_possible = scope.journal is None or self._journal is not None
         """Whether tools may start early.
 
-        False if the journal cannot record early starts, or if an earlier run has already started tools early.
+        False if the journal cannot record early starts, or if an earlier run has started tools of this step early.
         """
 
     def recall(self) -> Observable[Event] | None:

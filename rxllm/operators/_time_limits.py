@@ -1,7 +1,7 @@
 """Time limits and warnings for silent streams.
 
 * Pings do not extend a limit.
-* Most events only record the time, which is cheap. The timer is usually set again only when it fires.
+* For most events, only the time is recorded, which is cheap. The timer is usually set again only when it fires.
 * Time spent waiting for the consumer does not count as silence.
 """
 
@@ -36,7 +36,7 @@ BUSY_SECONDS = 0.01
 def time_limits(
     first: float | None = None, idle: float | None = None, total: float | None = None
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Limit how long a stream may be silent or run.
+    """Limit how long a stream may run, and how long it may be silent.
 
     ::
 

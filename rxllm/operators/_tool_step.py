@@ -164,7 +164,7 @@ class ToolStep(abc.DisposableBase):
             feed.end(ToolCall(event.id, event.name, dict(event.arguments), event.raw_arguments, dict(event.metadata)))
             self._step_tools().complete(event.id)
         else:
-            if feed is not None:  # all arguments have arrived, so the tool gets them at once
+            if feed is not None:  # all arguments have arrived, so the tool receives them together
                 self._eager.pop(event.id, None)
             self._start_early(event)
 
@@ -223,8 +223,8 @@ class ToolStep(abc.DisposableBase):
         if not self._settings.is_eager(tool) or "error" in event.metadata or event.metadata.get("server"):
             return False
         if isinstance(tool, AgentTool) and (not tool.eager or self._scope.journal is not None):
-            # An agent is idempotent because it is journaled, whatever its tools do. A discarded agent would leave
-            # records of its own in the journal.
+            # An agent counts as idempotent because it is journaled, whatever its tools do. A discarded agent would
+            # leave records of its own in the journal.
             return False
         return self._is_serial() and self._early.is_possible
 
@@ -362,5 +362,5 @@ class ToolStep(abc.DisposableBase):
     def _unknown_tools(self, calls: list[ToolCall]) -> EngineError:
         names = ", ".join(repr(call.name) for call in calls)
         known = ", ".join(repr(tool.name) for tool in self._settings.tools) or "none"
-        message = f"the model called {names}, which is not among the available tools: {known}"
+        message = f"the model called {names}, but the available tools are: {known}"
         return EngineError("unknown_tool", message, metadata={"tool_name": calls[0].name})

@@ -54,8 +54,8 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     ``message_folded``      The completed message equals the fold of the events, with or without deltas.
     ``finish_reason``       A response with calls does not finish with ``stop``, ``other`` or None.
     ``terminal``            Each response ends with its only ``MessageCompleted`` or ``ErrorEvent``.
-    ``tool_started``        A tool runs once in a step. Within a response, it starts after its call has begun, and ends
-                            after its call is complete, or with an error.
+    ``tool_started``        The tool of a call runs once. Within a response, it starts after the call has begun, and
+                            ends after the call is complete, or with an error.
     ``step_completed``      Tools' results follow the end of the response, and the step's only ``StepCompleted``
                             follows them.
     ``nested``              An agent's events arrive while its tool call runs, and its chat ends before the call does.

@@ -169,7 +169,7 @@ _UNSPACED = "".join(
 
 _EDGE = re.compile(rf"(?<=\s)(?=\S)|(?=[{_UNSPACED}])|(?<=[{_UNSPACED}])(?=\S)")
 _WORD = re.compile(r"\s*\S+\s*|\s+")
-_JOINERS = "\u200d\u17d2\u1039"  # The zero-width joiner, Khmer and Burmese stacking signs.
+_JOINERS = "\u200d\u17d2\u1039"  # The zero-width joiner, and the Khmer and Burmese stacking signs.
 _JOINED = "\u200d\u0e33\u0eb3\uff9e\uff9f"  # Letters that attach to the letter before them.
 _STICKING = ("Mn", "Mc", "Me", "Pe", "Pf", "Po")
 _OPENING = ("Ps", "Pi")

@@ -10,8 +10,9 @@ event                           effect on the file
 ==============================  ======================================================================================
 A response arrives.             Its line is written before the response is emitted, so the line survives a crash of the
                                 process. A response with an error is not written.
-A second has passed, or the     The file is synced to disk, so its lines survive a crash of the machine.
-batch ends.
+A line is written a second or   The file is synced to disk, so its lines survive a crash of the machine.
+more after the last sync, or
+the batch ends.
 The process dies while          The file ends with half a line. The next run removes it and sends the request again.
 writing a line.
 The disk is full.               The new line is removed, and the earlier lines stay. The stream fails.
@@ -47,7 +48,7 @@ T = TypeVar("T")
 RequestId = str | int
 
 Count = Callable[[int, Hashable, Response[Any] | None], object]
-"""A function that is called with a request's index, the name of its line, and the response.
+"""A function that is called with a request's index, a key for its line (the path and the position), and the response.
 
 The response is None unless it was already stored.
 """
@@ -193,7 +194,7 @@ class Journal:
                 self._size += len(text)
 
     def _cut_off(self, file: FileIO, text: bytes) -> None:
-        """Remove `text`, the unfinished last line, from the file. Raise an error if the file is not a journal."""
+        """Remove `text`, the unfinished last line, from the file. Raises an error if the file is not a journal."""
         start = text.rstrip(b"\0")  # if the machine crashed, the file can end with zero bytes
         if start[: len(_HEAD)] != _HEAD[: len(start)]:
             raise self._not_a_journal(None, text)

@@ -3,8 +3,8 @@
 Many models cannot use tools and follow a JSON schema in the same request. So with ``structured_finalize=True``, the
 chat runs without its ``response_format``, and a final request without tools then asks for the structured answer. The
 final request is not sent if the chat halts early, for example for approval. Its last message is the user message
-``structured_finalize_nudge``, unless this option is ``""``. By default, a chat sends a final request if the model has
-``tools_with_schema=False`` in ``rxllm.models``.
+``structured_finalize_nudge``, unless this option is ``""``. By default, a final request is sent if the chat has both
+tools and a schema, and the model has ``tools_with_schema=False`` in ``rxllm.models``.
 """
 
 from __future__ import annotations

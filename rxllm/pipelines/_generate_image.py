@@ -176,7 +176,7 @@ def _as_image_engine(value: Any) -> Engine:
     if not isinstance(value, str):
         return as_engine(value)
     if current_place.get().engine is not None:
-        return replace(as_engine(value), adapter=None)  # if there is no adapter, `model` names an image model
+        return replace(as_engine(value), adapter=None)  # without an adapter, `model` counts as an image model
     provider, _, model = value.partition(":")
     if provider in BUILT_IN:
         return Engine(image_adapter=getattr(image_adapters, BUILT_IN[provider])(), model=model or None)

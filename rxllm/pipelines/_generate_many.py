@@ -109,7 +109,7 @@ def generate_many(
     `journal` is the path of a file. Each answer is appended to this file before the answer is emitted. A second run
     with the same file emits the stored answers, and sends only the remaining requests. Failed requests are not stored.
     A request is recognized by its id or, if there are no ids, by its `request_key`, which covers all options. The file
-    is synced to disk every second, and at the end.
+    is synced to disk at the end and, while answers arrive, at most once a second.
 
     ``on_progress(progress)`` is called with a `Progress` whenever a request ends. For a progress bar, pass
     ``rxllm.display.progress_bar()``.
@@ -277,7 +277,7 @@ class _Emitter:
         self.fail: Callable[[Any], None] = observer.on_error
 
     def receive(self, index: int, response: Response[Any]) -> None:
-        # An exception from the subscriber does not fail the request.
+        # An exception raised by the subscriber ends the stream. It does not count as a failure of the request.
         try:
             self._count(index, response)
             if not self._ordered:

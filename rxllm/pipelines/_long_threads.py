@@ -2,7 +2,7 @@
 
 A summary is stored as ``metadata["summary"]`` of the answer's message, so it is part of the thread's JSON. This entry
 contains the summary's `text`, the number of `messages` that the summary replaces, and the `digest` of these messages.
-System messages are not counted. Later calls use the last summary that replaces messages which have not changed.
+System messages are not counted. Later calls use the last summary whose replaced messages have not changed.
 """
 
 from __future__ import annotations
@@ -67,10 +67,11 @@ def count_tokens(
     >>> count_tokens(Fake("2, 3, 5."), "Name three primes.").run()
     TokenCount(tokens=9, estimated=True)
 
-    The engine's tools and options are included. Anthropic, Gemini, OpenAI's Responses API and the local model count the
-    tokens themselves. Counting takes one request, with the same key, retries and errors as any other request. For other
-    models and servers, the number is an estimate, and ``estimated`` is True. The estimate is 1 token per 4 bytes of
-    text, plus 4 per message. An image or non-text file adds 1,000, and an image with ``detail="low"`` adds 100.
+    The engine's tools and options are included. Anthropic, Gemini, Vertex AI, OpenAI's Responses API and the local
+    model count the tokens themselves. Counting takes one request, with the same key, retries and errors as any other
+    request. For other models and servers, the number is an estimate, and ``estimated`` is True. The estimate is 1 token
+    per 4 bytes of text, plus 4 per message. An image or non-text file adds 1,000, and an image with ``detail="low"``
+    adds 100.
 
     The engine's `prepare` functions are not called. Your own adapter can also count tokens if it has a method
     ``count_tokens(request, call)`` that returns an Observable of one `TokenCount`.
@@ -167,8 +168,8 @@ def compact_thread(
     A separate call generates the summary, with the options `opts` and the system message `instructions`. The usage of
     this call is added to the answer's usage. Right after the answer starts, it emits
     ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})``. If the summary fails, the
-    answer fails with the same error. With ``on_error="continue"``, the whole thread is sent instead, and a warning is
-    logged. The answer then emits ``Custom("thread_compaction_failed", {"error"})``.
+    answer fails with the same error. With ``on_error="continue"``, the request is sent without a new summary, and a
+    warning is logged. The answer then emits ``Custom("thread_compaction_failed", {"error"})``.
 
     Tokens are estimated. For exact numbers at every step, pass
     ``count=lambda request: rxllm.count_tokens(engine, request)``.
@@ -329,7 +330,7 @@ def _transcript(before: str, messages: Sequence[Message]) -> str:
     <BLANKLINE>
     assistant: Rex.
 
-    Thinking is left out. Images and files are replaced by their name or type.
+    Thinking is left out. An image becomes ``[image]``, and a file is replaced by its name or type.
     """
     head = [f"summary of what came before: {before}"] if before else []
     return "\n\n".join((*head, *_lines(messages)))
