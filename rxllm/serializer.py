@@ -4,7 +4,7 @@ They are read back as equal objects, with one exception: an object that a tool c
 ``halt_result``, is read back as plain data. In such an object, models, dataclasses and events become JSON objects,
 datetimes, decimals, enums and paths become text, and sets become lists.
 
-An obsolete ``RawChunk`` is converted; see ``rxllm.events.current_form``.
+An obsolete ``RawChunk`` is read as the event that has replaced it; see ``rxllm.events.current_form``.
 
 A value or an error contains the name of its class, as in ``{"$": "Message", "role": "user", ..., "v": 1}``. An event
 contains its type, as in ``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the outermost object contains the

@@ -125,7 +125,7 @@ def call_loop() -> asyncio.AbstractEventLoop:
 
 
 def chosen_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the event loop that a call in this context has chosen, or None if it runs on the portal's loop."""
+    """Return the event loop that is chosen for calls in this context, or None if they default to the portal's loop."""
     chosen = current_place.get().loop
     return chosen if chosen is not None else running_loop()
 

@@ -79,7 +79,7 @@ class AdapterConformance:
                     yield Served(Mine(running.url), running.count_calls, running.count_hang_ups)
 
     `reasons` lists the reasons for which the service can refuse a call. Cases for other reasons are skipped. `breaks`
-    is the reason that is reported if a stream fails midway. The other attributes are times in seconds: `silence` is the
+    is the reason that is reported if a stream fails midway. Three attributes are times in seconds: `silence` is the
     timeout to use when the service stops sending, `patience` is how long the service may take to notice a disconnect,
     and `seconds` is the maximum duration of a stream. For an adapter that uses HTTP, subclass
     ``HTTPAdapterConformance`` instead.
