@@ -278,5 +278,5 @@ class Tracer:
         raise NotImplementedError(f"{type(self).__name__} must define __call__(self, value)")
 
     def request_headers(self, call_id: str) -> Mapping[str, str]:
-        """Return headers for the next attempt at the call `call_id`. Values set elsewhere take precedence."""
+        """Return headers for the next attempt at the call `call_id`. All other headers override these."""
         return {}

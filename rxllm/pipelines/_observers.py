@@ -246,7 +246,7 @@ def _bare(call: ToolCall) -> ToolCall:
 
 
 _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, FileAdded})
-"""The types of events that count as chunks. They add to the answer, whereas events such as ``TextCompleted`` repeat it."""
+"""The types of events that count as chunks. They add to the answer. Events such as ``TextCompleted`` repeat it."""
 
 
 class Span:

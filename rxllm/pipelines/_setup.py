@@ -217,7 +217,7 @@ def _entry(index: int | str, value: Any) -> Request:
 
 
 def request(input: Input | Request, **fields: Any) -> Request:
-    """Return a `Request` with these messages.
+    """Return a `Request` whose messages are `input`.
 
     >>> request("Hi", temperature=0.0).temperature
     0.0

@@ -201,12 +201,12 @@ class Answers(msgspec.Struct, frozen=True):
             return tool
         message = (
             f"the tool call {call.id} has started an agent, but there is no agent named {call.name!r}; "
-            "pass it again in tools=[...]"
+            "pass the agent again in tools=[...]"
         )
         if is_question(thread[0]):
             message = (
                 f"the tool call {call.id} has asked the user a question, but there is no tool named {call.name!r}; "
-                "pass it again in tools=[...]"
+                "pass the tool again in tools=[...]"
             )
         raise EngineError("unknown_tool", message, metadata={"tool_name": call.name})
 
@@ -248,7 +248,7 @@ class Answers(msgspec.Struct, frozen=True):
     def _approved_tool(self, call: ToolCall, settings: ToolSettings, id: str) -> Tool:
         tool = settings.tools_by_name.get(call.name)
         if tool is None:
-            message = f"the tool call {id} is approved, but no tool is named {call.name!r}; pass it in tools=[...]"
+            message = f"the tool call {id} is approved, but no tool is named {call.name!r}; pass one in tools=[...]"
             raise EngineError("unknown_tool", message, metadata={"tool_name": call.name})
         if tool.manual:
             fault = f"is a call to the manual tool {call.name!r}, which is not run here; pass its result in results"

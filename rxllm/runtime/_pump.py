@@ -6,8 +6,7 @@ state                         effect of disposing
 not started yet               the body never runs
 held while connecting         the task is cancelled at `release`, or after `HOLD_SECONDS` if the transport never reports
                               that it has connected; cancelling a connect would cost httpcore a pool slot
-running                       the task is cancelled, but only once; if `grace` is set, this happens that many seconds
-                              later
+running                       the task is cancelled once, after `grace` seconds
 delivering to the subscriber  the task is not cancelled; `emit` returns False, and then the body returns by itself
 held while closing            the task is cancelled only if the body has not ended after `HOLD_SECONDS`
 ============================  =======================================================================================
@@ -135,7 +134,10 @@ class Pump(abc.DisposableBase, Generic[T]):
 
     @contextlib.contextmanager
     def holding(self) -> Generator[None]:
-        """Delay cancellation until the ``with`` block ends, but by at most `HOLD_SECONDS`. Check `disposed` afterwards."""
+        """Delay cancellation until the ``with`` block ends, but by at most `HOLD_SECONDS`.
+
+        Check `disposed` afterwards.
+        """
         self._holding = True
         try:
             yield

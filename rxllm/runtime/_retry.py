@@ -321,7 +321,7 @@ def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
 def policy_argument(argument: Any) -> RetryPolicy:
     """Convert the `policy` argument of an operator to a `RetryPolicy`.
 
-    Raises ``ValidationError("invalid_option")`` if it is invalid.
+    Raises ``ValidationError("invalid_option")`` if `argument` is invalid.
     """
     try:
         return policy(argument)

@@ -401,7 +401,7 @@ def returned_by(
     items: type[Any] | str = "events",
     call: tuple[Any, Mapping[str, Any]] | None = None,
 ) -> Stream[_A]:
-    """Set the `Origin` of `stream`, and return it."""
+    """Set the `Origin` of `stream`, and return `stream`."""
     stream._origin = Origin(function, model or "", items, call)  # pyright: ignore[reportPrivateUsage]
     return stream
 

@@ -242,7 +242,7 @@ def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:
 
 
 def _in_notebook() -> bool:
-    # It is not enough that a module has been imported: both modules may be imported outside notebooks too.
+    # It is not enough to find these modules in `sys.modules`, because they may be imported outside notebooks too.
     ipython: Any = sys.modules.get("IPython")
     marimo: Any = sys.modules.get("marimo")
     in_ipython = ipython is not None and ipython.get_ipython() is not None
