@@ -179,7 +179,9 @@ class AdapterConformance:
             events = run.all_events(**options)
         for event in events:
             expect_json(event)
-        assert isinstance(events[-1], ErrorEvent), f"the last event is {clip(events[-1])}, not an ErrorEvent with {error!r}"
+        assert isinstance(events[-1], ErrorEvent), (
+            f"the last event is {clip(events[-1])}, not an ErrorEvent with {error!r}"
+        )
         assert (type(events[-1].error), events[-1].error.reason) == (type(error), error.reason)
         response = fold(events)
         assert (response.output_text, response.finish_reason) == ("".join(TEXTS), "error")
