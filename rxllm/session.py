@@ -221,7 +221,7 @@ def resume(
 def step(engine: Engine | str | Any, session: Session | Turn, **opts: Unpack[StepOptions]) -> Stream[Turn]:
     """Run one step, and emit a turn whose `result` is a `StepResult`.
 
-    The session's status is then ``idle``, unless the step halted or failed, or has completed the chat.
+    The session's status is then ``idle``, unless the step halted, failed or completed the chat.
     """
     turns = stream_step(engine, session, **opts).pipe(_to_turn(engine, _session_of(session), opts))
     return returned_by("session.step", turns, items=Turn)

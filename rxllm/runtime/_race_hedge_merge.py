@@ -46,9 +46,9 @@ def race(*streams: Observable[Event]) -> Stream[Event]:
     >>> race(stream_generate(slow, "Is it?"), stream_generate(quick, "Is it?")).pipe(ops.to_text()).run()
     'Yes.'
 
-    Text, thinking, a tool call, a source, a file, the end of a message and an unknown event all count as content.
-    ``MessageStarted`` and usage do not. If a stream fails or ends before it has produced content, it drops out. If all
-    streams drop out, the race ends in the same way as the last of them.
+    Every event except ``MessageStarted``, ``UsageUpdated`` and ``ErrorEvent`` counts as content. If a stream fails or
+    ends before it has produced content, it drops out. If all streams drop out, the race ends in the same way as the
+    last of them.
 
     The response or chat result has the metadata ``{"race": {"winner": k, "errors": (...)}}``, where the first stream is
     number 0. If the events are timed (see ``ops.timed``), the metadata also contains the times of the other streams.

@@ -86,7 +86,7 @@ LIMIT = 65_536
 class Gate:
     """A gate between a source and its reader.
 
-    It is full while at least `maxsize` items are waiting. Sources that wait for it are woken once at most
+    The gate is full while `maxsize` or more items are waiting. Sources that wait for it are woken when no more than
     ``maxsize // 2`` items are left.
     """
 
