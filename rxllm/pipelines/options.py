@@ -406,7 +406,7 @@ _RULES: dict[str, _Rule] = {
         lambda value: isinstance(value, RetryPolicy | Mapping | bool | None) or value == "default",
     ),
     "timeout": (
-        _SECONDS + ", or Timeouts(first=30, idle=10, total=120)",
+        _SECONDS + ", or a Timeouts such as Timeouts(first=30, idle=10, total=120)",
         lambda value: isinstance(value, Timeouts) or is_positive(value),
     ),
     **dict.fromkeys(("emit_text_deltas", "emit_tool_deltas", "emit_thinking", "include_raw_chunks"), _FLAG),
