@@ -108,7 +108,7 @@ def tell_taken(group: Group, taken: Iterable[str]) -> None:
     points = _points_by_name(group)
     for name in sorted({*points} & {*taken}):
         for point in points[name]:
-            _warn_once(f"{_describe(point)} is ignored, because rxllm itself uses that name; import it from its module")
+            _warn_once(f"{_describe(point)} is ignored, because rxllm itself uses its name; import it from its module")
 
 
 def _point(group: Group, name: str) -> EntryPoint:

@@ -4,11 +4,12 @@ They are read back as equal objects, with one exception: an object that a tool c
 ``halt_result``, is read back as plain data. In such an object, models, dataclasses and events become JSON objects,
 datetimes, decimals, enums and paths become text, and sets become lists.
 
-An obsolete ``RawChunk`` is converted; see ``rxllm.events.current_form``.
+An obsolete ``RawChunk`` is read as the event that has replaced it; see ``rxllm.events.current_form``.
 
 A value or an error contains the name of its class, as in ``{"$": "Message", "role": "user", ..., "v": 1}``. An event
 contains its type, as in ``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the outermost object contains the
-version, ``"v"``. Default values are omitted. When an object is read, unknown fields are skipped.
+version, ``"v"``; if the text is an array, each of its objects does. Default values are omitted. When an object is read,
+unknown fields are skipped.
 
 If text cannot be read, ``ValidationError("invalid_request")`` is raised. Each of its `errors` has a path and a code:
 
@@ -21,7 +22,7 @@ path                    code                        meaning
 ``("format",)``         ``unknown_type_tag``        No class has this name.
 ``("format",)``         ``type_mismatch``           The class is not the `type` that was passed.
 ``("data",)``           ``malformed_struct``        The data is not an object.
-``("v",)``              ``unknown_version``         The text was written by a newer rxllm.
+``("v",)``              ``unknown_version``         This rxllm cannot read the text's version.
 ``(*path, field)``      ``unknown``                 The field accepts only certain words, and this is not
                                                     one of them.
 ``(*path, field)``      any other code              The field is invalid.

@@ -221,7 +221,7 @@ def resume(
 def step(engine: Engine | str | Any, session: Session | Turn, **opts: Unpack[StepOptions]) -> Stream[Turn]:
     """Run one step, and emit a turn whose `result` is a `StepResult`.
 
-    The session's status stays ``idle`` until the chat is over.
+    The session's status is then ``idle``, unless the step halted, failed or completed the chat.
     """
     turns = stream_step(engine, session, **opts).pipe(_to_turn(engine, _session_of(session), opts))
     return returned_by("session.step", turns, items=Turn)
@@ -274,7 +274,7 @@ def stream_step(engine: Engine | str | Any, session: Session | Turn, **opts: Unp
 
 
 def _answer_questions(session: Session, results: Any) -> tuple[Session, Any]:
-    """Return the session with its open questions answered, and the remaining results."""
+    """Return a pair: the session with the replies in `results` added, and the results that are not replies."""
     if not isinstance(results, Mapping):
         return session, results  # None, or an invalid value, which is reported later
     others = dict(cast(Mapping[str, Any], results))

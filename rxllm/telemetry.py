@@ -20,7 +20,7 @@ is the exception that was raised.
 
 `session_id` identifies the conversation. All values from one call to a function such as ``rxllm.chat`` have the same
 `request_id`. All values about the same model call, step, chat or tool have the same `id`. `parent_id` is the `id` of
-whatever encloses it: a chat encloses its steps, a step encloses its model call and its tools, and an agent's tool
+the enclosing operation: a chat encloses its steps, a step encloses its model call and its tools, and an agent's tool
 encloses the agent's chat. `path` lists the ids of the enclosing tool calls, outermost first.
 """
 
@@ -122,8 +122,9 @@ class FirstToken(_ModelSpan, frozen=True):
 class CallFinished(_ModelSpan, frozen=True):
     """The response has ended.
 
-    `finish_reason` and `usage` are taken from the `Response`, even if it is incomplete. `content` is a message that
-    contains the response's text and tool calls, or None if there are none.
+    `finish_reason` and `usage` are taken from the `Response`, even if it is incomplete. If the call was cancelled,
+    `finish_reason` is None. `content` is a message that contains the response's text and tool calls, or None if there
+    are none.
     """
 
     outcome: Outcome
@@ -277,5 +278,5 @@ class Tracer:
         raise NotImplementedError(f"{type(self).__name__} must define __call__(self, value)")
 
     def request_headers(self, call_id: str) -> Mapping[str, str]:
-        """Return headers for the next attempt at the call `call_id`. Values set elsewhere take precedence."""
+        """Return headers for the next attempt at the call `call_id`. All other headers override these."""
         return {}

@@ -202,7 +202,7 @@ _PORTS = {"https": 443, "http": 80}
 
 
 def details(request: Request | ImageRequest, adapter: Any) -> CallDetails:
-    """Return the details of a call. Call this function only in the call's scope."""
+    """Return the details of a model call. This function must run in the scope of that call."""
     values = {name: getattr(request, name, None) for name in _PARAMETERS}
     values |= {name: request.options.get(name) for name in _PASSED_THROUGH}
     parameters = {name: value for name, value in values.items() if value not in (None, ())}
@@ -246,7 +246,7 @@ def _bare(call: ToolCall) -> ToolCall:
 
 
 _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, FileAdded})
-"""The types of events that count as chunks. They add to the answer, whereas completed events repeat it."""
+"""The types of events that count as chunks. They add to the answer. Events such as ``TextCompleted`` repeat it."""
 
 
 class Span:
@@ -313,7 +313,10 @@ class CallSpan(_SpanWithAttempts):
         observers.notify(started, lambda: request_content(request))
 
     def begin_attempt(self, call: Call) -> Call:
-        """Count an attempt, and return `call` with functions that notify the observers when a connection drops."""
+        """Count an attempt, and return `call` with two functions that notify the observers.
+
+        One is called when the adapter has reconnected, and the other when an earlier process's answer has been lost.
+        """
         return dataclasses.replace(super().begin_attempt(call), on_reattached=self._reattached, on_lost=self._lost)
 
     def _reattached(self, seconds: float, error: Exception) -> None:

@@ -156,7 +156,7 @@ class _HeldBack:
 
     def __init__(self, observer: abc.ObserverBase[Event]) -> None:
         self._observer = observer
-        # The check and the answer can use different threads. No event is emitted while the lock is held.
+        # The check and the answer can run on different threads. No event is emitted while the lock is held.
         self._lock = threading.Lock()
         self._waiting: deque[Event] | None = deque()  # None once all events have been released
         self._gate = Hold(is_full=self._is_full)

@@ -217,7 +217,7 @@ def _entry(index: int | str, value: Any) -> Request:
 
 
 def request(input: Input | Request, **fields: Any) -> Request:
-    """Return a `Request` with these messages.
+    """Return a `Request` whose messages are `input`.
 
     >>> request("Hi", temperature=0.0).temperature
     0.0
@@ -245,7 +245,11 @@ _LEFT_OUT = (
     "structured_finalize",
     "on_event",
 )
-"""The options that are not passed on to another engine: they are provider-specific or already in the request."""
+"""The options that are not passed on to another engine.
+
+Most of them are specific to a provider or already in the request. ``on_event`` is left out because the original call
+passes the other engine's events to it.
+"""
 
 
 def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:

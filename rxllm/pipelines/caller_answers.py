@@ -120,7 +120,7 @@ def agent_ids(call: AgentCall) -> dict[str, str]:
     return ids
 
 
-_BEGUN = "is a call to an agent that has started; answer the calls inside it, or deny it with False"
+_BEGUN = "is a call to an agent that has started; answer the calls inside the agent, or deny this call with False"
 _AMBIGUOUS = "is the id of several pending tool calls, because ids can contain a '/'; pass approve=... instead"
 
 
@@ -144,7 +144,10 @@ class Answers(msgspec.Struct, frozen=True):
                 answers._edited_call(answers._approved_tool(call, settings, outer.id), call, outer.id)
 
     def replied(self, thread: Thread) -> tuple[Thread, Answers]:
-        """Return `thread` with the replies to its questions (even those inside agents), and the remaining answers."""
+        """Return a pair: `thread` with the replies to its questions added, and the remaining answers.
+
+        This includes the questions inside agents.
+        """
         replies = {id: self.results[id] for id in open_questions(thread) if id in self.results}
         known = Counter(open_ids(thread))
         for id, reply in replies.items():
@@ -198,12 +201,12 @@ class Answers(msgspec.Struct, frozen=True):
             return tool
         message = (
             f"the tool call {call.id} has started an agent, but there is no agent named {call.name!r}; "
-            "pass it again in tools=[...]"
+            "pass the agent again in tools=[...]"
         )
         if is_question(thread[0]):
             message = (
                 f"the tool call {call.id} has asked the user a question, but there is no tool named {call.name!r}; "
-                "pass it again in tools=[...]"
+                "pass the tool again in tools=[...]"
             )
         raise EngineError("unknown_tool", message, metadata={"tool_name": call.name})
 
@@ -245,7 +248,7 @@ class Answers(msgspec.Struct, frozen=True):
     def _approved_tool(self, call: ToolCall, settings: ToolSettings, id: str) -> Tool:
         tool = settings.tools_by_name.get(call.name)
         if tool is None:
-            message = f"the tool call {id} is approved, but there is no tool {call.name!r}; pass it in tools=[...]"
+            message = f"the tool call {id} is approved, but no tool is named {call.name!r}; pass one in tools=[...]"
             raise EngineError("unknown_tool", message, metadata={"tool_name": call.name})
         if tool.manual:
             fault = f"is a call to the manual tool {call.name!r}, which is not run here; pass its result in results"

@@ -71,7 +71,8 @@ class PlainOptions(TypedDict, total=False):
     temperature: float | None
     """The randomness of the answer, from 0 to 2. Default: the provider's."""
     top_p: float | None
-    """The total probability of the most likely tokens to sample from (above 0, at most 1). Default: the provider's."""
+    """The probability to sample from (above 0, at most 1). Only the most likely tokens that together reach this
+    probability are considered. Default: the provider's."""
     max_tokens: int | None
     """The maximum length of the answer, in tokens. Anthropic requires a limit. If you do not set one, rxllm sends
     32,000 for Claude 4 and later, and 4,096 for other models. Default: the provider's."""
@@ -152,8 +153,8 @@ class PlainStepOptions(PlainOptions, total=False):
     the call, other arguments as a mapping, or ``halt("approval")``. It can also return an awaitable or an Observable of
     one of these values. Default: a call to such a tool halts the chat."""
     approve_timeout: float | None
-    """The time limit in seconds for `approve`. If it does not decide in time, the call is denied. None means no limit.
-    Default: ``None``."""
+    """The time limit in seconds for `approve`. A call that `approve` has not decided on by then is denied. None means
+    no limit. Default: ``None``."""
 
 
 class StepOptions(PlainStepOptions, GenerateOptions, total=False):
@@ -168,8 +169,8 @@ class PlainChatOptions(PlainStepOptions, total=False):
     halt_when: Callable[[StepResult], bool] | None
     """A function that receives each step's result, and returns True to end the chat. Default: none."""
     steer: Observable[str | Message] | None
-    """An Observable of user input during the chat, as strings or user messages. The next step answers each input. See
-    ``operators.repeat_until_halt``. Default: none."""
+    """An Observable of user input during the chat, as strings or user messages. Each input is answered by the next
+    step. See ``operators.repeat_until_halt``. Default: none."""
     steer_at: Literal["sentence", "step"] | None
     """The point at which `steer` interrupts the model: after its current "sentence" or "step". Default: "sentence", or
     "step" with a `response_format`."""
@@ -405,7 +406,7 @@ _RULES: dict[str, _Rule] = {
         lambda value: isinstance(value, RetryPolicy | Mapping | bool | None) or value == "default",
     ),
     "timeout": (
-        _SECONDS + ", or Timeouts(first=30, idle=10, total=120)",
+        _SECONDS + ", or a Timeouts such as Timeouts(first=30, idle=10, total=120)",
         lambda value: isinstance(value, Timeouts) or is_positive(value),
     ),
     **dict.fromkeys(("emit_text_deltas", "emit_tool_deltas", "emit_thinking", "include_raw_chunks"), _FLAG),

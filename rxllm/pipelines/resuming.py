@@ -125,7 +125,10 @@ def stream_resume(
 def unchecked_resume(
     engine: Any, thread: Thread, approvals: Any, results: Any, opts: Mapping[str, Any]
 ) -> Stream[Event]:
-    """Do the same as `stream_resume`, but check the answers only on subscription."""
+    """Do the same as `stream_resume`, but compare the answers with the pending calls only on subscription.
+
+    A thread that has nothing to resume is not an error here.
+    """
     setup = Setup.of(engine, ChatOptions, opts)
     return setup.drop_hidden(resumed_events(setup, thread, _answers(approvals, results)))
 

@@ -49,15 +49,15 @@ from rxllm.values.argument_checks import (
 )
 
 AHEAD = 32
-"""The number of answer tokens that may arrive between two checks of the budget without having been reserved."""
+"""The maximum number of answer tokens that are not reserved and may arrive between two checks of the budget."""
 
 
 class Budget:
     """A limit on the tokens or dollars that a group of calls may use.
 
-    ``ops.budget(shared)`` applies it to calls from any engine, chat, loop or thread. Before a request is sent, it
-    reserves the most that it could use. If that is more than is left, the request is not sent. After the call, the
-    reservation is replaced by what the call actually used.
+    ``ops.budget(shared)`` applies the budget to calls from any engine, chat, loop or thread. Before a request is sent,
+    the most that the request could use is reserved. If that is more than is left, the request is not sent. After the
+    call, the reservation is replaced by what the call actually used.
 
     If there is a dollar limit, a request whose price is unknown is not sent. To supply missing prices, pass
     ``price(usage)``, as in ``ops.cost``. To send such requests anyway, pass ``unpriced="allow"``. ``ops.budget``
@@ -154,7 +154,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return usd or (self._tokens is not None and self._committed() > self._tokens)
 
     def catch_up(self, usage: Usage) -> None:
-        """Raise the spent amounts to the amounts in `usage`, if the latter are higher."""
+        """Raise each spent amount to the corresponding amount in `usage`, if that is higher."""
         with self._lock:
             if usage.total > self._settled.tokens:
                 self._settled = replace(self._settled, tokens=usage.total)
@@ -254,7 +254,10 @@ class HoldsBudget:
     """Base class for operators that apply a budget."""
 
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
-        """Return the shared budget or, if there is none, the chat's own budget, which `chat` contains."""
+        """Return the shared budget or, if there is none, the chat's own budget.
+
+        `chat` contains the chat's own budgets. A missing one is created there.
+        """
         raise NotImplementedError
 
     def spending(self, call: Any, response: Any) -> Spending:

@@ -1,7 +1,7 @@
 """Reactivex schedulers that run timers on an event loop.
 
 ==================  ====================================================  ==========================================
-scheduler           when an action that has no due time runs              used by
+scheduler           when an action without a due time runs                used by
 ==================  ====================================================  ==========================================
 `LoopScheduler`     soon, on the loop                                     ``run``, ``await``, and rxllm's operators
 `PacedScheduler`    soon, on the loop, but not while the reader's gate    iterators
@@ -34,7 +34,7 @@ S = TypeVar("S")
 
 
 class LoopScheduler(PeriodicScheduler):
-    """Runs actions on `loop` or, if it is None, on the portal's loop. It can be used from any thread."""
+    """Runs actions on `loop` or, if `loop` is None, on the portal's loop. Any thread can use the scheduler."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop | None, fail: Callable[[BaseException], object] = report_unheard

@@ -132,7 +132,7 @@ class Limiter(Protocol):
     def settle(self, permit: Any, tokens: int, /) -> None:
         """Record that the call with this `permit` has ended.
 
-        `tokens` is how many tokens it used, as counted by the provider or estimated.
+        `tokens` is how many tokens the call used, either as reported by the provider or as an estimate.
         """
         ...
 

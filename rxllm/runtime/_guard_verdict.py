@@ -42,7 +42,7 @@ def result_of(function: Callable[[], Any]) -> Stream[Any]:
         value = function()
         if isinstance(value, Observable):
             value = cast(Observable[Any], value).pipe(rx_ops.last_or_default(None))
-            if not isinstance(scheduler, LoopScheduler | None):  # a scheduler with virtual time
+            if not isinstance(scheduler, LoopScheduler | None):  # virtual time or another clock
                 return value.subscribe(observer, scheduler=scheduler)
             value = Stream.of(value)
         elif not inspect.isawaitable(value):

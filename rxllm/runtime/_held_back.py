@@ -6,8 +6,8 @@ A `Backlog` stores items while its source continues to emit:
 event                       effect
 ==========================  =========================================================================================
 an item arrives             the operator delivers the item at once or stores it; the source never waits
-an item is delivered        a lock ensures that only one item is delivered at a time; it is delivered on the thread
-                            that emits an item or the end, or (in `wake`) on the clock's thread
+an item is delivered        a lock ensures that only one item is delivered at a time; the item is delivered on the
+                            thread on which the source emits or ends, or (in `wake`) on the clock's thread
 the source ends             the waiting items are delivered, and then the end
 the source fails            the waiting items are delivered, and then the error; however, if the subscriber has raised
                             an exception, the items are dropped, because the error might be that exception

@@ -6,10 +6,9 @@ state                         effect of disposing
 not started yet               the body never runs
 held while connecting         the task is cancelled at `release`, or after `HOLD_SECONDS` if the transport never reports
                               that it has connected; cancelling a connect would cost httpcore a pool slot
-running                       the task is cancelled, but only once; if `grace` is set, this happens that many seconds
-                              later
+running                       the task is cancelled once, after `grace` seconds
 delivering to the subscriber  the task is not cancelled; `emit` returns False, and then the body returns by itself
-held while closing            the task is not cancelled, because the body is already ending
+held while closing            the task is cancelled only if the body has not ended after `HOLD_SECONDS`
 ============================  =======================================================================================
 
 A pump can be disposed from any thread. `dispose` returns at once, and nothing is delivered afterwards.
@@ -41,7 +40,7 @@ T = TypeVar("T")
 Body = Callable[["Pump[T]"], Awaitable[None]]
 
 HOLD_SECONDS = 15.0
-"""The maximum number of seconds for which a cancellation is delayed while a call is connecting."""
+"""The maximum number of seconds for which a held pump delays a cancellation."""
 
 
 def pumped(body: Body[T]) -> Stream[T]:
@@ -135,7 +134,10 @@ class Pump(abc.DisposableBase, Generic[T]):
 
     @contextlib.contextmanager
     def holding(self) -> Generator[None]:
-        """Delay cancellation until the ``with`` block ends. Check `disposed` afterwards."""
+        """Delay cancellation until the ``with`` block ends, but by at most `HOLD_SECONDS`.
+
+        Check `disposed` afterwards.
+        """
         self._holding = True
         try:
             yield
@@ -143,7 +145,7 @@ class Pump(abc.DisposableBase, Generic[T]):
             self._holding = False
 
     def hold(self) -> None:
-        """Delay cancellation until the body ends."""
+        """Delay cancellation until `release` is called or the body ends, but by at most `HOLD_SECONDS`."""
         self._holding = True
 
     def release(self) -> None:

@@ -46,9 +46,9 @@ def race(*streams: Observable[Event]) -> Stream[Event]:
     >>> race(stream_generate(slow, "Is it?"), stream_generate(quick, "Is it?")).pipe(ops.to_text()).run()
     'Yes.'
 
-    Content is text, thinking, a tool call, a source, a file, or the end of a message. ``MessageStarted`` is not
-    content. If a stream fails or ends before it has produced content, it drops out. If all streams drop out, the last
-    failure is passed on.
+    Every event except ``MessageStarted``, ``UsageUpdated`` and ``ErrorEvent`` counts as content. If a stream fails or
+    ends before it has produced content, it drops out. If all streams drop out, the race ends in the same way as the
+    last of them.
 
     The response or chat result has the metadata ``{"race": {"winner": k, "errors": (...)}}``, where the first stream is
     number 0. If the events are timed (see ``ops.timed``), the metadata also contains the times of the other streams.
@@ -93,8 +93,8 @@ def _race_sources(name: str, sources: Sequence[Observable[Event]], delays: Seque
 class _Race:
     """Emits the events of the source that is first to produce content, and disposes the others.
 
-    Source k starts after ``delays[k]`` seconds, or once all running sources have failed. `name` is the key under which
-    the metadata contains the outcome.
+    Source k starts after ``delays[k]`` seconds, or once all running sources have dropped out. `name` is the key under
+    which the metadata contains the outcome.
 
     If a source fails, its events are dropped. In a `Backlog`, they would be delivered.
     """

@@ -1,7 +1,7 @@
 """Wait for the last item of a stream, or iterate over its items.
 
-A source waits once there are `maxsize` unread items. If it cannot wait, it is cut off once there are `limit` items. An
-iterator has three states:
+A source waits once there are `maxsize` unread items. A source that cannot wait is cut off once there are `limit` unread
+items. An iterator has three states:
 
 ==========  ==================================================  =====================================================
 state       ends when                                           behaviour of the iterator
@@ -101,7 +101,7 @@ class Buffer(abc.ObserverBase[T]):
         self.take_error(error)
 
     def take_error(self, error: BaseException) -> bool:
-        """Keep an unhandled error for the reader. Return False if the stream has already ended."""
+        """Keep `error` for the reader to raise. Return False if the stream has already ended."""
         if self.ended:
             return False
         self.error = error

@@ -37,7 +37,7 @@ log = logging.getLogger("rxllm")
 
 
 class Plan(Protocol):
-    """Decides what the attempts of a subscription are. The first attempt is number 1."""
+    """Provides the attempts of a subscription, and decides when to give up. The first attempt is number 1."""
 
     late: bool
     """Whether `again` is also called if an attempt fails after its first content."""
@@ -57,7 +57,10 @@ class Plan(Protocol):
         ...
 
     def note(self, times: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the metadata for an attempt that follows failed ones. `times` contains their times, if recorded."""
+        """Return metadata for the answer of an attempt that follows failed attempts.
+
+        `times` contains the times of all attempts so far. It is empty if the reader did not ask for times.
+        """
         ...
 
 
@@ -293,13 +296,13 @@ OnRetry = Callable[[int, float, LLMError], None]
 def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
     """Convert the ``retry`` option of an engine or a call to a `RetryPolicy`.
 
-    False means that there are no retries. A mapping overrides some fields of `base` (or of the default, if `base` is
-    False).
+    True, None and ``"default"`` mean the default policy, and False means that there are no retries. A mapping overrides
+    fields of `base` (or of the default policy, if `base` is False).
 
     >>> policy({"max_attempts": 5}).max_attempts
     5
 
-    Raises ``ValidationError("invalid_option")`` if `retry` is anything else, or a mapping that has an unknown key.
+    Raises ``ValidationError("invalid_option")`` if `retry` has another type, or is a mapping with an unknown key.
     """
     match retry:
         case RetryPolicy():
@@ -318,7 +321,7 @@ def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
 def policy_argument(argument: Any) -> RetryPolicy:
     """Convert the `policy` argument of an operator to a `RetryPolicy`.
 
-    Raises ``ValidationError("invalid_option")`` if it is invalid.
+    Raises ``ValidationError("invalid_option")`` if `argument` is invalid.
     """
     try:
         return policy(argument)
@@ -355,9 +358,9 @@ _NEVER = RetryPolicy(max_attempts=1)
 def retrying(
     make: Callable[[], Observable[Event]], rules: RetryPolicy, on_retry: OnRetry | None = None
 ) -> Stream[Event]:
-    """Emit the events of ``make()``. If the stream fails, call ``make()`` again.
+    """Emit the events of ``make()``. Make a new stream if one fails before its first content and `rules` allow it.
 
-    ``on_retry(attempt, delay, error)`` is called before each wait.
+    ``on_retry(attempt, delay, error)`` is called before the wait for each new stream.
     """
     if rules.max_attempts <= 1:
         return Stream.of(make())

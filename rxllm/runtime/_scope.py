@@ -113,9 +113,10 @@ class RecallingJournal(Journal, Protocol):
 class EagerJournal(RecallingJournal, Protocol):
     """A `RecallingJournal` that can also drop records.
 
-    With any other journal, tools do not start before the end of the response. The beginning of a response is kept under
-    a key that starts with "eager". Once the whole response has been recorded, it replaces the beginning: the last list
-    that later runs recall is then empty. A beginning that was kept twice is not replaced.
+    With any other journal, tools do not start before the end of the response. If a tool starts earlier, the beginning
+    of the response is kept under a key that starts with "eager". Once the whole response has been recorded, the last
+    list that later runs recall under this key must be empty, so that they use the response instead of its beginning.
+    This does not apply to a beginning that was kept twice, because an earlier run has already used it.
     """
 
     def void(self, path: Sequence[str], key: str) -> None:
@@ -124,10 +125,10 @@ class EagerJournal(RecallingJournal, Protocol):
 
 
 class Bookmark(Protocol):
-    """A note in a journal, which contains the id under which the provider keeps an answer."""
+    """A journal's note of the id under which the provider keeps an answer."""
 
     def take(self) -> str | None:
-        """Return the note that an earlier process left, the first time only. Later calls return None."""
+        """Return the note that an earlier process left, or None if there is none. Later calls return None."""
         ...
 
     def put(self, note: str) -> None:

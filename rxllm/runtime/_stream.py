@@ -162,7 +162,7 @@ class Stream(StreamMethods[T]):
     def _of_argument(argument: Any) -> Stream[Any]:
         """Return a stream that emits the whole argument of a tool. The stream can be read only once.
 
-        `values` recognizes the class of such streams by this method.
+        The presence of this method is how `values` recognizes the class `Stream`.
         """
         items = [argument] if isinstance(argument, str) and argument else argument
         unread = [from_iterable(items)]
@@ -401,7 +401,7 @@ def returned_by(
     items: type[Any] | str = "events",
     call: tuple[Any, Mapping[str, Any]] | None = None,
 ) -> Stream[_A]:
-    """Set the `Origin` of `stream`, and return it."""
+    """Set the `Origin` of `stream`, and return `stream`."""
     stream._origin = Origin(function, model or "", items, call)  # pyright: ignore[reportPrivateUsage]
     return stream
 

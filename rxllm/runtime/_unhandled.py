@@ -12,11 +12,12 @@ or a pytest outcome such as a skip     passing through the operators     the log
 =====================================  ================================  ============================================
 
 An ``Exception`` means that the stream has failed. Any other exception must reach the program, so operators must not
-retry it. A caller is waiting if it uses ``run``, ``await`` or an iterator; these raise the exception. They receive
-unhandled errors directly, because ``on_error`` cannot be called after ``on_completed``.
+retry it. A caller is waiting if it uses ``run``, ``await`` or an iterator; these raise the exception. Unhandled errors
+are passed to the caller directly, because ``on_error`` cannot be called after ``on_completed``.
 
-The log shows only the user's frames or, at DEBUG level, all frames. If a call failed and there are no user frames, only
-one line is logged. Errors that are raised keep only the frames that the log would show.
+The log shows only the user's frames or, at DEBUG level, all frames. If there are no user frames, a failed call is
+logged in one line, and any other error is logged with all its frames. Errors that are raised keep only the frames that
+the log would show.
 """
 
 from __future__ import annotations

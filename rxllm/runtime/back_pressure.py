@@ -7,7 +7,7 @@ Sources find the gate no matter which operators are in between, and stop reading
 gate state     waiting items            behaviour of sources
 =============  =======================  ========================================================================
 open           fewer than `maxsize`     they keep reading
-full           `maxsize` or more        they sleep in `wait` until no more than half of the items are left
+full           `maxsize` or more        they sleep in `wait` until at most ``maxsize // 2`` items are left
 idle           none                     they keep reading; the functions passed to `when_idle` are called
 requested      none, and the reader is  they keep reading; the functions passed to `when_requested` are called
                waiting for an item
@@ -65,7 +65,7 @@ class Endings:
     def wait_blocking(self, loop: asyncio.AbstractEventLoop) -> None:
         """Block until the functions have returned, but at most two minutes."""
         if self._is_expected and running_loop() is not loop:
-            # `take` wakes the reader just before it disposes its source.
+            # The operator ``take`` completes the reader just before it disposes the source.
             has_turned = threading.Event()
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(has_turned.set)
@@ -86,7 +86,8 @@ LIMIT = 65_536
 class Gate:
     """A gate between a source and its reader.
 
-    It is full once `maxsize` items are waiting. It opens again when no more than half of them are left.
+    The gate is full while `maxsize` or more items are waiting. Sources that wait for it are woken when no more than
+    ``maxsize // 2`` items are left.
     """
 
     def __init__(self, maxsize: int) -> None:

@@ -1,6 +1,6 @@
 """Context variables from which the source of a call reads the call's place and reader.
 
-A scheduler could not do this, because retry, merge and concat resubscribe on other threads.
+A scheduler could not carry them, because retry, merge and concat resubscribe on other threads.
 
 ===========================  ==========================================  ===============================================
 field of `Place`             written by                                  read by
@@ -24,10 +24,10 @@ field of `Reader`            written by                                  read by
                              with ``paced`` or ``behind``                back
 ``on_unhandled``             ``run()``, ``await`` and iterators          ``report_unheard``
 ``endings``                  ``run()``, ``await`` and iterators          ``finally_result``
-``is_timed``                 ``noting_times``                            races, fallbacks and retries
+``is_timed``                 ``noting_times``                            races, fallbacks, retries and reconnections
 ===========================  ==========================================  ===============================================
 
-``_scope`` contains a third context variable. A model source starts a new scope, but keeps its place and its reader.
+``_scope`` contains two more context variables. A model source starts a new scope, but keeps its place and its reader.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def call_loop() -> asyncio.AbstractEventLoop:
 
 
 def chosen_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the event loop that a call in this context has chosen, or None if it runs on the portal's loop."""
+    """Return the event loop that is chosen for calls in this context, or None if they default to the portal's loop."""
     chosen = current_place.get().loop
     return chosen if chosen is not None else running_loop()
 
@@ -242,7 +242,7 @@ def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:
 
 
 def _in_notebook() -> bool:
-    # It is not enough that a module has been imported: both modules may be imported outside notebooks too.
+    # It is not enough to find these modules in `sys.modules`, because they may be imported outside notebooks too.
     ipython: Any = sys.modules.get("IPython")
     marimo: Any = sys.modules.get("marimo")
     in_ipython = ipython is not None and ipython.get_ipython() is not None

@@ -6,12 +6,12 @@ running call                                what happens when the interpreter ex
 a call that a thread reads with ``run()``   is closed at once, because the thread has ended or is a daemon thread that
 or ``for``                                  is now ending
 a subscription that has emitted events      continues until no event has arrived for `SILENT_SECONDS`
-a subscription that has not emitted events  continues until nothing has happened for `FIRST_SECONDS`
-yet, a tool, or a wait for a retry
+a subscription that has not emitted events  continues, as do all other calls in the meantime, until nothing has
+yet, a tool, or a wait for a retry          happened for `FIRST_SECONDS`
 ==========================================  ==========================================================================
 
-If a call is silent for too long, it ends with ``StreamError("cancelled")``, and one line is logged. Ctrl-C also closes
-all calls, unless it was pressed earlier, at an interactive prompt.
+If all calls are silent for too long, they end with ``StreamError("cancelled")``, and one line is logged. Ctrl-C also
+closes all calls, unless it was pressed earlier, at an interactive prompt.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def is_daemon_worker() -> bool:
 class DaemonThreads(ThreadPoolExecutor):
     """An executor that never delays the exit of the interpreter.
 
-    One thread is always ready, because no thread can be started during exit. `running` is the number of unfinished
-    jobs, and `left` is the number of abandoned jobs that are still running.
+    One thread is started in advance, because no thread can be started during exit. `running` is the number of
+    unfinished jobs, and `left` is the number of abandoned jobs that are still running.
     """
 
     running = 0

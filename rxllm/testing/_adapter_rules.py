@@ -138,7 +138,7 @@ def _adapter(run: AdapterRun) -> None:
 # Rules for one call
 
 
-@ADAPTER_RULES.rule("answers", "the call succeeds; all other rules depend on this")
+@ADAPTER_RULES.rule("answers", "the call, on which all other rules depend, succeeds")
 def _answers(run: AdapterRun) -> None:
     observed = run.observed
     refused = isinstance(observed.error, LLMError) and not observed.events
@@ -285,7 +285,9 @@ def _prompt(run: AdapterRun) -> None:
 # Rules for decoders and requests
 
 
-@ADAPTER_RULES.rule("decoder", 'its decoder emits valid events for any bytes, and "truncated" if the end is missing')
+@ADAPTER_RULES.rule(
+    "decoder", 'its decoder emits valid events for any bytes, and a "truncated" error if the end is missing'
+)
 def _decoder(run: AdapterRun) -> None:
     if not hasattr(run.engine.adapter, "decoder"):
         return
@@ -309,7 +311,7 @@ def expect_however_cut(run: AdapterRun, data: bytes) -> None:
     whole = run.decode([data])
     for chunks in chunkings(data):
         sizes = ", ".join(str(len(chunk)) for chunk in chunks[:9])
-        expect_same(f"cut into reads of {sizes} ... bytes, the stream", whole, run.decode(chunks))
+        expect_same(f"when cut into chunks of {sizes} ... bytes, the stream", whole, run.decode(chunks))
 
 
 def _check_sent(rule: str, run: AdapterRun) -> None:

@@ -171,7 +171,7 @@ def expect_sent(rule: str, requests: Sequence[Sent]) -> None:
             expect(all(KEY not in request.path for request in requests), "the key is in the URL")
         case "sends_call_id":
             id = canary(rule)
-            expect(body.count(id) != 1, "the call is sent with its id, but the result is sent without it")
+            expect(body.count(id) != 1, "the call is sent with its id, and the result is sent without that id")
         case "sends_temperature":
             number = rf"[:,\[]\s*{TEMPERATURE}\s*[,}}\]]"
             expect(bool(re.search(number, body)), f"the number {TEMPERATURE} is not in {shorten(body, 120)}")

@@ -79,7 +79,7 @@ class AdapterConformance:
                     yield Served(Mine(running.url), running.count_calls, running.count_hang_ups)
 
     `reasons` lists the reasons for which the service can refuse a call. Cases for other reasons are skipped. `breaks`
-    is the reason that is reported if a stream fails midway. The other attributes are times in seconds: `silence` is the
+    is the reason that is reported if a stream fails midway. Three attributes are times in seconds: `silence` is the
     timeout to use when the service stops sending, `patience` is how long the service may take to notice a disconnect,
     and `seconds` is the maximum duration of a stream. For an adapter that uses HTTP, subclass
     ``HTTPAdapterConformance`` instead.
@@ -179,7 +179,9 @@ class AdapterConformance:
             events = run.all_events(**options)
         for event in events:
             expect_json(event)
-        assert isinstance(events[-1], ErrorEvent), f"the last event is {clip(events[-1])}, not {error!r}"
+        assert isinstance(events[-1], ErrorEvent), (
+            f"the last event is {clip(events[-1])}, not an ErrorEvent with {error!r}"
+        )
         assert (type(events[-1].error), events[-1].error.reason) == (type(error), error.reason)
         response = fold(events)
         assert (response.output_text, response.finish_reason) == ("".join(TEXTS), "error")

@@ -174,5 +174,5 @@ def test_the_state_of_a_tool_is_in_the_thread_and_not_sent_to_clients() -> None:
 
 def test_a_tool_that_is_gone_is_missed_before_anything_runs() -> None:
     halted = rxllm.chat(Fake(CALL), "Book.", tools=[booking([])]).run()
-    with pytest.raises(rxllm.EngineError, match=r"no tool named 'book'; pass it again in tools=\[...\]"):
+    with pytest.raises(rxllm.EngineError, match=r"no tool named 'book'; pass the tool again in tools=\[...\]"):
         rxllm.resume(Fake("?"), halted, results={"c1/question": "first"}).run()
