@@ -28,7 +28,8 @@ function                    codes for each field
                             ``not_allowed_for_operation`` (except for an edit)
 `capabilities`              the codes that ``rxllm.models`` lists, for capabilities that the model lacks
 `data`                      faults that jsonschema-rs finds in JSON data, in the words of jsonschema-rs
-all functions               ``wrong_type`` for any field, or for the value itself
+all functions               ``wrong_type`` for any field, or for the value itself; ``too_large`` for an integer field
+                            whose value does not fit in 64 bits
 ==========================  ===========================================================================================
 """
 
@@ -107,7 +108,7 @@ def tool(value: Tool) -> None:
 
 
 def session(value: Session) -> None:
-    """Raise ``ValidationError("invalid_session")`` if the session's fields contradict its status."""
+    """Raise ``ValidationError("invalid_session")`` if the session's status or thread is invalid."""
     _raise("invalid_session", value, session_faults)
 
 

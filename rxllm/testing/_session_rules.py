@@ -98,7 +98,9 @@ async def _content(place: _Place) -> None:
     await place.loads(SavedSession(sample(place.id), saved.version))
 
 
-@SESSION_STORE_RULES.rule("version", "saving requires the stored version, from any store object, and increases it")
+@SESSION_STORE_RULES.rule(
+    "version", "saving requires the stored version and increases it, whichever store object is used"
+)
 async def _version(place: _Place) -> None:
     await place.conflicts(1, "version 1 of a new session")
     first = await place.store.save(place.session("first"), 0)

@@ -108,10 +108,10 @@ def simulate(
     If `cancel` is given, the app is cancelled before the step with that number. `simulate_cancels` tries every
     step. `limit` is the maximum virtual time in seconds.
 
-    Sync tools and other blocking functions run on the same thread. If they sleep, their results are delayed. The app
-    must not start a thread or call ``run()``. Both raise an error. The simulation does not control ``datetime.now()``,
-    ``threading`` locks, or the order of a set of strings. A process runs one simulation at a time. Simulations on other
-    threads wait for their turn.
+    Sync tools and other blocking functions run on the simulation's thread. If they sleep, their results are delayed.
+    The app must not start a thread or call ``run()``. Doing so raises an error. The simulation does not control
+    ``datetime.now()``, ``threading`` locks, or the order of a set of strings. A process runs one simulation at a time.
+    Simulations on other threads wait for their turn.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class World:
-    """A simulated world. `random` is a random generator for the app. `faults` lists the faults injected so far."""
+    """A simulated world. `random` generates random numbers for the app. `faults` lists the faults injected so far."""
 
     def __init__(self, loop: VirtualLoop, seed: int, cancel: int | None) -> None:
         self.seed = seed
@@ -117,7 +117,7 @@ EPOCH = 1_750_000_000
 
 @contextlib.contextmanager
 def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]:
-    """For code on this thread, replace the clock, randomness, connection pools and the starting of threads."""
+    """For code on this thread, replace the clock and random numbers, watch connection pools, and refuse new threads."""
     pool = httpcore.AsyncConnectionPool
     bytes_of = random.Random(f"bytes {seed}").randbytes
     scheduler = LoopScheduler(loop)

@@ -164,9 +164,10 @@ def fold(events: Iterable[Event]) -> Response[Any]:
 
 
 def inconsistency(events: Iterable[Event]) -> str | None:
-    """Describe the first event that contradicts earlier events, or return None.
+    """Return a description of the first event that contradicts earlier events, or None if no event does.
 
-    A missing event is no contradiction.
+    Most missing events are not contradictions. The exceptions are the completion of a block in a message whose start is
+    present, and the completion of a step.
     """
     checkers: dict[tuple[str, ...], _ChatChecker] = {}  # one checker for the chat, and one for each agent
     for event in events:

@@ -116,7 +116,7 @@ class WaitingCalls:
             self._notes.pop(event.id, None)
 
     def of(self, calls: Iterable[ToolCall]) -> dict[str, Any]:
-        """Return metadata for the step. It lists those of the `calls` that are waiting for approval."""
+        """Return the step's metadata, which lists the `calls` that are waiting for approval."""
         notes = self._notes
         waiting = tuple(
             replace(call, metadata={**call.metadata, **notes[call.id]}) for call in calls if call.id in notes

@@ -42,7 +42,7 @@ def json_text(value: Any) -> str:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return `value` as JSON, in UTF-8. NaN becomes null.
+    """Return `value` as JSON, in UTF-8. NaN and the infinities become null.
 
     >>> json_text({"name": "caf\\udce9"})
     '{"name":"caf\ufffd"}'
