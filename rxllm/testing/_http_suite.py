@@ -82,9 +82,10 @@ class HTTPAdapterConformance(AdapterConformance):
         missing(self, "failed")
 
     def refused(self, error: AdapterError) -> Reply:
-        """Return the response that refuses a call with `error`. You can create it with `refusal`.
+        """Return the response to a call that the service refuses because of `error`.
 
-        The response must contain the error's reason, message, ``retry_after`` and ``request_id``.
+        The response must contain the error's reason, message, ``retry_after`` and ``request_id``. You can create it
+        with `refusal`.
         """
         missing(self, "refused")
 
@@ -220,7 +221,7 @@ class ImageConformance:
         """Return a context manager that starts a service and yields a `Served`.
 
         The service answers with as many copies of `PNG` as the request's ``n``, but with at most `images` copies. If
-        `images` is None, the service refuses every call with the request id `REQUEST_ID`.
+        `images` is None, the service refuses every call, and each refusal contains the request id `REQUEST_ID`.
         """
         missing(self, "serving")
 

@@ -220,7 +220,9 @@ def _errors(tested: Tested) -> None:
     for count in range(len(tested.items) + 1):
         run, source = run_operator(tested.make, tested.items[:count], failure)
         at = (count + 1) * EVERY
-        expect(run.ends == [(at, "error", failure)], f"after {count} items, at {at}, it ended with {run.ends}")
+        expect(
+            run.ends == [(at, "error", failure)], f"after {count} items, at {at}, the operator ended with {run.ends}"
+        )
         expect(source.released(at), f"the source failed at {at}, but was still in use: {source.uses}")
 
 

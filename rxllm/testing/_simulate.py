@@ -282,7 +282,8 @@ class _Run:
         parts = [
             f"seed {self.seed}: " + "\n".join(self.problems),
             f"{len(faults)} faults:" + "".join(f"\n{fault}" for fault in faults),
-            f"the trace has {len(self.loop.trace)} lines; these are the last:" + "".join(f"\n{line}" for line in shown),
+            f"the trace has {len(self.loop.trace)} lines; these are the last, except for task steps:"
+            + "".join(f"\n{line}" for line in shown),
             f"repeat it with simulate({getattr(self.app, '__qualname__', self.app)}, seed={self.seed}, {self.options})",
         ]
         return "\n\n".join(parts)

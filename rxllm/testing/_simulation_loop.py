@@ -322,7 +322,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 def _make_refusal(name: str) -> Callable[..., NoReturn]:
     def refuse(*args: Any, **options: Any) -> NoReturn:
         fault = f"a simulation is cut off from the operating system and has no loop.{name}"
-        raise NotImplementedError(f"{fault}: serve with world.serve(...), and replace any other access with a stand-in")
+        raise NotImplementedError(f"{fault}: to serve, use world.serve(...); replace anything else with a stand-in")
 
     return refuse
 

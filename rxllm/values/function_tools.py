@@ -102,7 +102,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
         raise ValidationError("invalid_tool", message, errors=[((field,), "not_allowed") for field in fields])
     if fields or not callable(function):
         got = ", ".join(fields) or f"{function!r:.80}"
-        message = f"a tool needs a name or a function, but got {got}; write tool(name='...', ...) or @tool"
+        message = f"tool() needs a name or a function, but received only {got}; write tool(name='...', ...) or @tool"
         raise ValidationError("invalid_tool", message, errors=[(("name",), "required")])
     return from_function(function, **options)
 

@@ -42,7 +42,7 @@ class ImagePart(Value):
 class ThinkingPart(Value):
     """The model's thinking.
 
-    `signature` and `provider_data` are sent back unchanged to the same provider.
+    `signature` and `provider_data` are sent back unchanged, and only to the provider that created them.
     """
 
     text: str
