@@ -203,8 +203,8 @@ _STATEMENTS = {
     "reserved_tool_name": "must not be auto, none or required, which tool_choice reserves",
     "requires_json_schema": "requires response_format=json_schema(...)",
     "required": "must be the id of the tool call that the message answers",
-    "result_without_call": "must be the id of a tool call in an earlier message; keep the assistant's message with the "
-    "call, or remove the call's results too, as rxllm.trim_thread does",
+    "result_without_call": "must be the id of a tool call in an earlier message; keep the assistant's message "
+    "that contains the call, or remove the call's results too, as rxllm.trim_thread does",
     "required_for_status": "must be set while the session has this status",
     "error_required_for_status": "must contain an 'error' while the session has this status",
     "required_for_operation": "must be set for this operation",

@@ -344,7 +344,7 @@ def key_of(description: Mapping[str, Any]) -> str:
 
 
 def head_line(description: Mapping[str, Any]) -> str:
-    """Return the first line of a recording, which holds the request."""
+    """Return a recording's first line. That line contains the request."""
     text = json.dumps({"request": description}, ensure_ascii=False)
     return f"{text if is_encodable(text) else json.dumps({'request': description})}\n"
 

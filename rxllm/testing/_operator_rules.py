@@ -148,7 +148,7 @@ class Tested:
         return run_operator(self.make, self.items, error, **options)
 
     def deliveries(self) -> list[tuple[int, int, int]]:
-        """Return the deliveries to test. Each is a tuple: an item's number, the item's tick, and the silence."""
+        """Return the deliveries to test, as tuples of an item's number, the item's tick, and the source's silence."""
         last = len(self.items) * EVERY
         timed = [item for item in _ticks(self.run(silence=SILENCE)[0]) if last - EVERY < item[1] < last + SILENCE]
         return [(*item, 0) for item in _ticks(self.run()[0])] + [(*item, SILENCE) for item in timed[:2]]
@@ -292,7 +292,7 @@ def _at_once(tested: Tested) -> None:
     expect(source.released(0), "take(1) did not release the source")
 
 
-@OPERATOR_RULES.rule("reentrant", "items that arrive while another is being delivered give the same result")
+@OPERATOR_RULES.rule("reentrant", "items that arrive while another item is being delivered give the same result")
 def _reentrant(tested: Tested) -> None:
     subject, clock, pending = Subject[Any](), Clock(), tested.items
 

@@ -238,7 +238,9 @@ class _Run:
         self.pools.count_all()
         if self.pools.lost:
             what = f"an httpcore connection pool has lost {self.pools.lost} of its slots"
-            self.problems.append(f"{what}: a cancelled call did not release its slot, so later calls wait for it")
+            self.problems.append(
+                f"{what}: a cancelled call did not release its slot, so later calls wait for that slot"
+            )
         self._run_outside(self.loop.shutdown_asyncgens())
         self._run_outside(asyncio.sleep(SETTLING_SECONDS))
         for server in self.world.servers:

@@ -169,7 +169,7 @@ def _halt(executor: Executor) -> None:
     expect((event.reason, event.result) == ("enough", 42), f"the event was {event!r}")
 
 
-@EXECUTOR_RULES.rule("question", "a tool that asks the user stops the chat with its question")
+@EXECUTOR_RULES.rule("question", "a tool that asks the user a question stops the chat with that question")
 def _question(executor: Executor) -> None:
     event = _event(executor, lambda arguments: ask_user("Which?"), AskUserRequested)
     expect(event.question == "Which?", f"the event was {event!r}")

@@ -132,7 +132,7 @@ def question_events(halt: Halt, call: ToolCall) -> list[Event]:
 
 
 def repeat_question(thread: Thread, call: ToolCall) -> list[Event]:
-    """Return the events that repeat a question that the caller has not answered."""
+    """Return the events that repeat an unanswered question."""
     return _waiting_events(thread[0], call)
 
 

@@ -98,7 +98,9 @@ def encode(item: Any, is_result: bool = False) -> Any:
             return encode(plain)
         case _:
             name = type(item).__name__
-            raise not_serializable(f"{name} has no JSON form; use dataclasses.replace to set that field to None")
+            raise not_serializable(
+                f"{name} has no JSON form; use dataclasses.replace to set the field that contains it to None"
+            )
 
 
 def encode_result(item: Any) -> Any:

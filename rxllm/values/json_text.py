@@ -1,7 +1,7 @@
 """Functions that read and write JSON text.
 
-Text is parsed with msgspec first, for speed. If msgspec rejects the text, it is parsed with Python's ``json``, which
-also accepts NaN, infinities, huge numbers and lone surrogates.
+Text is parsed with msgspec first, for speed. If msgspec rejects the text, Python's ``json`` parses it. Unlike msgspec,
+``json`` accepts NaN, infinities, huge numbers and lone surrogates.
 """
 
 from __future__ import annotations
