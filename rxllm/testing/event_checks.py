@@ -116,8 +116,8 @@ def events(
     MessageCompleted(message=Message('assistant', 'Hello'), finish_reason='stop', raw_finish_reason=None, metadata={})
 
     `pieces` are one turn of a `Fake` script, in any order. Delays take no time. `thinking` precedes the pieces.
-    `tool_calls`, `usage` and `finish_reason` follow the pieces. A `thinking` string becomes a single delta. If the
-    first piece is an exception, it is raised. Any later exception becomes an ``ErrorEvent``.
+    `tool_calls`, `usage` and `finish_reason` follow the pieces. A `thinking` string becomes a single delta. If
+    the response begins with an exception, the exception is raised. Any later exception becomes an ``ErrorEvent``.
 
     Raises ``ValidationError("invalid_option")`` if `Fake` does not accept a piece.
     """
