@@ -179,7 +179,7 @@ _ROOTS = {
     "invalid_session": "a Session",
     "invalid_image_request": "an ImageRequest",
 }
-"""Maps the reason of an error to the class that the checked value should have."""
+"""Maps each error reason to a description of the expected class."""
 
 _EXPECTED = {
     "temperature out_of_range": "a number from 0 to 2",

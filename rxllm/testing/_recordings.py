@@ -247,7 +247,7 @@ def _error_json(error: Exception) -> str:
 
 _HEAD = b'{"request"'
 
-_LEFT = "the recording ends here because the recorded subscriber unsubscribed"
+_LEFT = "the recording ends here because its subscriber unsubscribed"
 
 
 def is_left(error: Exception) -> bool:

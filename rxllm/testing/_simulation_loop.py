@@ -221,7 +221,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._now += seconds
 
     def select(self, timeout: float | None) -> list[Any]:
-        """Begin a turn."""
+        """Begin a turn of the loop, and advance the clock if no callback is ready."""
         if self._delayed:
             cast(Any, self)._ready.extend(self._delayed)
             self._delayed, timeout = [], 0

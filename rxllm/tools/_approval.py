@@ -44,7 +44,7 @@ WAITING = ("manual_tool_calls", "approval_tool_calls")
 """The metadata keys for the lists of tool calls that the caller must answer."""
 
 QUESTION = "question"
-"""The id of a tool's question to the caller, within the tool's own "chat"."""
+"""The id of a tool's question to the user, within the tool's own "chat"."""
 
 STATE = "tool_state"
 """The metadata key for the state that a tool saves with its question."""
@@ -146,7 +146,7 @@ def read_reply(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
 
 
 def is_question(message: Message) -> bool:
-    """Whether `message`, the first message of a tool's chat, asks the caller a question."""
+    """Whether `message`, the first message of a tool's chat, asks the user a question."""
     return bool(message.metadata.get("ask_user"))
 
 

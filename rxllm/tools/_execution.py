@@ -1,4 +1,4 @@
-"""The stream of events that runs one tool call.
+"""The stream that runs one tool call and emits the call's events.
 
 A journal (see ``operators.journaled``) records the call for later runs:
 
